@@ -266,9 +266,9 @@ def _at_the_end(life: _Life, pricing: PricingOverTime) -> Iterator[Charge]:
 def unused(
     facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
-    """Paid capacity that nobody ran on: neither instances of this fleet nor, as its cloud says, anybody else's.
+    """Paid capacity that was unused: neither instances of this fleet nor, as its cloud reports, others ran on it.
 
-    A fleet that declares some of the seats of a reservation is charged that part of what nobody used, whoever left
+    A fleet that declares some of the seats of a reservation is charged that part of the unused ones, whoever left
     them empty: every fleet can compute it alone, and the parts of all add up where their seats add up to the whole.
     """
     pricing = PricingOverTime(facts.over_time(book), allow_unpriced)

@@ -295,7 +295,7 @@ def report_csv(environment: str, report: Report) -> Iterator[tuple[str, ...]]:
     """Every charge as a row of CSV_COLUMNS, then what is unknown; unknown is an empty field.
 
     Rows of kind `unknown` have the bounds of a cost: those of what their resource is charged from `start` on. Rows of
-    kind `not collected` are the times in which nobody looked.
+    kind `not collected` are the times without a look.
     """
     for charge in report.charges:
         price = charge.price

@@ -5,7 +5,7 @@ are the price book's price times the quantity: it holds exactly, in decimals and
 compare both ways. Effective cost is what the report says.
 
 Commitments: what a Savings Plan or CUD pays of an instance is a row of its own (billed cost 0, effective cost at the
-committed rate), what nobody used of it another; a purchase row bills both, at an effective cost of 0. So the sum of
+committed rate), its unused part another; a purchase row bills both, at an effective cost of 0. So the sum of
 either cost is the report's. Rules: "Discount Handling" and the commitment discount columns of the specification.
 """
 

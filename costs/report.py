@@ -86,7 +86,7 @@ class Report:
     unknown: Sequence[UnknownSpan] = ()
     """Costs that may be more or less than what is charged; the figures hold their bounds."""
     uncollected: Sequence[Interval] = ()
-    """Parts of the window in which nobody looked, for longer than `QUIET`: what came and went in them is missing."""
+    """Parts of the window without a look, for longer than `QUIET`: what came and went in them is missing."""
     speeds: Sequence[Speed] = ()
     """Tokens per second and GPU beside what was measured; see costs.speed."""
 
@@ -181,7 +181,7 @@ def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
 
 
 def _uncollected(scope: Scope, known: Known) -> list[Interval]:
-    """Parts of the window in which nobody looked: before the first look, between two, after the last one."""
+    """Parts of the window without a look: before the first look, between two, after the last one."""
     horizon = min(scope.until, scope.now)
     begun, last = (known.begun or horizon, known.last.at if known.last is not None else horizon)
     spans = [(scope.since, begun), *known.gaps]

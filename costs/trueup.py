@@ -170,7 +170,7 @@ class _Keys:
         self._commitments = any(declared.spends for declared in every)
 
     def share(self, line: Line, billed: "_Billed | None") -> "_Billed | None":
-        """A line of a reservation that fleets share: the bill has all of what nobody used, the fleet its seats."""
+        """A line of a reservation that fleets share: the bill has everything unused, the fleet its part."""
         part = self._seats.get(line.resource)
         return billed if billed is None or part is None else replace(billed, usd=billed.usd * part)
 

@@ -2,7 +2,7 @@
 
 A run is charged until it is known to have lived. Its cost from then on is a span with bounds:
 - *undated*: it ended between the look that saw it last and the first one that missed it;
-- *unseen*: nobody has looked since, so it may still run.
+- *unseen*: there was no look since, so it may still run.
 What is charged of it lies within the bounds. They hold for resources that the ledger knows: those that came and went
 between two looks are not in them.
 """

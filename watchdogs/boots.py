@@ -1,9 +1,10 @@
 """How instances boot: how long it takes, whether it failed, and what each look adds to what is remembered. Pure.
 
 A boot failed when the instance left its group without ever having been seen ready, and neither we, nor a person, nor
-the cloud that took it back ended it. Where nobody states why a spot instance ended, its cloud may have taken it: that
-is unknown, and no failure. No cloud says so itself: behind a launch hook a launch is not over before the instance is
-ready, and Google Cloud reports no launches at all. So each look notes whom it saw, and who was ready.
+the cloud that took it back ended it. Where no cause is stated for the end of a spot instance, its cloud may have
+taken it: that is unknown, and not a failure. No cloud reports failed boots: behind a launch hook a launch is not over
+before the instance is ready, and Google Cloud reports no launches at all. So each look notes whom it saw, and who was
+ready.
 """
 
 import statistics
@@ -196,7 +197,7 @@ def _why(boot: Boot, ends: EndFacts, reported: Sequence[Activity]) -> ActivityKi
     best = next((kind for kind in _BEST_FIRST if kind in answers), boot.ended_why)
     powered_off = stated is ActivityKind.ENDED_UNSTATED and best is ActivityKind.ENDED_UNSTATED
     if powered_off and boot.ready_at is None and was_watched(boot):
-        return ActivityKind.FAILED_BOOT  # nobody else ended it: it gave its boot up
+        return ActivityKind.FAILED_BOOT  # neither its cloud nor a call ended it: it gave up its boot
     return best
 
 
@@ -212,7 +213,7 @@ def failed(boot: Boot, *, spot: bool) -> bool:
     """Whether it left without having been ready, and neither we, nor a person, nor its cloud ended it.
 
     What happened in a long time without a look is unknown, and no failure, unless the cloud or we said so. So is the
-    end of a `spot` instance whose cause nobody states.
+    end of a `spot` instance for which no cause is stated.
     """
     if boot.left_at is None or boot.ready_at is not None or boot.ended_why in _NOT_FAILED:
         return False

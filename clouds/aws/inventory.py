@@ -47,10 +47,7 @@ class AwsInventory:
 
     def instances(self) -> Sequence[Instance]:
         """All that are not terminated. Raises CloudError when a page fails, or one of them cannot be read."""
-        found = self.listed()
-        for error in found.errors.values():
-            raise CloudError(error)
-        return found.instances
+        return self.listed().whole()
 
     def listed(self) -> InstanceList:
         """All that are not terminated; what cannot be read fails alone. Raises CloudError when a page fails."""

@@ -56,7 +56,7 @@ class AwsLives(AwsInventory):
             instances=raw["TotalInstanceCount"],
             started_at=(raw.get("StartDate") or raw["CreateDate"]).astimezone(UTC),
             ends_at=None if ends is None else ends.astimezone(UTC),
-            # one that expired has none to give, and nobody pays for it any more
+            # one that expired is not available, and not charged any more
             available=raw.get("AvailableInstanceCount") if raw["State"] == "active" else None,
         )
 

@@ -54,10 +54,7 @@ class GoogleInventory:
 
     def instances(self) -> Sequence[Instance]:
         """All of them, with why they ended. Raises CloudError when a page or a zone fails, or one cannot be read."""
-        found = self.listed()
-        for error in found.errors.values():
-            raise CloudError(error)
-        return found.instances
+        return self.listed().whole()
 
     def listed(self) -> InstanceList:
         """All of them, with why they ended; what cannot be read fails alone. Raises CloudError when a page or a zone

@@ -45,4 +45,4 @@ class PaidCapacity:
     started_at: datetime
     ends_at: datetime | None = None
     available: int | None = None
-    """Of its instances, those that nobody runs on, of whatever fleet or account; None: the cloud does not say."""
+    """Of its instances, those that no fleet or account uses; None: the cloud does not report it."""

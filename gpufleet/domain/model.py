@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpufleet.domain import tags
-from gpufleet.domain.activity import ActivityKind
+from gpufleet.domain.activity import ActivityKind, CloudError
 
 
 class Cloud(StrEnum):
@@ -145,6 +145,12 @@ class InstanceList:
     instances: Sequence[Instance]
     errors: Mapping[str, str] = field(default_factory=dict[str, str])
     """By instance: why it could not be read. It may live."""
+
+    def whole(self) -> Sequence[Instance]:
+        """The instances. Raises CloudError that names the first one that could not be read."""
+        for error in self.errors.values():
+            raise CloudError(error)
+        return self.instances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

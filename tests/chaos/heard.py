@@ -22,7 +22,7 @@ ASKED_BEFORE: Final = timedelta(minutes=6)
 ASKED_AFTER: Final = timedelta(minutes=1, seconds=30)
 """Messages name the minute of the ask."""
 TAKEN_BACK_S: Final = 15.0
-"""So young an instance goes with the ask that was withdrawn while its cloud answered: its group's resize is told."""
+"""A younger instance ends with the ask that was withdrawn while its cloud answered; the resize is reported."""
 HEARD_AFTER_S: Final = 20.0
 """An alert that fires for so long must be told: ten times what a group waits for others here."""
 APART_S: Final = 90.0

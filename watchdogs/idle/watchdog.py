@@ -162,7 +162,7 @@ class IdleWatchdog:
     def _instances(self) -> tuple[Sequence[Instance], Mapping[str, str]]:
         """Those of the inventory, and why others could not be read.
 
-        A pool's tag alone makes nobody its own: what a killed `pulumi up` left is not.
+        A pool's tag alone makes no member: an instance that a killed `pulumi up` left is none.
         """
         groups = self._document.group_names()
         # a page that repeats the last one's end must not count an instance twice for the floor

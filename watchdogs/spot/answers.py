@@ -17,7 +17,7 @@ FIRST_POLL: Final = timedelta(seconds=1)
 LONGEST_POLL: Final = timedelta(seconds=15)
 """Between two looks for the answers of groups that were asked: twice as long each time, up to this."""
 AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
-"""Growth whose answer decides whether something dearer is bought."""
+"""Growth whose answer decides whether on-demand is bought."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

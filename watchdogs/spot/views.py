@@ -163,10 +163,10 @@ class Views:
         listed = [
             prices.list_usd_per_hour(machine_type, entry.type, entry.zone) for machine_type in entry.machine_types
         ]
-        dear = [price for price in listed if price is not None]
+        priced = [price for price in listed if price is not None]
         return GroupView(
             name=entry.name,
-            most_usd_per_hour=max(dear) if dear and len(dear) == len(listed) else None,
+            most_usd_per_hour=max(priced) if priced and len(priced) == len(listed) else None,
             capacity_type=entry.type,
             zone=entry.zone,
             desired=there if group is None else group.desired,
@@ -211,7 +211,7 @@ def _suspended(group: Group) -> str:
 
 
 def _closed(entry: GroupEntry, silent: Mapping[str, str]) -> Objection | None:
-    """Why a group is not asked: of spot, whose answer decides whether something dearer is bought, it must be read."""
+    """Why a group is not asked: of spot, whose answer decides whether on-demand is bought, it must be read."""
     if entry.type is not CapacityType.SPOT or entry.name not in silent:
         return None
     return Objection(reason=Reason.GROUP_UNREADABLE, detail=f"what happened to it: {silent[entry.name]}")
