@@ -129,9 +129,9 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         last = history.last_pass(connection, fleet.name)
         priced = history.last_priced_pass(connection, fleet.name)
         known = history.open_runs(connection, fleet.name)
-        ours = history.ended_by_us(connection, fleet.name, min((run.last_seen_at for run in known), default=now))
     # the control host and routers are `shared` of the fleet document: as runs, too, they would be paid twice
     seen = [life for life in sources.lives.lives() if not life.instance.is_of_the_house]
+    ours = _ours(engine, fleet, known, [life for life in seen if not life.instance.alive and life.ended_at is None])
     notes: list[str] = []
     since = _metrics_since(last, now)
     with cycles.not_looked_for():
@@ -148,9 +148,10 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     paid = _paid(sources, fleet, notes)
     begun = {(run.instance_id, run.started_at) for run in known}
     runs = [_run(life, fleet, now) for life in seen if _has_run(life, begun)]
-    ends = [_end(life, now) for life in seen if not life.instance.alive and _has_run(life, begun)]
+    ends = [_end(life, ours.of(life), now) for life in seen if not life.instance.alive and _has_run(life, begun)]
     ends += [
-        _gone_end(run, told, ours.get(run.instance_id), now) for run, told in _gone(sources, known, seen, now, notes)
+        _gone_end(run, told, ours.after(run.instance_id, run.last_seen_at), now)
+        for run, told in _gone(sources, known, seen, now, notes)
     ]
     done = Collected(
         at=now,
@@ -283,16 +284,48 @@ def _run(life: Life, fleet: FleetFacts, now: datetime) -> facts.Run:
     )
 
 
-def _end(life: Life, now: datetime) -> facts.RunEnd:
-    """The end of one that does not live. Without a time from its cloud it ended before this look."""
+@dataclass(frozen=True, slots=True)
+class _OwnEnds:
+    """Ends that our watchdogs brought about."""
+
+    at: Mapping[str, datetime]
+    """Instance to when one of them ended or stopped it last."""
+    last_seen: Mapping[tuple[str, datetime], datetime]
+    """Instance and launch to when a look saw it alive last."""
+
+    def after(self, instance_id: str, last_seen: datetime) -> datetime | None:
+        """Our end of one that no look saw alive since: one that was, had only been asked to end."""
+        ended = self.at.get(instance_id)
+        return ended if ended is not None and ended >= last_seen else None
+
+    def of(self, life: Life) -> datetime | None:
+        """Our end of one that its cloud still lists."""
+        launched = life.instance.launched_at
+        return self.after(life.instance.id, self.last_seen.get((life.instance.id, launched), launched))
+
+
+def _ours(engine: Engine, fleet: FleetFacts, known: Sequence[facts.Run], undated: Sequence[Life]) -> _OwnEnds:
+    """Our own ends of the runs that are open and of instances whose cloud dates no end."""
+    with engine.connect() as connection:
+        last_seen = history.last_seen(connection, fleet.name, [life.instance.id for life in undated])
+        since = [*(run.last_seen_at for run in known), *(life.instance.launched_at for life in undated)]
+        at = history.ended_by_us(connection, fleet.name, min(since)) if since else {}
+    return _OwnEnds(at, last_seen)
+
+
+def _end(life: Life, ours: datetime | None, now: datetime) -> facts.RunEnd:
+    """The end of one that does not live: as its cloud dates it, else our own ledger, else before this look.
+
+    One that its cloud took ended before we came to end it, at a time that nobody states.
+    """
     instance = life.instance
     return facts.RunEnd(
         cloud=instance.cloud,
         instance_id=instance.id,
         started_at=instance.launched_at,
-        ended_at=max(life.ended_at or now, instance.launched_at),
+        ended_at=max(life.ended_at or min(ours or now, now), instance.launched_at),
         cause=facts.EndCause.PREEMPTED if life.preempted else facts.EndCause.ENDED,
-        exact=life.ended_at is not None,
+        exact=life.ended_at is not None or (ours is not None and ours <= now and not life.preempted),
     )
 
 
@@ -337,7 +370,7 @@ def _gone_end(run: facts.Run, told: Ending | None, ours: datetime | None, now: d
         # announced while it was still seen alive: it lived on until then at least
         ended_at = max(told.ended_at, run.last_seen_at)
         cause = facts.EndCause.PREEMPTED if told.preempted else facts.EndCause.ENDED
-    elif ours is not None and run.last_seen_at <= ours <= now:
+    elif ours is not None and ours <= now:
         ended_at, cause = ours, facts.EndCause.ENDED
     else:
         ended_at, cause, exact = now, facts.EndCause.ABSENT, False

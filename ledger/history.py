@@ -20,6 +20,8 @@ from ledger.facts import (
 from ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RUNS, Moment, moment
 
 _HOUR: Final = timedelta(hours=1)
+_NAMED: Final = 500
+"""Instances that one statement names: below SQLite's limit of bound values."""
 _AT_ONCE: Final = 100
 """Instances whose activity is held at once. A number of instances, so that longer spans take no more queries."""
 
@@ -157,6 +159,20 @@ def ended_by_us(connection: Connection, environment: str, since: datetime) -> di
         .group_by(OUTCOMES.c.resource)
     )
     return {row.resource: row.at for row in connection.execute(statement)}
+
+
+def last_seen(
+    connection: Connection, environment: str, instances: Sequence[str]
+) -> dict[tuple[str, datetime], datetime]:
+    """Instance and launch to when a look saw it alive last."""
+    statement = select(RUNS.c.instance_id, RUNS.c.started_at, RUNS.c.last_seen_at).where(
+        RUNS.c.environment == environment, RUNS.c.instance_id.in_(bindparam("instances", expanding=True))
+    )
+    found: dict[tuple[str, datetime], datetime] = {}
+    for start in range(0, len(instances), _NAMED):
+        for row in connection.execute(statement, {"instances": instances[start : start + _NAMED]}):
+            found[row.instance_id, row.started_at] = row.last_seen_at
+    return found
 
 
 def gaps(

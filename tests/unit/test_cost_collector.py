@@ -502,6 +502,12 @@ def test_an_instance_that_came_and_went_between_two_looks(
     assert [(run.last_seen_at, run.ended_at, run.end_exact) for run in found] == [(at(1900), at(2100), False)] * runs
 
 
+def ended_by_us(ledger: Engine, second: float) -> None:
+    decision = Decision(resource="i-spot", pool="chat", action=Action.END, reason=Reason.STILL_IDLE)
+    done = Outcome(decision=decision, kind=OutcomeKind.DONE, detail="ended")
+    record_outcome(ledger, FLEET, "idle", done, at(second))
+
+
 @pytest.mark.parametrize(
     ("ended", "end", "exact"),
     [
@@ -513,14 +519,64 @@ def test_an_end_of_our_own_dates_what_the_cloud_does_not(
     ledger: Engine, world: World, ended: float, end: float, exact: bool
 ) -> None:
     one_pass(ledger, world, 1800)
-    decision = Decision(resource="i-spot", pool="chat", action=Action.END, reason=Reason.STILL_IDLE)
-    record_outcome(
-        ledger, FLEET, "idle", Outcome(decision=decision, kind=OutcomeKind.DONE, detail="ended"), at(ended)
-    )
+    ended_by_us(ledger, ended)
     world.lives_now = world.lives_now[:1]
     one_pass(ledger, world, 30_000)
     run = spot_run(ledger)
     assert (run.ended_at, run.end_exact) == (at(end), exact)
+
+
+@pytest.mark.parametrize(
+    ("ours", "preempted", "end", "cause", "exact"),
+    [
+        pytest.param(2000, False, 2000, EndCause.ENDED, True, id="ours"),
+        pytest.param(1700, False, 2100, EndCause.ENDED, False, id="before it was last seen: that end failed"),
+        pytest.param(None, True, 2100, EndCause.PREEMPTED, False, id="taken"),
+        pytest.param(2000, True, 2000, EndCause.PREEMPTED, False, id="taken before we ended it"),
+    ],
+)
+def test_an_end_of_our_own_dates_what_the_cloud_lists_without_a_time(  # noqa: PLR0913
+    ledger: Engine, world: World, ours: float | None, preempted: bool, end: float, cause: EndCause, exact: bool
+) -> None:
+    one_pass(ledger, world, 1800)
+    if ours is not None:
+        ended_by_us(ledger, ours)
+    reserved, spot = world.lives_now
+    world.lives_now = [reserved, gone(spot, InstanceState.TERMINATED, preempted=preempted)]
+    for second in (2100, 2400, 5000):
+        one_pass(ledger, world, second)
+    run = spot_run(ledger)
+    assert (run.ended_at, run.end_cause, run.end_exact) == (at(end), cause, exact)
+
+
+def test_an_instance_that_we_ended_before_a_look_saw_it_has_our_end(ledger: Engine, world: World) -> None:
+    reserved, spot = world.lives_now
+    world.lives_now = [reserved]
+    one_pass(ledger, world, 300)
+    ended_by_us(ledger, 2000)
+    world.lives_now = [reserved, gone(spot, InstanceState.TERMINATED)]
+    one_pass(ledger, world, 2100)
+    run = spot_run(ledger)
+    assert (run.ended_at, run.end_cause, run.end_exact) == (at(2000), EndCause.ENDED, True)
+
+
+@pytest.mark.parametrize(
+    ("preempted", "credit"),
+    [pytest.param(True, True, id="AWS took it"), pytest.param(False, False, id="we ended it")],
+)
+def test_the_first_hour_is_credited_where_aws_ended_it_alone(
+    ledger: Engine, world: World, preempted: bool, credit: bool
+) -> None:
+    one_pass(ledger, world, 1800)
+    if not preempted:
+        ended_by_us(ledger, 2000)
+    reserved, spot = world.lives_now
+    world.lives_now = [reserved, gone(spot, InstanceState.TERMINATED, preempted=preempted)]
+    one_pass(ledger, world, 2100)
+    found = document(report(ledger))["by"]["capacity-type"]["spot"]
+    # 1,400 s at 0.30 USD per hour, from launch to our end
+    assert Decimal(found["usd"]) == (0 if credit else Decimal("0.116666667"))
+    assert bool(found["usd_adjustments"]) is credit
 
 
 def test_a_report_charges_an_undated_end_until_it_was_last_seen_and_says_so(ledger: Engine, world: World) -> None:
