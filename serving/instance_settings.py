@@ -37,6 +37,11 @@ class BootLimits:
     engine: timedelta = timedelta(minutes=15)
     warm_up: timedelta = timedelta(minutes=2)
 
+    @property
+    def total(self) -> timedelta:
+        """How long a whole boot may take."""
+        return sum((getattr(self, step.name) for step in fields(self)), timedelta())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSettings:

@@ -51,6 +51,7 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
                     min=pool.min,
                     max=pool.max,
                     drain_deadline=pool.drain_deadline,
+                    boot_limit=pools.boot_limits(pool).total,
                     groups=tuple(groups[pool.name]),
                     watchdogs=pool.watchdogs,
                     objectives=pool.objectives,

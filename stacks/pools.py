@@ -35,6 +35,11 @@ def secret_place(settings: Settings, name: str) -> str:
             return f"gcp-secret:projects/{settings.account}/secrets/{name}"
 
 
+def boot_limits(pool: Pool) -> BootLimits:
+    """How long each step of a boot in that pool may take."""
+    return BootLimits(engine=pool.engine.start_limit)
+
+
 def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityType) -> InstanceSettings:
     """What an instance of that pool and capacity type is told."""
     return InstanceSettings(
@@ -56,5 +61,5 @@ def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityTyp
         node_exporter_image=settings.machines.node_exporter_image,
         agent_token=secret_place(settings, settings.agent_token),
         drain_deadline=pool.drain_deadline,
-        boot_limits=BootLimits(engine=pool.engine.start_limit),
+        boot_limits=boot_limits(pool),
     )

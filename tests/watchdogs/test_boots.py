@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.domain.boots import BOOT_LIMIT
+from gpufleet.domain.model import Phase
 from serving.instance_settings import BootLimits
 from tests.watchdogs.plain import READY, START, instance
-from tests.watchdogs.test_spot_watchdog import spread_world, watchdog
+from tests.watchdogs.test_spot_watchdog import OD, spread_world, watchdog
 from watchdogs import boots
 
 MINUTE = timedelta(minutes=1)
@@ -51,5 +52,35 @@ def test_a_switch_in_place_does_not_turn_the_fallback_off() -> None:
 
 
 def test_a_boot_may_take_as_long_as_all_of_its_steps() -> None:
-    steps = [getattr(BootLimits(), step.name) for step in fields(BootLimits)]
-    assert sum(steps, timedelta()) == BOOT_LIMIT
+    limits = BootLimits()
+    steps = [getattr(limits, step.name) for step in fields(BootLimits)]
+    assert sum(steps, timedelta()) == BOOT_LIMIT == limits.total
+
+
+@pytest.mark.parametrize(
+    ("limit", "bought"),
+    [
+        pytest.param({}, 1, id="by default 48 min"),
+        pytest.param({"boot_limit": "90m"}, 0, id="the pool's engine may start for longer"),
+    ],
+)
+def test_a_boot_in_progress_counts_until_the_limit_of_its_pool(limit: dict[str, str], bought: int) -> None:
+    world = spread_world()
+    slow = instance(1).id
+    world.instances[slow] = replace(world.instances[slow], launched_at=world.now - 60 * MINUTE)
+    world.agents[slow] = replace(READY, phase=Phase.ENGINE, ready=False, phase_since=world.now - 50 * MINUTE)
+    for _ in range(3):
+        watchdog(world, **limit).apply()
+        world.now += MINUTE
+    assert len(world.alive(OD)) == bought
+
+
+def test_an_engine_that_failed_within_the_boot_limit_of_its_pool_was_a_boot() -> None:
+    """An agent of an earlier release does not say whether its engine has served."""
+    world = spread_world()
+    slow = instance(1).id
+    world.instances[slow] = replace(world.instances[slow], launched_at=world.now - 80 * MINUTE)
+    world.agents[slow] = replace(READY, phase=Phase.FAILED, ready=False, phase_since=world.now - MINUTE)
+    for limit, crashed in (("90m", False), ("48m", True)):
+        members = watchdog(world, boot_limit=limit).dry().observed[0].members
+        assert [member.crashed_at is not None for member in members if member.id == slow] == [crashed]

@@ -57,6 +57,9 @@ def test_who_is_stable(since: object, stable: int) -> None:
     [
         pytest.param([BOOTS], 1, id="it boots"),
         pytest.param([replace(BOOTS, launched_at=START - BOOT)], 0, id="its boot should be over"),
+        pytest.param(
+            [replace(BOOTS, launched_at=START - BOOT, boot_expected=2 * BOOT)], 1, id="its type boots longer"
+        ),
         pytest.param([replace(BOOTS, ready_since=START - SECOND)], 0, id="it was ready sooner than usual"),
         pytest.param([replace(BOOTS, group=ON_DEMAND)], 0, id="on demand boots, which nobody takes"),
         pytest.param([BOOTS, BOOTS], 1, id="two boot, one was taken"),

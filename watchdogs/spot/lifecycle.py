@@ -82,8 +82,13 @@ def _due(pool: PoolView, member: Member) -> datetime:
 
 def _booted(pool: PoolView, member: Member) -> datetime:
     """When its boot should be over; while its agent reports progress: when that must have ended."""
-    span = member.boot_expected or pool.boot_expected
+    span = boot_span(pool, member)
     return member.launched_at + (max(span, pool.boot_limit) if member.progresses else span)
+
+
+def boot_span(pool: PoolView, member: Member) -> timedelta:
+    """What its boot should take, by its machine type where boots of that are remembered."""
+    return member.boot_expected or pool.boot_expected
 
 
 def _kept(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decision:

@@ -55,7 +55,8 @@ class Sizes:
                 self.spot += not member.late
                 self.spot_late += member.late
                 self.spot_ready += since is not None
-                booting += since is None and (member.progresses or now - member.launched_at < pool.boot_expected)
+                young = now - member.launched_at < lifecycle.boot_span(pool, member)
+                booting += since is None and (member.progresses or young)
             elif kind is CapacityType.RESERVED:
                 self.reserved += not member.late
                 self.reserved_ready += since is not None

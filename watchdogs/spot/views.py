@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
-from gpufleet.domain.boots import BOOT_LIMIT, Boot
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Objection, PastAction, Reason, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
@@ -91,7 +91,9 @@ class Views:
                 kept_by=known.kept.get(i.id),
                 asked=i.id in known.asked,
                 held=held.get(i.id),
-                crashed_at=_crashed_at(i, statuses.get(i.id), known.boots.get((i.id, i.launched_at)), now),
+                crashed_at=_crashed_at(
+                    i, statuses.get(i.id), known.boots.get((i.id, i.launched_at)), pool.boot_limit, now
+                ),
                 progresses=_progresses(statuses.get(i.id), known.boots.get((i.id, i.launched_at))),
                 boot_expected=usual.get(i.machine_type),
             )
@@ -133,6 +135,7 @@ class Views:
             fixed_at=known.fixed.get(pool.name),
             on_demand_usd=self._on_demand_usd(pool),
             boot_expected=boots.expected(ready, otherwise=max(usual.values(), default=boots.BOOT_DEFAULT)),
+            boot_limit=pool.boot_limit,
             drain_deadline=pool.drain_deadline,
             free_if_interrupted=FREE_IF_INTERRUPTED[self._document.cloud],
             idle_ends=pool.watchdogs.idle is not None,
@@ -269,9 +272,11 @@ def _started(booted: Sequence[Boot], events: Iterable[Activity], since: datetime
     return len({(name, at.replace(microsecond=0)) for name, at in launches if at > since}) + len(unseen)
 
 
-def _crashed_at(instance: Instance, status: AgentStatus | None, boot: Boot | None, now: datetime) -> datetime | None:
-    """Since when its engine serves no more; None: it serves, boots, or its boot failed."""
-    if status is None or not boots.has_crashed(boot, instance, status, BOOT_LIMIT, now):
+def _crashed_at(
+    instance: Instance, status: AgentStatus | None, boot: Boot | None, limit: timedelta, now: datetime
+) -> datetime | None:
+    """Since when its engine serves no more; None: it serves, boots, or its boot failed. `limit`: of its pool's boots."""
+    if status is None or not boots.has_crashed(boot, instance, status, limit, now):
         return None
     return status.phase_since or instance.launched_at
 

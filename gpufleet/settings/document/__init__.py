@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
+from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document.alerts import AlertsEntry
@@ -94,6 +95,8 @@ class Pool(Strict):
     min: Annotated[int, Field(ge=0)]
     max: Annotated[int, Field(ge=0)]
     drain_deadline: Duration
+    boot_limit: Duration = BOOT_LIMIT
+    """After this long its agents have given up a boot that is not over: the limits of all its steps."""
     groups: tuple[GroupEntry, ...]
     watchdogs: Watchdogs
     objectives: Objectives = Objectives()
@@ -196,12 +199,17 @@ def render(document: FleetDocument) -> str:
     if (budget := document.budget) is not None:
         unsaid = {"stop_growth_at_usd_per_hour": budget.stop_growth_at_usd_per_hour is None}
         silent["budget"] = unsaid | {"unpriced": budget.unpriced is Unpriced.WARN}
-    silent["pools"] = {
-        number: {"watchdogs": {"spot": {"max_starts_per_hour"}}}
-        for number, pool in enumerate(document.pools)
-        if pool.watchdogs.spot is not None and pool.watchdogs.spot.max_starts_per_hour is None
-    }
+    silent["pools"] = {number: _unsaid(pool) for number, pool in enumerate(document.pools)}
     return document.model_dump_json(indent=2, exclude=silent) + "\n"
+
+
+def _unsaid(pool: Pool) -> dict[str, Any]:
+    """What a pool leaves out of its text."""
+    spot = pool.watchdogs.spot
+    starts = spot is not None and spot.max_starts_per_hour is None
+    return {"boot_limit": pool.boot_limit == BOOT_LIMIT} | (
+        {"watchdogs": {"spot": {"max_starts_per_hour"}}} if starts else {}
+    )
 
 
 def json_schema() -> dict[str, Any]:
