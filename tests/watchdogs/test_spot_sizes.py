@@ -18,6 +18,7 @@ BOOT, HOLD = 6 * MINUTE, 15 * MINUTE
 SPOT, ON_DEMAND = "spot-a", "od"
 READY = Member(id="s", group=SPOT, launched_at=START - HOLD - BOOT, ready_since=START - HOLD)
 BOOTS = Member(id="b", group=SPOT, launched_at=START - BOOT + SECOND)
+OLDER = replace(BOOTS, launched_at=START - BOOT)
 LEAVES = replace(READY, leaving=True, drain_by=DrainOwner.IDLE)
 BOUGHT = replace(READY, group=ON_DEMAND)
 TAKEN_YOUNG = [
@@ -56,10 +57,8 @@ def test_who_is_stable(since: object, stable: int) -> None:
     ("members", "doubtful"),
     [
         pytest.param([BOOTS], 1, id="it boots"),
-        pytest.param([replace(BOOTS, launched_at=START - BOOT)], 0, id="its boot should be over"),
-        pytest.param(
-            [replace(BOOTS, launched_at=START - BOOT, boot_expected=2 * BOOT)], 1, id="its type boots longer"
-        ),
+        pytest.param([OLDER], 0, id="its boot should be over"),
+        pytest.param([replace(OLDER, boot_expected=2 * BOOT)], 1, id="boots of its type take longer"),
         pytest.param([replace(BOOTS, ready_since=START - SECOND)], 0, id="it was ready sooner than usual"),
         pytest.param([replace(BOOTS, group=ON_DEMAND)], 0, id="on demand boots, which nobody takes"),
         pytest.param([BOOTS, BOOTS], 1, id="two boot, one was taken"),

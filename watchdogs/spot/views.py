@@ -275,7 +275,7 @@ def _started(booted: Sequence[Boot], events: Iterable[Activity], since: datetime
 def _crashed_at(
     instance: Instance, status: AgentStatus | None, boot: Boot | None, limit: timedelta, now: datetime
 ) -> datetime | None:
-    """Since when its engine serves no more; None: it serves, boots, or its boot failed. `limit`: of its pool's boots."""
+    """Since when its engine serves no more; None: it serves, boots, or its boot failed. `limit`: of boots."""
     if status is None or not boots.has_crashed(boot, instance, status, limit, now):
         return None
     return status.phase_since or instance.launched_at
