@@ -36,7 +36,7 @@ _REFUSALS: Final = _rules(
     (
         ActivityKind.THROTTLED,
         r"RequestLimitExceeded|Throttl(ing|ed)",
-        r"\b(request|rate)( limit)? exceeded|too many requests",
+        r"\b(request|rate)( limit)? exceeded|too many requests|\brate limit\b",
     ),
     # Before capacity, since EC2 gives it the code InsufficientInstanceCapacity (karpenter).
     (ActivityKind.CONFIGURATION, r"\bspread placement group\b"),
@@ -79,7 +79,7 @@ _REFUSALS: Final = _rules(
         ActivityKind.UNSUPPORTED,
         r"\binstance type\b.{0,60}\bnot (currently )?(supported|eligible|offered)\b",
         r"\bconfiguration is (currently )?not supported\b|\bUnsupported\b",
-        r"\bZone is (currently )?constrained\b",
+        r"\bZone is (currently )?constrained\b|\bZone is no longer supported\b",
     ),
     # User guide (images, Capacity Blocks); EC2's codes; recorded: a role of a minute ago that is unknown yet.
     (
@@ -113,7 +113,7 @@ _REFUSALS: Final = _rules(
     (
         ActivityKind.QUOTA,
         r"\bexceed\w*\b.{0,60}\b(quota|limit)\b",
-        r"\b(quota|limit) (was |is |has been )?(exceeded|reached)\b",
+        r"\b(quota|limit) (was |is |has been )?(exceeded|reached)\b|\bquota for\b.{0,60}\b(exceeded|reached)\b",
     ),
     # User guide, and a recorded event (snapshotId).
     (
@@ -142,10 +142,11 @@ _ENDS: Final = _rules(
     (ActivityKind.FAILED_BOOT, _AFTER_LAUNCH.pattern),
     # Recorded from 2014 to 2026, of spot that was taken and of what a person ended or stopped: the group cannot tell.
     (ActivityKind.ENDED_UNSTATED, r"\bhealth[ -]check\b.{0,40}\bterminated or stopped\b"),
-    # Never recorded.
+    # Never recorded. A rebalance recommendation is EC2's word that it may soon take the instance.
     (
         ActivityKind.PREEMPTED,
         r"\bspot\b.{0,30}\b(interrupt|reclaim)|\binstance interruption\b|Server\.Spot|\bpreempt",
+        r"\brebalance recommendation\b",
     ),
     # Recorded: `user health-check` (SetInstanceHealth), ELB; user guide: status checks, a scheduled reboot.
     (ActivityKind.UNHEALTHY, r"\bhealth[ -]checks?\b|\bstatus checks?\b|\bunhealthy\b|\bEC2 scheduled \w+"),

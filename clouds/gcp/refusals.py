@@ -11,8 +11,8 @@ _TABLE: Final = (
     (_K.LATER, r"reservation with status|reservation to be in READY|reservation\b[^.]* is not (yet )?ready"),
     (
         _K.CONFIGURATION,
-        r"reservation\b[^.]*(does not exist|must exist|not found|does not (fit|match))|find the given reservation"
-        r"|ReservationAffinity|Incompatible \w*Reservation|^INVALID_RESERVATION",
+        r"reservations?\b[^.]*(do(es)? not exist|must exist|not found|do(es)? not (fit|match))"
+        r"|find the given reservation|ReservationAffinity|Incompatible \w*Reservation|^INVALID_RESERVATION",
     ),
     (
         _K.RESERVATION_FULL,
@@ -27,10 +27,16 @@ _TABLE: Final = (
         r"^(CONCURRENT_OPERATIONS|concurrentOperations|\w*RATE_(LIMIT_)?EXCEEDED|\w*RateLimitExceeded"
         r"|\w*RateExceeded|TOO_MANY|tooMany|429\b)",
     ),
-    (_K.UNSUPPORTED, r"^UNSUPPORTED_OPERATION: .*not (supported|available)"),
-    (_K.PREEMPTED, r"^UNSUPPORTED_OPERATION\b|preempted (during|while|before)|(was|been) preempted"),
-    (_K.LATER, r"^(RESOURCE_NOT_READY|resourceNotReady)"),
-    (_K.QUOTA, r"^(\w*QUOTA\w*EXCEEDED|QUOTA_LIMIT|\w*quotaExceeded|LIMIT_EXCEEDED|limitExceeded)"),
+    # calls have quotas, too
+    (_K.THROTTLED, r"quota\b.* per (second|minute|\d+ seconds)"),
+    # spot was taken while it was made: whatever else is not supported says what
+    (_K.UNSUPPORTED, r"^UNSUPPORTED_OPERATION: .*(not (supported|available|offered)|\bnot support\b)"),
+    (
+        _K.PREEMPTED,
+        r"^UNSUPPORTED_OPERATION\b|preempted (during|while|before)|(was|been) preempted|due to preemption",
+    ),
+    (_K.LATER, r"^(RESOURCE_NOT_READY|resourceNotReady)|\bthe resource '[^']*' is not ready"),
+    (_K.QUOTA, r"^(\w*QUOTA\w*EXCEEDED|QUOTA(_LIMIT\w*)?:|\w*quotaExceeded|LIMIT_EXCEEDED|limitExceeded)"),
     (_K.NO_CAPACITY, r"^\w*RESOURCE_POOL_EXHAUSTED|^\w*STOCKOUT|^INSUFFICIENT_?(CAPACITY|RESOURCE)"),
     (_K.CONFIGURATION, r"^(IP_?SPACE_?EXHAUSTED|VM_EXTERNAL_IP_ACCESS_POLICY|\w*ORG_?POLICY)"),
     (
@@ -40,28 +46,40 @@ _TABLE: Final = (
     # sentences
     (
         _K.THROTTLED,
-        r"rate limit|operation rate|too (many|frequent) (requests|operations|calls)|concurrent operations"
-        r"|quota\b.* per (second|minute|\d+ seconds)",
+        r"rate limit|operation rate|too (many|frequent) (requests|operations|calls)|concurrent operations",
     ),
     (
         _K.QUOTA,
         r"\bquota\b.*\b(exceeded|reached|insufficient)\b|(exceed\w*|insufficient|not enough|over) .*\bquota\b"
         r"|exceed\w* limit '",
     ),
-    (_K.CONFIGURATION, r"\bconstraint\b.*\bviolat|violat\w+ .*\bconstraint|organi[sz]ation(al)? policy|IP space of"),
+    (
+        _K.CONFIGURATION,
+        r"\bconstraint\b.*\bviolat|violat\w+ .*\bconstraint|\borg(ani[sz]ation(al)?)? policy|IP space of",
+    ),
     (
         _K.PERMISSION,
-        r"required '[\w.]+' permission|permission denied|(lacks?|does not have|missing) .*\b(permission|access)\b"
+        r"required '[\w.]+' permission|permission ('[\w.]+' )?denied"
+        r"|(lacks?|does not have|missing) .*\b(permission|access)\b"
         r"|has not been used in project|billing .*\b(disabled|not enabled)",
     ),
-    (_K.NO_CAPACITY, r"\bSTOCKOUT\b|does not (currently )?have (enough|sufficient) (resources|capacity)"),
+    (
+        _K.NO_CAPACITY,
+        r"\bSTOCKOUT\b"
+        r"|\b(zone|region|engine)\b[^.]* does not (currently )?have (enough|sufficient) (resources|capacity)",
+    ),
     (_K.NO_CAPACITY, r"\bis currently unavailable in\b.*\bzone|\bresource_availability\b"),
     (
         _K.UNSUPPORTED,
         r"(machine|accelerator)[ _]?types?\b.*(not found|does not exist|not (supported|available|offered))"
-        r"|not (supported|offered) in (the |this )?(\w+ )?(zone|region|location)",
+        r"|not (supported|offered) in (the |this )?(\w+ )?(zone|region|location)"
+        r"|\b(zone|region)\b[^.]* does not support\b",
     ),
-    (_K.CONFIGURATION, r"^(RESOURCE_NOT_FOUND|notFound)|^invalid|invalid value for field|\binvalid value\b"),
+    (
+        _K.CONFIGURATION,
+        r"^(RESOURCE_NOT_FOUND|notFound)|^invalid|invalid value for field|\binvalid value\b"
+        r"|\bfeatures are not compatible\b|\bsmaller than (the )?(image|snapshot)\b|\bCloud KMS error\b",
+    ),
 )
 _RULES: Final = tuple((kind, re.compile(pattern, re.IGNORECASE | re.DOTALL)) for kind, pattern in _TABLE)
 """In order: the first that matches `CODE: sentence` decides."""
