@@ -33,6 +33,7 @@ def declared_of(document: FleetDocument) -> Declared:
             ],
             weights={pool.name: pool.max for pool in document.pools},
             models={pool.name: pool.model for pool in document.pools},
+            sources={pool.model: pool.model_source for pool in document.pools if pool.model_source},
             split_by_team=frozenset(pool.name for pool in document.pools if pool.team_split == ENGINE_SECONDS),
             owners={pool.name: pool.owner for pool in document.pools},
             blocks=[_block(one) for one in bought.blocks],

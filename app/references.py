@@ -3,19 +3,18 @@
 The one place where measurements of engines (serving) and money (costs) meet for reports.
 """
 
+from collections.abc import Mapping
 from decimal import Decimal
 
 from costs.speed import Reference, References
 from gpufleet.domain.catalogue import Machine
-from gpufleet.settings.document import FleetDocument
 from serving.sizing import speed
 
 _STEP = Decimal("0.0001")
 
 
-def references_of(document: FleetDocument) -> References:
-    """The measurements of a fleet's models, by what the document says of where they come from."""
-    sources = {pool.model: pool.model_source for pool in document.pools}
+def references_of(sources: Mapping[str, str]) -> References:
+    """The measurements of models. `sources`: model to where it comes from."""
 
     def find(model: str, machine: Machine) -> Reference:
         hub = hub_name(sources.get(model) or "")

@@ -240,7 +240,7 @@ def digest_json(found: Digest) -> dict[str, Any]:
 
 def _report(document: FleetDocument, query: CostQuery, scope: Scope) -> Report:
     report = query.report(scope)
-    return replace(report, speeds=speeds(report.cells, document.cloud, references_of(document)))
+    return replace(report, speeds=speeds(report.cells, document.cloud, references_of(report.sources)))
 
 
 def _cuts(found: Digest) -> list[datetime]:

@@ -1,35 +1,70 @@
 """A bill compared with the ledger."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
+from sqlalchemy import Connection
+
 from app.declared import declared_of
+from app.errors import AppError
 from app.ledgers import ledger_errors, ledger_name, open_ledger_of
-from app.reports import query_of
+from app.reports import query_of, scope_of
 from app.windows import Window
 from costs.bills import Bill
+from costs.closing import content_of as closing_content
 from costs.declarations import closing_prices, content_of
 from costs.trueup import TrueUp, true_up
 from gpufleet.settings.document import FleetDocument
 from ledger.database import writing
 from ledger.declared import declarations, note_declared
-from ledger.finals import Confirmed, add_final
+from ledger.finals import Confirmed, add_final, closed_spans
+from ledger.teams import Interval
 
 _NANO: Final = Decimal("1e-9")
 
 
-def compare(document: FleetDocument, bill: Bill, window: Window) -> TrueUp:
-    """Compare a bill with the ledger and close the window: the prices that it was computed with hold from now on, as
-    what was declared then does. Raises AppError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    """A bill against the ledger."""
+
+    compared: TrueUp
+    closed_by: Confirmed | None = None
+    """The bill that had closed the window before; None: this one does."""
+    is_refused: bool = False
+    """Whether the window was closed by another bill: nothing was written."""
+    would_change: Sequence[str] = ()
+    """What would have changed of a window that is closed."""
+
+
+def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled:
+    """Compare a bill with the ledger and close the window: what it was computed with holds from now on. A window that
+    is closed stays as it is. Raises AppError, also for one of which only a part is closed.
     """
     engine = open_ledger_of(document)
     with ledger_errors(document):
         query = query_of(document, engine)
         query.read([(window.since, window.until)])
+        before = query.closed(window.since, window.until)
+        if before and not (before[0].since <= window.since and window.until <= before[0].until):
+            spans = ", ".join(f"{one.since:%Y-%m-%dT%H:%MZ} to {one.until:%Y-%m-%dT%H:%MZ}" for one in before)
+            raise AppError(f"a part of this span is closed ({spans}): name one beside it with --since and --until")
         known = query.known(window.since, window.until)
         compared = true_up(bill, known.facts, known.book, window.since, window.until)
+        if before:
+            report = query.report(scope_of(document, window, True))
+            refused = before[0].digest != bill.digest
+            return Reconciled(
+                compared=compared, closed_by=before[0], is_refused=refused, would_change=report.would_change
+            )
+        if window.until > window.now:
+            raise AppError(f"--until ({window.until:%Y-%m-%dT%H:%MZ}) lies ahead: only what is over can be closed")
+        closing = query.closing(window.since, window.until, window.now)
         with writing(engine) as connection:
+            if any(since < window.until and window.since < until for since, until in _closed(connection, document)):
+                raise AppError("another process has closed this span meanwhile: run this again")
             if not declarations(connection, ledger_name(document)):
                 # no pass has written any: what it was computed with holds for the closed span, too
                 note_declared(connection, ledger_name(document), window.now, content_of(declared_of(document)))
@@ -46,9 +81,14 @@ def compare(document: FleetDocument, bill: Bill, window: Window) -> TrueUp:
                     computed_usd=decimal_of(compared.computed),
                     at=window.now,
                     prices=closing_prices(eras, compared.since, compared.until),
+                    facts=closing_content(closing),
                 ),
             )
-    return compared
+    return Reconciled(compared=compared)
+
+
+def _closed(connection: Connection, document: FleetDocument) -> list[Interval]:
+    return closed_spans(connection, ledger_name(document))
 
 
 def decimal_of(value: Fraction) -> Decimal:

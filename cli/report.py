@@ -23,7 +23,7 @@ from costs import focus
 from costs.allocation import Facts
 from costs.document import document as as_document
 from costs.render import as_text, title
-from costs.report import By
+from costs.report import By, Report
 from gpufleet.settings.document import FleetDocument
 from ledger.database import writing
 from ledger.outbox import Message, enqueue, holds
@@ -108,10 +108,10 @@ def cost(
     form = Format.JSON if as_json else form
     if form is Format.TABLE:
         groups = tuple(by or (By.POOL, By.MODEL, By.CAPACITY_TYPE))
-        text = "\n\n".join(as_text(reports.cost(d, window, allow_unpriced), groups) for d in documents)
+        text = "\n\n".join(as_text(_cost(d, window, allow_unpriced), groups) for d in documents)
         write_text(text + "\n", out)
     elif form is Format.JSON:
-        found = [as_document(reports.cost(d, window, allow_unpriced)) for d in documents]
+        found = [as_document(_cost(d, window, allow_unpriced)) for d in documents]
         write_json(found[0] if len(found) == 1 else found, out)
     else:
         write_text(_written(form, documents, window, allow_unpriced), out)
@@ -120,6 +120,14 @@ def cost(
             _post(document, window, "cost", lambda d: as_text(reports.cost(d, window, allow_unpriced)))
             for document in documents
         )
+
+
+def _cost(document: FleetDocument, window: Window, allow_unpriced: bool) -> Report:
+    """The report; beside it, what would have changed of it were it not closed."""
+    found = reports.cost(document, window, allow_unpriced)
+    for line in found.would_change:
+        STDERR.print(f"{document.environment}: {line}")
+    return found
 
 
 def waste(
@@ -228,7 +236,7 @@ def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest]
 
 def _written(form: Format, documents: list[FleetDocument], window: Window, allow_unpriced: bool) -> str:
     if form is Format.CSV:
-        return reports.as_csv((d.environment, reports.cost(d, window, allow_unpriced)) for d in documents)
+        return reports.as_csv((d.environment, _cost(d, window, allow_unpriced)) for d in documents)
     if form is Format.FOCUS:
         try:
             return focus.write_csv(row for document in documents for row in reports.focus_rows(document, window))

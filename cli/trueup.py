@@ -11,7 +11,7 @@ import typer
 
 from app.errors import AppError, Code
 from app.fleets import load_only
-from app.trueup import compare, decimal_of
+from app.trueup import Reconciled, decimal_of, reconcile
 from app.windows import Window
 from cli.options import FleetOption, JsonOption
 from cli.output import Exit, print_json
@@ -37,7 +37,7 @@ def trueup(
     tz: Annotated[str, typer.Option("--tz", help="Time zone of dates.")] = "UTC",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a bill with the ledger, and mark the span as final."""
+    """Compare a bill with the ledger, and close the span: its reports stay as they are from then on."""
     document = load_only(fleet, "a bill is compared with one fleet: name one --fleet")
     now = datetime.now(UTC)
     try:
@@ -47,14 +47,17 @@ def trueup(
         end = last if until is None else parse_moment("--until", until, tz, now)
         if begin >= end:
             raise AppError(f"--since ({instant(begin)}) is not before --until ({instant(end)})", Code.WRONG_USE)
-        compared = compare(document, found, Window(since=begin, until=end, now=now, timezone=tz))
+        done = reconcile(document, found, Window(since=begin, until=end, now=now, timezone=tz))
     except BillError as error:
         raise AppError(str(error)) from error
     if as_json:
-        print_json(_as_json(document, found, compared))
+        print_json(_as_json(document, found, done))
     else:
-        sys.stdout.write(_as_text(document, found, compared))
-    if compared.differences:
+        sys.stdout.write(_as_text(document, found, done.compared))
+        sys.stdout.writelines(f"! {line}\n" for line in _of_closed(done))
+    if done.is_refused:
+        raise typer.Exit(Exit.FAILED)
+    if done.compared.differences:
         raise typer.Exit(Exit.FOUND)
 
 
@@ -94,7 +97,23 @@ def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _as_json(document: FleetDocument, bill: Bill, found: TrueUp) -> dict[str, Any]:
+def _of_closed(done: Reconciled) -> list[str]:
+    """What people are to know where the span was closed before."""
+    before = done.closed_by
+    if before is None:
+        return []
+    cents = (before.billed_usd.quantize(exact.CENT), before.computed_usd.quantize(exact.CENT))
+    by = "another" if done.is_refused else "this"
+    said = (
+        f"closed since {instant(before.at)} by {by} bill ({before.form}, sha256 {before.digest[:12]}; billed"
+        f" {show(cents[0])} USD, computed {show(cents[1])} USD): nothing is changed"
+    )
+    return [said, *done.would_change]
+
+
+def _as_json(document: FleetDocument, bill: Bill, done: Reconciled) -> dict[str, Any]:
+    found, before = done.compared, done.closed_by
+
     def text(value: Fraction) -> str:
         return format(decimal_of(value), "f")
 
@@ -123,4 +142,17 @@ def _as_json(document: FleetDocument, bill: Bill, found: TrueUp) -> dict[str, An
             }
             for one in found.differences
         ],
+        "refused": done.is_refused,
+        "closed_by": None
+        if before is None
+        else {
+            "sha256": before.digest,
+            "form": before.form,
+            "at": instant(before.at),
+            "since": instant(before.since),
+            "until": instant(before.until),
+            "billed_usd": format(before.billed_usd, "f"),
+            "computed_usd": format(before.computed_usd, "f"),
+        },
+        "would_change": list(done.would_change),
     }

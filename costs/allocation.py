@@ -101,11 +101,35 @@ class Facts:
     """First and last complete look: what is shared is known to have been there between them."""
     eras: Sequence[Era] = ()
     """What was declared when; none: `declared` and `coverage` hold at all times."""
+    closed: Sequence["ClosedFacts"] = ()
+    """Spans of the window that have facts of their own, in the order of time."""
 
     def over_time(self, book: PriceBook) -> Sequence[Era]:
         """What was declared when. `book`: that of facts without eras."""
         always = Era(since=EVER, until=FOREVER, declared=self.declared, coverage=self.coverage, book=book)
         return self.eras or (always,)
+
+    def over(self, since: datetime, until: datetime) -> Iterator[tuple["Facts", datetime, datetime]]:
+        """The window cut at closed spans, each part with its facts. Charges of the parts are those of the window."""
+        at, rest = since, replace(self, closed=()) if self.closed else self
+        for one in self.closed:
+            start, stop = max(one.since, at), min(one.until, until)
+            if start < stop:
+                if at < start:
+                    yield rest, at, start
+                yield one.facts, start, stop
+                at = stop
+        if at < until:
+            yield rest, at, until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedFacts:
+    """What was known of a span when it was closed, which holds for it."""
+
+    since: datetime
+    until: datetime
+    facts: Facts
 
 
 def charges(
@@ -113,7 +137,14 @@ def charges(
 ) -> Iterator[Charge]:
     """Every charge of the window, run by run. Raises MissingPriceError unless unpriced rows are allowed."""
     # the difference of two times of one zone is that of its clocks, which is wrong in a DST night
-    since, until = since.astimezone(UTC), until.astimezone(UTC)
+    for part, start, end in facts.over(since.astimezone(UTC), until.astimezone(UTC)):
+        yield from _of_runs(part, book, start, end, allow_unpriced=allow_unpriced)
+        yield from _standing(part, book, start, end, allow_unpriced=allow_unpriced)
+
+
+def _of_runs(
+    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
+) -> Iterator[Charge]:
     eras = facts.over_time(book)
     covered = PricingOverTime(eras, allow_unpriced)
     plain = PricingOverTime(eras, allow_unpriced, covered=False)
@@ -126,13 +157,19 @@ def charges(
         )
         yield from _of_run(life, covered, since, until)
         yield from _with_instance(run, with_each, plain)
-    yield from standing(facts, book, since, until, allow_unpriced=allow_unpriced)
 
 
 def standing(
     facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
     """What costs money whether instances run or not: unused paid capacity, and what all pools share."""
+    for part, start, end in facts.over(since, until):
+        yield from _standing(part, book, start, end, allow_unpriced=allow_unpriced)
+
+
+def _standing(
+    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
+) -> Iterator[Charge]:
     yield from unused(facts, book, since, until, allow_unpriced=allow_unpriced)
     eras = facts.over_time(book)
     yield from _not_spent(facts, eras, since, until)

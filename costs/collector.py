@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from sqlalchemy import Connection, Engine
 
+from costs.closing import is_closed, outside
 from costs.commitments import Declared
 from costs.declarations import content_of
 from costs.samples import MetricNames, Series, activity, readings, team_readings
@@ -21,9 +22,10 @@ from gpufleet.domain.prices import Price
 from ledger import facts, history
 from ledger.database import writing
 from ledger.declared import note_declared
+from ledger.finals import closed_spans
 from ledger.reservations import note_reservations
 from ledger.rollups import roll_up
-from ledger.teams import add_team_readings
+from ledger.teams import TeamReading, add_team_readings
 
 LOOKBACK: Final = timedelta(hours=6)
 """How far back a first pass (or one after a long gap) asks the metrics store."""
@@ -167,16 +169,29 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     with writing(engine) as connection:
         facts.add_runs(connection, runs)
         facts.add_ends(connection, ends)
-        facts.add_readings(connection, counters)
-        roll_up(connection, counters)
-        facts.add_activity(connection, hours)
-        add_team_readings(connection, team_readings(fleet.name, sources.names, series or ()))
+        _write_metrics(connection, fleet, counters, hours, team_readings(fleet.name, sources.names, series or ()))
         facts.add_prices(connection, market or ())
         note_reservations(connection, [_reservation(p, fleet, seen, now) for p in paid])
         if fleet.declared is not None:
             note_declared(connection, fleet.name, now, content_of(fleet.declared))
         _write_pass(connection, done, fleet, read_metrics=series is not None, priced=market is not None)
     return done
+
+
+def _write_metrics(
+    connection: Connection,
+    fleet: FleetFacts,
+    counters: Sequence[facts.Reading],
+    hours: Sequence[facts.ActivityHour],
+    by_team: Sequence[TeamReading],
+) -> None:
+    """What instances did and served, but for spans that a bill has closed: they stay as they were."""
+    closed = closed_spans(connection, fleet.name)
+    still_open = [one for one in counters if not is_closed(one.at, closed)]
+    facts.add_readings(connection, still_open)
+    roll_up(connection, still_open)
+    facts.add_activity(connection, outside(hours, closed))
+    add_team_readings(connection, [one for one in by_team if not is_closed(one.at, closed)])
 
 
 def _write_pass(

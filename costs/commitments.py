@@ -99,6 +99,8 @@ class Declared:
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
     """Pool to its weight in the split of what is shared."""
     models: Mapping[str, str] = field(default_factory=dict[str, str])
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Model to where it comes from (`hf://…`), by which it is compared with what others measured."""
     owners: Mapping[str, str] = field(default_factory=dict[str, str])
     split_by_team: frozenset[str] = frozenset()
     """Pools whose cost is split over teams by engine seconds."""

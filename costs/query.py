@@ -4,31 +4,31 @@ The reports, forecasts and budgets of one use case are then computed from memory
 that they served are larger than memory: they are read window by window, and only where a report needs them.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import Engine
 
-from costs import declarations
-from costs.allocation import Facts, charges
+from costs import closing, declarations
+from costs.allocation import Charge, ClosedFacts, Facts, charges
+from costs.closing import Closing
 from costs.commitments import Coverage, Declared
 from costs.pricing import FOREVER
-from costs.report import NONE, QUIET, By, Known, Report, Scope, Standing, compute
+from costs.report import NONE, QUIET, Known, Report, Scope, compute
+from costs.series import priced_alone
 from costs.tokens import EngineTokens, served
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from ledger import declared as ledger_declared
 from ledger import history, rollups
-from ledger.finals import finals
+from ledger.facts import Pass, Reservation, Run
+from ledger.finals import Confirmed, finals
 from ledger.reservations import reservations
 from ledger.teams import Interval, team_uses
 from prices.book import Packaged, PriceBook
-
-
-def _cents(amount: Decimal) -> Decimal:
-    return money.usd(amount, money.CENT)
 
 
 class CostQuery:
@@ -72,36 +72,76 @@ class CostQuery:
             self._uses = team_uses(connection, self._fleet, windows) if split else {}
         closed = sorted(self._confirmed, key=lambda one: one.at)
         self._declarations = declarations.Declarations(self._kept, closed, self.book)
+        self._closings = closing.read(closed)
 
     def known(self, since: datetime, until: datetime) -> Known:
         """The facts of one window. What instances did is read when it is asked for."""
+        closings = self._touching(since, until)
+        if closing.cover(closings, since, until):
+            looks = _Looks(closings[0].begun, closings[-1].last, self._runs, self._reservations)
+            gaps = sorted({gap for one in closings for gap in one.gaps})
+        else:
+            looks, gaps = _Looks(self.begun, self._last, self._runs, self._reservations), self._gaps
+        parts = [self._closed_facts(one, max(one.since, since), min(one.until, until)) for one in closings]
+        if len(parts) == 1 and (parts[0].since, parts[0].until) == (since, until):
+            facts = parts[0].facts
+        else:
+            facts = replace(self._facts(looks, since, until), closed=parts)
+        return Known(
+            facts=facts,
+            book=facts.eras[-1].book if facts.eras else self.book,
+            last=looks.last,
+            begun=looks.begun,
+            gaps=[(start, end) for start, end in gaps if start < until and end > since],
+            confirmed=[one for one in self._confirmed if one.since < until and one.until > since],
+            uses=self._uses.get((since, until), {}),
+        )
+
+    def _touching(self, since: datetime, until: datetime) -> list[Closing]:
+        return [one for one in self._closings if one.since < until and one.until > since]
+
+    def _closed_facts(self, of: Closing, since: datetime, until: datetime) -> ClosedFacts:
+        looks = _Looks(of.begun, of.last, of.runs, of.reservations)
+        return ClosedFacts(since=since, until=until, facts=self._facts(looks, since, until))
+
+    def _facts(self, looks: "_Looks", since: datetime, until: datetime) -> Facts:
         runs = [
             run
-            for run in self._runs
+            for run in looks.runs
             # one without a known end may have lived on, unseen
             if run.started_at < until and (run.ended_at is None or run.ended_at > since or run.started_at >= since)
         ]
         eras = self._declarations.eras(runs, since, until)
         declared = eras[-1].declared if eras else self._today
-        facts = Facts(
+        return Facts(
             runs=runs,
             activity=history.Activity(self._engine, self._fleet, since, until, [run.instance_id for run in runs]),
             first_signs=self._first_signs,
-            reservations=[one for one in self._reservations if one.started_at < until and one.last_seen_at > since],
+            reservations=[one for one in looks.reservations if one.started_at < until and one.last_seen_at > since],
             declared=declared,
             coverage=eras[-1].coverage if eras else Coverage(declared, runs),
-            known=None if self.begun is None or self._last is None else (self.begun, self._last.at),
+            known=None if looks.begun is None or looks.last is None else (looks.begun, looks.last.at),
             eras=eras,
         )
-        return Known(
-            facts=facts,
-            book=eras[-1].book if eras else self.book,
-            last=self._last,
-            begun=self.begun,
-            gaps=[(start, end) for start, end in self._gaps if start < until and end > since],
-            confirmed=[one for one in self._confirmed if one.since < until and one.until > since],
-            uses=self._uses.get((since, until), {}),
+
+    def closing(self, since: datetime, until: datetime, at: datetime) -> Closing:
+        """What is known of a window, to close it with."""
+        known = self.known(since, until)
+        return Closing(
+            since=since,
+            until=until,
+            at=at,
+            begun=known.begun,
+            last=known.last,
+            gaps=known.gaps,
+            runs=known.facts.runs,
+            reservations=known.facts.reservations,
         )
+
+    def closed(self, since: datetime, until: datetime) -> list[Confirmed]:
+        """The bills that closed a part of the window, oldest span first."""
+        touching = (one for one in self._confirmed if one.since < until and one.until > since)
+        return [one for one in touching if one.facts is not None]
 
     def uncollected(self, intervals: Iterable[Interval]) -> set[Interval]:
         """Those of the intervals in which no look ended."""
@@ -114,45 +154,54 @@ class CostQuery:
 
     def report(self, scope: Scope) -> Report:
         """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""
+        closings = self._touching(scope.since, scope.until)
+        is_closed = closing.cover(closings, scope.since, scope.until)
+        if is_closed:
+            scope = replace(scope, now=max(one.at for one in closings))
         known = self.known(scope.since, scope.until)
         found = compute(scope, known, self._tokens(scope.since, scope.until))
-        if found.standing is not Standing.FINAL or all(one.prices is None for one in known.confirmed):
-            return found
-        return replace(found, notes=(*found.notes, *self._refused(found, known.facts)))
+        return replace(found, would_change=list(self._would_change(found))) if is_closed else found
 
-    def _refused(self, closed: Report, facts: Facts) -> Iterator[str]:
-        """What would have changed of a closed span, had it not been closed."""
-        scope = closed.scope
-        today = replace(
-            facts,
-            activity={},
-            first_signs={},
-            eras=(),
-            declared=self._today,
-            coverage=Coverage(self._today, facts.runs),
+    def _would_change(self, closed: Report) -> Iterator[str]:
+        """What would have changed of a closed window, had it not been closed."""
+        since, until = closed.scope.since, closed.scope.until
+        facts = priced_alone(
+            self._facts(_Looks(self.begun, self._last, self._runs, self._reservations), since, until)
         )
-        sums: dict[str, Decimal] = {}
-        for charge in charges(today, self.book, scope.since, scope.until, allow_unpriced=True):
-            pool = charge.pool or NONE
-            sums[pool] = money.EXACT.add(sums.get(pool, money.ZERO), charge.amount or money.ZERO)
-        before = {pool: figure.allocation for pool, figure in closed.groups[By.POOL].items()}
+        today = replace(facts, eras=(), declared=self._today, coverage=Coverage(self._today, facts.runs))
+        before = _by_name(closed.charges)
+        after = _by_name(charges(today, self.book, since, until, allow_unpriced=True))
         moved = {
-            pool: money.EXACT.subtract(sums.get(pool, money.ZERO), before.get(pool, money.ZERO))
-            for pool in sorted(sums.keys() | before.keys())
+            name: money.usd(money.EXACT.subtract(after[name], before[name]), money.CENT)
+            for name in sorted(before.keys() | after.keys())
         }
-        shown = [f"{pool} {_cents(usd):+}" for pool, usd in moved.items() if _cents(usd)]
-        if shown:
+        parts = [f"{name} {usd:+}" for name, usd in moved.items() if name and usd]
+        if parts:
             yield (
-                "closed by a bill, so settings and prices of today change nothing here; with them it would have cost"
-                f" {_cents(money.total(moved.values())):+} USD ({', '.join(shown)})"
+                "closed by a bill, so settings, prices and facts of today change nothing here; with them it would"
+                f" have cost {moved['']:+} USD ({', '.join(parts)})"
             )
-        spans = (one for one in self._confirmed if (one.since, one.until) == (scope.since, scope.until))
-        of_it = min((one for one in spans if one.prices is not None), key=lambda one: one.at, default=None)
-        now = _cents(closed.total.allocation)
-        if of_it is not None and (then := of_it.computed_usd.quantize(money.CENT)) != now:
-            yield f"what instances did became known better since this was closed: {now} USD, then {then} USD"
 
     def _tokens(self, since: datetime, until: datetime) -> list[EngineTokens]:
         """What engines served in a window."""
         with self._engine.connect() as connection:
             return list(served(rollups.stretches(connection, self._fleet, since, until), since, until))
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """What the looks of the cost watchdog tell of a window, up to one of them."""
+
+    begun: datetime | None
+    last: Pass | None
+    runs: Sequence[Run]
+    reservations: Sequence[Reservation]
+
+
+def _by_name(rows: Iterable[Charge]) -> defaultdict[str, Decimal]:
+    """Amounts by pool and by team, and all of them under ""."""
+    sums = defaultdict[str, Decimal](Decimal, {"": money.ZERO})
+    for row in rows:
+        for name in ("", f"pool {row.pool or NONE}", f"team {row.owner or NONE}"):
+            sums[name] = money.EXACT.add(sums[name], row.amount or money.ZERO)
+    return sums

@@ -89,6 +89,11 @@ class Report:
     """Parts of the window without a look, for longer than `QUIET`: what came and went in them is missing."""
     speeds: Sequence[Speed] = ()
     """Tokens per second and GPU beside what was measured; see costs.speed."""
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Model to where it comes from, as it was declared."""
+    would_change: Sequence[str] = ()
+    """What settings, prices and facts of today would make of a window that is closed. No part of the report, which
+    stays the same to the byte."""
 
     @property
     def collected(self) -> float:
@@ -150,6 +155,7 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
         standing=standing,
         reservations=paid,
         uncollected=_uncollected(scope, known),
+        sources=known.facts.declared.sources,
     )
 
 
@@ -257,7 +263,7 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
     for span in spans:
         cells[_cell(span.like)].doubt(span)
     unmatched = Tokens()
-    runs = {run.instance_id: run for run in facts.runs}
+    runs = {run.instance_id: run for part, *_ in facts.over(scope.since, scope.until) for run in part.runs}
     for engine in engines:
         run = runs.get(engine.instance_id)
         if run is None:

@@ -71,14 +71,12 @@ def edges(since: datetime, until: datetime, most: int = 60) -> list[datetime]:
 
 def buckets(facts: Facts, book: PriceBook, cuts: Sequence[datetime]) -> list[Bucket]:
     """Cost by bucket; the buckets' sums are the window's."""
-    facts = priced_alone(facts)
     spans = list(zip(cuts, cuts[1:], strict=False))
     sums = [dict.fromkeys(CapacityType, money.ZERO) for _ in spans]
-    # run by run, since what a run did is read once then
-    for part in [*(replace(facts, runs=[run], reservations=(), known=None) for run in facts.runs), facts]:
-        for usd, (start, end) in zip(sums, spans, strict=True):
-            found = standing(part, book, start, end) if part is facts else _touching(part, book, start, end)
-            for charge in found:
+    for part, since, until in priced_alone(facts).over(cuts[0], cuts[-1]):
+        inside = [(max(start, since), min(end, until)) for start, end in spans]
+        for usd, (start, end) in zip(sums, inside, strict=True):
+            for charge in _in_span(part, book, start, end) if start < end else ():
                 if charge.amount is not None:
                     usd[charge.capacity_type] = money.EXACT.add(usd[charge.capacity_type], charge.amount)
     return [
@@ -89,12 +87,16 @@ def buckets(facts: Facts, book: PriceBook, cuts: Sequence[datetime]) -> list[Buc
 
 def priced_alone(facts: Facts) -> Facts:
     """The facts without what instances did, which changes no sum: it only tells states apart, at much work."""
-    return replace(facts, activity={}, first_signs={})
+    closed = [replace(one, facts=priced_alone(one.facts)) for one in facts.closed]
+    return replace(facts, activity={}, first_signs={}, closed=closed)
 
 
-def _touching(facts: Facts, book: PriceBook, start: datetime, end: datetime) -> Iterator[Charge]:
-    if any(run.started_at < end and end_of(run) >= start for run in facts.runs):
-        yield from charges(facts, book, start, end, allow_unpriced=True)
+def _in_span(facts: Facts, book: PriceBook, start: datetime, end: datetime) -> Iterator[Charge]:
+    """Charges of a span. Runs that do not touch it are left out, since a window may have many."""
+    touching = [run for run in facts.runs if run.started_at < end and end_of(run) >= start]
+    alone = replace(facts, runs=touching, reservations=(), known=None)
+    yield from charges(alone, book, start, end, allow_unpriced=True)
+    yield from standing(facts, book, start, end)
 
 
 def lanes(facts: Facts, since: datetime, until: datetime, most: int = 40) -> list[Lane]:

@@ -57,6 +57,13 @@ def unknown_spans(
     facts: Facts, book: PriceBook, since: datetime, until: datetime, now: datetime
 ) -> Iterator[UnknownSpan]:
     """Every span of the window, run by run, then what is paid whether instances run or not."""
+    for part, start, end in facts.over(since, until):
+        yield from _unknown_spans(part, book, start, end, now)
+
+
+def _unknown_spans(
+    facts: Facts, book: PriceBook, since: datetime, until: datetime, now: datetime
+) -> Iterator[UnknownSpan]:
     horizon = min(until, now)
     alone = _alone(facts)
     for run in facts.runs:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, select
 
 from ledger.facts import merge
 from ledger.tables import FINALS
+from ledger.teams import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class Confirmed:
     at: datetime
     prices: str | None = None
     """The prices that the span was computed with, as JSON; None: of a release that did not keep them."""
+    facts: str | None = None
+    """What was known of the span, as JSON (`costs.closing`); None: of a release that did not keep it."""
 
 
 def add_final(connection: Connection, final: Confirmed) -> None:
@@ -41,3 +44,13 @@ def finals(connection: Connection, fleet: str, since: datetime, until: datetime)
     )
     names = [column.name for column in FINALS.columns]
     return [Confirmed(**{name: getattr(row, name) for name in names}) for row in connection.execute(statement)]
+
+
+def closed_spans(connection: Connection, fleet: str) -> list[Interval]:
+    """Spans of which nothing is written any more, oldest first. They do not overlap."""
+    statement = (
+        select(FINALS.c.since, FINALS.c.until)
+        .where(FINALS.c.fleet == fleet, FINALS.c.facts.is_not(None))
+        .order_by(FINALS.c.since)
+    )
+    return [(row.since, row.until) for row in connection.execute(statement)]

@@ -388,9 +388,10 @@ FINALS: Final = Table(
     Column("computed_usd", Exact(60), nullable=False),
     Column("at", Moment, nullable=False),
     Column("prices", Text),
+    Column("facts", Text),
 )
-"""One row per bill and span. Facts stay as they were seen; this says what the bill made of them. `prices`: those that
-the span was computed with (JSON), which hold for it from then on.
+"""One row per bill and span: what the bill made of the facts. `prices`: those that the span was computed with (JSON),
+`facts`: what was known of its instances and reservations (JSON). Both hold for it from then on.
 """
 
 TEAM_READINGS: Final = Table(

@@ -72,7 +72,7 @@ _WORDS: Final[Mapping[Column[Any], type[StrEnum]]] = {
     OUTBOX.c.state: MessageState,
 }
 _JSON: Final = frozenset(
-    (DECISIONS.c.evidence, INTENTS.c.decision, OUTBOX.c.detail, DECLARED.c.content, FINALS.c.prices)
+    (DECISIONS.c.evidence, INTENTS.c.decision, OUTBOX.c.detail, DECLARED.c.content, FINALS.c.prices, FINALS.c.facts)
 )
 
 

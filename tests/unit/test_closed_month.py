@@ -1,7 +1,8 @@
-"""A span that a bill has closed stays what it was, and says what would have changed."""
+"""A span that a bill has closed: its reports stay the same to the byte, people are told what would have changed."""
 
 import json
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,25 @@ import pytest
 from sqlalchemy import Engine
 
 from app import trueup
+from app.errors import AppError
 from app.fleets import load_one
+from app.trueup import Reconciled
 from app.windows import Window
 from costs.bills import Bill, Form, Line
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import facts
+from ledger import facts, transfer
 from ledger.database import writing
 from ledger.declared import declarations
-from ledger.facts import EndCause, RunEnd
+from ledger.facts import EndCause, Pass, RunEnd
+from ledger.finals import closed_spans
+from ledger.reservations import note_reservations, reservations
 from ledger.schema import open_ledger
-from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, fill, read_json, run
+from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, call, document, fill, read_json, run, said
 
 NAT = {"name": "NAT gateway", "sku": "aws:vpc:nat-gateway", "units": "3"}
 END = T0 + 6 * HOUR
+FORMS = ("table", "json", "csv", "focus")
 
 
 def stated(sku: str, usd: str, as_of: str = "2026-11-01") -> dict[str, str]:
@@ -44,101 +50,189 @@ def settings(folder: Path, **more: Any) -> Path:
     return document(folder, **({"shared": [NAT], "prices": {"overrides": PRICES}} | more))
 
 
-def close(fleet: Path) -> None:
-    """Reconcile the window with a bill that has every hour."""
+def pools(folder: Path, change: Callable[[list[dict[str, Any]]], Any], **more: Any) -> Path:
+    """The settings with other pools."""
+    path = settings(folder, **more)
+    raw = json.loads(path.read_text())
+    change(raw["pools"])
+    path.write_text(json.dumps(raw))
+    return path
+
+
+def bill(digest: str = "d", usd: str = "0.72") -> Bill:
     lines = [
-        Line(resource="i-idle", start=T0 + n * HOUR, end=T0 + (n + 1) * HOUR, usd=Decimal("0.72"), hours=Decimal(1))
+        Line(resource="i-idle", start=T0 + n * HOUR, end=T0 + (n + 1) * HOUR, usd=Decimal(usd), hours=Decimal(1))
         for n in range(6)
     ]
-    window = Window(since=T0, until=END, now=END + HOUR, timezone="UTC")
-    bill = Bill(form=Form.CUR, digest="d", lines=tuple(lines), others=Decimal(0))
-    trueup.compare(load_one(str(fleet)), bill, window)
+    return Bill(form=Form.CUR, digest=digest, lines=tuple(lines), others=Decimal(0))
 
 
-def report(fleet: Path, *window: str) -> Any:
-    found = read_json("cost", "--fleet", fleet, *(window or WINDOW))
-    return {name: value for name, value in found.items() if name != "made_at"}
+def close(fleet: Path, of: Bill | None = None, since: datetime = T0, until: datetime = END) -> Reconciled:
+    """Reconcile the window with a bill that has every hour."""
+    window = Window(since=since, until=until, now=END + HOUR, timezone="UTC")
+    return trueup.reconcile(load_one(str(fleet)), of or bill(), window)
 
 
-def without_notes(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name != "notes"}
+def written(fleet: Path, *window: str) -> dict[str, str]:
+    """The report in every form."""
+    return {form: said("cost", "--fleet", fleet, *(window or WINDOW), "--format", form) for form in FORMS}
 
 
-def refused(found: dict[str, Any]) -> list[str]:
-    return [note for note in found["notes"] if note.startswith(("closed by a bill", "what instances did"))]
+def told(fleet: Path) -> str:
+    return " ".join(call("cost", "--fleet", fleet, *WINDOW, "--json").stderr.split())
 
 
-MAX = {"name": "chat", "max": 45}
 CHANGES = [
-    pytest.param({"shared": [NAT, NAT | {"name": "another"}]}, "+0.81 USD (batch +0.40, chat +0.40)", id="shared"),
-    pytest.param({"shared": []}, "-0.81 USD (batch -0.40, chat -0.40)", id="nothing shared"),
+    pytest.param(lambda at: settings(at, shared=[NAT, NAT | {"name": "another"}]),
+                 "+0.81 USD (pool batch +0.40, pool chat +0.40, team research +0.40, team", id="shared"),
+    pytest.param(lambda at: settings(at, shared=[]), "-0.81 USD (pool batch -0.40, pool chat -0.40", id="no shared"),
+    pytest.param(lambda at: settings(at, prices={"overrides": [stated("aws:vpc:nat-gateway", "0.09")]}),
+                 "(pool batch +0.40, pool chat +0.40", id="a price"),
+    pytest.param(lambda at: settings(at, prices={"overrides": []}), "(pool batch -0.40", id="no price"),
     pytest.param(
-        {"prices": {"overrides": [stated("aws:vpc:nat-gateway", "0.09")]}}, "(batch +0.40, chat +0.40)", id="a price"
+        lambda at: settings(at, prices={"overrides": [*PRICES, stated("aws:ec2:g6.xlarge:on-demand", "9")]}),
+        "pool chat +", id="of instances",
     ),
+    pytest.param(lambda at: pools(at, lambda all: all[0].update(max=45)),
+                 "+0.00 USD (pool batch -0.32, pool chat +0.32", id="max"),
+    pytest.param(lambda at: pools(at, lambda all: all[0].update(owner="others")),
+                 "+0.00 USD (team others +0.40, team search -0.40)", id="owner"),
+    pytest.param(lambda at: pools(at, lambda all: all.pop(0)), "pool chat -0.40", id="a pool less"),
+    pytest.param(lambda at: pools(at, lambda all: all[0].update(team_split="engine-seconds")), "", id="team split"),
+    pytest.param(lambda at: pools(at, lambda all: all[0].update(model="m/other", model_source="hf://a/b")), "",
+                 id="model"),
     pytest.param(
-        {"prices": {"overrides": [*PRICES, stated("aws:ec2:g6.xlarge:on-demand", "9")]}}, "chat +", id="of instances"
+        lambda at: settings(at, commitments={"spends": [{
+            "name": "sp", "usd_per_hour": "5", "rates": {"g6.xlarge": "0.4"}, "starts": "2026-11-01T00:00:00Z",
+            "ends": "2027-11-01T00:00:00Z", "source": "order", "as_of": "2026-11-01",
+        }]}), "pool chat -", id="a commitment",
     ),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "said"), CHANGES)
-def test_a_closed_span_does_not_change_and_says_what_would_have(
-    tmp_path: Path, ledger: Engine, change: dict[str, Any], said: str
+@pytest.mark.parametrize(("change", "words"), CHANGES)
+def test_settings_change_no_byte_of_a_closed_span_and_people_are_told_what_they_would_have(
+    tmp_path: Path, ledger: Engine, change: Callable[[Path], Path], words: str
 ) -> None:
     fleet = settings(tmp_path)
     close(fleet)
-    before = report(fleet)
-    assert before["state"] == "final"
-    assert refused(before) == []
-    after = report(settings(tmp_path, **change))
-    assert without_notes(after) == without_notes(before)
-    (note,) = refused(after)
-    assert said in note
+    before = written(fleet)
+    assert json.loads(before["json"])["state"] == "final"
+    assert told(fleet) == ""
+    changed = change(tmp_path)
+    assert written(changed) == before
+    assert words in told(changed)
+    again = close(changed, bill("of another bill", "0.99"))
+    assert again.is_refused
+    assert again.closed_by is not None and again.closed_by.digest == "d"
+    assert words in " ".join(again.would_change)
+    assert written(changed) == before
 
 
-def test_max_of_a_pool_moves_nothing_of_a_closed_span(tmp_path: Path, ledger: Engine) -> None:
-    fleet = settings(tmp_path)
-    close(fleet)
-    before = report(fleet)
-    raw = json.loads(fleet.read_text())
-    raw["pools"][0]["max"] = 45
-    fleet.write_text(json.dumps(raw))
-    after = report(fleet)
-    assert without_notes(after) == without_notes(before)
-    assert refused(after) == [
-        "closed by a bill, so settings and prices of today change nothing here; with them it would have cost"
-        " +0.00 USD (batch -0.32, chat +0.32)"
-    ]
-
-
-def test_prices_that_become_known_later_change_no_closed_span(tmp_path: Path, ledger: Engine) -> None:
-    fleet = settings(tmp_path)
-    close(fleet)
-    before = report(fleet)
-    late = Price(
-        sku="aws:ec2:g6.xlarge:on-demand", region="us-east-1", zone=None, source="late", valid_from=T0 + HOUR,
-        usd_per_hour=Decimal(50), as_of=T0 + HOUR,
-    )  # fmt: skip
-    with writing(ledger) as connection:
+def more_facts(engine: Engine) -> None:
+    """What a collection that runs again, later and on another host, may bring of a span that is over."""
+    with writing(engine) as connection:
+        facts.add_runs(connection, [run("i-late", 0, CapacityType.ON_DEMAND, last_seen_at=END + 9 * HOUR)])
+        facts.add_runs(connection, [run("i-fallback", 0.5, CapacityType.ON_DEMAND, last_seen_at=END + 9 * HOUR)])
+        found = [
+            RunEnd(cloud=Cloud.AWS, instance_id="i-late", started_at=T0, ended_at=T0 + HOUR, cause=EndCause.ENDED,
+                   exact=True),
+            RunEnd(cloud=Cloud.AWS, instance_id="i-fallback", started_at=T0 + HOUR / 2, ended_at=T0 + 5 * HOUR,
+                   cause=EndCause.ENDED, exact=True),
+            RunEnd(cloud=Cloud.AWS, instance_id="i-idle", started_at=T0, ended_at=T0 + HOUR, cause=EndCause.PREEMPTED,
+                   exact=True),
+        ]  # fmt: skip
+        facts.add_ends(connection, found)
+        kind = "aws:ec2:g6.xlarge:on-demand"
+        late = Price(sku=kind, region="us-east-1", source="late", valid_from=T0 + HOUR, usd_per_hour=Decimal(50),
+                     as_of=T0 + HOUR)  # fmt: skip
         facts.add_prices(connection, [late])
-    after = report(fleet)
-    assert without_notes(after) == without_notes(before)
-    assert len(refused(after)) == 1
-    hour = ("--since", "2026-11-20T08:00", "--until", "2026-11-20T09:00")
-    assert "50" not in {price["usd_per_hour"] for price in report(fleet, *hour)["prices"]}
+        (paid,) = reservations(connection, FLEET, T0, END)
+        note_reservations(connection, [facts.Reservation(**{**vars_of(paid), "instances": 9})])
+        for at in (T0 + 3 * HOUR, END + 9 * HOUR):
+            done = Pass(environment=FLEET, at=at, host="again", metrics_from=None, metrics_until=None)
+            facts.add_pass(connection, done)
 
 
-def test_facts_that_come_after_the_close_are_said(tmp_path: Path, ledger: Engine) -> None:
+def vars_of(paid: facts.Reservation) -> dict[str, Any]:
+    return {name: getattr(paid, name) for name in facts.Reservation.__dataclass_fields__}
+
+
+def test_facts_that_come_later_change_no_byte_of_a_closed_span_and_are_told(tmp_path: Path, ledger: Engine) -> None:
     fleet = settings(tmp_path)
     close(fleet)
-    with writing(ledger) as connection:
-        end = RunEnd(
-            cloud=Cloud.AWS, instance_id="i-late", started_at=T0, ended_at=T0 + HOUR, cause=EndCause.ENDED, exact=True
-        )  # fmt: skip
-        facts.add_runs(connection, [run("i-late", 0, CapacityType.ON_DEMAND, last_seen_at=T0 + HOUR)])
-        facts.add_ends(connection, [end])
-    (note,) = refused(report(fleet))
-    assert note.startswith("what instances did became known better since this was closed")
+    hour = ("--since", "2026-11-20T08:00", "--until", "2026-11-20T09:00")
+    before, in_it = written(fleet), written(fleet, *hour)
+    more_facts(ledger)
+    assert written(fleet) == before
+    assert written(fleet, *hour) == in_it
+    assert "with them it would have cost" in told(fleet)
+
+
+def test_windows_add_up_over_the_edge_of_a_closed_span(tmp_path: Path, ledger: Engine) -> None:
+    fleet = settings(tmp_path)
+    close(fleet, since=T0 + 2 * HOUR, until=T0 + 4 * HOUR)
+    more_facts(ledger)
+
+    def usd(since: int, until: int) -> Decimal:
+        window = (f"--since={T0 + since * HOUR:%Y-%m-%dT%H:%M}", f"--until={T0 + until * HOUR:%Y-%m-%dT%H:%M}")
+        return Decimal(read_json("cost", "--fleet", fleet, *window)["total"]["usd"])
+
+    closed = usd(2, 4)
+    assert usd(0, 6) == usd(0, 2) + closed + usd(4, 6)
+    assert usd(1, 3) == usd(1, 2) + usd(2, 3)
+    html = said("cost", "--fleet", fleet, *WINDOW, "--format", "html")
+    assert "final" not in html
+    assert closed == usd(2, 3) + usd(3, 4)
+
+
+def test_spans_that_were_closed_one_by_one_are_one_closed_window(tmp_path: Path, ledger: Engine) -> None:
+    fleet = settings(tmp_path)
+    close(fleet, bill("a"), until=T0 + 2 * HOUR)
+    close(fleet, bill("b"), since=T0 + 2 * HOUR)
+    before = written(fleet)
+    more_facts(ledger)
+    settings(tmp_path, shared=[])
+    assert written(fleet) == before
+    assert json.loads(before["json"])["state"] == "final"
+
+
+def test_the_same_bill_counts_once(tmp_path: Path, ledger: Engine) -> None:
+    fleet = settings(tmp_path)
+    first = close(fleet)
+    before = written(fleet)
+    again = close(fleet)
+    assert (again.is_refused, again.compared) == (False, first.compared)
+    assert written(fleet) == before
+
+
+def test_a_span_of_which_a_part_is_closed_is_refused(tmp_path: Path, ledger: Engine) -> None:
+    fleet = settings(tmp_path)
+    close(fleet, until=T0 + 2 * HOUR)
+    with pytest.raises(AppError, match=r"a part of this span is closed \(2026-11-20T06:00Z to 2026-11-20T08:00Z\)"):
+        close(fleet)
+    close(fleet, since=T0 + 2 * HOUR)
+    with ledger.connect() as connection:
+        assert closed_spans(connection, FLEET) == [(T0, T0 + 2 * HOUR), (T0 + 2 * HOUR, END)]
+
+
+def test_what_is_not_over_is_not_closed(tmp_path: Path, ledger: Engine) -> None:
+    with pytest.raises(AppError, match="lies ahead: only what is over can be closed"):
+        close(settings(tmp_path), until=END + 2 * HOUR)
+
+
+def test_a_ledger_that_moves_keeps_its_closed_spans(tmp_path: Path, ledger: Engine) -> None:
+    fleet = settings(tmp_path)
+    close(fleet)
+    before = written(fleet)
+    more_facts(ledger)
+    with ledger.connect() as connection:
+        lines = list(transfer.export(connection, END + 10 * HOUR))
+    (tmp_path / "new").mkdir()
+    engine = open_ledger(f"sqlite:///{tmp_path}/new/ledger.db")
+    with writing(engine) as connection:
+        transfer.take_in(connection, lines, "export")
+    assert written(settings(tmp_path, ledger_url=f"sqlite:///{tmp_path}/new/ledger.db")) == before
 
 
 def test_closing_keeps_what_it_was_computed_with(tmp_path: Path, ledger: Engine) -> None:

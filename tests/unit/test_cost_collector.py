@@ -27,9 +27,11 @@ from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
+from ledger.database import writing
 from ledger.decisions import record_outcome
 from ledger.declared import declarations
 from ledger.facts import EndCause, Run
+from ledger.finals import Confirmed, add_final
 from ledger.history import runs as read_runs
 from ledger.reservations import reservations
 from ledger.schema import open_ledger
@@ -313,6 +315,25 @@ def test_a_threshold_that_changes_judges_no_hour_of_the_past_anew(ledger: Engine
     assert Decimal(before["usd_used"]) > 0
     collect(ledger, world.sources(), floor(0.5), at(7200))
     assert document(report(ledger, until=3600))["by"]["capacity-type"]["spot"] == before
+
+
+def test_a_pass_writes_nothing_of_what_instances_did_in_a_closed_span(ledger: Engine, world: World) -> None:
+    world.broken = {"samples"}
+    one_pass(ledger, world)
+    world.broken = set()
+    with writing(ledger) as connection:
+        bill = Confirmed(
+            fleet=FLEET, since=at(905), until=at(1_805), digest="d", form="f", billed_usd=Decimal(1),
+            computed_usd=Decimal(1), at=at(3_600), prices="[]", facts="{}",
+        )  # fmt: skip
+        add_final(connection, bill)
+    one_pass(ledger, world, 3_700)
+    with ledger.connect() as connection:
+        read = connection.execute(select(METADATA.tables["token_readings"].c.at)).scalars().all()
+        slots = connection.execute(select(METADATA.tables["activity_hours"])).all()
+    assert read and not [one for one in read if at(905) <= one < at(1_805)]
+    known = {n for row in slots for n in range(360) if (int(row.busy, 16) | int(row.idle, 16)) >> n & 1}
+    assert {89, 181} <= known and not known & set(range(90, 181))
 
 
 def test_an_instance_that_is_gone_ended_before_the_pass_that_missed_it(ledger: Engine, world: World) -> None:

@@ -186,7 +186,7 @@ def boot() -> Boot:
 def bill() -> Confirmed:
     return Confirmed(
         fleet=FLEET, since=NOW - timedelta(hours=1), until=NOW, digest="d", form="FOCUS",
-        billed_usd=Decimal("1.23"), computed_usd=Decimal("1.230000000000000001"), at=NOW, prices="[]",
+        billed_usd=Decimal("1.23"), computed_usd=Decimal("1.230000000000000001"), at=NOW, prices="[]", facts="{}",
     )  # fmt: skip
 
 
