@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,9 @@ from localcloud.places import Places
 from localcloud.slack.server import SlackSink
 from localcloud.time_scale import TimeScale
 
-_ROUND_S: Final = 0.25
+_ROUND: Final = timedelta(seconds=1)
+"""Between two rounds, like the waiting times that they look at divided by the time scale."""
+_LONGEST_ROUND_S: Final = 0.25
 
 
 class CloudError(Exception):
@@ -105,7 +108,8 @@ def start(places: Places, machines: Path, time_scale: TimeScale, *, plain: bool 
 def _rounds(
     world: World, ec2: EC2Backend, scaling: LivingAutoScaling, google: GoogleCloud, ending: threading.Event
 ) -> None:
-    while not ending.wait(_ROUND_S):
+    pause_s = min(_LONGEST_ROUND_S, world.time_scale.shorten(_ROUND).total_seconds())
+    while not ending.wait(pause_s):
         for step in (lambda: one_round(world, ec2, scaling), google.round):
             try:
                 step()

@@ -100,7 +100,7 @@ def ready(cloud: RunningCloud, script: str, request: pytest.FixtureRequest) -> t
     hook = {
         "LifecycleHookName": "drain",
         "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
-        "HeartbeatTimeout": 60,
+        "HeartbeatTimeout": 300,
         "DefaultResult": "CONTINUE",
     }
     template = make_template(cloud, name, script)
@@ -138,7 +138,7 @@ def test_an_agent_drains_before_its_group_ends_it(cloud: RunningCloud, ready: tu
     cloud.client("autoscaling").terminate_instance_in_auto_scaling_group(
         InstanceId=member, ShouldDecrementDesiredCapacity=True
     )
-    # the hook waits for 60 s; an agent that has drained answers it sooner
+    # the hook waits for 300 s of the cloud's time; an agent that has drained answers it sooner
     wait_for("the end", lambda: not cloud.group(name)["Instances"], 40)
     log = (cloud.machines / member / "var/log/machine.log").read_text("utf-8")
     assert "gpufleet-engine.service: process" in log
