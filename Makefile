@@ -18,13 +18,12 @@ FLEET ?=
 SEED ?=
 FAULT ?=
 MINUTES ?= 30
-# two test files at a time; -n 0 runs them one after another, in one process
-WORKERS ?= 2
-PYTEST := $(RUN) pytest -n '$(WORKERS)' --no-loadscope-reorder
+# WORKERS: so many test files at a time; 0 runs them one after another, in one process
+PYTEST = $(RUN) pytest -n '$(WORKERS)' --no-loadscope-reorder
 
 help:
 	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: on Google Cloud; ENGINE=vllm: real vLLM in one pool; CONTROL=machine: its control host is lost and replaced)'
-	@echo 'make test      the tests (< 10 min); make test-all adds checks, slow proofs and the demo as a test'
+	@echo 'make test      the tests (6 min on 2 cores); make test-all adds checks, slow proofs and the demo as a test'
 	@echo 'make setup     what both need: says what it installs and why'
 	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order that SEED=... draws, then judged'
 	@echo 'make check     ruff, pyright, import rules'
@@ -42,9 +41,13 @@ setup setup-tests:
 demo: setup
 	@$(RUN) scripts.demo --cloud '$(CLOUD)' --engine '$(ENGINE)' --control '$(CONTROL)'
 
+# Half of the time is waiting for processes and clouds: four share two cores well.
+test: WORKERS ?= 4
 test: setup
 	@$(PYTEST) -m 'not slow and not live'
 
+# Whole fleets, browsers and vLLM need cores and memory of their own: two, here and in CI.
+test-all: WORKERS ?= 2
 test-all: setup-tests check
 	@$(PYTEST) -m 'not live'
 
