@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Engine
 
@@ -24,6 +24,10 @@ from ledger.outbox import OutboxMessages
 from notify.buttons import with_buttons
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.ports import Clock
+
+
+LONGEST_TEXT: Final = 1000
+"""Characters of what an agent says for people: it goes into the ledger and to Slack."""
 
 
 class WallClock:
@@ -181,11 +185,11 @@ def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
             draining=raw["draining"],
             drained=raw["drained"],
             drain_by=by,
-            reason=raw.get("reason"),
+            reason=_text(raw.get("reason")),
             notice_at=notice_at,
             requests_running=raw.get("requests_running"),
             phase_since=since,
-            error=raw.get("error"),
+            error=_text(raw.get("error")),
             has_served=raw.get("has_served", False),
         )
     except (KeyError, TypeError, ValueError):
@@ -199,6 +203,13 @@ def _drain_of(raw: Mapping[str, Any], since: datetime | None) -> tuple[DrainOwne
         owner, noticed = owner_of_reason(raw.get("reason") or "")
         return owner, since if noticed else None
     return DrainOwner(raw["by"]) if raw["by"] is not None else None, _moment(raw.get("notice_at"))
+
+
+def _text(said: str | None) -> str | None:
+    """What an agent says for people, as every ledger takes it: of characters that can be written, and not for ever."""
+    if said is None:
+        return None
+    return said[:LONGEST_TEXT].encode(errors="replace").decode().replace("\0", "?")
 
 
 def _moment(text: str | None) -> datetime | None:

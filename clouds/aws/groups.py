@@ -18,6 +18,8 @@ _AT_ONCE: Final = 8
 OURS: Final = frozenset({"AZRebalance"})
 """Processes that the stack suspends in every group (`components.aws.gpu_pool.NO_OWN_MIND`)."""
 _GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
+_MALFORMED: Final = (KeyError, AttributeError, TypeError, ValueError)
+"""What reading an answer raises that lacks a field, or has something else there."""
 
 
 class AwsGroups:
@@ -38,10 +40,13 @@ class AwsGroups:
         found: dict[str, Group] = {}
         errors: dict[str, str] = {}
         for raw in self._described(names):
+            name = _name(raw)
             try:
-                found[raw["AutoScalingGroupName"]] = _group(raw)
+                found[name] = _group(raw)
             except CloudError as error:
-                errors[raw["AutoScalingGroupName"]] = str(error)
+                errors[name] = str(error)
+            except _MALFORMED as error:
+                errors[name] = f"{name} cannot be read: {error!r}"
         for name in set(names) - found.keys() - errors.keys():
             errors[name] = f"the cloud does not know the group {name}; was the stack destroyed?"
         return GroupList(groups=found, errors=errors)
@@ -57,21 +62,32 @@ class AwsGroups:
             )
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
-        """What happened to them since then, oldest first. One call per group: the API knows no other way."""
-        # what comes between two pages moves the last of one to the next: it happened once
+        """What happened to them since then, oldest first. One call per group: the API knows no other way.
+
+        Raises CloudError when a page fails, or an activity cannot be read.
+        """
         found: dict[str, Activity] = {}
         for name in names:
-            for raw in self._calls.pages(
-                "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
-            ):
-                if raw["StartTime"].astimezone(UTC) < since:
-                    if raw["StatusCode"] not in FINISHED:
-                        continue  # those still in progress come before all others, however old they are
-                    break  # of the others the newest come first, so the rest is older
-                activity = read_activity(raw)
-                if activity is not None and not (is_asking(activity) or is_echo(activity)):
-                    found[activity.id] = activity
+            try:
+                found |= self._happened(name, since)
+            except _MALFORMED as error:
+                raise CloudError(f"an activity of {name} cannot be read: {error!r}") from error
         return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
+
+    def _happened(self, name: str, since: datetime) -> dict[str, Activity]:
+        # what comes between two pages moves the last of one to the next: it happened once
+        found: dict[str, Activity] = {}
+        for raw in self._calls.pages(
+            "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
+        ):
+            if raw["StartTime"].astimezone(UTC) < since:
+                if raw["StatusCode"] not in FINISHED:
+                    continue  # those still in progress come before all others, however old they are
+                break  # of the others the newest come first, so the rest is older
+            activity = read_activity(raw)
+            if activity is not None and not (is_asking(activity) or is_echo(activity)):
+                found[activity.id] = activity
+        return found
 
     def resize(self, group: Group, size: int) -> None:
         """Set the desired size. The API knows no condition, so the caller has just read the group."""
@@ -108,8 +124,8 @@ class AwsGroups:
         No description of a group names its refresh, and the call that does takes one group only. So groups are
         described a hundred at a time, and asked one by one where something moves, or where it must be known surely.
         """
-        described = {raw["AutoScalingGroupName"]: raw for raw in self._described(sorted(set(names) - set(surely)))}
-        asked = [name for name in names if name not in described or _moves(described[name])]
+        described = {_name(raw): raw for raw in self._described(sorted(set(names) - set(surely)))}
+        asked = [name for name in names if name not in described or _may_move(described[name])]
         if not asked:
             return frozenset()
         with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(asked))) as pool:
@@ -119,7 +135,14 @@ class AwsGroups:
 
     def _refreshing(self, name: str) -> bool:
         answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=name)
-        return any(refresh["Status"] not in OVER for refresh in answer["InstanceRefreshes"])
+        try:
+            return any(refresh["Status"] not in OVER for refresh in answer["InstanceRefreshes"])
+        except _MALFORMED as error:
+            raise CloudError(f"the refreshes of {name} cannot be read: {error!r}") from error
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    return str(raw.get("AutoScalingGroupName"))
 
 
 def _group(raw: Mapping[str, Any]) -> Group:
@@ -151,6 +174,14 @@ def _suspended(raw: Mapping[str, Any]) -> SuspendedProcess:
     reason = (raw.get("SuspensionReason") or "").strip()
     by_cloud = bool(reason) and not reason.lower().startswith("user suspended")
     return SuspendedProcess(process=raw["ProcessName"], reason=reason, by_cloud=by_cloud)
+
+
+def _may_move(raw: Mapping[str, Any]) -> bool:
+    """Whether a refresh may be at work; also of a group that cannot be read."""
+    try:
+        return _moves(raw)
+    except _MALFORMED:
+        return True
 
 
 def _moves(raw: Mapping[str, Any]) -> bool:

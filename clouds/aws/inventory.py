@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC
 from typing import Any, Final
 
@@ -107,7 +108,9 @@ class AwsInventory:
         return self._instance(listed[0])
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """Those of them that EC2 describes, for about an hour after they ended. Raises CloudError when a page fails.
+        """Those of them that EC2 describes, for about an hour after they ended, and that can be read.
+
+        Raises CloudError when a page fails.
 
         Their tags are not asked for: a terminated instance may have lost them. A filter, since EC2 refuses a list of
         ids for one that it has forgotten.
@@ -115,7 +118,9 @@ class AwsInventory:
         found: list[Instance] = []
         for start in range(0, len(instance_ids), _FILTERED):
             named = [{"Name": "instance-id", "Values": list(instance_ids[start : start + _FILTERED])}]
-            found += [self._instance(raw) for raw in self._listed(named)]
+            for raw in self._listed(named):
+                with suppress(UnreadableError):
+                    found.append(self._instance(raw))
         return found
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
@@ -131,7 +136,7 @@ class AwsInventory:
     def _instance(self, raw: Mapping[str, Any]) -> Instance:
         try:
             return self._read(raw)
-        except (KeyError, AttributeError, TypeError) as error:
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
             name = raw.get("InstanceId")
             why = f"{name or 'an instance without a name'} cannot be read: {error!r}"
             said = f"ec2:describe_instances in {self._region}: {why}"
@@ -141,7 +146,7 @@ class AwsInventory:
         written = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", [])}
         zone = raw["Placement"]["AvailabilityZone"]
         if not zone.startswith(self._region):
-            raise CloudError(f"{raw['InstanceId']} is said to be in {zone}, but {self._region} was asked")
+            raise ValueError(f"it is said to be in {zone}, and {self._region} was asked")
         return Instance(
             id=raw["InstanceId"],
             cloud=Cloud.AWS,

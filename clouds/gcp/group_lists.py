@@ -52,16 +52,16 @@ class GroupLists:
         return made if resting == int(raw.target_size) == len(made) else None
 
 
-def read(calls: GoogleCalls, environment: str) -> GroupLists:
-    """The lists as they are now. Raises CloudError when a page or a place fails."""
+def read(calls: GoogleCalls, environment: str, region: str) -> GroupLists:
+    """The lists as they are now. Raises CloudError when a page fails, or a place of the region."""
     managers: dict[Key, Any] = {}
     for place, scoped in calls.pages("instance_group_managers", "aggregated_list", max_results=PAGE):
-        _check(place, scoped)
+        check(place, scoped, region)
         managers |= {(str(place), raw.name): raw for raw in scoped.instance_group_managers}
     made: dict[Key, set[str]] = defaultdict(set)
     wanted = f"labels.{tags.label(tags.ENVIRONMENT)}={environment}"
     for place, scoped in calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE):
-        _check(place, scoped)
+        check(place, scoped, region)
         for raw in scoped.instances:
             if (key := group_of(raw)) is not None:
                 made[key].add(raw.name)
@@ -75,6 +75,10 @@ def group_of(instance: Any) -> Key | None:
     return ("/".join(parts[-4:-2]), parts[-1]) if len(parts) >= 4 else None
 
 
-def _check(place: object, scoped: Any) -> None:
-    if scoped.warning.code and scoped.warning.code != "NO_RESULTS_ON_PAGE":
+def check(place: object, scoped: Any, region: str) -> None:
+    """Raises CloudError when a place of the region could not be listed. What fails elsewhere is no matter of ours."""
+    name = str(place).rsplit("/", 1)[-1]
+    # not by its beginning: europe-west1 is that of europe-west10, too
+    is_ours = region in (name, name.rpartition("-")[0])
+    if is_ours and scoped.warning.code and scoped.warning.code != "NO_RESULTS_ON_PAGE":
         raise CloudError(f"{place} could not be listed: {scoped.warning.message}")

@@ -169,7 +169,7 @@ class GoogleGroups:
 
     def _lists(self, names: Sequence[str]) -> GroupLists | None:
         """The lists of all groups, where that takes fewer calls than to ask each of them."""
-        return group_lists.read(self._calls, self._environment) if len(names) > 1 else None
+        return group_lists.read(self._calls, self._environment, self._region) if len(names) > 1 else None
 
     def _group(self, name: str, lists: GroupLists | None = None) -> Group:
         service, place = self._place(name)
@@ -238,7 +238,10 @@ class GoogleGroups:
         service, place = self._place(name)
         found: list[Activity] = []
         for index, item in enumerate(self._calls.pages(service, "list_errors", **place)):
-            at = datetime.fromisoformat(item.timestamp).astimezone(UTC)
+            try:
+                at = datetime.fromisoformat(item.timestamp).astimezone(UTC)
+            except ValueError as error:
+                raise CloudError(f"an error of {name} has no time that can be read: {error}") from error
             if at >= since:
                 instance = _name(item.instance_action_details.instance) or None
                 found.append(refusal(name, instance, at, item.error, f"{name}:{item.timestamp}:{index}"))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.group_lists import group_of
+from clouds.gcp.group_lists import check, group_of
 from clouds.gcp.operations import ENDS, PAGE, POWERED_OFF, TOGETHER, cause, recent
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, UnreadableError
@@ -91,11 +91,11 @@ class GoogleInventory:
         return found[0] if found else None
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """Those of them that are stopped or stopping. Raises CloudError when a page or a zone fails.
+        """Those of them that are stopped or stopping and can be read. Raises CloudError when a page or a zone fails.
 
         Compute Engine forgets what it deleted at once; its operations state how that ended (`activities`).
         """
-        return tuple(one for one in self.instances() if one.id in instance_ids and not one.alive)
+        return tuple(one for one in self.listed().instances if one.id in instance_ids and not one.alive)
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         """Write labels. Returns the error by instance where it failed."""
@@ -185,8 +185,7 @@ class GoogleInventory:
         found: list[Instance] = []
         pages = self._calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE)
         for place, scoped in pages:
-            if scoped.warning.code and scoped.warning.code not in ("NO_RESULTS_ON_PAGE",):
-                raise CloudError(f"instances of {place} could not be listed: {scoped.warning.message}")
+            check(place, scoped, self._region)
             zone = str(place).rsplit("/", 1)[-1]
             # not by its beginning: europe-west1 is that of europe-west10, too
             if zone.rpartition("-")[0] == self._region:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from clouds.gcp.group_lists import check
 from clouds.gcp.inventory import GoogleInventory
 from clouds.gcp.operations import ENDS, PAGE, ending, instance_of
-from gpufleet.domain.activity import CloudError
 from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.prices import Price
@@ -38,11 +38,10 @@ class GoogleLives(GoogleInventory):
         return tuple(ending(instance, told) for (instance, _), told in lives.items())
 
     def paid(self) -> Sequence[PaidCapacity]:
-        """Reservations of the region. Raises CloudError when a page or a zone fails."""
+        """Reservations of the region. Raises CloudError when a page or a zone of it fails."""
         found: list[PaidCapacity] = []
         for place, scoped in self._calls.pages("reservations", "aggregated_list"):
-            if scoped.warning.code and scoped.warning.code != "NO_RESULTS_ON_PAGE":
-                raise CloudError(f"reservations of {place} could not be listed: {scoped.warning.message}")
+            check(place, scoped, self._region)
             zone = str(place).rsplit("/", 1)[-1]
             if zone.rpartition("-")[0] == self._region:
                 found += [self._paid(raw, zone) for raw in scoped.reservations if raw.status in _PAID]

@@ -47,14 +47,29 @@ def finished(operation: Any) -> datetime:
     return datetime.fromisoformat(operation.end_time or operation.insert_time).astimezone(UTC)
 
 
+def has_times(operation: Any) -> bool:
+    """Whether its times can be read."""
+    try:
+        return began(operation) <= finished(operation)
+    except ValueError:
+        return False
+
+
 def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
-    """Operations on instances of a zone since then, oldest first. Raises CloudError."""
+    """Operations on instances of a zone since then, oldest first. Raises CloudError.
+
+    One whose times cannot be read is left out: it says of no moment what happened then.
+    """
     lives: dict[tuple[str, int], list[Any]] = {}
     newest_life: dict[str, tuple[str, int]] = {}
     newest = calls.newest(
-        "zone_operations", "list", lambda operation: began(operation) < since, zone=zone, max_results=PAGE
+        "zone_operations",
+        "list",
+        lambda operation: has_times(operation) and began(operation) < since,
+        zone=zone,
+        max_results=PAGE,
     )
-    for operation in reversed(newest):
+    for operation in filter(has_times, reversed(newest)):
         if instance := instance_of(operation):
             key = (instance, int(operation.target_id))
             if operation.operation_type == RECREATED and key not in lives:

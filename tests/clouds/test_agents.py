@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters import FleetAgents
+from app.adapters import LONGEST_TEXT, FleetAgents
 from clouds.agents import LARGEST, NodeAgents
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
@@ -201,6 +201,20 @@ def test_who_drains_it(
 def test_whether_its_engine_has_served(agents: Started, changes: dict[str, Any], *, served_before: bool) -> None:
     asked = FleetAgents(agents(i1=telling(1, phase="failed", ready=False, **changes)))
     assert asked.statuses([instance(1, address(1))])["i-1"].has_served is served_before
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        pytest.param("a \ud800 b", "a ? b", id="half a character: no ledger can write it"),
+        pytest.param("a \0 b", "a ? b", id="a null: PostgreSQL does not take it"),
+        pytest.param("ä" * 5000, "ä" * LONGEST_TEXT, id="very long"),
+    ],
+)
+def test_what_an_agent_says_for_people_can_be_written_everywhere(agents: Started, said: str, read: str) -> None:
+    asked = FleetAgents(agents(i1=telling(1, phase="failed", ready=False, error=said, reason=said)))
+    status = asked.statuses([instance(1, address(1))])["i-1"]
+    assert (status.error, status.reason) == (read, read)
 
 
 @pytest.mark.timeout(60)

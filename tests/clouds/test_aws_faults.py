@@ -142,8 +142,14 @@ def test_an_inventory_that_is_not_whole_raises(
 
 @pytest.mark.parametrize(
     "part",
-    [(b"availabilityZone", b"zone"), (b"launchTime", b"begin"), (b"instanceType", b"kind"), (b"running", b"odd")],
-    ids=["no zone", "no launch time", "no type", "a state that nobody knows"],
+    [
+        (b"availabilityZone", b"zone"),
+        (b"launchTime", b"begin"),
+        (b"instanceType", b"kind"),
+        (b"running", b"odd"),
+        (b"us-east-1", b"eu-west-1"),
+    ],
+    ids=["no zone", "no launch time", "no type", "a state that nobody knows", "another region"],
 )
 def test_a_malformed_instance_fails_alone_and_the_list_names_it(
     cloud: tuple[Cloud, AwsCalls], part: tuple[bytes, bytes]
@@ -154,6 +160,8 @@ def test_a_malformed_instance_fails_alone_and_the_list_names_it(
     found = AwsInventory(calls, "us-east-1", "prod").listed()
     assert [one.id for one in found.instances] == ["i-1", "i-3"]
     assert list(found.errors) == ["i-2"] and "i-2 cannot be read" in found.errors["i-2"]
+    ended = AwsInventory(calls, "us-east-1", "prod").ended(["i-1", "i-2", "i-3"])
+    assert [one.id for one in ended] == ["i-1", "i-3"], "why the others ended is known all the same"
 
 
 def test_a_cloud_that_does_not_answer_raises(cloud: tuple[Cloud, AwsCalls]) -> None:

@@ -1,13 +1,15 @@
 """What an Auto Scaling group does not do for now, and which of its instances count."""
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
 from clouds.aws.rollouts import AwsRollouts
+from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Group
 
 TEMPLATE = {"LaunchTemplateId": "lt-1", "Version": "1"}
@@ -82,3 +84,84 @@ def test_which_instances_count_and_which_leave(state: str, counts: bool, leaves:
     assert (group.instance_ids, group.leaving) == (("i-1",) if counts else (), {"i-1"} if leaves else set())
     version = AwsRollouts(AwsCalls("us-east-1", lambda _: scaling)).version("chat")
     assert version.current == (("i-1",) if counts else ())
+
+
+class Answers:
+    """Gives each operation its pages."""
+
+    def __init__(self, **pages: Any) -> None:
+        self._pages: Mapping[str, Any] = pages
+        self._operation = ""
+
+    def get_paginator(self, operation: str) -> "Answers":
+        found = Answers(**self._pages)
+        found._operation = operation
+        return found
+
+    def paginate(self, **asked: Any) -> list[Mapping[str, Any]]:
+        found: Any = self._pages[self._operation]
+        if isinstance(found, list):
+            return cast(list[Mapping[str, Any]], found)
+        return found(asked)
+
+    def describe_instance_refreshes(self, **_: Any) -> Mapping[str, Any]:
+        return self._pages["describe_instance_refreshes"]
+
+
+def groups_of(**pages: Any) -> AwsGroups:
+    return AwsGroups(AwsCalls("us-east-1", lambda _: Answers(**pages)))
+
+
+WHOLE = Scaling().group
+MALFORMED = {
+    "no size": {key: value for key, value in WHOLE.items() if key != "DesiredCapacity"},
+    "a member without a state": {**WHOLE, "Instances": [{"InstanceId": "i-1"}]},
+    "members of another kind": {**WHOLE, "Instances": ["i-1"]},
+    "no zones": {**WHOLE, "AvailabilityZones": None},
+    "a tag without a value": {**WHOLE, "Tags": [{"Key": "gpu-fleet:pool"}]},
+    "a suspension without a name": {**WHOLE, "SuspendedProcesses": [{}]},
+}
+
+
+@pytest.mark.parametrize("odd", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_group_fails_alone_and_is_named(odd: Mapping[str, Any]) -> None:
+    other = {**WHOLE, "AutoScalingGroupName": "code"}
+    groups = groups_of(
+        describe_auto_scaling_groups=[{"AutoScalingGroups": [odd, other]}],
+        describe_instance_refreshes={"InstanceRefreshes": []},
+    )
+    found = groups.readable(["chat", "code"])
+    assert list(found.groups) == ["code"]
+    assert list(found.errors) == ["chat"] and "chat cannot be read" in found.errors["chat"]
+    with pytest.raises(CloudError, match="chat cannot be read"):
+        groups.groups(["chat", "code"])
+    assert groups.in_rollout(["chat", "code"]) == frozenset(), "whoever cannot be read is asked"
+
+
+def test_refreshes_that_cannot_be_read_are_an_error_of_their_group() -> None:
+    groups = groups_of(
+        describe_auto_scaling_groups=[{"AutoScalingGroups": []}],
+        describe_instance_refreshes={"InstanceRefreshes": [{}]},
+    )
+    with pytest.raises(CloudError, match="the refreshes of chat cannot be read"):
+        groups.in_rollout(["chat"])
+
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+REFUSED = {
+    "ActivityId": "1", "AutoScalingGroupName": "chat", "Description": "Launching a new EC2 instance", "Cause": "",
+    "StatusCode": "Failed", "StatusMessage": "Insufficient capacity.", "StartTime": NOW, "EndTime": NOW,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lacks", ["ActivityId", "StartTime", "StatusCode", "AutoScalingGroupName"])
+def test_a_malformed_activity_is_an_error_of_its_group(lacks: str) -> None:
+    odd = {key: value for key, value in REFUSED.items() if key != lacks}
+
+    def pages(asked: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [{"Activities": [odd if asked["AutoScalingGroupName"] == "chat" else REFUSED]}]
+
+    groups = groups_of(describe_scaling_activities=pages)
+    with pytest.raises(CloudError, match="an activity of chat cannot be read"):
+        groups.activities(["chat"], NOW - timedelta(hours=1))
+    assert len(groups.activities(["code"], NOW - timedelta(hours=1))) == 1

@@ -467,3 +467,51 @@ def test_operations_that_cannot_be_read_leave_the_instances_readable(project: Pr
     google.answer = lambda path, query: (403, {}) if "operations" in path else project.answer(path, query)
     (found,) = GoogleInventory(GoogleCalls("p"), REGION, "test", lambda: NOW).instances()
     assert found.end_reason is None
+
+
+def test_an_operation_whose_times_cannot_be_read_is_left_out(project: Project) -> None:
+    project.operation("insert", "test-spot-a-x1y2", NOW)
+    project.operation("compute.instances.preempted", "test-spot-a-z3z4", NOW, insertTime="")
+    project.operation("compute.instances.preempted", "test-spot-a-z5z6", NOW, endTime="soon")
+    assert told() == [("spot-a", K.LAUNCHED, "test-spot-a-x1y2")]
+
+
+def test_an_error_of_a_group_without_a_time_is_an_error_of_that_group(project: Project) -> None:
+    project.errors["spot-a"] = [{"timestamp": "", "error": STOCKOUT}]
+    groups = GoogleGroups(GoogleCalls("p"), FLEET)
+    with pytest.raises(CloudError, match="an error of spot-a has no time"):
+        groups.activities(["spot-a"], NOW - 5 * MINUTE)
+    assert groups.activities(["spot-b"], NOW - 5 * MINUTE) == ()
+
+
+UNREACHABLE = {"warning": {"code": "UNREACHABLE", "message": "it does not answer"}}
+
+
+@pytest.mark.parametrize(
+    ("place", "is_ours"),
+    [
+        ("zones/asia-south1-a", False),
+        ("regions/asia-south1", False),
+        ("zones/us-central10-a", False),
+        ("zones/us-central1-f", True),
+        ("regions/us-central1", True),
+    ],
+)
+def test_what_cannot_be_listed_in_another_region_is_no_matter_of_this_one(
+    project: Project, google: Compute, place: str, is_ours: bool
+) -> None:
+    def answer(path: str, query: Query) -> Answer:
+        status, body = project.answer(path, query)
+        if path.startswith("aggregated/"):
+            body = {"items": {**body["items"], place: UNREACHABLE}}
+        return status, body
+
+    google.answer = answer
+    groups, inventory = GoogleGroups(GoogleCalls("p"), FLEET), GoogleInventory(GoogleCalls("p"), REGION, "test")
+    if is_ours:
+        for read in (lambda: groups.groups(NAMES), inventory.listed):
+            with pytest.raises(CloudError, match=f"{place} could not be listed"):
+                read()
+    else:
+        assert [group.name for group in groups.groups(NAMES)] == list(NAMES)
+        assert inventory.listed().instances == ()

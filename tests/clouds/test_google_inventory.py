@@ -99,6 +99,7 @@ def test_a_machine_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None
         inventory.instances()
     found = inventory.listed()
     assert [one.id for one in found.instances] == ["one"] and list(found.errors) == ["odd"]
+    assert inventory.ended(["one", "odd"]) == (), "why others ended is known all the same"
 
 
 def test_a_name_in_two_zones_means_nobody() -> None:

@@ -156,4 +156,23 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: Drain
 def test_for_whom_the_next_one_waits(leaves: dict[str, Any], waits: bool) -> None:
     stays = Member(id="s", group=A, launched_at=START)
     going = replace(stays, id="l", leaving=True, **leaves)
-    assert lifecycle.somebody_leaves(spot_pool([], [stays, going])) is waits
+    assert lifecycle.somebody_leaves(spot_pool([], [stays, going]), START) is waits
+
+
+@pytest.mark.parametrize("owner", [DrainOwner.SPOT, DrainOwner.ROLLOUT, None], ids=str)
+def test_a_drain_that_does_not_end_holds_up_nobody_for_ever_and_people_hear_of_it_once_a_day(
+    owner: DrainOwner | None,
+) -> None:
+    world = with_on_demand()
+    began = world.now
+    hangs = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=owner, phase_since=began)
+    world.agents[FIRST] = hangs
+    world.targets["batch"] = replace(world.targets["batch"], value=1)
+    for _ in range(24 * 4 - 1):
+        watchdog(world).apply()
+        assert bool(world.ended) is (world.now - began > timedelta(minutes=16))
+        world.now = world.now.replace(second=0) + timedelta(minutes=15)
+    assert world.ended[0] == THIRD, "what stood in goes"
+    told = [text for key, text in world.messages.items() if key.startswith("spot:draining:batch")]
+    assert len(told) == 2 and FIRST in told[0], "the day and the next one"
+    assert FIRST not in world.ended

@@ -115,7 +115,8 @@ def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
     assert (spot, bought) == (4, 2)
     assert sum(d.reason is Reason.NOT_READY for d in done.plan.decisions) == 5, "on-demand hangs, too"
     told = [text for text in world.messages.values() if "should be ready by now and are not" in text]
-    assert told and all("gpufleet status" in text for text in told)
+    assert all("gpufleet status" in text for text in told)
+    assert len(told) == 3, "the first, and each time that twice as many hang"
     assert not world.ended
 
 

@@ -202,6 +202,7 @@ class Actor:
         for pool in self._document.pools:
             self._say_crashed(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
+            self._say_draining(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])
 
     def _say_ceilings(self, plan: Plan) -> None:
@@ -237,14 +238,25 @@ class Actor:
             self._executor.notify(f"alert:{pool.name}:engine_crashed:{self._ports.clock.now():%Y%m%d%H}", text)
 
     def _say_hung(self, pool: Pool, decisions: Sequence[Decision]) -> None:
-        """In one message however many there are: a network that is down takes all of them."""
+        """Once a day for each pool, and again when twice as many hang: a network that is down takes all of them."""
         names = sorted(d.resource for d in decisions if d.reason is Reason.NOT_READY)
         if names:
             text = (
                 f"Pool {pool.name}: {len(names)} of its instances should be ready by now and are not:"
                 f" {', '.join(names)}. Others stand in for them, and they go on costing: look at `gpufleet status`."
             )
-            self._executor.notify(f"hung:{names[0]}:{len(names)}:{self._ports.clock.now():%Y%m%d}", text)
+            size = 1 << (len(names).bit_length() - 1)
+            self._executor.notify(f"hung:{pool.name}:{size}:{self._ports.clock.now():%Y%m%d}", text)
+
+    def _say_draining(self, pool: Pool, decisions: Sequence[Decision]) -> None:
+        """Once a day for each pool: whose drain does not end."""
+        names = sorted(d.resource for d in decisions if d.reason is Reason.DRAINING)
+        if names:
+            text = (
+                f"Pool {pool.name}: {len(names)} of its instances drain for too long: {', '.join(names)}. They serve"
+                " nobody and go on costing: look at the logs of their agents, and end them."
+            )
+            self._executor.notify(f"draining:{pool.name}:{self._ports.clock.now():%Y%m%d}", text)
 
     def _say_dry(self, pool: Pool, decisions: Sequence[Decision]) -> None:
         """Once a day: no zone gives spot. The asking goes on with pauses, and nobody wants to hear of each ask."""

@@ -94,7 +94,7 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
             decisions.append(_keep(pool, group, verdict.reason, verdict.detail))
         else:
             decisions.append(_keep(pool, group, Reason.AS_WANTED, f"{there} there"))
-    return decisions + _surplus_spot(pool, sizes)
+    return decisions + _surplus_spot(pool, sizes, now)
 
 
 def _asks(pool: PoolView, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
@@ -121,7 +121,13 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
     if pool.policy.max_surge < 1 or pool.spare == 0:
         return None  # without a spare each loss is felt, and more zones are more losses (docs/watchdogs.md)
     whole = sizes.spot == sizes.spot_ready == sizes.spot_wanted
-    if not whole or sizes.spot_late or sizes.on_demand or sizes.on_demand_late or lifecycle.somebody_leaves(pool):
+    if (
+        not whole
+        or sizes.spot_late
+        or sizes.on_demand
+        or sizes.on_demand_late
+        or lifecycle.somebody_leaves(pool, now)
+    ):
         return None
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     if all(m.kept_by for m in pool.members if m.group in names):
@@ -131,9 +137,9 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
     return risk.best_move(spots, zones.counts(pool), needed, goals, zones.LEAST_GAIN)
 
 
-def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
+def _surplus_spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
-    if sizes.spot_ready <= sizes.spot_needed or lifecycle.somebody_leaves(pool):
+    if sizes.spot_ready <= sizes.spot_needed or lifecycle.somebody_leaves(pool, now):
         return []
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     candidates = [m for m in pool.members if m.group in names and lifecycle.may_be_asked(m) and not m.late]
@@ -222,7 +228,7 @@ def _give_back(pool: PoolView, group: GroupView, sizes: Sizes, now: datetime) ->
         if (failing := zones.boots_failing(pool, group, now)) is not None:
             return [_keep(pool, group, failing.reason, failing.detail)]
         return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]
-    if lifecycle.somebody_leaves(pool):
+    if lifecycle.somebody_leaves(pool, now):
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]
     members = [m for m in pool.members_of(group.name) if lifecycle.may_be_asked(m)]
     if not members:

@@ -62,11 +62,16 @@ def with_replaced(there: int, late: int, wanted: int) -> int:
 
 
 def hung(pool: PoolView, now: datetime) -> list[Decision]:
-    """A word about each of those that are late by so much that people must look at them."""
-    return [
+    """A word about each of those that are late by so much, or drain for so long, that people must look at them."""
+    late = [
         _kept(pool, member, Reason.NOT_READY, f"since {_due(pool, member):%Y-%m-%d %H:%M} UTC")
         for member in pool.members
         if member.late and now - _due(pool, member) > HUNG_AFTER
+    ]
+    return late + [
+        _kept(pool, member, Reason.DRAINING, f"since {member.missed_since:%Y-%m-%d %H:%M} UTC, which is too long")
+        for member in pool.members
+        if drains_too_long(pool, member, now)
     ]
 
 
@@ -123,9 +128,22 @@ def losses(pool: PoolView, noted: Collection[str], now: datetime) -> list[Decisi
     return found
 
 
-def somebody_leaves(pool: PoolView) -> bool:
-    """Whether one is on its way out, so that the next one waits. What people drained or keep may stay for days."""
-    return any(_is_leaving(member) or (member.silent and member.asked) for member in pool.members)
+def somebody_leaves(pool: PoolView, now: datetime) -> bool:
+    """Whether one is on its way out, so that the next one waits. What people drained or keep may stay for days, and a
+    drain that does not end is waited for no longer.
+    """
+    return any(
+        (_is_leaving(member) and not drains_too_long(pool, member, now)) or (member.silent and member.asked)
+        for member in pool.members
+    )
+
+
+def drains_too_long(pool: PoolView, member: Member, now: datetime) -> bool:
+    """Whether its drain should have been over long ago: its agent hangs, or whoever drained it forgot it."""
+    since = member.missed_since
+    if since is None or not _is_leaving(member) or member.under_notice:
+        return False
+    return now - since > pool.drain_deadline + HUNG_AFTER
 
 
 def _is_leaving(member: Member) -> bool:
