@@ -25,7 +25,6 @@ from notify.buttons import with_buttons
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.ports import Clock
 
-
 LONGEST_TEXT: Final = 1000
 """Characters of what an agent says for people: it goes into the ledger and to Slack."""
 
@@ -206,7 +205,7 @@ def _drain_of(raw: Mapping[str, Any], since: datetime | None) -> tuple[DrainOwne
 
 
 def _text(said: str | None) -> str | None:
-    """What an agent says for people, as every ledger takes it: of characters that can be written, and not for ever."""
+    """What an agent says for people, as every ledger takes it: of characters that can be written, and not endless."""
     if said is None:
         return None
     return said[:LONGEST_TEXT].encode(errors="replace").decode().replace("\0", "?")

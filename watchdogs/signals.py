@@ -279,11 +279,10 @@ def _engine(stats: Mapping[str, float], window: timedelta, interval: timedelta, 
 
 
 def _gpu(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> GpuEvidence:
-    gpus, metered = stats.get("gpus"), stats.get("metered")
     milliwatts = stats.get("milliwatts")
     return GpuEvidence(
-        gpus=None if gpus is None else int(gpus),
-        metered=None if metered is None else int(metered),
+        gpus=_whole(stats.get("gpus")),
+        metered=_whole(stats.get("metered")),
         coverage=_coverage(stats, window, interval),
         missed=_missed(stats),
         newest_age=_age(stats.get("newest"), now),
@@ -321,13 +320,22 @@ def _unless_nan(value: float | None, total: float | None) -> float | None:
 
 
 def _age(stamp: float | None, now: datetime) -> timedelta | None:
-    if stamp is None or not math.isfinite(stamp):
-        return None
-    return timedelta(seconds=now.timestamp() - stamp)
+    moment = _moment(stamp)
+    return None if moment is None else now - moment
 
 
 def _moment(stamp: float | None) -> datetime | None:
-    return None if stamp is None or not math.isfinite(stamp) else datetime.fromtimestamp(stamp, UTC)
+    """None also of what no calendar has: pages of exporters tell some of these times themselves."""
+    if stamp is None:
+        return None
+    try:
+        return datetime.fromtimestamp(stamp, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None or not math.isfinite(number) else int(number)
 
 
 def _sum(stats: Mapping[str, float], prefix: str, *, least: int = 1) -> float | None:

@@ -1,8 +1,9 @@
 """What one pool, group or instance does not tell stops decisions about itself; the other pools decide the same."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpufleet.settings.document import FleetDocument
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_scale import BUSY, Store
 from tests.watchdogs.test_spot_watchdog import SETTINGS
-from tests.watchdogs.worlds import FakeGroups, FakeInventory, World, mark
+from tests.watchdogs.worlds import FakeGroups, FakeInventory, FakeMetrics, World, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.observe.fleet import LASTS, Lists
 from watchdogs.policy import digests
@@ -214,6 +215,31 @@ def test_a_malformed_instance_marks_its_pool_partial_so_idle_ends_nothing_of_it(
         (instance(1).id, Reason.NOT_LISTED, f"{instance(2).id} has no zone")
     ]
     assert not set(world.ended) & {instance(1).id, instance(2).id}
+
+
+@dataclass
+class Senseless(FakeMetrics):
+    """Every number that is told of one instance, and of one pool, is the same senseless one."""
+
+    number: float = 0.0
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        rows = super().query(expression, at)
+        odd = instance(2).id
+        return [
+            (labels, self.number if labels.get("instance_id") == odd or labels.get("pool") == ONE else value)
+            for labels, value in rows
+        ]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e308, -1e308, -1.0])
+def test_numbers_that_make_no_sense_keep_their_instance_and_move_no_other_pool(number: float) -> None:
+    whole, world = idling(), idling()
+    undisturbed = IdleWatchdog(FLEET, whole.ports()).apply()
+    disturbed = IdleWatchdog(FLEET, replace(world.ports(), metrics=Senseless(world, number))).apply()
+    assert about(disturbed.plan.decisions, OTHER) == about(undisturbed.plan.decisions, OTHER)
+    assert instance(2).id in whole.ended, "with sound numbers it is ended"
+    assert instance(2).id not in world.ended
 
 
 @pytest.mark.parametrize(
