@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, cast
@@ -159,14 +159,14 @@ def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
         repeats.add(row, file, where)
         try:
             line = _READERS[form](row)
-        except (KeyError, ValueError, InvalidOperation, TypeError, AttributeError, RecursionError) as error:
+        except (KeyError, ValueError, ArithmeticError, TypeError, AttributeError, RecursionError) as error:
             raise BillError(f"{where}: {_words(error)}; nothing was taken from this bill") from error
         if line is None:
             continue
-        if not line.usd.is_finite():
-            raise BillError(f"{where}: a cost of {line.usd} is none")
-        if line.hours is not None and not line.hours.is_finite():
-            raise BillError(f"{where}: {line.hours} hours are none")
+        if line.end < line.start:
+            raise BillError(
+                f"{where}: ends ({line.end:%Y-%m-%dT%H:%MZ}) before it starts ({line.start:%Y-%m-%dT%H:%MZ})"
+            )
         if line.resource or line.sku or line.unused:
             lines.append(line)
         else:
@@ -194,11 +194,24 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
         if path.name.removesuffix(".gz").endswith(_JSON):
             yield from _json_lines(path, cast(Iterable[str], text))
             return
-        reader = csv.DictReader(cast(Iterable[str], text))
+        _check_header(path, str(text.readline()))
+        text.seek(0)
+        # strict: a file that was cut inside a quoted field is an error
+        reader = csv.DictReader(cast(Iterable[str], text), strict=True)
         for row in reader:
             if None in row or None in row.values():
                 raise BillError(f"{path}: line {reader.line_num} has more or fewer fields than the header: cut?")
             yield row
+
+
+def _check_header(path: Path, line: str) -> None:
+    """Raises BillError for columns that are not told apart by commas, and for one that is there twice."""
+    other = next((mark for mark in ";\t|" if mark in line), None)
+    if "," not in line and other is not None:
+        raise BillError(f"{path}: its columns are set apart by {other!r}: export it with commas")
+    twice = [name for name, count in Counter(next(csv.reader([line]), ())).items() if count > 1]
+    if twice:
+        raise BillError(f"{path}: has the column {twice[0]!r} twice: which of them counts is not known")
 
 
 def _json_lines(path: Path, text: Iterable[str]) -> Iterator[Mapping[str, Any]]:
@@ -384,7 +397,18 @@ def _same_currency(value: Any) -> None:
 def _decimal(value: Any) -> Decimal:
     if value is None or value == "":
         raise ValueError("an amount is empty")
-    return Decimal(str(value))
+    text = str(value).strip()
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"an amount of {text[:40]!r} is no number")
+    amount = Decimal(text)
+    if abs(amount) >= _TOO_MUCH:
+        raise ValueError(f"{text[:40]} is more than any bill has")
+    return amount
+
+
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
+"""Not what Python takes besides: underscores, digits of other scripts, words."""
+_TOO_MUCH: Final = Decimal(10**15)
 
 
 def _moment(value: Any) -> datetime:
@@ -404,4 +428,4 @@ def _words(error: Exception) -> str:
         return f"column {error} is missing"
     if isinstance(error, AttributeError | RecursionError):
         return "a column holds something else than its form has there"
-    return "an amount is no number" if isinstance(error, InvalidOperation) else str(error)
+    return "an amount or a time is out of all bounds" if isinstance(error, ArithmeticError) else str(error)

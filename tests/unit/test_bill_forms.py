@@ -1,7 +1,9 @@
 """What clouds write into their bills beside plain usage: read right or refused, never silently wrong."""
 
+import csv
 import gzip
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -152,7 +154,7 @@ def test_broken_files_are_named(tmp_path: Path, name: str, body: bytes, said: st
     [
         pytest.param(google("1", sku="none"), "row 1: a column holds something else", id="a word for a map"),
         pytest.param(google("1", resource=[NAME]), "row 1: a column holds something else", id="a list for a map"),
-        pytest.param(google("1", cost="NaN"), "row 1: a cost of NaN is none", id="no cost"),
+        pytest.param(google("1", cost="NaN"), "row 1: an amount of 'NaN' is no number", id="no cost"),
         pytest.param(google("1", usage_start_time=5), "row 1: ", id="a number for a time"),
     ],
 )
@@ -163,7 +165,7 @@ def test_rows_of_another_shape_are_named(tmp_path: Path, row: dict[str, Any], sa
 
 def test_hours_that_are_no_number_are_named(tmp_path: Path) -> None:
     bill = as_csv(tmp_path / "b.csv", [kind("Usage", "1", line_item_usage_amount="NaN")])
-    with pytest.raises(BillError, match="row 1: NaN hours are none"):
+    with pytest.raises(BillError, match="row 1: an amount of 'NaN' is no number"):
         read_bill(bill)
 
 
@@ -184,6 +186,77 @@ def test_a_real_focus_bill_of_gpu_instances_is_read() -> None:
     assert (first.resource, first.hours) == ("i-006flle71l19b488a", 1)
     assert (first.start, first.end - first.start) == (datetime(2024, 9, 27, 15, tzinfo=UTC), timedelta(hours=1))
     assert sum(line.hours or 0 for line in found.lines) == Decimal("6.283056")
+
+
+def varied(path: Path, change: Callable[[str], str]) -> Path:
+    path.write_text(change(SAMPLE.read_text("utf-8")), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(lambda text: text.replace('","', '";"'), "set apart by ';': export it", id="semicolon"),
+        pytest.param(lambda text: text.replace('","', '"\t"'), r"set apart by '\\t'", id="tabs"),
+        pytest.param(lambda text: text[:-300], "is no table: unexpected end of data", id="cut in a field"),
+        pytest.param(lambda text: text[: text.rindex('"')], "is no table: unexpected", id="cut in the last field"),
+        pytest.param(lambda text: text.replace('"SkuId"', '"EffectiveCost"'), "has the column 'EffectiveCost' twice",
+                     id="a column twice"),
+        pytest.param(lambda text: text.replace('"2024-09-27 16:00:00"', '"2024-09-27 14:00:00"'),
+                     r"row 1: ends \(2024-09-27T14:00Z\) before it starts", id="an end before its start"),
+        pytest.param(lambda text: text.replace('"2024-09-27 16:00:00"', '"9999-12-31T23:59:59-10:00"'),
+                     "row 1: an amount or a time is out of all bounds", id="after all time"),
+        *(pytest.param(lambda text, usd=usd: text.replace('2.00000000000","Amazon', f'{usd}","Amazon'), said, id=usd)
+          for usd, said in (("1e400", "more than any bill has"), ("1E+30", "more than any bill has"),
+                            ("1e999999999", "is no number"), ("1_000", "is no number"), ("1,5", "is no number"),
+                            ("٣", "is no number"), ("Infinity", "is no number"))),
+        pytest.param(lambda text: text.replace('"USD"', '"EUR"', 1), "row 1: is in 'EUR'", id="one row in euros"),
+        pytest.param(lambda text: text + text[text.index("\n") + 1 :], "every row stands in the bill", id="twice"),
+        pytest.param(lambda text: text[: text.index("\n") + 1], "has no rows", id="its header alone"),
+        pytest.param(lambda text: "", "has no rows", id="nothing"),
+    ],
+)  # fmt: skip
+def test_a_real_bill_that_was_spoilt_is_refused_with_what_is_wrong(
+    tmp_path: Path, change: Callable[[str], str], said: str
+) -> None:
+    with pytest.raises(BillError, match=said):
+        read_bill(varied(tmp_path / "bill.csv", change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda text: "\ufeff" + text, id="a byte order mark"),
+        pytest.param(lambda text: text.replace("\n", "\r\n"), id="line ends of Windows"),
+        pytest.param(lambda text: text.replace('"2024-09-27 15:00:00"', '"2024-09-27T17:00:00+02:00"'), id="a zone"),
+        pytest.param(lambda text: text + "\n\n", id="empty lines"),
+    ],
+)  # fmt: skip
+def test_a_real_bill_that_was_written_otherwise_is_the_same_bill(
+    tmp_path: Path, change: Callable[[str], str]
+) -> None:
+    real, found = read_bill(SAMPLE), read_bill(varied(tmp_path / "bill.csv", change))
+    assert (found.lines, found.others) == (real.lines, real.others)
+    rows = list(csv.DictReader(SAMPLE.read_text("utf-8").splitlines()))
+    turned = [dict(reversed(row.items())) for row in rows]
+    assert read_bill(as_csv(tmp_path / "turned.csv", turned)).lines == real.lines
+    packed = tmp_path / "bill.csv.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "bill.csv").read_bytes()))
+    assert read_bill(packed).lines == real.lines
+
+
+def test_corrections_and_credits_of_a_real_bill_count_against_it(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(SAMPLE.read_text("utf-8").splitlines()))
+    more = [
+        rows[0] | {"ChargeClass": "Correction", "EffectiveCost": "-0.5", "ConsumedQuantity": "-0.25"},
+        rows[0] | {"ChargeCategory": "Credit", "EffectiveCost": "-1", "ConsumedQuantity": "NULL"},
+        rows[0] | {"ChargeCategory": "Tax", "EffectiveCost": "3"},
+    ]
+    found, real = read_bill(as_csv(tmp_path / "bill.csv", [*rows, *more])), read_bill(SAMPLE)
+    assert of(found)[rows[0]["ResourceId"]] == of(real)[rows[0]["ResourceId"]] - Decimal("1.5")
+    assert found.others == 3
+    hours, billed = (sum(line.hours or 0 for line in bill.lines) for bill in (real, found))
+    assert hours - billed == Decimal("0.25")
 
 
 def focus(**more: str) -> dict[str, str]:

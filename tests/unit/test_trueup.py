@@ -227,7 +227,7 @@ def test_google_rows_take_their_credits_off(tmp_path: Path) -> None:
     [
         pytest.param([*whole(), *whole()], "doubled", id="doubled"),
         pytest.param([cur("i-1", 0, "1", line_item_currency_code="EUR")], "'EUR'", id="another currency"),
-        pytest.param([cur("i-1", 0, "NaN")], "cost of NaN", id="no number"),
+        pytest.param([cur("i-1", 0, "NaN")], "an amount of 'NaN' is no number", id="no number"),
         pytest.param([cur("i-1", 0, "much")], "no number", id="a word"),
         pytest.param([cur("i-1", 0, "")], "empty", id="no amount"),
         pytest.param([cur("i-1", 0, "1", line_item_usage_start_date="soon")], "row 1", id="no time"),
