@@ -20,7 +20,7 @@ from costs.unknown import UnknownSpan
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from ledger.counters import Tokens
-from ledger.facts import Reading, Reservation
+from ledger.facts import Reading, Reservation, Run
 
 VERSION: Final = 1
 
@@ -70,7 +70,7 @@ def document(report: Report) -> dict[str, Any]:
         },
         "unknown": [unknown_row(span) for span in report.unknown],
         "charges": [charge_row(charge, prices) for charge in report.charges],
-        "engines": [engine_row(engine) for engine in report.engines],
+        "engines": [engine_row(engine, report.served_by.get(engine.instance_id)) for engine in report.engines],
         "prices": [price_row(price, name) for price, name in prices.items()],
     }
 
@@ -153,6 +153,7 @@ def charge_row(charge: Charge, prices: Mapping[Price, str]) -> dict[str, Any]:
         "zone": charge.zone,
         "machine_type": charge.machine_type,
         "capacity_type": charge.capacity_type.value,
+        "reservation": charge.reservation,
         "start": instant(charge.start),
         "end": instant(charge.end),
         "seconds": text(money.seconds(charge.duration)),
@@ -215,10 +216,16 @@ def speed_row(speed: Speed) -> dict[str, Any]:
     }
 
 
-def engine_row(engine: EngineTokens) -> dict[str, Any]:
-    """What one engine served, with the first and last reading."""
+def engine_row(engine: EngineTokens, run: Run | None) -> dict[str, Any]:
+    """What one engine served, with the first and last reading, and what its tokens belong to."""
     return {
         "instance": engine.instance_id,
+        "pool": None if run is None else run.pool,
+        "model": None if run is None else run.model,
+        "team": None if run is None else run.owner,
+        "zone": None if run is None else run.zone,
+        "machine_type": None if run is None else run.machine_type,
+        "capacity_type": None if run is None else run.capacity_type.value,
         "engine": engine.engine,
         "model_name": engine.model,
         "base": None if engine.base is None else reading(engine.base),

@@ -71,6 +71,8 @@ class Report:
     groups: dict[By, dict[str, Figure]]
     charges: Sequence[Charge]
     engines: Sequence[EngineTokens]
+    served_by: Mapping[str, Run] = field(default_factory=dict[str, Run])
+    """Instance to its run, of every engine whose instance the ledger knows."""
     notes: Sequence[str] = ()
     prices: Sequence[Price] = ()
     """Every price used, once."""
@@ -281,6 +283,7 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         groups=groups,
         charges=bill,
         engines=engines,
+        served_by={name: run for engine in engines if (run := runs.get(name := engine.instance_id)) is not None},
         prices=prices,
         cells=dict(cells),
         unknown=spans,
