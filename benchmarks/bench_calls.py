@@ -1,7 +1,7 @@
 """Calls of a pass of the spot watchdog to AWS, in a market whose spot zones are all dry.
 
-The clients are real, the region is in memory. A new process reads once what its zones remember of three days; the
-daemon remembers it, and reads what came since.
+The clients are real, the region is in memory. The first pass of all reads what its zones remember of three days;
+later ones, of the daemon or each a process of its own (cron), read what came since.
 """
 
 import json
@@ -24,6 +24,8 @@ SIZES: Final = ((1, 3), (1, 9), (10, 3), (50, 3))
 """Pools, and zones of each."""
 BASE: Final = 10
 """Calls of a pass, beside one for each group with an open question and one for each action."""
+LATER: Final = 20
+"""Passes after the first one."""
 EVERY: Final = timedelta(seconds=30)
 
 
@@ -55,12 +57,10 @@ class Fleet:
         self.lists = Lists()
         self._before: dict[str, tuple[int, int]] = {}
 
-    def another_process(self) -> None:
-        """What the daemon remembered is gone."""
-        self.lists = Lists()
-
-    def calls_of_a_pass(self) -> Calls:
-        """Run one."""
+    def calls_of_a_pass(self, *, of_its_own: bool = False) -> Calls:
+        """Run one; `of_its_own`: in a process that knows nothing but the ledger."""
+        if of_its_own:
+            self.lists = Lists()
         market = self.market
         market.calls.counts.clear()
         before, self._before = self._before, market.sizes()
@@ -80,33 +80,32 @@ class Fleet:
 
 
 def run() -> Iterator[Table]:
-    """Each size: a first pass that asks every zone, passes while they back off, and another process."""
+    """Each size: a first pass that asks every zone, and passes while they back off, of the daemon and of cron."""
     rows: list[tuple[str, ...]] = []
     for pools, zones in SIZES:
-        fleet = Fleet(pools, zones)
-        fleet.market.refused_before(timedelta(days=3), timedelta(minutes=5))
-        first = fleet.calls_of_a_pass()
-        later = [fleet.calls_of_a_pass() for _ in range(40)]
-        fleet.another_process()
-        again = fleet.calls_of_a_pass()
-        quiet = min(later, key=lambda calls: calls.made)
-        asking = max(later, key=lambda calls: calls.made)
-        rows += [
-            _row(f"{pools} x {zones}", name, calls)
-            for name, calls in (
-                ("first of a process", first),
-                ("of the next 40, the most", asking),
-                ("of the next 40, the least", quiet),
-                ("another process", again),
-            )
-        ]
+        for form, of_its_own in (("daemon", False), ("cron", True)):
+            fleet = Fleet(pools, zones)
+            fleet.market.refused_before(timedelta(days=3), timedelta(minutes=5))
+            first = fleet.calls_of_a_pass()
+            later = [fleet.calls_of_a_pass(of_its_own=of_its_own) for _ in range(LATER)]
+            quiet = min(later, key=lambda calls: calls.made)
+            asking = max(later, key=lambda calls: calls.made)
+            rows += [
+                _row(f"{pools} x {zones}", f"{form}: {name}", calls)
+                for name, calls in (
+                    ("first of all", first),
+                    (f"of the next {LATER}, the most", asking),
+                    (f"of the next {LATER}, the least", quiet),
+                )
+            ]
     yield Table(
         title="Calls of one pass of the spot watchdog, all spot zones dry",
         columns=("pools x zones", "pass", "calls", "groups with a question", "actions", "allowed", *_OPERATIONS),
         rows=tuple(rows),
         notes=(
-            f"Allowed: {BASE}, one for each group with an open question and one for each action. The first pass of a"
-            " process reads three days of activities, a page of 100 refusals at a time.",
+            f"Allowed: {BASE}, one for each group with an open question and one for each action. The first pass of"
+            " all reads three days of activities, a page of 100 refusals at a time; cron's passes know the rest from"
+            " the ledger.",
         ),
     )
 

@@ -6,10 +6,12 @@ from typing import Final
 
 from sqlalchemy import Engine
 
+from gpufleet.domain.activity import GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from ledger import decisions, operations
+from ledger.activities import note_activities, read_activities
 from ledger.boots import note_boots, read_boots
 
 LEASE_TERM: Final = timedelta(minutes=10)
@@ -79,6 +81,12 @@ class FleetLedger:
 
     def note_boots(self, seen: Collection[Boot], now: datetime) -> None:
         note_boots(self._engine, self._fleet, seen, now)
+
+    def activities(self, since: datetime) -> Sequence[GroupActivities]:
+        return read_activities(self._engine, self._fleet, since)
+
+    def note_activities(self, read: Collection[GroupActivities], since: datetime) -> None:
+        note_activities(self._engine, self._fleet, read, since)
 
     def hold(self, now: datetime) -> bool:
         return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))

@@ -449,3 +449,32 @@ BOOTS: Final = Table(
     Column("ended_why", String(32)),
 )
 """One row per launch of an instance in a group, as passes of the spot watchdog saw it. Old ones are dropped."""
+
+GROUP_READS: Final = Table(
+    "group_reads",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("group_name", String(128), primary_key=True),
+    Column("desired", Integer, nullable=False),
+    Column("members", Text, nullable=False),
+    Column("leaving", Text, nullable=False),
+    Column("read_at", Moment),
+    Column("silent_at", Moment),
+)
+"""One row per group: until when its activities were read, and how it was then. Names are JSON."""
+
+GROUP_ACTIVITIES: Final = Table(
+    "group_activities",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("group_name", String(128), primary_key=True),
+    Column("id", String(256), primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("instance_id", String(128)),
+    Column("detail", Text, nullable=False),
+    Column("zones", Text, nullable=False),
+    Column("account_wide", Integer, nullable=False),
+    Index("group_activities_by_time", "fleet", "at"),
+)
+"""One row per activity that passes of the spot watchdog have read. Old ones are dropped."""

@@ -2,7 +2,8 @@
 
 The first line says what it is, the last one how many rows of each table came before it, so that a cut file is
 refused. Times are microseconds since 1970, amounts are text. Leases are not carried: they belong to running hosts;
-nor are sums, which the next pass of the cost watchdog makes anew.
+nor are sums, which the next pass of the cost watchdog makes anew, and what groups did, which the next pass of the
+spot watchdog reads again.
 
 An older export lacks columns that came later: they are NULL here; where it has the sentences of release 0.1, codes
 are written. What a newer export holds beyond this schema is left out, where that export says that this release may
@@ -31,6 +32,8 @@ from ledger.tables import (
     DECLARED,
     ENDS,
     FINALS,
+    GROUP_ACTIVITIES,
+    GROUP_READS,
     INTENTS,
     METADATA,
     OUTBOX,
@@ -49,7 +52,7 @@ from ledger.tables import (
 
 KIND: Final = "gpu-fleet ledger"
 VERSION: Final = 1
-_LEFT_OUT: Final = frozenset({"leases", SUMS.name})
+_LEFT_OUT: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name})
 _STREAM: Final = 2_000
 
 _MOVES: Final[Mapping[str, Mapping[str, Move]]] = {

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Protocol
 
-from gpufleet.domain.activity import Activity, CloudError
+from gpufleet.domain.activity import Activity, CloudError, GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
@@ -211,6 +211,16 @@ class Ledger(Protocol):
 
     def note_boots(self, seen: Collection[Boot], now: datetime) -> None:
         """Write what a look saw of these; other boots stay as they are."""
+        ...
+
+    def activities(self, since: datetime) -> Sequence[GroupActivities]:
+        """What passes have read of what happened to each group, with the events since then."""
+        ...
+
+    def note_activities(self, read: Collection[GroupActivities], since: datetime) -> None:
+        """Write what was read of these groups: their events are added to those that are known. Older events than
+        `since`, of all groups, are forgotten.
+        """
         ...
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:

@@ -86,6 +86,22 @@ class Activity:
     """A quota of all regions and ways of buying: no other group of the account helps."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupActivities:
+    """What passes have read of what happened to one group."""
+
+    group: str
+    desired: int
+    members: frozenset[str]
+    leaving: frozenset[str]
+    """These three as they were when it was last asked, or first seen."""
+    read_at: datetime | None = None
+    """When it was last asked; None: never."""
+    silent_at: datetime | None = None
+    """Until when somebody last waited for its answer in vain; None: never."""
+    events: tuple[Activity, ...] = ()
+
+
 class CloudError(OSError):
     """A cloud, a metrics store or an agent could not be read or refused. `code` is its own word for why."""
 

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import Connection, Engine, inspect, select, text
 
 import ledger
-from gpufleet.domain.activity import ActivityKind
+from gpufleet.domain.activity import Activity, ActivityKind, GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.model import Cloud
 from ledger import outbox
+from ledger.activities import note_activities, read_activities
 from ledger.boots import note_boots, read_boots
 from ledger.database import open_database, writing
 from ledger.declared import declarations, note_declared
@@ -153,6 +154,8 @@ def goes_on(engine: Engine) -> None:
         note_declared(connection, FLEET, NOW, "{}")
     note_boots(engine, FLEET, [boot()], NOW)
     assert boot() in read_boots(engine, FLEET)
+    note_activities(engine, FLEET, [happened()], NOW)
+    assert happened() in read_activities(engine, FLEET, NOW)
     with engine.connect() as connection:
         assert bill() in finals(connection, FLEET, NOW - timedelta(days=1), NOW)
         assert last_told(connection, FLEET) == NOW
@@ -180,6 +183,17 @@ def boot() -> Boot:
     return Boot(
         instance_id="i-1", pool="chat", group="chat-spot-a", machine_type="g6.xlarge", launched_at=NOW,
         first_seen_at=NOW, last_seen_at=NOW, ready_at=NOW, left_at=NOW, ended_why=ActivityKind("of_a_newer_release"),
+    )  # fmt: skip
+
+
+def happened() -> GroupActivities:
+    refused = Activity(
+        id="a" * 256, group="chat-spot-a", kind=ActivityKind("of_a_newer_release"), at=NOW, instance_id="i-1",
+        detail="no", zones_available=("us-east-1b",), account_wide=True,
+    )  # fmt: skip
+    return GroupActivities(
+        group="chat-spot-a", desired=2, members=frozenset({"i-1"}), leaving=frozenset(), read_at=NOW, silent_at=NOW,
+        events=(refused,),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.domain.activity import ActivityKind, ConflictError
+from gpufleet.domain.activity import Activity, ActivityKind, ConflictError, GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
@@ -125,6 +125,33 @@ def boot(number: int, **changes: Any) -> Boot:
         last_seen_at=START + timedelta(minutes=number, seconds=20),
     )
     return replace(plain, **changes)
+
+
+def test_what_was_read_of_groups_is_added_to_what_is_known(both: Both) -> None:
+    since = START - timedelta(days=3)
+    assert list(both.ledger.activities(since)) == []
+    refused = Activity(
+        id="1", group="a", kind=ActivityKind("of_a_newer_release"), at=START, detail="no", zones_available=("z",),
+        account_wide=True,
+    )  # fmt: skip
+    begins = Activity(id="2", group="a", kind=ActivityKind.IN_PROGRESS, at=LATER, instance_id="i-2")
+    old = replace(refused, id="0", at=since)
+    first = GroupActivities(
+        group="a", desired=1, members=frozenset({"i-1"}), leaving=frozenset(), read_at=START,
+        events=(old, refused, begins),
+    )  # fmt: skip
+    never = GroupActivities(group="b", desired=0, members=frozenset(), leaving=frozenset())
+    both.ledger.note_activities([first, never], since)
+    assert sorted(both.ledger.activities(since), key=lambda one: one.group) == [first, never]
+    over = replace(begins, kind=ActivityKind.LAUNCHED)
+    later = replace(first, desired=2, leaving=frozenset({"i-1"}), read_at=LATER, silent_at=LATER)
+    both.ledger.note_activities([replace(later, events=(over,))], START)
+    known = {one.group: one for one in both.ledger.activities(since)}
+    assert known == {"a": replace(later, events=(refused, over)), "b": never}, "what is old is forgotten"
+    both.ledger.note_activities([], LATER)
+    assert {one.group: one for one in both.ledger.activities(since)} == known
+    (newer,) = (one for one in both.ledger.activities(LATER) if one.group == "a")
+    assert newer.events == (over,)
 
 
 def test_boots_are_written_anew_by_each_look_that_saw_more(both: Both) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.domain.activity import Activity, ActivityKind, CloudError
+from gpufleet.domain.activity import Activity, ActivityKind, CloudError, GroupActivities
 from gpufleet.domain.model import CapacityType, Group
 from tests.watchdogs.plain import START
 from watchdogs.observe.happened import LATE, OVERLAP, Happened, calm
@@ -173,3 +173,46 @@ def test_what_began_before_the_last_read_and_ended_after_it_stays_known() -> Non
     look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + OVERLAP + MINUTE)
     assert len(groups.since) == 2
     assert happened.events(["a"], SINCE) == [cancelled]
+
+
+def test_another_process_goes_on_where_the_one_before_was() -> None:
+    """By what the ledger keeps: the same is asked, from the same moment on, and the same is known."""
+    kept: dict[str, GroupActivities] = {}
+
+    def moments(*, of_its_own: bool) -> tuple[list[datetime], list[Activity]]:
+        groups, happened = Asked(told=[event("1", START - MINUTE), event("2", START + MINUTE)]), Happened()
+        kept.clear()
+        for minute, group in enumerate([CALM, CALM, replace(CALM, desired=2), CALM, CALM]):
+            happened = Happened() if of_its_own else happened
+            happened.recall(lambda: list(kept.values()))
+            look(happened, groups, [group], ["a"], SINCE, START + minute * MINUTE)
+            if minute == 2:
+                happened.silent("a", START + minute * MINUTE)
+            for one in happened.unsaved():
+                before = kept[one.group].events if one.group in kept else ()
+                kept[one.group] = replace(one, events=(*before, *one.events))
+            happened.saved()
+        return groups.since, happened.events(["a"], SINCE)
+
+    since, known = moments(of_its_own=False)
+    assert (since, known) == moments(of_its_own=True)
+    assert (len(since), [one.id for one in known]) == (4, ["1", "2", "unanswered:a"])
+
+
+def test_what_is_known_already_is_not_kept_twice() -> None:
+    groups, happened = Asked(told=[event("1", START - MINUTE)]), Happened()
+    look(happened, groups, [CALM], ["a"], SINCE, START)
+    assert [len(one.events) for one in happened.unsaved()] == [1]
+    happened.saved()
+    look(happened, groups, [CALM], ["a"], SINCE, START + MINUTE)
+    assert happened.unsaved() == [], "it was not asked"
+    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + 2 * MINUTE)
+    assert [len(one.events) for one in happened.unsaved()] == [0], "it was asked, and has said nothing new"
+
+
+def test_a_clock_that_was_ahead_skips_nothing() -> None:
+    groups, happened = Asked(), Happened()
+    look(happened, groups, [CALM], ["a"], SINCE, START + timedelta(hours=9))
+    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START)
+    look(happened, groups, [CALM], ["a"], SINCE, START + MINUTE)
+    assert groups.since == [SINCE, SINCE, START - OVERLAP]

@@ -59,6 +59,18 @@ def test_a_silent_zone_is_waited_for_once() -> None:
     assert WAIT <= world.now - before < 2 * WAIT
 
 
+def test_another_process_knows_which_zones_were_silent() -> None:
+    """Each pass may be a process of its own: what was waited for in vain is left alone, as what has refused."""
+    world = spread_world()
+    world.lose(instance(1).id)
+    silent(world, A, B)
+    watchdog(world).apply()
+    before = world.now
+    watchdog(world).apply()
+    assert world.now == before, "nothing was asked, so nothing is waited for"
+    assert sizes(world)[2] == 1
+
+
 def test_an_ask_that_got_lost_is_not_waited_for() -> None:
     world = spread_world()
     world.lose(instance(1).id)

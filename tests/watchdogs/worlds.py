@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpufleet.domain import tags
-from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
+from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError, GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Target
@@ -46,6 +46,8 @@ class World:
     """Keys of messages with a button to keep the instance."""
     boots: dict[tuple[str, datetime], Boot] = field(default_factory=dict[tuple[str, datetime], Boot])
     """What the ledger remembers of them, by instance and launch."""
+    reads: dict[str, GroupActivities] = field(default_factory=dict[str, GroupActivities])
+    """What the ledger remembers of groups, by name."""
     ended: list[str] = field(default_factory=list[str])
     stopped: list[str] = field(default_factory=list[str])
     drains: list[str] = field(default_factory=list[str])
@@ -376,6 +378,21 @@ class FakeLedger:
     def note_boots(self, seen: Collection[Boot], now: datetime) -> None:
         self.world.before("note_boots")
         self.world.boots |= {boot.key: boot for boot in seen}
+
+    def activities(self, since: datetime) -> Sequence[GroupActivities]:
+        self.world.before("ledger_activities")
+        return [
+            replace(one, events=tuple(event for event in one.events if event.at >= since))
+            for one in self.world.reads.values()
+        ]
+
+    def note_activities(self, read: Collection[GroupActivities], since: datetime) -> None:
+        self.world.before("note_activities")
+        for one in read:
+            before = self.world.reads.get(one.group)
+            events = {event.id: event for event in (*(before.events if before else ()), *one.events)}
+            kept = sorted(events.values(), key=lambda event: (event.at, event.id))
+            self.world.reads[one.group] = replace(one, events=tuple(event for event in kept if event.at >= since))
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:
         self.world.before("policy_seen")

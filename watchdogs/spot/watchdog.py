@@ -113,17 +113,25 @@ class SpotWatchdog:
             if not (changed or waited) or rounds == ROUNDS or executor.lease_lost:
                 break
         actor.end(plan)
+        self._note_activities(self._ports.clock.now())
         return executor.finish(seen.views, plan)
 
     def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:
         """Record what later passes must know: who booted, who is not ready any more or again, and who is lost."""
         self._ports.ledger.note_boots(seen.news, now)
+        self._note_activities(now)
         for view in seen.views:
             for decision in (
                 *lifecycle.readiness_changes(view, seen.known.missed, now),
                 *lifecycle.losses(view, seen.known.lost, now),
             ):
                 executor.note(decision, now)
+
+    def _note_activities(self, now: datetime) -> None:
+        happened = self._lists.happened
+        if news := happened.unsaved():
+            self._ports.ledger.note_activities(news, now - REMEMBERED)
+            happened.saved()
 
     def _report(self, executor: Executor, seen: _Seen, plan: Plan) -> None:
         """Notify people of what must be fixed before anything is decided there: once, and again after a day."""
@@ -156,6 +164,7 @@ class SpotWatchdog:
 
     def _look(self, now: datetime, started: datetime) -> _Seen:
         ports = self._ports
+        self._lists.happened.recall(lambda: ports.ledger.activities(now - REMEMBERED))
         pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
         names = [group.name for pool in pools for group in pool.groups]
         fleet = read(ports, self._pass_looks, names, now)
