@@ -14,7 +14,7 @@ from clouds.prometheus import Prometheus
 from gpufleet.domain import durations
 from gpufleet.domain.decisions import Budget, Plan
 from gpufleet.domain.evidence import Evidence
-from gpufleet.domain.model import Cloud, Instance
+from gpufleet.domain.model import Cloud, Instance, InstanceList
 from gpufleet.domain.policies import OrphanPolicy
 from prices.book import PriceBook
 from prices.packaged import PackagedPrices
@@ -53,18 +53,20 @@ def find(place: Place, now: datetime) -> Found:
     window = _window(place.window)
     store = None if place.prometheus is None else Prometheus(place.prometheus)
     try:
-        calls, instances = _instances(place)
-        alive = [instance for instance in instances if instance.alive]
+        calls, listed = _instances(place)
+        chosen = listed.instances if place.tag is None else filter(with_tag(place.tag), listed.instances)
+        alive = [instance for instance in chosen if instance.alive]
         evidence = _evidence(calls, store, [instance.id for instance in alive], window, now)
     except OSError as error:
         raise AppError(f"{place.cloud} {place.region}: {error}") from error
     finally:
         if store is not None:
             store.close()
-    return Found(plan=_judged(place, alive, evidence, window, now), api_calls=api_calls.by_operation(calls, store))
+    seen = InstanceList(instances=alive, errors=listed.errors)
+    return Found(plan=_judged(place, seen, evidence, window, now), api_calls=api_calls.by_operation(calls, store))
 
 
-def _instances(place: Place) -> tuple[api_calls.Calls, Sequence[Instance]]:
+def _instances(place: Place) -> tuple[api_calls.Calls, InstanceList]:
     if place.project is not None:
         from clouds.gcp.calls import GoogleCalls
         from clouds.gcp.inventory import GoogleInventory
@@ -76,7 +78,7 @@ def _instances(place: Place) -> tuple[api_calls.Calls, Sequence[Instance]]:
     else:
         calls = AwsCalls(place.region)
         found = AwsInventory(calls, place.region, "").gpus()
-    return calls, found if place.tag is None else list(filter(with_tag(place.tag), found))
+    return calls, found
 
 
 def _evidence(
@@ -95,18 +97,19 @@ def _evidence(
 
 def _judged(
     place: Place,
-    instances: Sequence[Instance],
+    listed: InstanceList,
     evidence: Mapping[str, Evidence],
     window: timedelta,
     now: datetime,
 ) -> Plan:
     book = PriceBook(region=place.region, overrides=(), observed=(), packaged=PackagedPrices())
     prices = FleetPrices(book, place.cloud, place.region, now)
-    found = {instance.id: prices.usd_per_hour(instance) for instance in instances}
-    known = known_of(place.cloud, instances)
+    found = {instance.id: prices.usd_per_hour(instance) for instance in listed.instances}
+    known = known_of(place.cloud, listed.instances)
     seen = Observed(
         environment="",
-        orphans=instances,
+        orphans=listed.instances,
+        unread=listed.errors,
         rules=(),
         evidence=evidence,
         budget=Budget(per_run=0, per_hour=0),

@@ -25,7 +25,7 @@ from benchmarks.table import Spent, Table, measure
 from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, PoolFacts, Sources, collect
 from costs.slots import Measure
-from gpufleet.domain.lives import Ending, Life, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
 from ledger import facts
@@ -88,8 +88,8 @@ class _Cloud:
     def __init__(self, instances: int) -> None:
         self._instances = instances
 
-    def lives(self) -> Sequence[Life]:
-        return [
+    def lives(self) -> LifeList:
+        found = [
             Life(
                 instance=Instance(
                     id=made.name(n),
@@ -105,6 +105,7 @@ class _Cloud:
             )
             for n in range(self._instances)
         ]
+        return LifeList(lives=found)
 
     def endings(self, zones: Collection[str]) -> Sequence[Ending]:
         return ()

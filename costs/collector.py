@@ -3,6 +3,7 @@
 All of a pass is written in one transaction, so a pass that dies leaves nothing; one that runs twice leaves the same.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ from costs.declarations import content_of
 from costs.samples import MetricNames, Series, activity, readings, team_readings
 from costs.slots import Measure
 from gpufleet.domain import cycles
-from gpufleet.domain.lives import Ending, Life, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.prices import Price
 from ledger import facts, history
@@ -40,8 +41,8 @@ PIECE: Final = timedelta(minutes=30)
 class Lives(Protocol):
     """The instances of a fleet, those included that ended not long ago."""
 
-    def lives(self) -> Sequence[Life]:
-        """All of them, every page; a failed page raises OSError."""
+    def lives(self) -> LifeList:
+        """All of them, every page; a failed page raises OSError. What is malformed fails alone."""
         ...
 
     def endings(self, zones: Collection[str]) -> Sequence[Ending]:
@@ -132,28 +133,40 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         priced = history.last_priced_pass(connection, fleet.name)
         known = history.open_runs(connection, fleet.name)
     # the control host and routers are `shared` of the fleet document: as runs, too, they would be paid twice
-    seen = [life for life in sources.lives.lives() if not life.instance.is_of_the_house]
+    listed = sources.lives.lives()
+    seen = [life for life in listed.lives if not life.instance.is_of_the_house]
     ours = _ours(engine, fleet, known, [life for life in seen if not life.instance.alive and life.ended_at is None])
     notes: list[str] = []
+    # of one that cannot be read nothing is written: it has not ended, and its run goes on once it can be read
+    unread = [run for run in known if run.instance_id in listed.errors]
+    if listed.errors:
+        notes.append(
+            f"{len(listed.errors)} instances: {next(iter(listed.errors.values()))}; the next pass asks again"
+        )
     since = _metrics_since(last, now)
     with cycles.not_looked_for():
         series = _samples(sources, fleet, since, now, notes)
         counters = readings(fleet.name, sources.names, series or ())
         floors = {
-            life.instance.id: fleet.pools[pool].gpu_active_below
-            for life in seen
-            if (pool := life.instance.pool) is not None and pool in fleet.pools
+            key: fleet.pools[pool].gpu_active_below
+            for key, pool in (
+                *((life.instance.id, life.instance.pool) for life in seen),
+                *((run.instance_id, run.pool) for run in unread),
+            )
+            if pool is not None and pool in fleet.pools
         }
         hours = activity(fleet.name, sources.names, series or (), fleet.measure, floors)
     types = sorted({*fleet.machine_types, *(life.instance.machine_type for life in seen)})
     market = _market(sources, types, _market_since(seen, priced, now), now, notes)
-    paid = _paid(sources, fleet, notes)
+    own = _in_reservations(seen, unread)
+    unknown = len(listed.errors.keys() - {run.instance_id for run in unread})
+    paid = _certain(_paid(sources, fleet, notes), own, unknown, notes)
     begun = {(run.instance_id, run.started_at) for run in known}
     runs = [_run(life, fleet, now) for life in seen if _has_run(life, begun)]
     ends = [_end(life, ours.of(life), now) for life in seen if not life.instance.alive and _has_run(life, begun)]
     ends += [
         _gone_end(run, told, ours.after(run.instance_id, run.last_seen_at), now)
-        for run, told in _gone(sources, known, seen, now, notes)
+        for run, told in _gone(sources, [run for run in known if run not in unread], seen, now, notes)
     ]
     done = Collected(
         at=now,
@@ -171,7 +184,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         facts.add_ends(connection, ends)
         _write_metrics(connection, fleet, counters, hours, team_readings(fleet.name, sources.names, series or ()))
         facts.add_prices(connection, market or ())
-        note_reservations(connection, [_reservation(p, fleet, seen, now) for p in paid])
+        note_reservations(connection, [_reservation(p, fleet, own, now) for p in paid])
         if fleet.declared is not None:
             note_declared(connection, fleet.name, now, content_of(fleet.declared))
         _write_pass(connection, done, fleet, read_metrics=series is not None, priced=market is not None)
@@ -399,8 +412,32 @@ def _gone_end(run: facts.Run, told: Ending | None, ours: datetime | None, now: d
     )
 
 
-def _reservation(paid: PaidCapacity, fleet: FleetFacts, seen: Sequence[Life], now: datetime) -> facts.Reservation:
-    ours = sum(life.instance.alive and life.instance.reservation == paid.reservation for life in seen)
+def _in_reservations(seen: Sequence[Life], unread: Sequence[facts.Run]) -> Counter[str | None]:
+    """How many instances of ours each reservation holds; those count on that cannot be read now."""
+    living = [life.instance.reservation for life in seen if life.instance.alive]
+    return Counter([*living, *(run.reservation for run in unread)])
+
+
+def _certain(
+    paid: Sequence[PaidCapacity], own: Mapping[str | None, int], unknown: int, notes: list[str]
+) -> Sequence[PaidCapacity]:
+    """Those of which it is known how much others use: an instance of which nothing is known may be ours, or not."""
+    doubtful = [one.reservation for one in paid if unknown and _elsewhere(one, own) > 0]
+    if doubtful:
+        notes.append(f"reservations {', '.join(doubtful)}: who uses them is not known; the next pass asks again")
+    return [one for one in paid if one.reservation not in doubtful]
+
+
+def _elsewhere(paid: PaidCapacity, own: Mapping[str | None, int]) -> int:
+    """How many of its instances others use."""
+    # an instance of ours that begins or ends is in one answer and not in the other: not less than none
+    ours = own.get(paid.reservation, 0)
+    return 0 if paid.available is None else max(0, paid.instances - paid.available - ours)
+
+
+def _reservation(
+    paid: PaidCapacity, fleet: FleetFacts, own: Mapping[str | None, int], now: datetime
+) -> facts.Reservation:
     pool = next((name for name, known in fleet.pools.items() if paid.reservation in known.reservations), None)
     known = fleet.pools.get(pool or "")
     return facts.Reservation(
@@ -417,7 +454,6 @@ def _reservation(paid: PaidCapacity, fleet: FleetFacts, seen: Sequence[Life], no
         model=None if known is None else known.model,
         owner=None if known is None else known.owner,
         ends_at=paid.ends_at,
-        # an instance of ours that begins or ends is in one answer and not in the other: not less than none
-        elsewhere=0 if paid.available is None else max(0, paid.instances - paid.available - ours),
+        elsewhere=_elsewhere(paid, own),
         seats=None if known is None else known.reservations[paid.reservation],
     )

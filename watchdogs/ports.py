@@ -45,8 +45,8 @@ class Inventory(Protocol):
 class Account(Protocol):
     """The whole account and region, beyond the fleet. The orphan watchdog alone looks there."""
 
-    def gpus(self) -> Sequence[Instance]:
-        """All instances of a GPU machine type, whoever made them; a failed page raises."""
+    def gpus(self) -> InstanceList:
+        """All of a GPU machine type, whoever made them; a failed page raises. What is malformed fails alone."""
         ...
 
     def stop(self, instance_id: str) -> None:

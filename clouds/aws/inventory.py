@@ -1,10 +1,9 @@
 """Instances of an environment on EC2, and their marks."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.reasons import end_reason
@@ -13,6 +12,7 @@ from gpufleet.domain.activity import CloudError, UnreadableError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
 
 PAGE: Final = 1000
+_T = TypeVar("_T")
 _FILTERED: Final = 200
 """Most values of one filter."""
 _STATES: Final = {
@@ -56,25 +56,23 @@ class AwsInventory:
             {"Name": f"tag:{tags.ENVIRONMENT}", "Values": [self._environment]},
             {"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]},
         ]
-        found: list[Instance] = []
-        errors: dict[str, str] = {}
-        for raw in self._listed(filters):
-            try:
-                found.append(self._instance(raw))
-            except UnreadableError as error:
-                errors[error.item] = str(error)
-        return InstanceList(instances=tuple(found), errors=errors)
+        found, errors = each_alone(self._listed(filters), self._instance)
+        return InstanceList(instances=found, errors=errors)
 
-    def gpus(self) -> tuple[Instance, ...]:
-        """All of a GPU machine type in the region, whoever made them. Raises CloudError when a page fails."""
+    def gpus(self) -> InstanceList:
+        """All of a GPU machine type in the region, whoever made them; what cannot be read fails alone. Raises
+        CloudError when a page fails.
+        """
         # by family, not by catalogue: the forgotten ones are old types that nobody would add to it
         filters = [{"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]}]
-        return tuple(
-            self._instance(raw)
+        wanted = (
+            raw
             for raw in self._listed(filters)
             # one without a type is read all the same: that says what it lacks
             if _GPU_FAMILY.match(raw.get("InstanceType", "")) or "InstanceType" not in raw
         )
+        found, errors = each_alone(wanted, self._instance)
+        return InstanceList(instances=found, errors=errors)
 
     def _listed(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         pages = self._calls.pages(
@@ -108,7 +106,7 @@ class AwsInventory:
         return self._instance(listed[0])
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """Those of them that EC2 describes, for about an hour after they ended, and that can be read.
+        """Those that EC2 describes, for about an hour after they ended, and that can be read.
 
         Raises CloudError when a page fails.
 
@@ -118,9 +116,7 @@ class AwsInventory:
         found: list[Instance] = []
         for start in range(0, len(instance_ids), _FILTERED):
             named = [{"Name": "instance-id", "Values": list(instance_ids[start : start + _FILTERED])}]
-            for raw in self._listed(named):
-                with suppress(UnreadableError):
-                    found.append(self._instance(raw))
+            found += each_alone(self._listed(named), self._instance)[0]
         return found
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
@@ -164,6 +160,20 @@ class AwsInventory:
             tags=written,
             end_reason=end_reason(raw),
         )
+
+
+def each_alone(
+    listed: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], _T]
+) -> tuple[tuple[_T, ...], dict[str, str]]:
+    """What was read of a list, and by instance why others could not be. Raises CloudError of one without a name."""
+    found: list[_T] = []
+    errors: dict[str, str] = {}
+    for raw in listed:
+        try:
+            found.append(read(raw))
+        except UnreadableError as error:
+            errors[error.item] = str(error)
+    return tuple(found), errors
 
 
 def halving(items: Sequence[str], call: Callable[[list[str]], object]) -> dict[str, str]:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
-from clouds.aws.inventory import PAGE, AwsInventory
+from clouds.aws.inventory import AwsInventory, each_alone
 from gpufleet.domain import tags
-from gpufleet.domain.lives import Ending, Life, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import Cloud
 
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
@@ -24,16 +24,13 @@ class AwsLives(AwsInventory):
         super().__init__(calls, region, environment)
         self._filters = [{"Name": f"tag:{tags.ENVIRONMENT}", "Values": [environment]}]
 
-    def lives(self) -> Sequence[Life]:
-        """All of them. Raises CloudError when a page fails."""
-        pages = self._calls.pages(
-            "ec2", "describe_instances", "Reservations", Filters=self._filters, PaginationConfig={"PageSize": PAGE}
-        )
-        return tuple(
-            Life(instance=self._instance(raw), ended_at=ended_at(raw))
-            for reservation in pages
-            for raw in reservation["Instances"]
-        )
+    def lives(self) -> LifeList:
+        """All of them; what cannot be read fails alone. Raises CloudError when a page fails."""
+        found, errors = each_alone(self._listed(self._filters), self._life)
+        return LifeList(lives=found, errors=errors)
+
+    def _life(self, raw: Mapping[str, Any]) -> Life:
+        return Life(instance=self._instance(raw), ended_at=ended_at(raw))
 
     def endings(self, zones: Collection[str]) -> Sequence[Ending]:
         """None: EC2 tells of an end with the instance itself, and knows nothing of one that it lists no more."""
@@ -66,4 +63,9 @@ def ended_at(raw: Mapping[str, Any]) -> datetime | None:
     if raw["State"]["Name"] in ("pending", "running"):
         return None
     match = _WHEN.search(raw.get("StateTransitionReason") or "")
-    return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) if match else None
+    if match is None:
+        return None
+    try:
+        return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None  # no such day: it says nothing

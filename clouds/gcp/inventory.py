@@ -66,10 +66,14 @@ class GoogleInventory:
         whole = tuple(replace(one, end_reason=causes[one.id]) if one.id in causes else one for one in found)
         return InstanceList(instances=whole, errors=errors)
 
-    def gpus(self) -> tuple[Instance, ...]:
-        """All of a GPU machine type in the region, whoever made them. Raises CloudError when a page fails."""
+    def gpus(self) -> InstanceList:
+        """All of a GPU machine type in the region, whoever made them; what cannot be read fails alone. Raises
+        CloudError when a page fails.
+        """
         # by family, not by catalogue: the forgotten ones are old types, and N1 machines with a GPU beside them
-        return tuple(self._listed("", lambda raw: bool(raw.guest_accelerators) or _is_gpu(raw.machine_type)))
+        errors: dict[str, str] = {}
+        found = self._listed("", lambda raw: bool(raw.guest_accelerators) or _is_gpu(raw.machine_type), errors)
+        return InstanceList(instances=tuple(found), errors=errors)
 
     def stop(self, instance_id: str) -> None:
         """Stop a stand-alone machine, and wait for it. What lies on local disks is lost. Raises CloudError."""

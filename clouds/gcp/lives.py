@@ -7,7 +7,7 @@ from typing import Any, Final
 from clouds.gcp.group_lists import check
 from clouds.gcp.inventory import GoogleInventory
 from clouds.gcp.operations import ENDS, PAGE, ending, instance_of
-from gpufleet.domain.lives import Ending, Life, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.prices import Price
 
@@ -17,9 +17,10 @@ _PAID: Final = frozenset({"READY", "UPDATING"})
 class GoogleLives(GoogleInventory):
     """The instances of an environment. Compute Engine lists none that was deleted: its operations tell of them."""
 
-    def lives(self) -> Sequence[Life]:
-        """All of them. Raises CloudError when a page or a zone fails."""
-        return tuple(self._life(instance) for instance in self.instances())
+    def lives(self) -> LifeList:
+        """All of them; what cannot be read fails alone. Raises CloudError when a page or a zone fails."""
+        found = self.listed()
+        return LifeList(lives=tuple(map(self._life, found.instances)), errors=found.errors)
 
     def _life(self, instance: Instance) -> Life:
         # groups start none again: another machine may begin anew under the same time of creation

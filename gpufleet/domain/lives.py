@@ -1,6 +1,7 @@
 """What clouds tell of the past and of what is paid for: how instances ended, reserved capacity."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpufleet.domain.activity import ActivityKind
@@ -19,6 +20,15 @@ class Life:
     def preempted(self) -> bool:
         """Whether the cloud took it."""
         return self.instance.end_reason is ActivityKind.PREEMPTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeList:
+    """What was read of a list of instances that came whole, those included that ended not long ago."""
+
+    lives: Sequence[Life]
+    errors: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By instance: why it could not be read. It may live, and may have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

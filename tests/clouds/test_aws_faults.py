@@ -15,8 +15,10 @@ from botocore.config import Config
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import OF_ONE_ITEM, AwsInventory
+from clouds.aws.lives import AwsLives
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.lives import LifeList
 from tests.networks import served
 
 ONCE = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=0.5)
@@ -129,7 +131,11 @@ WHOLE = listing(instance(1))
         pytest.param([plain(200, listing(instance(1), token="n"))], "same next token", id="pages without an end"),
     ],
 )
-@pytest.mark.parametrize("read", [AwsInventory.instances, AwsInventory.gpus], ids=["of the fleet", "all GPUs"])
+@pytest.mark.parametrize(
+    "read",
+    [AwsInventory.instances, lambda inventory: inventory.gpus().whole()],
+    ids=["of the fleet", "all GPUs"],
+)
 def test_an_inventory_that_is_not_whole_raises(
     cloud: tuple[Cloud, AwsCalls], answers: list[Answer], words: str, read: Callable[[AwsInventory], object]
 ) -> None:
@@ -151,16 +157,20 @@ def test_an_inventory_that_is_not_whole_raises(
     ],
     ids=["no zone", "no launch time", "no type", "a state that nobody knows", "another region"],
 )
-def test_a_malformed_instance_fails_alone_and_the_list_names_it(
+def test_a_malformed_instance_fails_alone_and_each_list_names_it(
     cloud: tuple[Cloud, AwsCalls], part: tuple[bytes, bytes]
 ) -> None:
     said, calls = cloud
     odd = instance(2).encode().replace(*part).decode()
+    reader = AwsLives(calls, "us-east-1", "prod")
+    for read in (reader.listed, reader.gpus, reader.lives):
+        said.answers = [plain(200, listing(instance(1), odd, instance(3)))]
+        found = read()
+        one_by_one = [life.instance for life in found.lives] if isinstance(found, LifeList) else found.instances
+        assert [one.id for one in one_by_one] == ["i-1", "i-3"]
+        assert list(found.errors) == ["i-2"] and "i-2 cannot be read" in found.errors["i-2"]
     said.answers = [plain(200, listing(instance(1), odd, instance(3)))]
-    found = AwsInventory(calls, "us-east-1", "prod").listed()
-    assert [one.id for one in found.instances] == ["i-1", "i-3"]
-    assert list(found.errors) == ["i-2"] and "i-2 cannot be read" in found.errors["i-2"]
-    ended = AwsInventory(calls, "us-east-1", "prod").ended(["i-1", "i-2", "i-3"])
+    ended = reader.ended(["i-1", "i-2", "i-3"])
     assert [one.id for one in ended] == ["i-1", "i-3"], "why the others ended is known all the same"
 
 

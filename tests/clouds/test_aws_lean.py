@@ -83,7 +83,7 @@ def client() -> Any:
 
 
 def lives(client: Any) -> list[Life]:
-    return list(AwsLives(AwsCalls(REGION, lambda _: client), REGION, ENVIRONMENT).lives())
+    return list(AwsLives(AwsCalls(REGION, lambda _: client), REGION, ENVIRONMENT).lives().lives)
 
 
 def test_a_lean_answer_tells_what_the_whole_one_does(client: Any) -> None:
@@ -124,7 +124,7 @@ class _Told(AwsCalls):
 def test_the_fields_that_are_kept_are_those_that_somebody_reads(client: Any) -> None:
     asked: set[str] = set()
     found = AwsLives(_Told(client, asked), REGION, ENVIRONMENT)
-    assert (len(found.lives()), len(found.gpus())) == (3, 3)
+    assert (len(found.lives().lives), len(found.gpus().instances)) == (3, 3)
     assert asked == INSTANCE
 
 

@@ -97,8 +97,8 @@ def test_instances_are_read_whole_with_what_watchdogs_need(google: Google) -> No
     assert datetime.now(UTC) - found.launched_at < timedelta(minutes=5)
     assert inventory().instance("nobody") is None
     assert GoogleInventory(GoogleCalls(PROJECT), REGION, "other").instances() == ()
-    assert GoogleInventory(GoogleCalls(PROJECT), REGION, "other").gpus(), "whoever made them"
-    assert GoogleInventory(GoogleCalls(PROJECT), "europe-west4", "test").gpus() == ()
+    assert GoogleInventory(GoogleCalls(PROJECT), REGION, "other").gpus().instances, "whoever made them"
+    assert GoogleInventory(GoogleCalls(PROJECT), "europe-west4", "test").gpus().instances == ()
     assert GoogleInventory(GoogleCalls(PROJECT), "europe-west4", "test").instances() == ()
 
 
@@ -303,7 +303,7 @@ def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
     )
     google.finish(reservations.insert_unary(project=PROJECT, zone=ZONE, reservation_resource=body))
     lives = GoogleLives(GoogleCalls(PROJECT), REGION, "test")
-    assert [life.instance.id for life in lives.lives()] == [name]
+    assert [life.instance.id for life in lives.lives().lives] == [name]
     (paid,) = lives.paid()
     assert (paid.reservation, paid.zone, paid.machine_type, paid.instances) == ("paid", ZONE, "g2-standard-8", 2)
     assert paid.ends_at == datetime(2030, 3, 1, tzinfo=UTC)

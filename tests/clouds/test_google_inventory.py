@@ -9,6 +9,7 @@ from google.cloud import compute_v1
 
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.inventory import GoogleInventory
+from clouds.gcp.lives import GoogleLives
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType
 
@@ -85,7 +86,7 @@ def test_when_an_instance_ends(changes: dict[str, Any], ends: datetime | None) -
     ],
 )
 def test_which_machines_have_gpus(changes: dict[str, Any], listed: bool) -> None:
-    found = GoogleInventory(Answers({ZONE: [machine(**changes)]}), "us-central1", "test").gpus()
+    found = GoogleInventory(Answers({ZONE: [machine(**changes)]}), "us-central1", "test").gpus().instances
     assert bool(found) is listed
 
 
@@ -97,8 +98,10 @@ def test_a_machine_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None
     inventory = GoogleInventory(Answers(rows), "us-central1", "test")
     with pytest.raises(CloudError, match="odd cannot be read"):
         inventory.instances()
-    found = inventory.listed()
-    assert [one.id for one in found.instances] == ["one"] and list(found.errors) == ["odd"]
+    lives = GoogleLives(Answers(rows), "us-central1", "test").lives()
+    assert [life.instance.id for life in lives.lives] == ["one"] and list(lives.errors) == ["odd"]
+    for found in (inventory.listed(), inventory.gpus()):
+        assert [one.id for one in found.instances] == ["one"] and list(found.errors) == ["odd"]
     assert inventory.ended(["one", "odd"]) == (), "why others ended is known all the same"
 
 

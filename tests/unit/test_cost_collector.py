@@ -23,7 +23,7 @@ from costs.slots import Measure, Sample
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
-from gpufleet.domain.lives import Ending, Life, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
@@ -72,11 +72,14 @@ class World:
     market_now: list[Price] = field(default_factory=list[Price])
     series_now: list[Series] = field(default_factory=list[Series])
     broken: set[str] = field(default_factory=set[str])
+    malformed: dict[str, str] = field(default_factory=dict[str, str])
+    """By instance that is listed and cannot be read: why."""
     asked_since: list[datetime] = field(default_factory=list[datetime])
     """For prices, by pass."""
 
-    def lives(self) -> Sequence[Life]:
-        return self._or_raise("lives", self.lives_now)
+    def lives(self) -> LifeList:
+        readable = [life for life in self.lives_now if life.instance.id not in self.malformed]
+        return LifeList(lives=self._or_raise("lives", readable), errors=self.malformed)
 
     def endings(self, zones: Collection[str]) -> Sequence[Ending]:
         assert zones, "asked only where something is gone"
@@ -437,6 +440,36 @@ def test_an_instance_that_a_list_forgot_once_goes_on(ledger: Engine, world: Worl
     with ledger.connect() as connection:
         run = {r.instance_id: r for r in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
     assert run.ended_at is None and run.last_seen_at == at(2400)
+
+
+def test_an_instance_that_cannot_be_read_has_not_ended_and_the_rest_is_written(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world, 1800)
+    world.malformed = {"i-spot": "i-spot cannot be read"}
+    done = one_pass(ledger, world, 2100)
+    assert (done.instances, done.ended) == (1, 0)
+    assert "1 instances: i-spot cannot be read; the next pass asks again" in done.notes
+    assert spot_run(ledger).ended_at is None
+    world.malformed = {}
+    one_pass(ledger, world, 2400)
+    assert (spot_run(ledger).ended_at, spot_run(ledger).last_seen_at) == (None, at(2400)), "it went on"
+
+
+@pytest.mark.parametrize(
+    ("before", "noted"),
+    [pytest.param(True, 0, id="it was there before"), pytest.param(False, None, id="nobody has seen it before")],
+)
+def test_who_cannot_be_read_is_not_taken_for_one_of_others_in_a_reservation(
+    ledger: Engine, world: World, before: bool, noted: int | None
+) -> None:
+    capacity = replace(world.paid_now[0], instances=4, available=3)
+    if before:
+        world.paid_now = []
+        one_pass(ledger, world, 1800)
+    world.paid_now, world.malformed = [capacity], {"i-reserved": "i-reserved cannot be read"}
+    one_pass(ledger, world, 2100)
+    with ledger.connect() as connection:
+        found = reservations(connection, FLEET, at(0), at(9000))
+    assert [one.elsewhere for one in found] == ([] if noted is None else [noted])
 
 
 def test_instances_that_cannot_be_listed_fail_the_pass_and_leave_nothing(ledger: Engine, world: World) -> None:

@@ -19,6 +19,7 @@ from gpufleet.settings.document.watchdogs import OrphanRule
 from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
 from tests.watchdogs.worlds import FakeAccount, FakeInventory, FakeMetrics, KilledError, World
+from watchdogs.orphans.decide import decide
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope
 from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
@@ -70,6 +71,33 @@ def test_marked_told_waited_for_and_stopped() -> None:
     assert "was stopped" in list(world.messages.values())[-1]
     assert dog.apply().plan.decisions == ()
     assert world.with_button == {key for key in world.messages if key.startswith("marked:")}
+
+
+def test_a_machine_that_cannot_be_read_is_listed_and_stops_nothing_else() -> None:
+    world = worlds(2)
+    odd = orphan(2).id
+    world.malformed[odd] = "it has no launch time"
+    dog = watchdog(world)
+    for _ in range(2):
+        done = dog.apply()
+        kept = [(d.action, d.reason, d.detail) for d in done.plan.decisions if d.resource == odd]
+        assert kept == [(Action.KEEP, Reason.NOT_LISTED, "it has no launch time")]
+        world.now += timedelta(hours=25)
+    assert world.stopped == [ONE]
+    del world.malformed[odd]
+    dog.apply()
+    assert world.instances[odd].idle_since == world.now, "its grace begins when it can be read"
+
+
+def test_who_has_the_name_of_a_machine_that_cannot_be_read_is_left_alone() -> None:
+    """On Google Cloud a name is one zone's own: which of the two would be stopped is not known."""
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    world.now += timedelta(hours=25)
+    seen = replace(dog.observe(world.now), unread={ONE: "it has no launch time"})
+    (decision,) = decide(seen, world.now).decisions
+    assert (decision.resource, decision.action, decision.reason) == (ONE, Action.KEEP, Reason.METRICS_IMPLAUSIBLE)
 
 
 def test_a_dry_run_writes_nothing_and_lets_the_rule_act_from_then_on() -> None:

@@ -59,6 +59,8 @@ class World:
     lease_is_ours: bool = True
     capacity: dict[str, int] = field(default_factory=dict[str, int])
     """How many more each group would be given."""
+    malformed: dict[str, str] = field(default_factory=dict[str, str])
+    """By instance that the list of GPUs has and that cannot be read: why."""
     launched: int = 0
     before: Callable[[str], None] = lambda name: None
     drained_at: dict[str, datetime] = field(default_factory=dict[str, datetime])
@@ -199,9 +201,11 @@ class FakeInventory:
 class FakeAccount:
     world: World
 
-    def gpus(self) -> Sequence[Instance]:
+    def gpus(self) -> InstanceList:
         self.world.before("gpus")
-        return [i for i in self.world.instances.values() if i.state is not InstanceState.TERMINATED]
+        found = [i for i in self.world.instances.values() if i.state is not InstanceState.TERMINATED]
+        readable = [one for one in found if one.id not in self.world.malformed]
+        return InstanceList(instances=readable, errors=dict(self.world.malformed))
 
     def stop(self, instance_id: str) -> None:
         self.world.before("stop")

@@ -37,9 +37,12 @@ _UNMARKING: Final = frozenset(
 
 
 def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
-    """One decision for every orphan, the dearest first; an unknown price comes before all: it may be the highest."""
+    """One decision for every orphan, the dearest first; an unknown price comes before all: it may be the highest.
+
+    One that cannot be read is left alone, and with it whoever has its name.
+    """
     room = _Room(seen)
-    twice = _named_twice(seen.orphans)
+    twice = _named_twice(seen.orphans) | seen.unread.keys()
     decisions: list[Decision] = []
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
         rule = seen.rule_of(instance, now)
@@ -54,7 +57,18 @@ def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None)
     # what did not fail before has its turn first, or one that never can be stopped would take all the room
     for n in sorted(range(len(decisions)), key=lambda n: tried_last(seen.attempts, decisions[n].resource)):
         decisions[n] = room.take(decisions[n])
+    decisions += _unread(seen)
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=seen.budget)
+
+
+def _unread(seen: Observed) -> list[Decision]:
+    """Those of which nothing is known but that they are there."""
+    named = {instance.id for instance in seen.orphans}
+    return [
+        Decision(resource=key, pool=None, action=Action.KEEP, reason=Reason.NOT_LISTED, detail=why)
+        for key, why in seen.unread.items()
+        if key not in named
+    ]
 
 
 def _stray(seen: Observed, instance: Instance) -> str:
@@ -70,7 +84,7 @@ def look(seen: Observed, rule: OrphanPolicy, now: datetime) -> Plan:
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
         found = judge_orphan(case_of(seen, instance, rule, now)) or Objection(reason=Reason.IDLE)
         decisions.append(_kept(seen, instance, None, found, now))
-    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions))
+    return Plan(watchdog=WATCHDOG, at=now, decisions=(*decisions, *_unread(seen)))
 
 
 def case_of(seen: Observed, instance: Instance, rule: OrphanPolicy, now: datetime) -> Case:

@@ -45,6 +45,8 @@ class Observed:
     evidence: Mapping[str, Evidence]
     budget: Budget
     """Over all rules."""
+    unread: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By instance of the account that cannot be read, whoever it belongs to: why."""
     active: Mapping[str, float] = field(default_factory=dict[str, float])
     """Highest `gpu_active`, of instances that no rule names, too: only shown."""
     marked_at: Mapping[tuple[str, str], datetime] = field(default_factory=dict[tuple[str, str], datetime])

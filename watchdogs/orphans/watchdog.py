@@ -83,10 +83,11 @@ class OrphanWatchdog:
 
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError; MetricsError (one of them) when only metrics lack."""
-        orphans = outside(self._account.gpus(), self._known)
+        listed = self._account.gpus()
+        orphans = outside(listed.instances, self._known)
         if self._scope.only is not None:
             orphans = tuple(instance for instance in orphans if self._scope.only(instance))
-        seen = self._without_metrics(orphans, now)
+        seen = replace(self._without_metrics(orphans, now), unread=listed.errors)
         try:
             return replace(seen, evidence=self._evidence(seen, now), active=self._active(orphans, now))
         except OSError as error:
