@@ -99,6 +99,8 @@ class Facts:
     """Of all runs of the window, also where `runs` are fewer."""
     known: tuple[datetime, datetime] | None = None
     """First and last complete look: what is shared is known to have been there between them."""
+    gaps: Sequence[tuple[datetime, datetime]] = ()
+    """Spans of the window without a look, long enough for others to use what is shared and to leave it again."""
     eras: Sequence[Era] = ()
     """What was declared when; none: `declared` and `coverage` hold at all times."""
     closed: Sequence["ClosedFacts"] = ()

@@ -78,10 +78,10 @@ class CostQuery:
         """The facts of one window. What instances did is read when it is asked for."""
         closings = self._touching(since, until)
         if closing.cover(closings, since, until):
-            looks = _Looks(closings[0].begun, closings[-1].last, self._runs, self._reservations)
             gaps = sorted({gap for one in closings for gap in one.gaps})
+            looks = _Looks(closings[0].begun, closings[-1].last, self._runs, self._reservations, gaps)
         else:
-            looks, gaps = _Looks(self.begun, self._last, self._runs, self._reservations), self._gaps
+            looks = self._looks()
         parts = [self._closed_facts(one, max(one.since, since), min(one.until, until)) for one in closings]
         if len(parts) == 1 and (parts[0].since, parts[0].until) == (since, until):
             facts = parts[0].facts
@@ -92,16 +92,19 @@ class CostQuery:
             book=facts.eras[-1].book if facts.eras else self.book,
             last=looks.last,
             begun=looks.begun,
-            gaps=[(start, end) for start, end in gaps if start < until and end > since],
+            gaps=_inside(looks.gaps, since, until),
             confirmed=[one for one in self._confirmed if one.since < until and one.until > since],
             uses=self._uses.get((since, until), {}),
         )
+
+    def _looks(self) -> "_Looks":
+        return _Looks(self.begun, self._last, self._runs, self._reservations, self._gaps)
 
     def _touching(self, since: datetime, until: datetime) -> list[Closing]:
         return [one for one in self._closings if one.since < until and one.until > since]
 
     def _closed_facts(self, of: Closing, since: datetime, until: datetime) -> ClosedFacts:
-        looks = _Looks(of.begun, of.last, of.runs, of.reservations)
+        looks = _Looks(of.begun, of.last, of.runs, of.reservations, of.gaps)
         return ClosedFacts(since=since, until=until, facts=self._facts(looks, since, until))
 
     def _facts(self, looks: "_Looks", since: datetime, until: datetime) -> Facts:
@@ -121,6 +124,7 @@ class CostQuery:
             declared=declared,
             coverage=eras[-1].coverage if eras else Coverage(declared, runs),
             known=None if looks.begun is None or looks.last is None else (looks.begun, looks.last.at),
+            gaps=_inside(looks.gaps, since, until),
             eras=eras,
         )
 
@@ -165,9 +169,7 @@ class CostQuery:
     def _would_change(self, closed: Report) -> Iterator[str]:
         """What would have changed of a closed window, had it not been closed."""
         since, until = closed.scope.since, closed.scope.until
-        facts = priced_alone(
-            self._facts(_Looks(self.begun, self._last, self._runs, self._reservations), since, until)
-        )
+        facts = priced_alone(self._facts(self._looks(), since, until))
         today = replace(facts, eras=(), declared=self._today, coverage=Coverage(self._today, facts.runs))
         before = _by_name(closed.charges)
         after = _by_name(charges(today, self.book, since, until, allow_unpriced=True))
@@ -196,6 +198,12 @@ class _Looks:
     last: Pass | None
     runs: Sequence[Run]
     reservations: Sequence[Reservation]
+    gaps: Sequence[Interval]
+
+
+def _inside(gaps: Iterable[Interval], since: datetime, until: datetime) -> list[Interval]:
+    """Those that touch the window."""
+    return [(start, end) for start, end in gaps if start < until and end > since]
 
 
 def _by_name(rows: Iterable[Charge]) -> defaultdict[str, Decimal]:

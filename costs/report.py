@@ -208,9 +208,16 @@ def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
     if unseen:
         seen = len({span.like.resource for span in unseen})
         yield f"after the last look {seen} resources that it saw may have cost {_bounds(unseen)}"
+    others = [span for span in spans if span.why is Why.OTHERS]
+    if others:
+        names = ", ".join(sorted({span.like.resource for span in others}))
+        yield (
+            f"nobody looked at what others used of {names}: its unused part is counted as the look before saw it, and"
+            f" may have cost {_bounds(others, '')}"
+        )
 
 
-def _bounds(spans: Sequence[UnknownSpan]) -> str:
+def _bounds(spans: Sequence[UnknownSpan], why_less: str = " (a first hour may be free)") -> str:
     doubt = Figure()
     for span in spans:
         doubt.doubt(span)
@@ -218,7 +225,7 @@ def _bounds(spans: Sequence[UnknownSpan]) -> str:
     if doubt.unbounded:
         words += f", and what {doubt.unbounded} of unknown price cost"
     if doubt.too_much:
-        words += f", or {money.usd(doubt.too_much, money.CENT)} USD less (a first hour may be free)"
+        words += f", or {money.usd(doubt.too_much, money.CENT)} USD less{why_less}"
     return words
 
 

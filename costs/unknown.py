@@ -3,6 +3,7 @@
 A run is charged until it is known to have lived. Its cost from then on is a span with bounds:
 - *undated*: it ended between the look that saw it last and the first one that missed it;
 - *unseen*: there was no look since, so it may still run.
+What nobody used of a shared reservation is a span of its own where no look counted what others used.
 What is charged of it lies within the bounds. They hold for resources that the ledger knows: those that came and went
 between two looks are not in them.
 """
@@ -14,12 +15,12 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from costs.allocation import Charge, Facts, charges, standing
+from costs.allocation import Charge, Facts, charges, standing, unused
 from costs.commitments import Coverage, Declared, end_of
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED
-from ledger.facts import EndCause, Run
+from ledger.facts import EndCause, Reservation, Run
 from prices.book import PriceBook
 
 _INSTANT: Final = timedelta(microseconds=1)
@@ -30,6 +31,7 @@ class Why(StrEnum):
 
     UNDATED = "its end has no time"
     UNSEEN = "nobody has looked since"
+    OTHERS = "nobody looked at what others used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,40 @@ def _unknown_spans(
         start = max(end_of(run), since)
         if start < min(stop, until) and not _is_paid_either_way(run, facts, min(stop, until)):
             yield from _of_run(run, alone, book, (start, stop, until), why)
+    for paid in facts.reservations:
+        for begin, end in facts.gaps:
+            yield from _of_others(paid, facts, book, max(begin, since), min(end, until))
     if facts.known is not None:
         yield from _standing(facts, book, max(since, facts.known[1]), horizon)
+
+
+def _of_others(
+    paid: Reservation, facts: Facts, book: PriceBook, start: datetime, end: datetime
+) -> Iterator[UnknownSpan]:
+    """What a shared reservation cost while nobody looked: others may have used all of it, or nothing."""
+    if start >= end or not _is_shared(paid):
+        return
+    charged: _Bill = {}
+    for charge in unused(replace(facts, reservations=[paid]), book, start, end):
+        _add(charged, charge)
+    most: _Bill = {}
+    for charge in unused(replace(facts, reservations=[replace(paid, elsewhere=0)]), book, start, end):
+        _add(most, charge)
+    for key, (like, amount) in most.items():
+        yield UnknownSpan(
+            like=like,
+            start=max(start, paid.started_at),
+            end=min(end, paid.last_seen_at),
+            why=Why.OTHERS,
+            charged=(charged[key][1] if key in charged else None) or money.ZERO,
+            least=money.ZERO,
+            most=amount,
+        )
+
+
+def _is_shared(paid: Reservation) -> bool:
+    """Whether others may take its seats, or pay a part of them."""
+    return bool(paid.elsewhere) or (paid.seats is not None and paid.seats < paid.instances)
 
 
 def _alone(facts: Facts) -> Facts:
@@ -148,9 +182,7 @@ def _is_paid_either_way(run: Run, facts: Facts, until: datetime) -> bool:
     """Whether a reservation is paid for all of that time, with the run on it or without."""
     return run.capacity_type is CapacityType.RESERVED and any(
         run.reservation in (None, paid.reservation)
-        # of a shared one others may take the seat, or pay a part of it
-        and not paid.elsewhere
-        and (paid.seats is None or paid.seats >= paid.instances)
+        and not _is_shared(paid)
         and (run.cloud, run.machine_type, run.zone) == (paid.cloud, paid.machine_type, paid.zone)
         and until <= min(paid.last_seen_at, paid.ends_at or paid.last_seen_at)
         for paid in facts.reservations

@@ -1,13 +1,13 @@
 """Bounds of what is unknown hold the bill of a simulated cloud, and parts add up however they are cut."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from itertools import pairwise
 
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from costs.allocation import Facts
@@ -15,7 +15,7 @@ from costs.report import By, Report, Scope, build
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger.facts import EndCause, Pass, Run
+from ledger.facts import EndCause, Pass, Reservation, Run
 from prices.book import PriceBook
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
@@ -199,3 +199,93 @@ def test_bounds_hold_the_bill_of_the_cloud_and_parts_add_up(
             assert figure.most is None or max(billed, figure.allocation) <= figure.most
             unpriced = any(not life.priced and pool in (None, life.pool) for life, _ in known)
             assert unpriced or figure.most is not None
+
+
+SEATS, STEP = 4, 1_200
+"""Of the shared reservation; seconds between two looks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """A reservation of which this fleet declares a part; others use it as they like while nobody looks."""
+
+    declared: int
+    own: tuple[tuple[int, int], ...]
+    """Start and end of each of this fleet's instances in it."""
+    use: tuple[int, ...]
+    """What others would use, look by look."""
+
+    def elsewhere(self, step: int) -> int:
+        """Others have what is left: never more than the seats that this fleet leaves."""
+        mine = sum(start < (step + 1) * STEP and step * STEP < end for start, end in self.own)
+        return min(self.use[step % len(self.use)], SEATS - mine)
+
+    def billed(self, since: int, until: int) -> Decimal:
+        """Its own instances, and the declared part of what nobody used, in dollar-seconds."""
+        rate, usd = RATES[CapacityType.ON_DEMAND], Decimal(0)
+        cuts = {since, until, CHANGE, *range(0, until, STEP), *(at for life in self.own for at in life)}
+        for start, end in pairwise(sorted(at for at in cuts if since <= at <= until)):
+            used = sum(begin <= start < stop for begin, stop in self.own)
+            free = SEATS - used - self.elsewhere(start // STEP)
+            part = used + Decimal(free * self.declared) / SEATS
+            usd += part * rate[start >= CHANGE] * (end - start)
+        return usd
+
+    def known(self, looks: Sequence[int]) -> Facts:
+        runs = [
+            run
+            for number, (start, end) in enumerate(self.own)
+            if (run := Life(
+                name=f"i-{number}", cloud=Cloud.AWS, kind=CapacityType.RESERVED, priced=True, pool="a", start=start,
+                end=end, taken=False, said=Said.NOTHING,
+            ).seen(looks)) is not None
+        ]  # fmt: skip
+        rows = [
+            Reservation(
+                cloud=Cloud.AWS, reservation="cr-1", started_at=when(at), instances=SEATS, environment="e",
+                region=REGION, zone="z", machine_type=KNOWN, last_seen_at=when(following), pool="a",
+                elsewhere=self.elsewhere(at // STEP), seats=self.declared,
+            )
+            for at, following in pairwise(looks)
+        ]  # fmt: skip
+        far = [(when(a), when(b)) for a, b in pairwise(looks) if b - a > STEP]
+        own = [replace(run, reservation="cr-1") for run in runs]
+        return Facts(runs=own, reservations=rows, gaps=far, known=(when(looks[0]), when(looks[-1])))
+
+
+LAST = 84 * STEP
+OWN = st.tuples(st.integers(0, 60), st.integers(1, 30)).map(lambda at: (at[0] * STEP, (at[0] + at[1]) * STEP))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    shared=st.builds(
+        Shared, declared=st.integers(1, SEATS), own=st.lists(OWN, max_size=2).map(tuple),
+        use=st.lists(st.integers(0, SEATS), min_size=1, max_size=7).map(tuple),
+    ),
+    gaps=st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 60_000)), max_size=3),
+    cuts=st.lists(st.integers(1, LAST - 1), max_size=5, unique=True).map(sorted),
+)  # fmt: skip
+def test_bounds_hold_the_bill_of_a_reservation_that_others_use_unseen(
+    shared: Shared, gaps: list[tuple[int, int]], cuts: list[int]
+) -> None:
+    missed = [range(start, start + length) for start, length in gaps]
+    looks = [at for at in range(0, LAST + 1, STEP) if at in (0, LAST) or not any(at in gap for gap in missed)]
+    facts = shared.known(looks)
+    assume(len(facts.runs) == len(shared.own))  # of what came and went unseen nothing is known
+    last = Pass(environment="e", at=when(LAST), host="h", metrics_from=None, metrics_until=None)
+
+    def of(since: int, until: int) -> Report:
+        scope = Scope(fleet="e", environment="e", cloud="aws", region=REGION, since=when(since), until=when(until),
+                      now=when(LAST), allow_unpriced=True)  # fmt: skip
+        return build(scope, facts, prices(), (), last)
+
+    whole = of(0, LAST)
+    windows = [*pairwise([0, *cuts, LAST])]
+    parts = [of(since, until) for since, until in windows]
+    assert money.total(part.total.allocation for part in parts) == whole.total.allocation
+    for (since, until), found in [((0, LAST), whole), *zip(windows, parts, strict=True)]:
+        figure, truth = found.total, shared.billed(since, until)
+        assert figure.most is not None
+        # a part of a price is kept in nano-dollars
+        assert figure.least - 1 <= truth <= figure.most + 1, (since, until)
