@@ -177,9 +177,11 @@ class _S3Place:
 def _gcs(bucket: str, prefix: str) -> Place:
     import os
 
+    from clouds.gcp.emulator import emulator_token
     from clouds.gcp.signed import GcsStore
 
-    token = None if os.environ.get("STORAGE_EMULATOR_HOST") else _google_tokens()
+    endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
+    token = (lambda: emulator_token(endpoint)) if endpoint else _google_tokens()
     place = _GcsPlace(bucket)
     return Place(store=GcsStore(bucket, token), writer=place, listing=place, prefix=prefix, is_bucket=True)
 

@@ -33,6 +33,13 @@ def console(
     proxy_header: Annotated[
         str, typer.Option("--proxy-header", help="Header in which a proxy on this machine names who signed in.")
     ] = "",
+    direct: Annotated[
+        bool,
+        typer.Option(
+            "--direct",
+            help="Refuse requests from pages of other sites, and any Host but --listen: no proxy stands before it.",
+        ),
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Start also while the fleet document is not there yet.")
     ] = False,
@@ -45,7 +52,7 @@ def console(
     access = Access(token=_token(token_file), proxy_header=proxy_header)
     stop = on_signals()
     try:
-        running = server.serve(server.Console(live, access), host, port)
+        running = server.serve(server.Console(live, access, own=f"{host}:{port}" if direct else ""), host, port)
     except OSError as error:
         raise AppError(f"--listen {listen}: {error.strerror or error}") from error
     STDERR.print(f"the console is at http://{listen}/", highlight=False)

@@ -17,6 +17,7 @@ from console.alerts import MOST_BYTES, Notice, WebhookError, read
 from console.document import document
 from console.view import FleetView, InstanceView
 from gpufleet.domain.decisions import Past
+from gpufleet.domain.loopback import FOREIGN_WORDS, foreign, header_of
 
 MOST_FORM: Final = 4096
 TIMEOUT_S: Final = 15
@@ -90,9 +91,21 @@ class Asked:
 class Console:
     """Answers requests; knows no socket."""
 
-    def __init__(self, book: Book, access: Access) -> None:
+    def __init__(self, book: Book, access: Access, *, own: str = "") -> None:
+        """`own`: the address that requests must name as their Host, where no proxy and no port forward stands before
+        it; then pages of other sites may ask for nothing, either.
+        """
         self._book = book
         self._access = access
+        self._own = own
+
+    def refused(self, asked: Asked) -> Answer | None:
+        """The refusal of a request for where it comes from; None: it is to be answered."""
+        found = foreign(lambda name: asked.headers.get(name.lower()), {self._own}) if self._own else None
+        if found is None:
+            return None
+        sys.stderr.write(f"{ascii(asked.path[:200])} refused: {found}\n")
+        return _plain(403, FOREIGN_WORDS[found])
 
     def get(self, asked: Asked) -> Answer:
         """A page."""
@@ -249,9 +262,15 @@ def serve(console: Console, host: str, port: int) -> Server:
         timeout = TIMEOUT_S
 
         def do_GET(self) -> None:
-            self._answer(console.get(self._asked({})))
+            asked = self._asked({})
+            self._answer(console.refused(asked) or console.get(asked))
 
         def do_POST(self) -> None:
+            refused = console.refused(self._asked({}))
+            if refused is not None:
+                self.close_connection = True
+                self._answer(refused)
+                return
             length = _whole(self.headers.get("Content-Length"))
             alert = self.path == "/alerts"
             if length > (MOST_BYTES if alert else MOST_FORM) or "Content-Length" not in self.headers:
@@ -266,7 +285,7 @@ def serve(console: Console, host: str, port: int) -> Server:
 
         def _asked(self, form: Mapping[str, str]) -> Asked:
             path, query = _split(self.path)
-            headers = {k.lower(): v for k, v in self.headers.items()}
+            headers = {k.lower(): header_of(self.headers, k) or "" for k in self.headers}
             client = str(self.client_address[0])
             return Asked(path=path, query=_fields(query), form=form, headers=headers, client=client)
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Final
 
 from localcloud import time_scale
+from localcloud.callers import TOKEN_FILE, make_token
 from localcloud.places import Places
 
 _LOCK_FILE: Final = "cloud.lock"
@@ -39,6 +40,12 @@ def main() -> int:
     )
     parser.add_argument("--machines", type=Path, help="folder of the machines (default: `machines` beside the state)")
     parser.add_argument("--network", default=Places().network, help="first two numbers of all addresses, 127.N")
+    parser.add_argument(
+        "--name", action="append", default=[], help="another host name that requests to AWS may be addressed to"
+    )
+    parser.add_argument(
+        "--token-file", type=Path, help="holds the token to ask for (default: a new one, in the state)"
+    )
     parser.add_argument("--plain", action="store_true", help="machines in plain folders, without namespaces")
     options = parser.parse_args()
     state: Path = options.state.resolve()
@@ -46,8 +53,8 @@ def main() -> int:
     state.mkdir(parents=True, exist_ok=True)
     try:
         with _only_one(state):
-            return _serve(Places(network=options.network), state, machines, plain=options.plain)
-    except (BusyError, ValueError) as error:
+            return _serve(options, state, machines)
+    except (BusyError, OSError, ValueError) as error:
         return _cannot_start(error)
 
 
@@ -56,10 +63,13 @@ def _cannot_start(error: Exception) -> int:
     return 1
 
 
-def _serve(places: Places, state: Path, machines: Path, *, plain: bool) -> int:
+def _serve(options: argparse.Namespace, state: Path, machines: Path) -> int:
+    places = Places(network=options.network)
+    given: Path | None = options.token_file
+    token = make_token(state) if given is None else given.read_text("utf-8").strip()
     strip_environment()
     # boto3 and moto read the environment while they are imported: a real profile of the user would lead them astray
-    from localcloud.embedded import CloudError, start
+    from localcloud.embedded import CloudError, Wish, start
 
     ending = threading.Event()
 
@@ -69,7 +79,16 @@ def _serve(places: Places, state: Path, machines: Path, *, plain: bool) -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
-        cloud = start(places, machines, time_scale.of_environment(os.environ), plain=plain)
+        cloud = start(
+            Wish(
+                places=places,
+                machines=machines,
+                time_scale=time_scale.of_environment(os.environ),
+                token=token,
+                names=tuple(options.name),
+                plain=options.plain,
+            )
+        )
     except CloudError as error:
         return _cannot_start(error)
     ready = {
@@ -86,6 +105,7 @@ def _serve(places: Places, state: Path, machines: Path, *, plain: bool) -> int:
     finally:
         cloud.stop()
         (state / "cloud.json").unlink(missing_ok=True)
+        (state / TOKEN_FILE).unlink(missing_ok=True)
     return 0
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from localcloud.faults import FAULT_FOLDER
+from localcloud.neighbours import is_admitted
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, parse, render_family, total
 from serving.metrics import Metric
@@ -193,6 +194,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         assert isinstance(self.server, _Server)
+        if not is_admitted(self, "DCGM exporter"):
+            return
         simulator = self.server.simulator
         if "exporter" in simulator.read_faults():
             # hangs up without a word

@@ -19,6 +19,7 @@ from localcloud.aws.install import install
 from localcloud.aws.reconcile import one_round
 from localcloud.aws.server import Endpoint, Front
 from localcloud.aws.world import World
+from localcloud.callers import Callers, Door
 from localcloud.control_api import Control
 from localcloud.faults import Faults
 from localcloud.gcp.embedded import GoogleCloud
@@ -63,27 +64,42 @@ class EmbeddedCloud:
         self.slack.stop()
 
 
-def start(places: Places, machines: Path, time_scale: TimeScale, *, plain: bool = False) -> EmbeddedCloud:
-    """Start the cloud with its servers and its loop. Raises CloudError when an address is taken.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be started."""
 
-    `plain`: machines in plain folders, as where the kernel allows no namespaces.
-    """
+    places: Places
+    machines: Path
+    time_scale: TimeScale
+    token: str
+    """Of this start: who shows it may call."""
+    names: tuple[str, ...] = ()
+    """Other host names that requests to AWS's APIs may be addressed to."""
+    plain: bool = False
+    """Machines in plain folders, as where the kernel allows no namespaces."""
+
+
+def start(wish: Wish) -> EmbeddedCloud:
+    """Start the cloud with its servers and its loop. Raises CloudError when an address is taken."""
+    places, machines, time_scale = wish.places, wish.machines, wish.time_scale
+    callers = Callers(wish.token)
     calls = Calls()
-    yard = Yard(machines, plain=plain)
+    yard = Yard(machines, plain=wish.plain)
     faults = Faults(machines)
-    hardware = LoopbackHardware(yard, calls, faults)
+    hardware = LoopbackHardware(yard, callers, faults)
     world = World(places=places, hardware=hardware, time_scale=time_scale)
     ec2, scaling = install(world)
     hardware.connect(ec2, scaling)
     add_images(ec2)
     api_faults = ApiFaults()
     control = Control(world=world, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults)
+    door = Door(callers, {f"{name}:{places.api_port}" for name in (places.api_host, *wish.names)})
     with _port_taken(places.api_host, places.api_port):
-        endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control))
+        endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control, door))
     with _port_taken(places.google_host, places.google_port):
-        google = GoogleCloud(places, machines, yard, time_scale)
+        google = GoogleCloud(places, machines, yard, time_scale, callers)
     with _port_taken(places.slack_host, places.slack_port):
-        slack = SlackSink(places.slack_host, places.slack_port)
+        slack = SlackSink(places.slack_host, places.slack_port, callers)
     ending = threading.Event()
     loop = threading.Thread(target=_rounds, args=(world, ec2, scaling, google, ending), name="rounds", daemon=True)
     cloud = EmbeddedCloud(

@@ -7,9 +7,9 @@ from moto.ec2.models import EC2Backend
 from moto.iam.models import iam_backends
 
 from gpufleet.domain.model import Cloud
-from localcloud.aws.calls import Calls
 from localcloud.aws.groups import LivingAutoScaling, Member
 from localcloud.aws.instances import LivingInstance
+from localcloud.callers import Callers
 from localcloud.faults import Faults
 from localcloud.machines.spec import Order
 from localcloud.machines.volumes import Volume
@@ -21,10 +21,10 @@ from localcloud.places import ACCOUNT, METADATA_PORT, REGION
 class LoopbackHardware:
     """Machines of the yard, each with a metadata service (`localcloud.aws.world.Hardware`)."""
 
-    def __init__(self, yard: Yard, calls: Calls, faults: Faults) -> None:
+    def __init__(self, yard: Yard, callers: Callers, faults: Faults) -> None:
         self._yard = yard
         self._faults = faults
-        self._calls = calls
+        self._callers = callers
         self._metadata: dict[str, MetadataServer] = {}
         self._scaling: LivingAutoScaling | None = None
         self._ec2: EC2Backend | None = None
@@ -39,7 +39,7 @@ class LoopbackHardware:
             self._metadata[instance.id] = MetadataServer(
                 instance.address,
                 lambda: self._facts(instance),
-                self._calls.know,
+                self._callers.hand_out_key,
                 lambda: self._faults.has(instance.id, "metadata"),
             )
         self._yard.start(_order(instance))

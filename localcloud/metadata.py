@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from localcloud.faults import Silence
+from localcloud.neighbours import is_admitted
 from localcloud.places import ACCOUNT, METADATA_PORT, REGION
 
 _TOKEN_SECONDS: Final = 21600
@@ -125,10 +126,10 @@ class MetadataServer:
         self,
         address: str,
         facts: Callable[[], Facts | None],
-        known: Callable[[str, str], None],
+        known: Callable[[str, str, str], None],
         is_silent: Callable[[], bool],
     ) -> None:
-        """`known(access_key, principal)` is told of credentials that are handed out."""
+        """`known(access_key, secret_key, principal)` is told of credentials that are handed out."""
         silence = self._silence = Silence(is_silent)
         self._facts = facts
         self._known = known
@@ -139,11 +140,11 @@ class MetadataServer:
             protocol_version = "HTTP/1.1"
 
             def do_PUT(self) -> None:
-                if not silence.holds(self):
+                if not silence.holds(self) and is_admitted(self, "instance metadata"):
                     outer.put_token(self)
 
             def do_GET(self) -> None:
-                if not silence.holds(self):
+                if not silence.holds(self) and is_admitted(self, "instance metadata"):
                     outer.get(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
@@ -202,16 +203,16 @@ class MetadataServer:
     def _credentials(self, facts: Facts) -> dict[str, Any]:
         session = self._session
         if session.credentials is None or session.renew_at is None or facts.now >= session.renew_at:
-            # made up: the loopback cloud takes any key, and tells callers apart by it
-            key = f"ASIALOCAL{facts.instance_id[-11:].upper()}"
-            self._known(key, f"{facts.role}/{facts.instance_id}")
+            # a key of its own each time: who still has the last one goes on with it
+            key, secret_key = f"ASIALOCAL{secrets.token_hex(6).upper()}", secrets.token_urlsafe(30)
+            self._known(key, secret_key, f"{facts.role}/{facts.instance_id}")
             session.renew_at = facts.now + _CREDENTIALS_LAST / 2
             session.credentials = {
                 "Code": "Success",
                 "LastUpdated": _stamp(facts.now),
                 "Type": "AWS-HMAC",
                 "AccessKeyId": key,
-                "SecretAccessKey": secrets.token_urlsafe(30),
+                "SecretAccessKey": secret_key,
                 "Token": secrets.token_urlsafe(30),
                 "Expiration": _stamp(facts.now + _CREDENTIALS_LAST),
             }

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+from localcloud.neighbours import is_admitted
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, render_family
 from serving.metrics import Metric
@@ -87,6 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         assert isinstance(self.server, Server)
+        if not is_admitted(self, "node exporter"):
+            return
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return

@@ -19,7 +19,7 @@ from google.auth.transport.requests import AuthorizedSession
 from clouds.foundation import TOKEN_BYTES, Step
 from clouds.gcp.calls import ENDPOINT
 from clouds.gcp.emulator import emulator
-from clouds.gcp.login import credentials
+from clouds.gcp.login import credentials, emulated
 from gpufleet.domain.activity import CloudError
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
@@ -94,7 +94,8 @@ class Rest:
 
     def _open(self) -> requests.Session:
         if self._session is None:
-            self._session = requests.Session() if self._emulator else AuthorizedSession(credentials(SCOPE))
+            of_whom = credentials(SCOPE) if self._emulator is None else emulated(self._emulator)
+            self._session = AuthorizedSession(of_whom)
         return self._session
 
 

@@ -7,12 +7,12 @@ from typing import Any, Final
 from google.api_core.client_options import ClientOptions
 from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError, RetryError, ServiceUnavailable
 from google.api_core.retry import Retry, if_exception_type
-from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import compute_v1
 from google.protobuf import json_format
 
 from clouds.gcp.emulator import emulator
+from clouds.gcp.login import emulated
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.parsed import is_map
 
@@ -169,7 +169,7 @@ def _emulated() -> dict[str, Any]:
     endpoint = emulator(ENDPOINT)
     if endpoint is None:
         return {}
-    return {"client_options": ClientOptions(api_endpoint=endpoint), "credentials": AnonymousCredentials()}
+    return {"client_options": ClientOptions(api_endpoint=endpoint), "credentials": emulated(endpoint)}
 
 
 def _code(error: GoogleAPICallError) -> str:

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 from google.api_core.exceptions import GoogleAPIError, NotFound
-from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage import Client
+
+from clouds.gcp.login import emulated
 
 
 def read_object(bucket: str, key: str) -> bytes:
@@ -50,6 +51,6 @@ def list_objects(bucket: str, prefix: str, *, folders: bool = False) -> list[str
 
 def _client() -> Client:
     # The standard variable of Google's own emulators; a real bucket is never read without credentials.
-    if os.environ.get("STORAGE_EMULATOR_HOST"):
-        return Client(project="local", credentials=AnonymousCredentials())
+    if endpoint := os.environ.get("STORAGE_EMULATOR_HOST"):
+        return Client(project="local", credentials=emulated(endpoint))
     return Client()

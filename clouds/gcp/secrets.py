@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from clouds.gcp.emulator import emulator
+from clouds.gcp.emulator import emulator, emulator_token
 from clouds.gcp.signed import secret
 from gpufleet.domain.activity import CloudError
 
@@ -19,9 +19,9 @@ def read_secret(project: str, name: str) -> str:
         raise CloudError(f"secret {name} of {project} cannot be read: {error}") from error
 
 
-def _token() -> str:
-    if emulator(ENDPOINT) is not None:
-        return "local"
+def _token() -> str | None:
+    if (endpoint := emulator(ENDPOINT)) is not None:
+        return emulator_token(endpoint)
     # the node agent carries this file, and no library of Google's
     from clouds.gcp.login import tokens
 

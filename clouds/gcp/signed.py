@@ -91,7 +91,7 @@ def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | Non
     return cast("dict[str, Any]", found)
 
 
-def secret(name: str, token: str) -> str:
+def secret(name: str, token: str | None) -> str:
     """The newest version of a secret, `projects/P/secrets/NAME`. Raises OSError."""
     base = os.environ.get("GPUFLEET_SECRETMANAGER_ENDPOINT", "https://secretmanager.googleapis.com")
     version = name if "/versions/" in name else f"{name}/versions/latest"
@@ -104,9 +104,9 @@ def secret(name: str, token: str) -> str:
 
 
 class GcsStore:
-    """A bucket to read from. `token` None: an emulator that asks for none."""
+    """A bucket to read from. A `token` that gives None: an emulator that asks for none."""
 
-    def __init__(self, bucket: str, token: Callable[[], str] | None) -> None:
+    def __init__(self, bucket: str, token: Callable[[], str | None]) -> None:
         self._bucket = bucket
         self._token = token
         self._server = wire.Server((os.environ.get("STORAGE_EMULATOR_HOST") or STORAGE).rstrip("/"))
@@ -119,7 +119,7 @@ class GcsStore:
 class GcsReader:
     """One connection to a bucket, opened again when it broke; used by one thread."""
 
-    def __init__(self, server: wire.Server, bucket: str, token: Callable[[], str] | None) -> None:
+    def __init__(self, server: wire.Server, bucket: str, token: Callable[[], str | None]) -> None:
         self._bucket, self._token = bucket, token
         self._line = wire.Line(server)
         self._buffer = objects.Buffer()
@@ -164,6 +164,6 @@ class GcsReader:
     ) -> contextlib.AbstractContextManager[wire.Answer]:
         target = f"/storage/v1/b/{self._bucket}/o/{quote(key, safe='')}" + (f"?{query}" if query else "")
         sent = dict(headers)
-        if self._token is not None:
-            sent["Authorization"] = f"Bearer {self._token()}"
+        if (token := self._token()) is not None:
+            sent["Authorization"] = f"Bearer {token}"
         return self._line.answer("GET", target, sent)

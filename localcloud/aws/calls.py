@@ -16,17 +16,11 @@ class Calls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str, str]] = Counter()
-        self._principals: dict[str, str] = {}
 
-    def know(self, access_key: str, principal: str) -> None:
-        """These credentials were handed out to this principal (an instance's role)."""
-        with self._lock:
-            self._principals[access_key] = principal
-
-    def record(self, service: str, operation: str, access_key: str) -> None:
+    def record(self, service: str, operation: str, principal: str) -> None:
         """One call."""
         with self._lock:
-            self._counts[service, operation, self._principals.get(access_key, access_key)] += 1
+            self._counts[service, operation, principal] += 1
 
     def as_json(self) -> list[dict[str, object]]:
         with self._lock:
@@ -34,17 +28,6 @@ class Calls:
                 {"service": service, "operation": operation, "principal": principal, "count": count}
                 for (service, operation, principal), count in sorted(self._counts.items())
             ]
-
-
-def credential(environ: dict[str, Any]) -> tuple[str, str]:
-    """Access key and service of a signed request; ("anonymous", "") without a signature."""
-    found = environ.get("HTTP_AUTHORIZATION", "")
-    if not found:
-        query = parse_qs(environ.get("QUERY_STRING", ""))
-        found = f"Credential={query['X-Amz-Credential'][0]}" if "X-Amz-Credential" in query else ""
-    _, _, scope = found.partition("Credential=")
-    parts = scope.split(",")[0].split("/")
-    return (parts[0], parts[-2]) if len(parts) >= 5 else ("anonymous", "")
 
 
 def operation(environ: dict[str, Any], service: str, body: bytes) -> str:

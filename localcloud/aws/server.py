@@ -1,6 +1,10 @@
-"""The one endpoint: AWS requests go to moto, `/_localcloud/` to the control API; every AWS call is counted."""
+"""The one endpoint: AWS requests go to moto, `/_localcloud/` to the control API; every AWS call is counted.
+
+What comes from a page of another site, or shows neither the token nor a signature, reaches neither.
+"""
 
 import io
+import json
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -14,14 +18,15 @@ from moto.moto_server.werkzeug_app import (  # pyright: ignore[reportMissingType
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from localcloud.aws import api_faults, calls, price_list
-from localcloud.aws.api_faults import ApiFaults
+from localcloud.aws.api_faults import ApiFault, ApiFaults
 from localcloud.aws.calls import Calls
+from localcloud.aws.signature import LARGEST_BODY, Signature, header_of
 from localcloud.aws.world import World
+from localcloud.callers import Door, RefusedError, Unknown, say_refused
 
 _Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 CONTROL_PREFIX: Final = "/_localcloud/"
 _LOCKED: Final = frozenset({"ec2", "autoscaling"})
-_PEEK_LIMIT: Final = 1024 * 1024
 
 
 class QuietHandler(MotoRequestHandler):
@@ -38,28 +43,58 @@ class QuietHandler(MotoRequestHandler):
 class Front:
     """The WSGI application of the endpoint."""
 
-    def __init__(self, world: World, recorded: Calls, faults: ApiFaults, control: _Wsgi) -> None:
+    def __init__(self, world: World, recorded: Calls, faults: ApiFaults, control: _Wsgi, door: Door) -> None:  # noqa: PLR0913
         self._world = world
         self._faults = faults
         self._calls = recorded
         self._control = control
+        self._door = door
         self._moto = DomainDispatcherApplication(create_backend_app)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if environ.get("PATH_INFO", "").startswith(CONTROL_PREFIX):
-            return self._control(environ, start_response)
-        access_key, service = calls.credential(environ)
-        if service:
-            operation = calls.operation(environ, service, _peek(environ))
-            self._calls.record(service, operation, access_key)
-            fault = self._faults.take(service, operation)
-            if fault is not None:
-                return _send(start_response, api_faults.answer(fault))
-            if service == price_list.SERVICE:
-                body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-                return _send(start_response, price_list.answer(operation, body))
-        with self._world.lock if service in _LOCKED else nullcontext():
+        method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")
+        is_control = path.startswith(CONTROL_PREFIX)
+        signature = Signature.read(environ.get("HTTP_AUTHORIZATION", ""))
+        try:
+            if is_control:
+                self._door.check_control(lambda name: header_of(environ, name), method, path)
+                return self._control(environ, start_response)
+            self._door.check_site(lambda name: header_of(environ, name))
+            if signature is None:
+                raise RefusedError(Unknown.NO_SIGNATURE)
+            principal, body = self._signer(signature, environ)
+        except RefusedError as error:
+            say_refused("AWS API", method, path, error.refusal)
+            service = signature.service if signature else ""
+            return _send(start_response, _control_refusal(error) if is_control else _api_refusal(error, service))
+        operation = calls.operation(environ, signature.service, body)
+        self._calls.record(signature.service, operation, principal)
+        fault = self._faults.take(signature.service, operation)
+        if fault is not None:
+            return _send(start_response, api_faults.answer(fault))
+        if signature.service == price_list.SERVICE:
+            return _send(start_response, price_list.answer(operation, body))
+        with self._world.lock if signature.service in _LOCKED else nullcontext():
             return self._moto(environ, start_response)
+
+    def _signer(self, signature: Signature, environ: dict[str, Any]) -> tuple[str, bytes]:
+        """Whose signature it is, and the body as far as that needed it. Raises RefusedError."""
+        body = _peek(environ) if signature.needs_body(environ) else b""
+        secret_key, principal = self._door.callers.key(signature.access_key)
+        if body is None or not signature.is_of(secret_key, environ, body):
+            raise RefusedError(Unknown.WRONG_SIGNATURE)
+        return principal, body
+
+
+def _control_refusal(error: RefusedError) -> tuple[str, list[tuple[str, str]], bytes]:
+    body = json.dumps({"error": str(error)}).encode() + b"\n"
+    return "403 Forbidden", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))], body
+
+
+def _api_refusal(error: RefusedError, service: str) -> tuple[str, list[tuple[str, str]], bytes]:
+    code = "SignatureDoesNotMatch" if error.refusal is Unknown.WRONG_SIGNATURE else "AccessDenied"
+    fault = ApiFault(service=service, operation="*", code=code, status=403, times=1, message=str(error))
+    return api_faults.answer(fault)
 
 
 def _send(start_response: Any, answer: tuple[str, list[tuple[str, str]], bytes]) -> list[bytes]:
@@ -68,13 +103,11 @@ def _send(start_response: Any, answer: tuple[str, list[tuple[str, str]], bytes])
     return [body]
 
 
-def _peek(environ: dict[str, Any]) -> bytes:
-    """The body of a form post, put back for the next reader; nothing for other requests."""
-    if not environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded"):
-        return b""
+def _peek(environ: dict[str, Any]) -> bytes | None:
+    """The body, put back for the next reader; None where it is too large, or of no stated length."""
     length = int(environ.get("CONTENT_LENGTH") or 0)
-    if not 0 < length <= _PEEK_LIMIT:
-        return b""
+    if length > LARGEST_BODY or "HTTP_TRANSFER_ENCODING" in environ:
+        return None
     body = environ["wsgi.input"].read(length)
     environ["wsgi.input"] = io.BytesIO(body)
     return body

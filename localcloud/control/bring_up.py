@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.model import Cloud
+from localcloud.callers import TOKEN_FILE
 from localcloud.control import parts
 from localcloud.control.choice import choose, chosen, stack_of
+from localcloud.control.environment import credentials_of
 from localcloud.control.folders import Folders
 from localcloud.control.take_down import clear_out, end_recorded
 from localcloud.control.waiting import LocalError
@@ -45,6 +47,7 @@ def bring_up(  # noqa: PLR0913
             parts.start(cloud, folders, environment)
         elif chosen(folders) is not which:
             raise LocalError(f"the embedded cloud runs for {chosen(folders)}: run `gpufleet local down` first")
+        environment = {**environment, **credentials_of(folders)}
         say(f"{cloud.what}: {parts.CLOUD.api_url} (AWS), {parts.CLOUD.google_url} (Google Cloud)")
         seed.seed(folders, say)
         seed_google.seed(folders, say)
@@ -60,6 +63,7 @@ def bring_up(  # noqa: PLR0913
             address, port = part.listens[0]
             say(f"{part.what}: http://{address}:{port}")
         say(f"the console's token: {parts.console_token(folders)}")
+        say(f"the embedded cloud's token: {folders.cloud / TOKEN_FILE}, also the password of {parts.CLOUD.slack_url}")
 
 
 def _write(file: Path, text: str) -> None:

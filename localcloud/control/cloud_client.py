@@ -8,6 +8,7 @@ from typing import Any, Final
 from gpufleet.domain.model import Cloud
 from localcloud import places
 from localcloud.control.choice import chosen
+from localcloud.control.environment import token_of
 from localcloud.control.folders import find_folders
 from localcloud.control.waiting import LocalError, request_json
 from localcloud.documents import is_document
@@ -17,12 +18,13 @@ LIMIT_S: Final = 30.0
 
 def ask(path: str, body: Mapping[str, Any] | None = None, *, method: str | None = None) -> Any:
     """GET `/_localcloud/<path>`, or POST when there is a body. Raises LocalError with the cloud's words."""
-    where = places.Places()
-    google = chosen(find_folders(os.environ)) is Cloud.GCP
+    where, folders = places.Places(), find_folders(os.environ)
+    google, token = chosen(folders) is Cloud.GCP, token_of(folders)
     url = f"{where.google_url if google else where.api_url}/_localcloud/{path}"
     payload = None if body is None else json.dumps(body).encode()
     try:
-        status, answer = request_json(url, payload, method or ("GET" if body is None else "POST"), LIMIT_S)
+        asked = method or ("GET" if body is None else "POST")
+        status, answer = request_json(url, payload, asked, LIMIT_S, token=token)
     except OSError as error:
         raise LocalError(f"the embedded cloud does not answer at {url} ({error}): run `gpufleet local up`") from error
     try:

@@ -8,15 +8,17 @@ from typing import Final
 
 from gpufleet.domain.model import Cloud
 from localcloud import places
+from localcloud.callers import VARIABLE, read_token
 from localcloud.control.choice import FLEET_URLS, chosen
 from localcloud.control.folders import Folders
+from localcloud.control.waiting import LocalError
 from localcloud.gcp import places as google
 from localcloud.time_scale import VARIABLE as TIME_SCALE
 
 MARK: Final = "GPUFLEET_LOCAL"
 """Carried by every process that `gpufleet local up` or the demo starts: how they are found again."""
 PASSPHRASE: Final = "local"  # noqa: S105 - not a secret: it protects nothing but the embedded cloud's own state
-SLACK_TOKEN: Final = "local-sink"  # noqa: S105 - not a secret: the sink takes any
+NO_TOKEN: Final = "the-embedded-cloud-does-not-run"  # noqa: S105 - stands for one
 STRIPPED_PREFIXES: Final = (
     "ALIBABA_",
     "ARM_",
@@ -54,16 +56,33 @@ def is_stripped(name: str) -> bool:
     return name not in KEPT and (upper in STRIPPED_NAMES or upper.startswith(STRIPPED_PREFIXES))
 
 
-def settings_of(folders: Folders, pulumi: Path, cloud: Cloud | None = None) -> dict[str, str]:
-    """The variables that point a shell at the embedded cloud, PATH left out. None: that which was chosen last."""
+def credentials_of(folders: Folders) -> dict[str, str]:
+    """The variables with the token of the cloud that runs now; each start makes a new one."""
+    token = read_token(folders.cloud) or NO_TOKEN
     return {
         "AWS_ACCESS_KEY_ID": places.ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": token,
+        "GPUFLEET_SLACK_TOKEN": f"xoxb-{token}",
+        VARIABLE: token,
+    }
+
+
+def token_of(folders: Folders) -> str:
+    """The token of the cloud that runs now. Raises LocalError."""
+    token = read_token(folders.cloud)
+    if token is None:
+        raise LocalError(f"no embedded cloud of {folders.root} runs: run `gpufleet local up`")
+    return token
+
+
+def settings_of(folders: Folders, pulumi: Path, cloud: Cloud | None = None) -> dict[str, str]:
+    """The variables that point a shell at the embedded cloud, PATH left out. None: that which was chosen last."""
+    return credentials_of(folders) | {
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_DEFAULT_REGION": places.REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_ENDPOINT_URL": places.Places().api_url,
         "AWS_REGION": places.REGION,
-        "AWS_SECRET_ACCESS_KEY": places.SECRET_KEY,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "CLOUDSDK_CONFIG": os.devnull,
         "GOOGLE_APPLICATION_CREDENTIALS": os.devnull,
@@ -73,7 +92,6 @@ def settings_of(folders: Folders, pulumi: Path, cloud: Cloud | None = None) -> d
         "GPUFLEET_SECRETMANAGER_ENDPOINT": places.Places().google_url,
         "STORAGE_EMULATOR_HOST": places.Places().google_url,
         "GPUFLEET_SLACK_API_URL": f"{places.Places().slack_url}/api/",
-        "GPUFLEET_SLACK_TOKEN": SLACK_TOKEN,
         "PULUMI_BACKEND_URL": folders.pulumi_state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",

@@ -96,7 +96,10 @@ def console(folders: Folders) -> Part:
         name="console",
         what="the console",
         # the fleet document comes with the first `pulumi up`
-        command=(*command, "--wait", "--listen", CONSOLE_ADDRESS, "--token-file", str(console_token(folders))),
+        command=(
+            *(*command, "--wait", "--direct", "--listen", CONSOLE_ADDRESS),
+            *("--token-file", str(console_token(folders))),
+        ),
         listens=((CONTROL_HOST, 9600),),
         health_url=f"http://{CONSOLE_ADDRESS}/healthz",
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from localcloud import places, tiny_model
+from localcloud.control.environment import token_of
 from localcloud.control.folders import Folders
 from localcloud.control.waiting import LocalError
 from localcloud.sdk import BotoCoreError, ClientError, Config, session
@@ -18,9 +19,9 @@ MODEL: Final = "chat"
 REVISION: Final = "made-on-the-spot"
 
 
-def client(service: str) -> Any:
+def client(service: str, token: str) -> Any:
     """A client that can reach nothing but the embedded cloud."""
-    made = session(access_key=places.ACCESS_KEY, secret_key=places.SECRET_KEY, region=places.REGION)
+    made = session(access_key=places.ACCESS_KEY, secret_key=token, region=places.REGION)
     settings = Config(
         connect_timeout=5,
         read_timeout=30,
@@ -34,8 +35,8 @@ def client(service: str) -> Any:
 class Bucket:
     """The models' bucket, as publishing needs it."""
 
-    def __init__(self) -> None:
-        self._s3 = client("s3")
+    def __init__(self, token: str) -> None:
+        self._s3 = client("s3", token)
 
     def exists(self, key: str) -> bool:
         return "Contents" in self._s3.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1)
@@ -49,23 +50,24 @@ class Bucket:
 
 def seed(folders: Folders, say: Callable[[str], None]) -> None:
     """Make what is not there. Raises LocalError."""
+    token = token_of(folders)
     try:
-        _make_bucket()
-        _make_token()
-        _put_model(folders, say)
+        _make_bucket(token)
+        _make_agents_token(token)
+        _put_model(folders, token, say)
     except (BotoCoreError, ClientError) as error:
         raise LocalError(f"the embedded cloud refused: {error}; see {folders.logs / 'cloud.log'}") from error
 
 
-def _make_bucket() -> None:
-    s3 = client("s3")
+def _make_bucket(token: str) -> None:
+    s3 = client("s3", token)
     if BUCKET not in (bucket["Name"] for bucket in s3.list_buckets()["Buckets"]):
         s3.create_bucket(Bucket=BUCKET)
     s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
 
 
-def _make_token() -> None:
-    ssm = client("ssm")
+def _make_agents_token(token: str) -> None:
+    ssm = client("ssm", token)
     try:
         ssm.put_parameter(Name=TOKEN_PARAMETER, Value=secrets.token_urlsafe(32), Type="SecureString", Overwrite=False)
     except ssm.exceptions.ParameterAlreadyExists:
@@ -83,10 +85,10 @@ def make_model(folders: Folders) -> Path:
     return folder
 
 
-def _put_model(folders: Folders, say: Callable[[str], None]) -> None:
+def _put_model(folders: Folders, token: str, say: Callable[[str], None]) -> None:
     folder = make_model(folders)
     described = manifest.describe(folder, name=MODEL, revision=REVISION)
-    bucket = Bucket()
+    bucket = Bucket(token)
     if publish.add(bucket, folder, described):
         size = sum(file.size for file in described.files)
         say(f"model {MODEL}: {len(described.files)} files, {size / 1e6:.1f} MB, digest {described.digest[:12]}…")

@@ -4,11 +4,13 @@ import base64
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from localcloud import places
+from localcloud.control.environment import token_of
 from localcloud.control.folders import Folders
 from localcloud.control.seed import MODEL, REVISION, make_model
 from localcloud.control.waiting import LocalError, request_json
@@ -20,27 +22,37 @@ TOKEN_SECRET: Final = "gpu-fleet-local-agent-token"  # noqa: S105 - the secret's
 _LIMIT_S: Final = 30.0
 
 
-def _call(method: str, path: str, body: bytes | Mapping[str, Any] | None = None) -> tuple[int, Any]:
-    sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-    status, answer = request_json(f"{places.Places().google_url}{path}", sent, method, _LIMIT_S)
-    return status, json.loads(answer or b"{}")
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """The embedded Google Cloud, called with the token of its start."""
 
+    token: str
 
-def _made(method: str, path: str, body: Mapping[str, Any] | bytes) -> None:
-    """Make what may be there already. Raises LocalError."""
-    status, answer = _call(method, path, body)
-    if status not in (200, 409):
-        raise LocalError(f"the embedded Google Cloud refused {method} {path}: {answer}")
+    def call(self, method: str, path: str, body: bytes | Mapping[str, Any] | None = None) -> tuple[int, Any]:
+        sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        url = f"{places.Places().google_url}{path}"
+        status, answer = request_json(url, sent, method, _LIMIT_S, token=self.token)
+        return status, json.loads(answer or b"{}")
+
+    def made(self, method: str, path: str, body: Mapping[str, Any] | bytes) -> None:
+        """Make what may be there already. Raises LocalError."""
+        status, answer = self.call(method, path, body)
+        if status not in (200, 409):
+            raise LocalError(f"the embedded Google Cloud refused {method} {path}: {answer}")
 
 
 class Bucket:
     """The models' bucket, as publishing needs it."""
 
+    def __init__(self, token: str) -> None:
+        self._api = _Api(token)
+
     def exists(self, key: str) -> bool:
-        return _call("GET", f"/storage/v1/b/{BUCKET}/o/{quote(key, safe='')}")[0] == 200
+        return self._api.call("GET", f"/storage/v1/b/{BUCKET}/o/{quote(key, safe='')}")[0] == 200
 
     def put_bytes(self, key: str, body: bytes) -> None:
-        _made("POST", f"/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(key, safe='')}", body)
+        place = f"/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(key, safe='')}"
+        self._api.made("POST", place, body)
 
     def put_file(self, key: str, path: Path) -> None:
         self.put_bytes(key, path.read_bytes())
@@ -48,26 +60,28 @@ class Bucket:
 
 def seed(folders: Folders, say: Callable[[str], None]) -> None:
     """Make what is not there. Raises LocalError."""
+    token = token_of(folders)
+    api = _Api(token)
     try:
-        _made("POST", f"/storage/v1/b?project={PROJECT}", {"name": BUCKET, "versioning": {"enabled": True}})
-        _make_token()
-        _put_model(folders, say)
+        api.made("POST", f"/storage/v1/b?project={PROJECT}", {"name": BUCKET, "versioning": {"enabled": True}})
+        _make_agents_token(api)
+        _put_model(folders, token, say)
     except OSError as error:
         raise LocalError(f"the embedded Google Cloud does not answer: {error}; see {folders.logs}") from error
 
 
-def _make_token() -> None:
+def _make_agents_token(api: _Api) -> None:
     base = f"/v1/projects/{PROJECT}/secrets"
-    _made("POST", f"{base}?secretId={TOKEN_SECRET}", {"replication": {"automatic": {}}})
-    if _call("GET", f"{base}/{TOKEN_SECRET}/versions/latest:access")[0] == 404:
+    api.made("POST", f"{base}?secretId={TOKEN_SECRET}", {"replication": {"automatic": {}}})
+    if api.call("GET", f"{base}/{TOKEN_SECRET}/versions/latest:access")[0] == 404:
         token = base64.b64encode(secrets.token_urlsafe(32).encode()).decode()
-        _made("POST", f"{base}/{TOKEN_SECRET}:addVersion", {"payload": {"data": token}})
+        api.made("POST", f"{base}/{TOKEN_SECRET}:addVersion", {"payload": {"data": token}})
 
 
-def _put_model(folders: Folders, say: Callable[[str], None]) -> None:
+def _put_model(folders: Folders, token: str, say: Callable[[str], None]) -> None:
     folder = make_model(folders)
     described = manifest.describe(folder, name=MODEL, revision=REVISION)
-    bucket = Bucket()
+    bucket = Bucket(token)
     if publish.add(bucket, folder, described):
         say(f"model {MODEL}: also in gs://{BUCKET}, digest {described.digest[:12]}…")
     if not bucket.exists(f"models/{MODEL}/served.json"):

@@ -44,9 +44,12 @@ def answers(url: str, limit_s: float = 2.0) -> bool:
         return False
 
 
-def request_json(url: str, body: bytes | None, method: str, limit_s: float) -> tuple[int, bytes]:
+def request_json(
+    url: str, body: bytes | None, method: str, limit_s: float, *, token: str | None = None
+) -> tuple[int, bytes]:
     """One HTTP exchange without a proxy: status and body. Raises OSError when nobody answers."""
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(url, body, headers, method=method)
     try:
         with _DIRECT.open(request, timeout=limit_s) as response:
             return response.status, response.read()

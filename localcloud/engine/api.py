@@ -20,6 +20,7 @@ from localcloud.engine import page
 from localcloud.engine.arguments import Settings
 from localcloud.engine.batch import Batch, Finish, QueueFullError, Request, ShuttingDownError
 from localcloud.faults import FAULT_FOLDER
+from localcloud.neighbours import is_of_no_other_site
 from serving.exposition import CONTENT_TYPE
 
 VERSION: Final = "0.32.0+simulated"
@@ -76,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
         understood = super().parse_request()
         while understood and self._engine.hangs():
             time.sleep(0.5)
-        return understood
+        return understood and is_of_no_other_site(self, "simulated engine")
 
     @property
     def _engine(self) -> EngineServer:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
+from localcloud.callers import Callers, Door
 from localcloud.faults import Faults
 from localcloud.gcp import groups, instances
 from localcloud.gcp.control import Control
@@ -18,16 +19,16 @@ from localcloud.time_scale import TimeScale
 class GoogleCloud:
     """A wired one. Raises OSError when its address is taken."""
 
-    def __init__(self, places: Places, machines: Path, yard: Yard, time_scale: TimeScale) -> None:
+    def __init__(self, places: Places, machines: Path, yard: Yard, time_scale: TimeScale, callers: Callers) -> None:  # noqa: PLR0913
         calls = Calls()
         faults, api_faults = Faults(machines), ApiFaults()
-        self._hardware = GoogleHardware(yard, calls, faults)
+        self._hardware = GoogleHardware(yard, callers, faults)
         self.world = make_world(places, self._hardware, calls, time_scale=time_scale)
         self._hardware.world = self.world
         control = Control(world=self.world, faults=faults, api_faults=api_faults)
-        self._endpoint = Endpoint(
-            places.google_host, places.google_port, Front(self.world, control, api_faults).answer
-        )
+        host, port = places.google_host, places.google_port
+        front = Front(self.world, control, api_faults)
+        self._endpoint = Endpoint(host, port, front.answer, Door(callers, {f"{host}:{port}"}))
 
     def start(self) -> None:
         """Serve."""

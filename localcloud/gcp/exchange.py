@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from localcloud.callers import OWNER
 from localcloud.gcp.errors import ApiError
 
 
@@ -18,6 +19,8 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    caller: str = OWNER
+    """The principal who asks, found out by who took the request from the network."""
 
     def json(self) -> Any:
         """Raises ApiError."""

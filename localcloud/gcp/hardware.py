@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpufleet.domain.model import Cloud
-from localcloud.aws.calls import Calls
+from localcloud.callers import Callers
 from localcloud.faults import Faults
 from localcloud.gcp.disks import attached
 from localcloud.gcp.machine import Machine
@@ -21,10 +21,10 @@ STARTUP: Final = "startup-script"
 class GoogleHardware:
     """Machines of the yard, each with a metadata server (`localcloud.gcp.world.Hardware`)."""
 
-    def __init__(self, yard: Yard, calls: Calls, faults: Faults) -> None:
+    def __init__(self, yard: Yard, callers: Callers, faults: Faults) -> None:
         self._yard = yard
         self._faults = faults
-        self._calls = calls
+        self._callers = callers
         self._metadata: dict[str, MetadataServer] = {}
         self.world: World | None = None
 
@@ -34,7 +34,7 @@ class GoogleHardware:
             self._metadata[machine.name] = MetadataServer(
                 machine.address,
                 lambda: self._facts(machine),
-                self._calls.know,
+                self._callers.hand_out_token,
                 lambda: self._faults.has(machine.name, "metadata"),
             )
         self._yard.start(self._order(machine))

@@ -17,6 +17,7 @@ from gpufleet.domain.parsed import is_list
 from localcloud.documents import is_document
 from localcloud.faults import Silence
 from localcloud.gcp.places import METADATA_PORT, PROJECT, PROJECT_NUMBER
+from localcloud.neighbours import is_admitted
 
 _TOKEN_LASTS: Final = timedelta(hours=1)
 _RENEW_BEFORE: Final = timedelta(minutes=5)
@@ -166,7 +167,7 @@ class MetadataServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                if not silence.holds(self):
+                if not silence.holds(self) and is_admitted(self, "metadata server"):
                     outer.get(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
@@ -251,7 +252,6 @@ class MetadataServer:
             return 200, f"local.{secrets.token_urlsafe(20)}.{secrets.token_urlsafe(10)}", "text/html"
         session = self._session
         if session.until is None or facts.now >= session.until - _RENEW_BEFORE:
-            # made up: the loopback cloud takes any token, and tells callers apart by it
             session.token = f"ya29.local-{secrets.token_urlsafe(40)}"
             session.until = facts.now + _TOKEN_LASTS
             self._known(session.token, f"{accounts[email]['email']}/{facts.row['name']}")

@@ -1,4 +1,7 @@
-"""The HTTP server of the embedded Google Cloud: one address, the paths tell the services apart."""
+"""The HTTP server of the embedded Google Cloud: one address, the paths tell the services apart.
+
+What comes from a page of another site, or without a token that is known, reaches none.
+"""
 
 import sys
 import threading
@@ -8,7 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from gpufleet.domain.loopback import header_of
 from localcloud.aws.api_faults import ApiFaults
+from localcloud.callers import OWNER, Door, RefusedError, say_refused
 from localcloud.gcp.compute import Compute
 from localcloud.gcp.control import Control
 from localcloud.gcp.discovery import PREFIX
@@ -61,8 +66,7 @@ class Front:
         raise ApiError(404, "notFound", f"The requested URL {request.path} was not found on this server.")
 
     def _record(self, request: Request, service: str, operation: str) -> None:
-        token = request.headers.get("authorization", "").removeprefix("Bearer ").strip() or "anonymous"
-        self._world.calls.record(service, operation, token)
+        self._world.calls.record(service, operation, request.caller)
         fault = self._faults.take(service, operation)
         if fault is not None:
             raise ApiError(fault.status, fault.code, f"{fault.code}: asked for by the control API")
@@ -71,20 +75,50 @@ class Front:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     front: Callable[[Request], Reply]
+    door: Door
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
+        try:
+            caller = self._caller(parts.path)
+        except RefusedError as error:
+            self._refuse(error, parts.path)
+            return
         request = Request(
             method=self.command,
             path=parts.path,
             query=dict(parse_qsl(parts.query, keep_blank_values=True)),
             headers={name.lower(): value for name, value in self.headers.items()},
             body=self._read(),
+            caller=caller,
         )
-        reply = type(self).front(request)
+        self._reply(type(self).front(request))
+
+    def _caller(self, path: str) -> str:
+        """Who asks. Raises RefusedError."""
+        if path.startswith(CONTROL_PREFIX):
+            type(self).door.check_control(self._header, self.command, path)
+            return OWNER
+        return type(self).door.principal(self._header)
+
+    def _header(self, name: str) -> str | None:
+        return header_of(self.headers, name)
+
+    def _refuse(self, error: RefusedError, path: str) -> None:
+        say_refused("Google API", self.command, path, error.refusal)
+        # the body is not read: what would follow it on this connection is of the same sender
+        self.close_connection = True
+        if path.startswith(CONTROL_PREFIX):
+            self._reply(json_reply({"error": str(error)}, 403))
+        else:
+            self._reply(json_reply(ApiError(403, "forbidden", str(error)).as_json(), 403))
+
+    def _reply(self, reply: Reply) -> None:
         self.send_response(reply.status)
         for name, value in reply.headers.items():
             self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.send_header("Content-Length", str(len(reply.body)))
         self.end_headers()
         if self.command != "HEAD":
@@ -100,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline(_CHUNK_LINE)
         return bytes(found)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _serve  # noqa: N815 - the base class asks for them
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve  # noqa: N815
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """No line per request: the calls are counted instead."""
@@ -114,9 +148,9 @@ class _Server(ThreadingHTTPServer):
 class Endpoint:
     """A threaded server on one loopback address. Raises OSError when the port is taken."""
 
-    def __init__(self, host: str, port: int, front: Callable[[Request], Reply]) -> None:
+    def __init__(self, host: str, port: int, front: Callable[[Request], Reply], door: Door) -> None:
         # staticmethod: a plain function in a class would become a method
-        handler = type("Handler", (_Handler,), {"front": staticmethod(front)})
+        handler = type("Handler", (_Handler,), {"front": staticmethod(front), "door": door})
         self._server = _Server((host, port), handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="google-endpoint", daemon=True

@@ -4,17 +4,14 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import grpc
 from pulumi.runtime.proto import language_pb2_grpc
 
 from localcloud.language_host.children import Children
 from localcloud.language_host.servicer import LanguageHost
+from localcloud.plugin_server import make_server
 
-LARGEST_MESSAGE: Final = 400 * 1024 * 1024
-"""What Pulumi's own hosts allow."""
 PARENT_CHECK_S: Final = 0.5
 
 
@@ -26,12 +23,8 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: stop.set())
     children = Children()
-    server = grpc.server(
-        ThreadPoolExecutor(32),
-        options=[(f"grpc.max_{way}_message_length", LARGEST_MESSAGE) for way in ("receive", "send")],
-    )
+    server, port = make_server(32)
     language_pb2_grpc.add_LanguageRuntimeServicer_to_server(LanguageHost(engine, children), server)
-    port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     print(port, flush=True)
     try:

@@ -9,16 +9,15 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import grpc
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import analyzer_pb2 as analyzer
 
+from localcloud.plugin_server import OPTIONS, make_server
+
 SERVICE: Final = "/pulumirpc.Analyzer/"
-LARGEST_MESSAGE: Final = 400 * 1024 * 1024
-_OPTIONS: Final = [(f"grpc.max_{way}_message_length", LARGEST_MESSAGE) for way in ("receive", "send")]
 
 if TYPE_CHECKING:
     # bytes pass as they came; the classes are generic in the library's stubs alone
@@ -38,8 +37,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
         self._process: subprocess.Popen[bytes] | None = None
         self.settled = threading.Event()
         """Set when the pack was started, could not be, or will not be."""
-        self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self], options=_OPTIONS)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server, self.port = make_server(8, (self,))
         self._server.start()
 
     @property
@@ -92,7 +90,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
                     port = int(_first_line(self._process))
                 finally:
                     self.settled.set()
-                self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS)
+                self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
             return self._channel
 
 

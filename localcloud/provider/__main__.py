@@ -10,32 +10,23 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 from pulumi.runtime.proto import provider_pb2_grpc
 
+from localcloud.plugin_server import make_server
 from localcloud.provider.install import NAMES, load_package
 from localcloud.provider.schema import Schema, read_wheel
 from localcloud.provider.server import Package, Provider
 
 _WORKERS = 32
-_MESSAGE_LIMIT = 400 << 20
 _PARENT_CHECK_S = 1.0
 
 
 def serve(package: Package, schema: Schema, stop: threading.Event) -> None:
     """Serve `package` on a free loopback port until `stop` is set or the engine is gone."""
-    server = grpc.server(
-        ThreadPoolExecutor(max_workers=_WORKERS),
-        options=[
-            ("grpc.max_receive_message_length", _MESSAGE_LIMIT),
-            ("grpc.max_send_message_length", _MESSAGE_LIMIT),
-        ],
-    )
+    server, port = make_server(_WORKERS)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(Provider(package, schema), server)
-    port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()

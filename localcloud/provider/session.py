@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from localcloud.callers import VARIABLE
 from localcloud.provider.errors import CancelledError, NotReadyError
 
 _POLL_S = 0.3
@@ -42,18 +43,34 @@ def require_loopback(url: str, said_by: str) -> str:
     return url
 
 
+def token_of(environment: Mapping[str, str]) -> str:
+    """The token of the embedded cloud's start.
+
+    Raises:
+        NotLocalError: there is none.
+    """
+    if not (token := environment.get(VARIABLE)):
+        raise NotLocalError(
+            f"{VARIABLE} is not set: the embedded cloud answers no one without its token. "
+            "Run `gpufleet local up` and use the environment of `gpufleet local env`"
+        )
+    return token
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the program's provider resource (or the stack's configuration) says.
 
     Attributes:
         endpoint: where the embedded cloud answers.
+        token: what it asks for.
         project: Google's project; AWS has none.
         zone: where what is given no zone goes on Google Cloud.
         default_tags: tags (labels) that each resource gets.
     """
 
     endpoint: str
+    token: str = field(repr=False)
     region: str
     project: str = ""
     zone: str = ""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ class Files:
     channels: Channels
     contents: dict[str, bytes] = field(default_factory=dict[str, bytes])
     _promised: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    _tickets: dict[str, str] = field(default_factory=dict[str, str])
+    """The secret part of each upload's address, and its file."""
     _listed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
@@ -26,14 +29,17 @@ class Files:
         """An address for one file."""
         if not given.get("filename") or not str(given.get("length", "")).isdigit():
             raise SlackError("invalid_arguments")
+        ticket = secrets.token_urlsafe(16)
         with self._lock:
             name = f"F{next(self._numbers):08d}"
             self._promised[name] = (str(given["filename"]), int(given["length"]))
-        return {"upload_url": f"{self.base_url}/upload/{name}", "file_id": name}
+            self._tickets[ticket] = name
+        return {"upload_url": f"{self.base_url}/upload/{ticket}", "file_id": name}
 
-    def take(self, name: str, body: bytes) -> bool:
+    def take(self, ticket: str, body: bytes) -> bool:
         """The content. False: nobody asked for it, or it is not as long as was said."""
-        if name not in self._promised or self._promised[name][1] != len(body):
+        name = self._tickets.get(ticket)
+        if name is None or self._promised[name][1] != len(body):
             return False
         self.contents[name] = body
         return True

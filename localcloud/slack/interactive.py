@@ -33,7 +33,7 @@ class SocketMode:
 
     def ticket(self) -> str:
         """Opens one connection."""
-        made = secrets.token_hex(8)
+        made = secrets.token_urlsafe(16)
         self.tickets.add(made)
         return made
 

@@ -1,5 +1,11 @@
-"""The Slack sink's server: incoming webhooks, the Web API that we use, and a page for people."""
+"""The Slack sink's server: incoming webhooks, the Web API that we use, and a page for people.
 
+The token of the embedded cloud opens it: behind `xoxb-` or `xapp-` as a bot's or an app's token, as the last part of
+a webhook's address, and as the password that a browser asks for. Addresses of uploads and sockets hold their own.
+"""
+
+import base64
+import binascii
 import json
 import threading
 import time
@@ -9,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from gpufleet.domain.loopback import header_of
+from localcloud.callers import Callers, Door, RefusedError, Unknown, bearer_of, say_refused
 from localcloud.slack import interactive
 from localcloud.slack.faults import Fault, FaultPlan
 from localcloud.slack.files import Files
@@ -17,12 +25,14 @@ from localcloud.slack.websocket import WebSocket
 
 _KEPT: Final = ("text", "blocks", "attachments", "metadata", "thread_ts", "unfurl_links", "username")
 _WEBHOOK_CHANNEL: Final = "#webhook"
+_TICKETS: Final = ("/link", "/upload/")
+"""Pages whose address holds a secret that was given out for it alone."""
 
 
 class SlackSink:
     """A threaded server on one loopback address. Raises OSError when the port is taken."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, callers: Callers) -> None:
         self.channels = Channels()
         self.faults = FaultPlan()
         self.socket_mode = interactive.SocketMode()
@@ -45,10 +55,12 @@ class SlackSink:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                sink.get(self)
+                if sink.is_admitted(self):
+                    sink.get(self)
 
             def do_POST(self) -> None:
-                sink.post(self)
+                if sink.is_admitted(self):
+                    sink.post(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
                 """Nothing."""
@@ -56,6 +68,10 @@ class SlackSink:
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
         self.files = Files(self.url, self.channels)
+        own = self.url.removeprefix("http://")
+        self._door = Door(callers, {own})
+        # the client of slack_sdk leaves out the port when it opens a socket
+        self._socket_door = Door(callers, {own, host})
         self._thread = threading.Thread(target=self._server.serve_forever, name="slack", daemon=True)
 
     @property
@@ -78,6 +94,36 @@ class SlackSink:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)
+
+    def is_admitted(self, request: BaseHTTPRequestHandler) -> bool:
+        """Whether a request may be answered; one that may not is answered here."""
+        path = urlsplit(request.path).path
+        try:
+            door = self._socket_door if path == "/link" else self._door
+            door.check_site(lambda name: header_of(request.headers, name))
+            if path.startswith("/services/"):
+                self._door.check_owner(path.rpartition("/")[2])
+            elif not path.startswith(_TICKETS):
+                self._door.check_owner(_token(header_of(request.headers, "Authorization")))
+        except RefusedError as error:
+            self._refuse(request, path, error)
+            return False
+        return True
+
+    def _refuse(self, request: BaseHTTPRequestHandler, path: str, error: RefusedError) -> None:
+        # no more of the path: a webhook's holds a token
+        say_refused("Slack sink", request.command, f"/{path.split('/')[1]}", error.refusal)
+        request.close_connection = True
+        if path.startswith("/api/"):
+            code = "not_authed" if error.refusal is Unknown.NO_TOKEN else "invalid_auth"
+            text = json.dumps({"ok": False, "error": code, "detail": str(error)})
+            _answer(request, text, "application/json", HTTPStatus.FORBIDDEN)
+        elif path == "/" and isinstance(error.refusal, Unknown):
+            # a person's browser asks for the password and tries again
+            ask = {"WWW-Authenticate": 'Basic realm="Slack sink of gpu-fleet: any name, the token as password"'}
+            _answer(request, str(error), status=HTTPStatus.UNAUTHORIZED, headers=ask)
+        else:
+            _answer(request, str(error), status=HTTPStatus.FORBIDDEN)
 
     def get(self, request: BaseHTTPRequestHandler) -> None:
         """The page, the messages as JSON, and Web API methods that are read with GET."""
@@ -204,10 +250,9 @@ class SlackSink:
             _answer(request, "ok")
 
     def _call(self, request: BaseHTTPRequestHandler, method: str, given: Mapping[str, Any]) -> None:
-        authorization = request.headers.get("Authorization", "")
-        if not authorization.startswith("Bearer ") and not given.get("token"):
-            _answer_json(request, {"ok": False, "error": "not_authed"})
-        elif method == "apps.connections.open" and not authorization.startswith("Bearer xapp-"):
+        if method == "apps.connections.open" and not request.headers.get("Authorization", "").startswith(
+            "Bearer xapp-"
+        ):
             _answer_json(request, {"ok": False, "error": "not_allowed_token_type"})
         elif method not in self._methods:
             _answer_json(request, {"ok": False, "error": "unknown_method"})
@@ -245,6 +290,18 @@ class SlackSink:
             for message in shown:
                 message.pop("metadata", None)
         return {"messages": shown, "has_more": len(found) > limit}
+
+
+def _token(authorization: str | None) -> str | None:
+    """What a caller shows: a bot's or an app's token without its prefix, or the password of a browser."""
+    scheme, _, encoded = (authorization or "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    token = bearer_of(authorization)
+    return None if token is None else token.removeprefix("xoxb-").removeprefix("xapp-")
 
 
 def _read(request: BaseHTTPRequestHandler, body: bytes) -> Mapping[str, Any]:

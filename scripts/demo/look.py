@@ -1,6 +1,7 @@
 """What the demo looks at between the commands: the embedded cloud's state, the router's, Prometheus', Slack's."""
 
 import json
+import os
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from localcloud.control import cloud_client
+from localcloud.control.environment import token_of
+from localcloud.control.folders import find_folders
 from localcloud.control.parts import CLOUD, PROMETHEUS_URL
 from localcloud.control.waiting import request_json
 from scripts.demo.stage import Stage, StoryError
@@ -78,10 +81,10 @@ def _seconds(step: dict[str, Any]) -> str:
     return f"{took.total_seconds():.1f} s"
 
 
-def get_json(url: str) -> Any:
+def get_json(url: str, token: str | None = None) -> Any:
     """The JSON at a URL; None when nobody answers with it."""
     try:
-        status, body = request_json(url, None, "GET", 3)
+        status, body = request_json(url, None, "GET", 3, token=token)
         return json.loads(body) if status == 200 else None
     except (OSError, ValueError):
         return None
@@ -97,7 +100,7 @@ def query(expression: str) -> list[dict[str, Any]]:
 
 def slack_messages() -> list[dict[str, Any]]:
     """What arrived in Slack."""
-    return get_json(f"{CLOUD.slack_url}/messages") or []
+    return get_json(f"{CLOUD.slack_url}/messages", token_of(find_folders(os.environ))) or []
 
 
 def slack_messages_about(words: str) -> list[dict[str, Any]]:

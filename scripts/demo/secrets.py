@@ -9,6 +9,7 @@ from clouds.gcp.signed import secret
 from gpufleet.domain.model import Cloud
 from localcloud.control import seed, seed_google
 from localcloud.control.choice import chosen
+from localcloud.control.environment import token_of
 from localcloud.control.folders import Folders, find_folders
 from localcloud.gcp.places import PROJECT
 from scripts.demo import look
@@ -18,9 +19,10 @@ LARGEST: Final = 64 * 1024 * 1024
 
 def agents_token() -> str:
     """The token that lets watchdogs drain: the one secret here that is worth the name."""
-    if chosen(find_folders(os.environ)) is Cloud.GCP:
-        return secret(f"projects/{PROJECT}/secrets/{seed_google.TOKEN_SECRET}", "local")
-    answer = seed.client("ssm").get_parameter(Name=seed.TOKEN_PARAMETER, WithDecryption=True)
+    folders = find_folders(os.environ)
+    if chosen(folders) is Cloud.GCP:
+        return secret(f"projects/{PROJECT}/secrets/{seed_google.TOKEN_SECRET}", token_of(folders))
+    answer = seed.client("ssm", token_of(folders)).get_parameter(Name=seed.TOKEN_PARAMETER, WithDecryption=True)
     return str(answer["Parameter"]["Value"])
 
 

@@ -1,6 +1,7 @@
 """The steps, in the product's own commands, the same on both clouds. Windows are seconds here, from the settings
 of `aws-local` and `gcp-local`."""
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -9,6 +10,7 @@ from console.exporter import LEAST_COVERED
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.model import Cloud
 from localcloud.control.choice import stack_of
+from localcloud.control.environment import credentials_of
 from localcloud.control.folders import find_folders
 from localcloud.control.parts import CONTROL_HOST
 from scripts.demo import control_host, look, secrets
@@ -50,6 +52,10 @@ def _bring_up(stage: Stage) -> None:
     )
     chosen = () if stage.cloud is Cloud.AWS else ("--cloud", stage.cloud.value)
     stage.run("gpufleet", "local", "up", *chosen)
+    # each start of the cloud has a token of its own
+    credentials = credentials_of(find_folders(stage.environment, stage.root))
+    stage.environment = {**stage.environment, **credentials}
+    os.environ.update(credentials)
     stage.run("gpufleet", "local", "status")
 
 

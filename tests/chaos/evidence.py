@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from tests.local_token import BEARER
+
 REGION: Final = "us-east-1"
 TAKEN_BY_CLOUD: Final = "Server.SpotInstanceTermination"
 ENDED_BY_US: Final = "Client.UserInitiatedShutdown"
@@ -70,7 +72,8 @@ class Played:
 
 def read(url: str) -> Any:
     """JSON of a URL."""
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    wish = urllib.request.Request(url, headers=BEARER)
+    with urllib.request.urlopen(wish, timeout=30) as answer:
         return json.loads(answer.read())
 
 

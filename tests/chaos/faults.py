@@ -11,6 +11,7 @@ from tests.chaos.fault import Fault, Memory, down, each, nothing, still
 from tests.chaos.ground import write_settings
 from tests.chaos.stage import STACK, Stage
 from tests.e2e.embedded_cloud import wait_for
+from tests.local_token import BEARER
 
 BLIND_LIMIT_S: Final = 180.0
 """A call that was throttled is tried again for up to a minute."""
@@ -255,4 +256,4 @@ def silence_slack(stage: Stage, seed: int) -> None:
     """Slack is down all along: refuses, drops and hangs up, sometimes after it took the message."""
     kinds = ["500", "drop", "429", "500-after", "drop-after"]
     body = {"kinds": kinds, "share": 1.0, "seed": seed}
-    httpx.post(f"{stage.slack_url}/faults", json=body).raise_for_status()
+    httpx.post(f"{stage.slack_url}/faults", json=body, headers=BEARER).raise_for_status()

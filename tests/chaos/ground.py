@@ -15,7 +15,7 @@ from monitoring.prometheus import Discovery, PrometheusSettings, render
 from monitoring.rules import RuleSettings
 from tests.chaos.clients import PATIENCE_S, PatientTraffic
 from tests.chaos.clock import make_clock
-from tests.chaos.names import make_names, url
+from tests.chaos.names import make_names, name_of, url
 from tests.chaos.stage import (
     AGENTS_TOKEN,
     CONSOLE_TOKEN,
@@ -37,7 +37,7 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
     (folder / "pulumi").mkdir()
     (folder / "ledger").mkdir()
     try:
-        with started(folder, network) as cloud:
+        with started(folder, network, "--name", name_of("cloud", f"{network}.0.2")) as cloud:
             cloud.client("ssm").put_parameter(Name=AGENTS_TOKEN, Value="of a test", Type="SecureString")
             cloud.publish_model("chat", tiny_model.Shape())
             engine = make_engine(folder / "pulumi", network, ("aws",))

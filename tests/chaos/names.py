@@ -38,7 +38,12 @@ def make_names(folder: Path) -> Preload:
     return Preload(folder, "names", SOURCE)
 
 
+def name_of(word: str, host: str) -> str:
+    """The name of an address."""
+    return f"{word}.{host.replace('.', '-')}{SUFFIX}"
+
+
 def url(names: Preload, word: str, host: str, port: int) -> str:
     """An address by a name; as it is where there was no compiler."""
-    known = f"{word}.{host.replace('.', '-')}{SUFFIX}" if names.is_there else host
+    known = name_of(word, host) if names.is_there else host
     return f"http://{known}:{port}"

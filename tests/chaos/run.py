@@ -18,6 +18,7 @@ from tests.chaos.faults import FAULTS, silence_slack
 from tests.chaos.ground import set_up
 from tests.chaos.stage import GROUP_INTERVAL, STACK, Stage
 from tests.e2e.embedded_cloud import wait_for
+from tests.local_token import BEARER
 
 SETTLE_S: Final = 600.0
 """Generous, since a loaded machine needs minutes for what an idle one does in seconds."""
@@ -75,7 +76,7 @@ def _counted(counted: Counted) -> str:
 
 def _judge(stage: Stage) -> list[Verdict]:
     stage.say("every fault is mended: settling")
-    httpx.post(f"{stage.slack_url}/faults", json={"share": 0.0}).raise_for_status()
+    httpx.post(f"{stage.slack_url}/faults", json={"share": 0.0}, headers=BEARER).raise_for_status()
     wait_for("chat whole, batch at its floor", lambda: stage.is_whole() and not stage.instances("batch"), SETTLE_S)
     quiet = _Quiet(stage)
     if not _within(quiet.long_enough, SETTLE_S):

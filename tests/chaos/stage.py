@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 import httpx
 
 from gpufleet.settings.document import PATH_IN_BUCKET
+from tests import local_token
 from tests.chaos.clients import PatientTraffic
 from tests.chaos.evidence import BrokenGpu, Span
 from tests.chaos.names import url
@@ -122,7 +123,7 @@ class Stage:
                 **{f"AWS_ENDPOINT_URL_{service}": cloud for service in ("EC2", "AUTO_SCALING", "SERVICE_QUOTAS")},
                 "GPUFLEET_FLEET": FLEET,
                 "GPUFLEET_SLACK_API_URL": f"{self.slack_url}/api/",  # by its address: in clear to loopback alone
-                "GPUFLEET_SLACK_TOKEN": "xoxb-local",
+                "GPUFLEET_SLACK_TOKEN": local_token.BOT,
             }
         )
 
@@ -291,7 +292,9 @@ class Stage:
 
     def delete(self, path: str) -> None:
         """DELETE of the control API."""
-        httpx.request("DELETE", f"{self.cloud.url}/_localcloud/{path}", json={}).raise_for_status()
+        httpx.request(
+            "DELETE", f"{self.cloud.url}/_localcloud/{path}", json={}, headers=local_token.BEARER
+        ).raise_for_status()
 
 
 def _copy(pipe: IO[bytes], log: Path) -> None:

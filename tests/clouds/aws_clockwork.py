@@ -35,8 +35,9 @@ from localcloud.aws.server import Endpoint, Front
 from localcloud.aws.world import World
 from localcloud.control_api import Control
 from localcloud.faults import Faults
-from localcloud.places import ACCESS_KEY, ACCOUNT, REGION, SECRET_KEY, Places
+from localcloud.places import ACCESS_KEY, ACCOUNT, REGION, Places
 from localcloud.time_scale import TimeScale
+from tests.local_token import BEARER, TOKEN, door
 from tests.networks import free_port
 
 NOON = datetime(2026, 11, 24, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -88,7 +89,7 @@ class Clockwork:
     def client(self, service: str) -> Any:
         """A real client, without retries."""
         if service not in self._clients:
-            session: Any = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
+            session: Any = boto3.Session(ACCESS_KEY, TOKEN, region_name=REGION)
             settings = Config(retries={"total_max_attempts": 1})
             self._clients[service] = session.client(service, endpoint_url=self.url, config=settings)
         return self._clients[service]
@@ -107,7 +108,7 @@ class Clockwork:
 
     def ask(self, path: str, **body: Any) -> Any:
         """A call of the control API."""
-        return httpx.post(f"{self.url}/_localcloud/{path}", json=body).raise_for_status().json()
+        return httpx.post(f"{self.url}/_localcloud/{path}", json=body, headers=BEARER).raise_for_status().json()
 
     def clear(self) -> None:
         """End what a test left, and give all capacity back."""
@@ -200,7 +201,7 @@ def _served(folder: Path, factor: float) -> Iterator[Clockwork]:
     faults = Faults(folder)
     control = Control(world=world, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults)
     port = free_port()
-    endpoint = Endpoint("127.0.0.1", port, Front(world, calls, api_faults, control))
+    endpoint = Endpoint("127.0.0.1", port, Front(world, calls, api_faults, control, door({f"127.0.0.1:{port}"})))
     endpoint.start()
     try:
         made = Clockwork(

@@ -17,8 +17,10 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from localcloud.places import ACCESS_KEY, REGION, SECRET_KEY, Places
+from localcloud import callers
+from localcloud.places import ACCESS_KEY, REGION, Places
 from localcloud.time_scale import FAST, VARIABLE
+from tests.local_token import BEARER, TOKEN, options
 from tests.networks import end_process, free_network
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -49,7 +51,7 @@ class RunningCloud:
     def client(self, service: str) -> Any:
         """A real client, without retries: an error is an error."""
         if service not in self._clients:
-            session: Any = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
+            session: Any = boto3.Session(ACCESS_KEY, TOKEN, region_name=REGION)
             settings = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"})
             self._clients[service] = session.client(service, endpoint_url=self.places.api_url, config=settings)
         return self._clients[service]
@@ -57,7 +59,8 @@ class RunningCloud:
     def control(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         """A call of the control API: status and answer."""
         payload = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.places.api_url}/_localcloud/{path}", method=method, data=payload)
+        url = f"{self.places.api_url}/_localcloud/{path}"
+        request = urllib.request.Request(url, method=method, data=payload, headers=BEARER)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, json.load(answer)
@@ -115,7 +118,8 @@ def start_cloud(
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "localcloud.cloud", "--state", str(folder / "state")),
-                *("--machines", str(folder / "machines"), "--network", places.network, *more),
+                *("--machines", str(folder / "machines"), "--network", places.network),
+                *(*options(folder), *more),
             ],
             cwd=REPOSITORY,
             stdout=log,
@@ -140,6 +144,11 @@ def start_cloud(
 def stop_cloud(cloud: RunningCloud) -> None:
     """End it in order; a cloud that does not end is killed and fails the test."""
     end_process(cloud.process)
+
+
+@pytest.fixture(autouse=True)
+def _google_clients_have_the_token(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.setenv(callers.VARIABLE, TOKEN)
 
 
 @pytest.fixture(scope="session", autouse=True)

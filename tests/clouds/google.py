@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.api_core.client_options import ClientOptions
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
 from tests.clouds.conftest import RunningCloud
+from tests.local_token import BEARER, google
 
 PROJECT = "gpu-fleet-local"
 REGION = "us-central1"
@@ -26,13 +26,13 @@ class Google:
 
     def client(self, kind: Any) -> Any:
         options = ClientOptions(api_endpoint=self.cloud.places.google_url)
-        return kind(client_options=options, credentials=AnonymousCredentials())
+        return kind(client_options=options, credentials=google())
 
     def control(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """A call of the control API: status and answer."""
         payload = None if body is None else json.dumps(body).encode()
         url = f"{self.cloud.places.google_url}/_localcloud/{path}"
-        request = urllib.request.Request(url, method=method, data=payload)
+        request = urllib.request.Request(url, method=method, data=payload, headers=BEARER)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, json.load(answer)

@@ -11,9 +11,9 @@ from urllib.request import urlopen
 import pytest
 
 from gpufleet.domain.model import Cloud
-from localcloud.places import ACCESS_KEY, SECRET_KEY
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
+from tests.local_token import KEYS
 from tests.prometheus import running
 
 pytestmark = [
@@ -45,7 +45,7 @@ def prometheus(cloud: RunningCloud, tmp_path: Path) -> Iterator[str]:
     )
     text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1)))
     (tmp_path / "prometheus.yml").write_text(text, "utf-8")
-    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "PATH": "/usr/bin:/bin"}
+    keys = {**KEYS, "PATH": "/usr/bin:/bin"}
     with running(tmp_path, f"{cloud.places.network}.0.10:9090", environment=keys) as url:
         yield url
 

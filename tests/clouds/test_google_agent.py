@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from gpufleet.domain.model import CapacityType, Cloud
@@ -19,6 +18,7 @@ from serving import agent_archive, engine, user_data
 from serving.cache import manifest, publish
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
+from tests import local_token
 from tests.clouds.conftest import REPOSITORY, start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, REGION, Google
 
@@ -34,7 +34,7 @@ class Bucket:
 
     def __init__(self, google: Google) -> None:
         options = {"api_endpoint": google.cloud.places.google_url}
-        client = storage.Client(project=PROJECT, credentials=AnonymousCredentials(), client_options=options)
+        client = storage.Client(project=PROJECT, credentials=local_token.google(), client_options=options)
         self._bucket: Any = client.create_bucket(BUCKET)
 
     def exists(self, key: str) -> bool:
@@ -64,7 +64,8 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
 
 def _post(google: Google, path: str, body: Any) -> None:
     url = f"{google.cloud.places.google_url}{path}"
-    with urllib.request.urlopen(urllib.request.Request(url, data=json.dumps(body).encode()), timeout=5) as answer:
+    wish = urllib.request.Request(url, data=json.dumps(body).encode(), headers=local_token.BEARER)
+    with urllib.request.urlopen(wish, timeout=5) as answer:
         assert answer.status == 200
 
 

@@ -14,6 +14,7 @@ from clouds.gcp.bootstrap import Foundation, Rest, steps
 from clouds.gcp.calls import ENDPOINT
 from gpufleet.domain.activity import CloudError
 from tests.clouds.conftest import RunningCloud
+from tests.local_token import BEARER
 from tests.networks import served
 
 PROJECT, REGION = "gpu-fleet-local", "us-central1"
@@ -28,7 +29,7 @@ def said(cloud: RunningCloud, environment: str, *more: str) -> tuple[int, Any]:
 
 
 def held(cloud: RunningCloud, path: str) -> Mapping[str, Any]:
-    return httpx.get(f"{cloud.places.google_url}{path}", trust_env=False).raise_for_status().json()
+    return httpx.get(f"{cloud.places.google_url}{path}", headers=BEARER, trust_env=False).raise_for_status().json()
 
 
 def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:

@@ -13,6 +13,7 @@ from google.cloud import compute_v1
 from localcloud.places import Places
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, REGION, ZONE, Google
+from tests.local_token import BEARER
 
 pytestmark = pytest.mark.slow
 
@@ -287,9 +288,8 @@ def test_what_google_would_refuse_is_refused(google: Google, change: dict[str, A
 
 
 def _post(places: Places, path: str, body: Any) -> tuple[int, Any]:
-    wish = urllib.request.Request(
-        f"{places.google_url}/compute/v1/{path}", data=json.dumps(body).encode(), method="POST"
-    )
+    url = f"{places.google_url}/compute/v1/{path}"
+    wish = urllib.request.Request(url, data=json.dumps(body).encode(), headers=BEARER)
     try:
         with urllib.request.urlopen(wish, timeout=10) as answer:
             return answer.status, json.load(answer)

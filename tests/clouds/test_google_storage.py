@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from clouds.gcp.signed import GcsStore
 from clouds.gcp.signed import secret as read_secret
 from tests.clouds.conftest import RunningCloud, start_cloud, stop_cloud
+from tests.local_token import BEARER, TOKEN, google
 
 pytestmark = pytest.mark.slow
 PROJECT = "gpu-fleet-local"
@@ -33,7 +33,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCloud]:
 @pytest.fixture
 def client(cloud: RunningCloud) -> Any:
     options = {"api_endpoint": cloud.places.google_url}
-    return storage.Client(project=PROJECT, credentials=AnonymousCredentials(), client_options=options)
+    return storage.Client(project=PROJECT, credentials=google(), client_options=options)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_node_agents_reader_takes_ranges_of_one_generation(
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", cloud.places.google_url)
     bucket.blob("models/chat/a b").upload_from_string(b"0123456789")
-    reader = GcsStore(bucket.name, None).connect()
+    reader = GcsStore(bucket.name, lambda: TOKEN).connect()
     size, version = reader.size_and_version("models/chat/a b")
     assert size == 10
     taken = bytearray()
@@ -107,7 +107,7 @@ def test_a_bucket_that_holds_something_is_not_deleted(bucket: Any) -> None:
 
 def _call(cloud: RunningCloud, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     data = None if body is None else json.dumps(body).encode()
-    wish = urllib.request.Request(f"{cloud.places.google_url}{path}", data=data, method=method)
+    wish = urllib.request.Request(f"{cloud.places.google_url}{path}", data=data, method=method, headers=BEARER)
     try:
         with urllib.request.urlopen(wish, timeout=5) as answer:
             return answer.status, json.loads(answer.read() or b"{}")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from localcloud import tiny_model
+from tests import local_token
 from tests.clouds.conftest import RunningCloud
 
 pytestmark = pytest.mark.slow
@@ -36,12 +36,12 @@ def test_a_model_goes_from_bucket_to_bucket_and_is_served_when_approved(
 ) -> None:
     source, target = f"source-{scheme}-models", f"target-{scheme}-models"
     environment = {"STORAGE_EMULATOR_HOST": cloud.places.google_url, "AWS_ENDPOINT_URL": cloud.places.api_url}
-    environment |= {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
+    environment |= {**local_token.KEYS, "AWS_DEFAULT_REGION": "us-east-1"}
     tiny_model.make(tmp_path / "model", SMALL)
     (tmp_path / "model/logo.png").write_bytes(b"left behind")
     s3: Any = cloud.client("s3")
     options = {"api_endpoint": cloud.places.google_url}
-    gcs: Any = storage.Client(project="gpu-fleet-local", credentials=AnonymousCredentials(), client_options=options)
+    gcs: Any = storage.Client(project="gpu-fleet-local", credentials=local_token.google(), client_options=options)
     for name in (source, target):
         s3.create_bucket(Bucket=name) if scheme == "s3" else gcs.create_bucket(name, location="us-central1")
 

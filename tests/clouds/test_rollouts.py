@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.clouds.conftest import REPOSITORY, RunningCloud, make_group, make_template, wait_for
+from tests.local_token import KEYS
 
 
 def _document(folder: Path, group: str) -> Path:
@@ -36,8 +37,7 @@ def _run(cloud: RunningCloud, document: Path, *arguments: str) -> subprocess.Com
         env=os.environ
         | {
             "AWS_ENDPOINT_URL": cloud.places.api_url,
-            "AWS_ACCESS_KEY_ID": "local",
-            "AWS_SECRET_ACCESS_KEY": "local",
+            **KEYS,
             "AWS_EC2_METADATA_DISABLED": "true",
         },
         capture_output=True,

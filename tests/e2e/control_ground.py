@@ -25,6 +25,7 @@ from gpufleet.settings.document import FleetDocument
 from localcloud.gcp.places import PROJECT
 from localcloud.machines.spec import MachineSpec
 from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, fleet_document, pool_entry, wait_for
+from tests.local_token import BEARER
 
 ZONE = "us-central1-a"
 SLACK = "/gpu-fleet/test/slack-token"
@@ -180,12 +181,12 @@ class OnGoogle:
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """One call, and the end of its operation."""
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        answer = httpx.request(method, f"{self.url}{path}", timeout=60, content=content)
+        answer = httpx.request(method, f"{self.url}{path}", timeout=60, content=content, headers=BEARER)
         assert answer.is_success, f"{method} {path}: {answer.text}"
         found = answer.json() if answer.content else {}
         while found.get("kind") == "compute#operation" and found["status"] != "DONE":
             place = found["selfLink"].partition("/compute/v1/")[2]
-            found = httpx.post(f"{self.url}/compute/v1/{place}/wait", timeout=60).json()
+            found = httpx.post(f"{self.url}/compute/v1/{place}/wait", timeout=60, headers=BEARER).json()
         assert not found.get("error"), found
         return found
 

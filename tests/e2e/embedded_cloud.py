@@ -21,12 +21,14 @@ from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import PATH_IN_BUCKET
 from localcloud import tiny_model
+from localcloud.places import ACCESS_KEY
 from localcloud.time_scale import FAST
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
+from tests import local_token
 from tests.networks import end_process
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -65,12 +67,12 @@ class EmbeddedCloud:
         return f"http://{self.network}.0.2:4566"
 
     def client(self, service: str) -> Any:
-        session = boto3.Session("local", "local", region_name="us-east-1")
+        session = boto3.Session(ACCESS_KEY, local_token.TOKEN, region_name="us-east-1")
         return session.client(service, endpoint_url=self.url)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
     def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
         address = f"{self.url}/_localcloud/{path}"
-        answer = httpx.get(address) if body is None else httpx.post(address, json=body)
+        answer = httpx.request("GET" if body is None else "POST", address, json=body, headers=local_token.BEARER)
         assert answer.is_success, answer.text
         return answer.json()
 
@@ -178,7 +180,7 @@ class EmbeddedCloud:
         return {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": CONTROL,
-            "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_SECRET_ACCESS_KEY": local_token.TOKEN,
             "AWS_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
             "GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}",
@@ -271,11 +273,14 @@ def wait_until(address: str, field: str, limit_s: float = 60) -> dict[str, Any]:
 
 
 @contextmanager
-def started(folder: Path, network: str) -> Iterator[EmbeddedCloud]:
-    """A cloud, and nothing of it afterwards."""
+def started(folder: Path, network: str, *more: str) -> Iterator[EmbeddedCloud]:
+    """A cloud with these options more, and nothing of it afterwards."""
     log = (folder / "cloud.log").open("wb")
     process = subprocess.Popen(
-        [sys.executable, "-m", "localcloud.cloud", "--state", str(folder / "cloud"), "--network", network],
+        [
+            *(sys.executable, "-m", "localcloud.cloud", "--state", str(folder / "cloud"), "--network", network),
+            *(*local_token.options(folder), *more),
+        ],
         cwd=CLONE,
         env={**os.environ, **FAST},
         stdout=log,

@@ -14,6 +14,7 @@ from tests.chaos.clock import make_clock
 from tests.chaos.preload import environment
 from tests.e2e.embedded_cloud import status, wait_for
 from tests.e2e.watched import Fleet, watched
+from tests.local_token import BEARER
 from tests.networks import free_network
 
 pytestmark = [
@@ -99,7 +100,7 @@ def _a_throttled_cloud_ends_nothing(fleet: Fleet) -> None:
 
 def mend(fleet: Fleet) -> None:
     """No call fails any more."""
-    httpx.request("DELETE", f"{fleet.cloud.url}/_localcloud/api-fault", json={}).raise_for_status()
+    httpx.request("DELETE", f"{fleet.cloud.url}/_localcloud/api-fault", json={}, headers=BEARER).raise_for_status()
 
 
 def _kept_between_the_last_look_and_the_end(fleet: Fleet) -> None:

@@ -25,6 +25,7 @@ from gpufleet.domain import tags
 from tests.e2e.embedded_cloud import BUCKET, CLONE, SECRET, EmbeddedCloud, started, status, wait_for
 from tests.e2e.test_instance_life import SETTINGS
 from tests.e2e.watched import prometheus
+from tests.local_token import KEYS
 from tests.networks import free_network
 
 pytestmark = [
@@ -49,8 +50,7 @@ class Live:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))}
         return clean | {
             "AWS_ENDPOINT_URL": self.cloud.url,
-            "AWS_ACCESS_KEY_ID": "local",
-            "AWS_SECRET_ACCESS_KEY": "local",
+            **KEYS,
             "AWS_EC2_METADATA_DISABLED": "true",
             "GPUFLEET_AGENT_TOKEN": SECRET,
             "GPUFLEET_FLEET": " ".join(map(str, self.documents)),

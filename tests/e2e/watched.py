@@ -25,6 +25,7 @@ from tests.e2e.embedded_cloud import (
     status,
     wait_for,
 )
+from tests.local_token import KEYS
 from tests.prometheus import running as running_prometheus
 
 GROUPS = (
@@ -99,7 +100,7 @@ def prometheus(folder: Path, cloud: EmbeddedCloud) -> Iterator[str]:
     )
     text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1)))
     (folder / "prometheus.yml").write_text(text, "utf-8")
-    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+    environment = {**os.environ, **KEYS}
     with running_prometheus(folder, environment=environment) as url:
         yield url
 

@@ -38,7 +38,7 @@ def test_a_request_is_held_no_longer_than_its_server_lives() -> None:
 
 
 def _amazon(address: str, switch: Switch) -> Callable[[], None]:
-    return amazon.MetadataServer(address, lambda: None, lambda key, principal: None, switch).close
+    return amazon.MetadataServer(address, lambda: None, lambda key, secret, principal: None, switch).close
 
 
 def _google(address: str, switch: Switch) -> Callable[[], None]:

@@ -30,6 +30,7 @@ from monitoring.prometheus import render as render_prometheus
 from monitoring.rules import RuleSettings
 from notify.deliver import deliver
 from notify.slack import SlackBot
+from tests import local_token
 from tests.console.fleet import document
 from tests.networks import free_network
 
@@ -93,7 +94,7 @@ def test_the_command_writes_what_the_programs_accept(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_five_hundred_failing_instances_are_one_message_and_their_end_another(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        sink = SlackSink("127.0.0.1", 0)
+        sink = SlackSink("127.0.0.1", 0, local_token.callers())
         sink.start()
         stack.callback(sink.stop)
         gpus = stack.enter_context(_gpus())
@@ -101,11 +102,11 @@ def test_five_hundred_failing_instances_are_one_message_and_their_end_another(tm
         stack.enter_context(_console(tmp_path, ledger))
         stack.enter_context(_alertmanager(tmp_path))
         stack.enter_context(_prometheus(tmp_path))
-        slack = SlackBot("xoxb-test", f"{sink.url}/api/")
+        slack = SlackBot(local_token.BOT, f"{sink.url}/api/")
 
         def texts() -> list[str]:
             deliver(open_ledger(ledger), slack, lambda: datetime.now(UTC))
-            return [one["text"] for one in httpx.get(f"{sink.url}/messages").json()]
+            return [one["text"] for one in httpx.get(f"{sink.url}/messages", headers=local_token.BEARER).json()]
 
         gpus.xid = 79
         _until(lambda: len(texts()) >= 1, "the storm is told")

@@ -28,6 +28,7 @@ from notify.deliver import deliver
 from notify.doors import HttpDoor, SocketDoor, is_signed
 from notify.presses import Desk, Presses
 from notify.slack import SlackBot
+from tests import local_token
 from tests.unit.small_fleet import FLEET, document
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
@@ -72,7 +73,9 @@ class World:
         """Press the mark's button. The answers."""
         wanted = {"ts": self.sink.channels.messages[0].ts, "action_id": "gpufleet_keep_4h", **more}
         request = urllib.request.Request(
-            f"{self.sink.url}/press", data=json.dumps(wanted).encode(), headers={"Content-Type": "application/json"}
+            f"{self.sink.url}/press",
+            data=json.dumps(wanted).encode(),
+            headers={"Content-Type": "application/json", **local_token.BEARER},
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
             said = json.load(answer)
@@ -94,10 +97,10 @@ def until(done: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    sink = SlackSink("127.0.0.1", 0)
+    sink = SlackSink("127.0.0.1", 0, local_token.callers())
     sink.start()
     ledger, machines = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), Machines()
-    bot = SlackBot("xoxb-test", f"{sink.url}/api/")
+    bot = SlackBot(local_token.BOT, f"{sink.url}/api/")
 
     def send(desk: Desk) -> None:
         deliver(desk.engine, bot, lambda: datetime.now(UTC))
@@ -119,7 +122,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def socket(world: World) -> Iterator[SocketDoor]:
-    door = SocketDoor("xapp-1-test", world.presses, f"{world.sink.url}/api/")
+    door = SocketDoor(local_token.APP, world.presses, f"{world.sink.url}/api/")
     door.open()
     until(lambda: world.sink.socket_mode.connections == 1)
     yield door
@@ -245,14 +248,15 @@ def test_socket_mode_comes_back_after_a_hang_up(world: World, socket: SocketDoor
 
 
 def test_a_wrong_app_token_is_said(world: World) -> None:
-    door = SocketDoor("xoxb-1", world.presses, f"{world.sink.url}/api/")
+    door = SocketDoor(local_token.BOT, world.presses, f"{world.sink.url}/api/")
     with pytest.raises(OSError, match="not_allowed_token_type"):
         door.open()
     door.close()
 
 
 def test_the_sink_shows_real_buttons(world: World) -> None:
-    with urllib.request.urlopen(f"{world.sink.url}/", timeout=5) as answer:
+    page = urllib.request.Request(f"{world.sink.url}/", headers=local_token.BEARER)
+    with urllib.request.urlopen(page, timeout=5) as answer:
         shown = answer.read().decode()
     assert "gpufleet_keep_4h" in shown
     assert "Keep 24 h</button>" in shown

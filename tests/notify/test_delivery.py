@@ -38,6 +38,7 @@ from notify.slack import (
     from_environment,
     masked,
 )
+from tests import local_token
 from tests.unit.test_document import a_document
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -60,7 +61,7 @@ def ledger(tmp_path: Path) -> Engine:
 
 @pytest.fixture
 def sink() -> Iterator[SlackSink]:
-    server = SlackSink("127.0.0.1", 0)
+    server = SlackSink("127.0.0.1", 0, local_token.callers())
     server.start()
     server.faults.hang_s = 0.4
     server.faults.retry_after = 0.5
@@ -69,7 +70,7 @@ def sink() -> Iterator[SlackSink]:
 
 
 def bot(sink: SlackSink) -> SlackBot:
-    return SlackBot("xoxb-test", f"{sink.url}/api/", timeout_s=0.2)
+    return SlackBot(local_token.BOT, f"{sink.url}/api/", timeout_s=0.2)
 
 
 def put(ledger: Engine, keys: Sequence[str], channel: str = "#gpu-cost") -> None:
@@ -134,7 +135,7 @@ def test_a_poster_that_died_after_the_post_is_followed_by_a_look(ledger: Engine,
 
     clock = Clock()
     with pytest.raises(KeyboardInterrupt):
-        run(ledger, Dies("xoxb-test", f"{sink.url}/api/"), clock)
+        run(ledger, Dies(local_token.BOT, f"{sink.url}/api/"), clock)
     assert run(ledger, bot(sink), clock).sent == 0  # it may still be at work
     clock.time += timedelta(minutes=2)
     assert run(ledger, bot(sink), clock).found == 1
@@ -144,7 +145,7 @@ def test_a_poster_that_died_after_the_post_is_followed_by_a_look(ledger: Engine,
 def test_a_webhook_says_that_it_may_repeat(ledger: Engine, sink: SlackSink) -> None:
     sink.faults.queue = [Fault.ERROR_AFTER]
     put(ledger, ["a"])
-    hook, clock = SlackWebhook(f"{sink.url}/services/T/B/secret"), Clock()
+    hook, clock = SlackWebhook(f"{sink.url}{local_token.WEBHOOK}"), Clock()
     run(ledger, hook, clock)
     assert run(ledger, hook, clock).possible_repeats == 1
     assert [m.content["text"] for m in sink.channels.messages] == ["text of a", "(possible repeat) text of a"]
@@ -259,7 +260,7 @@ def test_files_arrive_once_in_the_thread_of_their_message(ledger: Engine, sink: 
 
     clock = Clock()
     with pytest.raises(KeyboardInterrupt):
-        run(ledger, Dies("xoxb-test", f"{sink.url}/api/"), clock)
+        run(ledger, Dies(local_token.BOT, f"{sink.url}/api/"), clock)
     clock.time += timedelta(minutes=2)
     assert run(ledger, bot(sink), clock).found == 1
     parent, child = sink.channels.messages
@@ -289,7 +290,7 @@ from datetime import UTC, datetime, timedelta
 from ledger.schema import open_ledger
 from notify.deliver import Clock, Delivery
 from notify.slack import SlackBot
-bot = SlackBot("xoxb-test", sys.argv[2], timeout_s=0.2)
+bot = SlackBot(local_token.BOT, sys.argv[2], timeout_s=0.2)
 delivery = Delivery(engine=open_ledger(sys.argv[1]), receiver=bot, now=Clock().now,
                     patience=timedelta(seconds=0.3), settle=timedelta(seconds=0.05))
 while delivery.run(most=50).later is not None:
@@ -351,7 +352,7 @@ def test_a_message_that_fails_for_hours_holds_up_nobody(ledger: Engine, sink: Sl
 
     put(ledger, ["a", "b", "c"])
     clock = Clock()
-    run(ledger, Picky("xoxb-test", f"{sink.url}/api/"), clock, rounds=200)
+    run(ledger, Picky(local_token.BOT, f"{sink.url}/api/"), clock, rounds=200)
     assert arrived(sink) == ["b", "c"]
     assert counts(ledger)[MessageState.WAITING] == 1
     clock.time += timedelta(minutes=5)

@@ -18,8 +18,10 @@ import yaml
 
 from localcloud.control.folders import find_folders
 from localcloud.control.pulumi_cli import find_pulumi
+from localcloud.places import ACCESS_KEY
 from localcloud.provider.install import NAMES, plugin_dir, plugin_version
 from localcloud.time_scale import FAST
+from tests import local_token
 from tests.networks import end_process
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +75,8 @@ class Engine:
             service,
             region_name="us-east-1",
             endpoint_url=self.environment["AWS_ENDPOINT_URL"],
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=local_token.TOKEN,
         )
 
 
@@ -102,8 +104,7 @@ def make_engine(folder: Path, network: str, names: Sequence[str] = NAMES) -> Eng
         "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
         "PULUMI_PYTHON_CMD": sys.executable,
         "AWS_ENDPOINT_URL": f"http://{network}.0.2:4566",
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
+        **local_token.ENVIRONMENT,
         "AWS_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
         **dict.fromkeys(GOOGLE, f"http://{network}.0.4:4567"),
@@ -125,7 +126,10 @@ def embedded_cloud(folder: Path, network: str) -> Iterator[None]:
     folder.mkdir()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "localcloud.cloud", "--state", str(folder), "--network", network],
+            [
+                *(sys.executable, "-m", "localcloud.cloud", "--state", str(folder), "--network", network),
+                *local_token.options(folder),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

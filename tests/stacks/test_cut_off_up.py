@@ -15,6 +15,7 @@ import pytest
 from gpufleet.settings.document import PATH_IN_BUCKET
 from scripts.cut_off import begun
 from tests.e2e.embedded_cloud import wait_for
+from tests.local_token import BEARER
 from tests.networks import free_network
 from tests.stacks.engine import LIMIT_S, ROOT, Engine, embedded_cloud, make_engine
 
@@ -39,7 +40,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def groups() -> set[str]:
-    return {group["name"] for group in httpx.get(f"{CONTROL}/state").json()["groups"]}
+    return {group["name"] for group in httpx.get(f"{CONTROL}/state", headers=BEARER).json()["groups"]}
 
 
 def only_groups_are_being_made(engine: Engine) -> bool:
@@ -58,7 +59,7 @@ def kill_in_the_middle(engine: Engine) -> None:
     Nothing else is being made by then: what the cloud refuses to make twice would end the update after it.
     """
     slow = {"service": "autoscaling", "operation": "DescribeAutoScalingGroups", "code": "Throttling", "status": 400}
-    httpx.post(f"{CONTROL}/api-fault", json=slow | {"times": 10_000}).raise_for_status()
+    httpx.post(f"{CONTROL}/api-fault", json=slow | {"times": 10_000}, headers=BEARER).raise_for_status()
     with (engine.folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [str(engine.pulumi), *UP, "--non-interactive"],
@@ -75,7 +76,7 @@ def kill_in_the_middle(engine: Engine) -> None:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
-        httpx.request("DELETE", f"{CONTROL}/api-fault", json={}).raise_for_status()
+        httpx.request("DELETE", f"{CONTROL}/api-fault", json={}, headers=BEARER).raise_for_status()
 
 
 def cut_off(engine: Engine) -> tuple[int, str]:
@@ -118,7 +119,9 @@ def test_what_a_killed_update_left_is_named_ended_and_made_once(engine: Engine) 
     engine.run(*UP)
     assert left < groups()
     [answer] = asked(engine, "watch", "orphans")
-    instances = {i["id"] for i in httpx.get(f"{CONTROL}/state").json()["instances"] if i["group"] in left}
+    instances = {
+        i["id"] for i in httpx.get(f"{CONTROL}/state", headers=BEARER).json()["instances"] if i["group"] in left
+    }
     assert instances
     assert {one["resource"] for one in answer["decisions"]} == instances
     assert all("was a `pulumi up` cut off?" in one["detail"] for one in answer["decisions"])

@@ -12,6 +12,7 @@ from clouds.gcp.groups import GoogleGroups
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
+from tests.local_token import BEARER
 from tests.networks import free_network
 from tests.stacks.engine import Engine, embedded_cloud, make_engine
 
@@ -45,7 +46,8 @@ def endpoint(engine: Engine) -> str:
 
 
 def post(engine: Engine, path: str, body: Any) -> None:
-    httpx.post(f"{endpoint(engine)}{path}", json=body, trust_env=False, timeout=LIMIT_S).raise_for_status()
+    url = f"{endpoint(engine)}{path}"
+    httpx.post(url, json=body, headers=BEARER, trust_env=False, timeout=LIMIT_S).raise_for_status()
 
 
 def settings(engine: Engine, disk_gib: int = 100) -> None:
@@ -60,7 +62,8 @@ def settings(engine: Engine, disk_gib: int = 100) -> None:
 
 
 def get(engine: Engine, path: str) -> httpx.Response:
-    return httpx.get(f"{endpoint(engine)}{path}", trust_env=False, timeout=LIMIT_S).raise_for_status()
+    url = f"{endpoint(engine)}{path}"
+    return httpx.get(url, headers=BEARER, trust_env=False, timeout=LIMIT_S).raise_for_status()
 
 
 def fleet_document(engine: Engine) -> FleetDocument:

@@ -17,8 +17,10 @@ import pytest
 
 from localcloud.control.folders import find_folders
 from localcloud.control.pulumi_cli import find_pulumi
+from localcloud.places import ACCESS_KEY
 from localcloud.provider.install import plugin_dir, plugin_version
 from localcloud.time_scale import FAST
+from tests import local_token
 from tests.networks import end_process, free_network
 
 pytestmark = pytest.mark.slow
@@ -67,8 +69,8 @@ class Stack:
             service,
             region_name="us-east-1",
             endpoint_url=self.environment["AWS_ENDPOINT_URL"],
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=local_token.TOKEN,
         )
 
 
@@ -86,6 +88,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
     network = free_network()
     ready = folder / "state" / "cloud.json"
     command = [sys.executable, "-m", "localcloud.cloud", "--state", str(ready.parent), "--network", network]
+    command += local_token.options(folder)
     with (folder / "cloud.log").open("wb") as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **FAST}
@@ -125,6 +128,7 @@ def stack(tmp_path: Path, cloud: EmbeddedCloud, pulumi_home: tuple[Path, Path]) 
     (folder / "Pulumi.yaml").write_text(json.dumps({"name": "proof", "runtime": runtime}), encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PULUMI_"))} | {
         "AWS_ENDPOINT_URL": cloud.endpoint,
+        **local_token.ENVIRONMENT,
         "AWS_REGION": "us-east-1",
         "PATH": f"{pulumi.parent}:{os.environ['PATH']}",
         "PULUMI_BACKEND_URL": state.as_uri(),

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.local_token import BEARER
 from tests.networks import free_network
 from tests.stacks.engine import Engine, embedded_cloud, make_engine
 
@@ -52,7 +53,7 @@ class Stack:
     def ask(self, path: str, body: Any = None) -> Any:
         method = "GET" if body is None else "POST"
         answer = httpx.request(
-            method, f"{self._endpoint}{path}", json=body, trust_env=False, timeout=LIMIT_S
+            method, f"{self._endpoint}{path}", json=body, headers=BEARER, trust_env=False, timeout=LIMIT_S
         ).raise_for_status()
         return answer.json()
 

@@ -21,6 +21,7 @@ from ledger import facts
 from ledger.database import writing
 from ledger.schema import open_ledger
 from localcloud.slack.server import SlackSink
+from tests import local_token
 from tests.unit.small_fleet import HOUR, ODD_MODEL, WINDOW, call, document, fill, read_json, run, said
 
 
@@ -295,9 +296,9 @@ def test_a_read_only_ledger_is_reported_from_and_not_posted_from(
 
 @pytest.fixture
 def slack(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlackSink]:
-    sink = SlackSink("127.0.0.1", 0)
+    sink = SlackSink("127.0.0.1", 0, local_token.callers())
     sink.start()
-    monkeypatch.setenv("GPUFLEET_SLACK_TOKEN", "xoxb-test")
+    monkeypatch.setenv("GPUFLEET_SLACK_TOKEN", local_token.BOT)
     monkeypatch.setenv("GPUFLEET_SLACK_API_URL", f"{sink.url}/api/")
     yield sink
     sink.stop()

@@ -13,23 +13,25 @@ from slack_sdk.webhook import WebhookClient
 
 from localcloud.slack.messages import mrkdwn
 from localcloud.slack.server import SlackSink
+from tests import local_token
 
 
 @pytest.fixture
 def sink() -> Iterator[tuple[SlackSink, str]]:
-    made = SlackSink("127.0.0.1", 0)
+    made = SlackSink("127.0.0.1", 0, local_token.callers())
     made.start()
     yield made, f"http://127.0.0.1:{made.port}"
     made.stop()
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    wish = urllib.request.Request(url, headers=local_token.BEARER)
+    with urllib.request.urlopen(wish, timeout=5) as answer:
         return answer.read().decode()
 
 
 def _client(url: str) -> WebClient:
-    return WebClient(token="xoxb-local", base_url=f"{url}/api/", retry_handlers=[])
+    return WebClient(token=local_token.BOT, base_url=f"{url}/api/", retry_handlers=[])
 
 
 def test_a_webhook_is_kept_and_shown(sink: tuple[SlackSink, str]) -> None:
@@ -39,7 +41,7 @@ def test_a_webhook_is_kept_and_shown(sink: tuple[SlackSink, str]) -> None:
         {"type": "section", "text": {"type": "mrkdwn", "text": "*i-1* is `idle` & costs 1 < 2"}},
         {"type": "context", "elements": [{"type": "mrkdwn", "text": "keep it: _tag_"}]},
     ]
-    answer = WebhookClient(f"{url}/services/T/B/X", retry_handlers=[]).send(text="idle", blocks=blocks)
+    answer = WebhookClient(f"{url}{local_token.WEBHOOK}", retry_handlers=[]).send(text="idle", blocks=blocks)
     assert (answer.status_code, answer.body) == (200, "ok")
     assert [message["text"] for message in json.loads(_get(f"{url}/messages"))] == ["idle"]
     page = _get(f"{url}/")
@@ -94,12 +96,11 @@ def test_a_changed_message_that_is_not_there_is_said(sink: tuple[SlackSink, str]
 
 
 def test_on_demand_it_answers_429_as_often_as_asked(sink: tuple[SlackSink, str]) -> None:
-    request = urllib.request.Request(
-        f"{sink[1]}/throttle", data=json.dumps({"times": 2, "retry_after": 3}).encode(), method="POST"
-    )
+    body = json.dumps({"times": 2, "retry_after": 3}).encode()
+    request = urllib.request.Request(f"{sink[1]}/throttle", data=body, headers=local_token.BEARER)
     with urllib.request.urlopen(request, timeout=5):
         pass
-    hook = WebhookClient(f"{sink[1]}/services/T/B/X", retry_handlers=[])
+    hook = WebhookClient(f"{sink[1]}{local_token.WEBHOOK}", retry_handlers=[])
     answers = [hook.send(text="t") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [429, 429, 200]
     assert {name.lower(): value for name, value in answers[0].headers.items()}["retry-after"] == "3"
@@ -121,7 +122,7 @@ def test_mark_up_becomes_html(text: str, expected: str) -> None:
 
 
 def test_bad_json_on_the_webhook_is_refused(sink: tuple[SlackSink, str]) -> None:
-    request = urllib.request.Request(f"{sink[1]}/services/T/B/X", data=b"{", method="POST")
+    request = urllib.request.Request(f"{sink[1]}{local_token.WEBHOOK}", data=b"{", method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=5)
     with caught.value as error:

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from localcloud.callers import VARIABLE
 from localcloud.provider.checks import check
 from localcloud.provider.gcp.package import PACKAGE
 from localcloud.provider.gcp.rest import RestResource
@@ -315,7 +316,7 @@ LEFT_OUT: dict[str, set[str]] = {}
 LOCAL = dict.fromkeys(
     ("GPUFLEET_COMPUTE_ENDPOINT", "STORAGE_EMULATOR_HOST", "GPUFLEET_SECRETMANAGER_ENDPOINT"),
     "http://127.16.0.4:4567",
-)
+) | {VARIABLE: "t"}
 PROJECT = {"project": "p", "region": "us-central1"}
 
 
@@ -331,6 +332,7 @@ PROJECT = {"project": "p", "region": "us-central1"}
         pytest.param(PROJECT | {"impersonateServiceAccount": "a@b"}, LOCAL, "'impersonateServiceAccount'", id="as"),
         pytest.param({"region": "us-central1"}, LOCAL, "gcp:project is not set", id="no-project"),
         pytest.param({"project": "p"}, LOCAL, "gcp:region is not set", id="no-region"),
+        pytest.param(PROJECT, LOCAL | {VARIABLE: ""}, f"{VARIABLE} is not set.*local env", id="no-token"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit_are_refused(
@@ -359,7 +361,7 @@ class Paged(Session):
     """A bucket of more objects than a page holds; deleting it takes an empty one."""
 
     def __init__(self, objects: int, page: int) -> None:
-        super().__init__(Settings(endpoint="http://127.0.0.1", region="us-central1", project="p"))
+        super().__init__(Settings(endpoint="http://127.0.0.1", token="t", region="us-central1", project="p"))
         self.names = [f"o{n}" for n in range(objects)]
         self.page = page
         self.deleted = False

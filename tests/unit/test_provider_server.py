@@ -83,7 +83,7 @@ SCHEMA = Schema(
     },
     objects={},
 )
-SETTINGS = Settings(endpoint="http://127.0.0.1:1", region="us-east-1", default_tags={"env": "test"})
+SETTINGS = Settings(endpoint="http://127.0.0.1:1", token="t", region="us-east-1", default_tags={"env": "test"})
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from localcloud.callers import VARIABLE
 from localcloud.provider.aws.session import AwsSession, read_settings
 from localcloud.provider.errors import CancelledError, NotReadyError
 from localcloud.provider.session import Cloud, NotLocalError, Settings, require_loopback
 
-LOCAL = {"AWS_ENDPOINT_URL": "http://127.16.0.2:4566", "AWS_REGION": "us-east-1"}
+LOCAL = {"AWS_ENDPOINT_URL": "http://127.16.0.2:4566", "AWS_REGION": "us-east-1", VARIABLE: "t"}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,9 @@ def test_anything_else_is_refused(url: str) -> None:
                      id="endpoint-of-the-program-elsewhere"),
         pytest.param({"profile": "production"}, LOCAL, "'profile' is not modelled", id="profile"),
         pytest.param({"assumeRoles": '[{"roleArn": "arn:x"}]'}, LOCAL, "'assumeRoles' is not modelled", id="role"),
-        pytest.param({}, {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "aws:region is not set", id="no-region"),
+        pytest.param({}, {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", VARIABLE: "t"}, "aws:region is not set",
+                     id="no-region"),
+        pytest.param({}, LOCAL | {VARIABLE: ""}, f"{VARIABLE} is not set.*local env", id="no-token"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit_are_refused(
@@ -72,6 +75,7 @@ def test_settings_are_read_as_the_engine_writes_them() -> None:
     settings = read_settings(arguments, LOCAL)
     assert settings == Settings(
         endpoint="http://127.16.0.2:4566",
+        token="t",
         region="us-west-2",
         default_tags={"team": "ml"},
         ignored_keys=frozenset({"noise"}),
@@ -101,7 +105,11 @@ def test_neither_credentials_nor_proxies_of_the_shell_are_used(monkeypatch: pyte
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAREAL")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "real")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_REGION": "us-east-1"}
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+        "AWS_REGION": "us-east-1",
+        VARIABLE: "t",
+    }
     AwsSession(read_settings({}, environment)).client("ec2", "us-east-1").describe_regions()
     thread.join(timeout=10)
     server.server_close()

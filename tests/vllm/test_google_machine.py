@@ -20,6 +20,7 @@ from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.e2e.control_ground import SLACK_VALUE, ZONE, OnGoogle
 from tests.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until
+from tests.local_token import BEARER
 from tests.networks import free_network
 from tests.vllm.servers import Streams
 
@@ -41,7 +42,7 @@ class Bucket:
 
     def exists(self, key: str) -> bool:
         url = f"{self.ground.url}/storage/v1/b/{BUCKET}/o/{quote(key, safe='')}"
-        return httpx.get(url, timeout=60).status_code == 200
+        return httpx.get(url, headers=BEARER, timeout=60).status_code == 200
 
     def put_bytes(self, key: str, body: bytes) -> None:
         self.ground.put(key, body)
@@ -161,7 +162,7 @@ def _a_preemption_loses_no_stream(machine: Machine) -> None:
     streams = Streams(f"http://{machine.address}:8000", count=20, tokens=500, model="chat", key=KEY).start()
     wait_for("first words", streams.all_began)
     body = {"instance": NAME, "notice_s": NOTICE_S}
-    answer = httpx.post(f"{machine.ground.url}/_localcloud/preempt", json=body, timeout=30)
+    answer = httpx.post(f"{machine.ground.url}/_localcloud/preempt", json=body, headers=BEARER, timeout=30)
     assert answer.is_success, answer.text
     assert wait_until(machine.address, "draining", 30)["reason"] == "preempted by its cloud"
     usages = streams.usages()
@@ -170,6 +171,6 @@ def _a_preemption_loses_no_stream(machine: Machine) -> None:
     wait_until(machine.address, "drained", 100)
 
     def gone() -> bool:
-        return httpx.get(f"{machine.ground.url}{INSTANCES}/{NAME}", timeout=30).status_code == 404
+        return httpx.get(f"{machine.ground.url}{INSTANCES}/{NAME}", headers=BEARER, timeout=30).status_code == 404
 
     wait_for("the end of the instance", gone, 2 * NOTICE_S)

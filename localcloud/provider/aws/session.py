@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.documents import inner, items
-from localcloud.provider.session import NotLocalError, Session, Settings, decode_settings, require_loopback
+from localcloud.places import ACCESS_KEY
+from localcloud.provider.session import (
+    NotLocalError,
+    Session,
+    Settings,
+    decode_settings,
+    require_loopback,
+    token_of,
+)
 from localcloud.sdk import Config, session
 
 _KNOWN_SETTINGS = frozenset(
@@ -57,6 +65,7 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
     ignore = inner(given, "ignoreTags")
     return Settings(
         endpoint=endpoint,
+        token=token_of(environment),
         region=str(region),
         default_tags=inner(given, "defaultTags", "tags"),
         ignored_keys=frozenset(items(ignore, "keys")),
@@ -65,11 +74,11 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
 
 
 class AwsSession(Session):
-    """boto3 clients with keys that open nothing."""
+    """boto3 clients with keys that open the embedded cloud and nothing else."""
 
     def __init__(self, settings: Settings, *, root: Path | None = None) -> None:
         super().__init__(settings, root=root)
-        self._session = session(access_key="local", secret_key="local")
+        self._session = session(access_key=ACCESS_KEY, secret_key=settings.token)
 
     def make_client(self, service: str, region: str) -> Any:
         """A boto3 client."""

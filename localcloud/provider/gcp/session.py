@@ -18,6 +18,7 @@ from localcloud.provider.session import (
     Settings,
     decode_settings,
     require_loopback,
+    token_of,
 )
 
 _ENDPOINTS = ("GPUFLEET_COMPUTE_ENDPOINT", "STORAGE_EMULATOR_HOST", "GPUFLEET_SECRETMANAGER_ENDPOINT")
@@ -134,6 +135,7 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
         raise ValueError("gcp:region is not set: `pulumi config set gcp:region us-central1`")
     return Settings(
         endpoint=environment["GPUFLEET_COMPUTE_ENDPOINT"],
+        token=token_of(environment),
         region=str(given["region"]),
         project=str(given["project"]),
         zone=str(given.get("zone") or ""),
@@ -142,13 +144,14 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
 
 
 class GoogleSession(Session):
-    """REST clients without credentials: none is needed on loopback, and none can leak."""
+    """REST clients with the token of the embedded cloud: no other credential is read, so none can leak."""
 
     def __init__(self, settings: Settings, endpoints: Mapping[str, str], *, root: Path | None = None) -> None:
         super().__init__(settings, root=root)
         self._endpoints = endpoints
         # trust_env: no proxy may carry what is meant for loopback
-        self._http = httpx.Client(timeout=_TIMEOUT_S, trust_env=False)
+        shown = {"Authorization": f"Bearer {settings.token}"}
+        self._http = httpx.Client(timeout=_TIMEOUT_S, trust_env=False, headers=shown)
 
     def make_client(self, service: str, region: str) -> Any:
         """A REST client of one service; Google's region is part of each path."""

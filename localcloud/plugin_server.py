@@ -1,0 +1,70 @@
+"""gRPC servers that the Pulumi engine calls: on a free port of loopback, for processes of the same Unix user alone.
+
+The protocol of Pulumi's plugins knows no secret, and a language host runs what it is told. A web page cannot speak
+gRPC; another user of this computer can.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Any, Final
+
+import grpc
+
+from localcloud.callers import WORDS, Unknown, say_refused
+from localcloud.neighbours import is_of_user
+
+HOST: Final = "127.0.0.1"
+LARGEST_MESSAGE: Final = 400 * 1024 * 1024
+"""Bytes; what Pulumi's own hosts allow."""
+OPTIONS: Final = tuple((f"grpc.max_{way}_message_length", LARGEST_MESSAGE) for way in ("receive", "send"))
+_grpc: Any = grpc  # the classes are generic in the library's stubs alone
+_MAKERS: Final = MappingProxyType(
+    {
+        (False, False): ("unary_unary", _grpc.unary_unary_rpc_method_handler),
+        (False, True): ("unary_stream", _grpc.unary_stream_rpc_method_handler),
+        (True, False): ("stream_unary", _grpc.stream_unary_rpc_method_handler),
+        (True, True): ("stream_stream", _grpc.stream_stream_rpc_method_handler),
+    }
+)
+
+
+def make_server(workers: int, handlers: tuple[Any, ...] = (), uid: int | None = None) -> tuple[grpc.Server, int]:
+    """A server that has not been started, and its port. `uid`: whose processes may call it; None: our own user's."""
+    check = _OwnUserOnly(os.getuid() if uid is None else uid)
+    pool = ThreadPoolExecutor(max_workers=workers)
+    server: grpc.Server = _grpc.server(pool, handlers=handlers, interceptors=[check], options=OPTIONS)
+    check.port = server.add_insecure_port(f"{HOST}:0")
+    return server, check.port
+
+
+class _OwnUserOnly(grpc.ServerInterceptor):
+    def __init__(self, uid: int) -> None:
+        self._uid = uid
+        self.port = 0
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        kind, make = _MAKERS[handler.request_streaming, handler.response_streaming]
+        behaviour = getattr(handler, kind)
+
+        def call(request: Any, context: Any) -> Any:
+            if not self._is_own(context.peer()):
+                say_refused("plugin", "gRPC", handler_call_details.method, Unknown.OTHER_USER)
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, WORDS[Unknown.OTHER_USER])
+            return behaviour(request, context)
+
+        return make(
+            call,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _is_own(self, peer: str) -> bool:
+        """`peer` is `ipv4:127.0.0.1:PORT`, as gRPC names the other end."""
+        family, _, rest = peer.partition(":")
+        host, _, port = rest.rpartition(":")
+        return family == "ipv4" and port.isdigit() and is_of_user(self._uid, (host, int(port)), (HOST, self.port))
