@@ -171,7 +171,7 @@ class Simulator:
         }
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Silent."""
 
     def do_GET(self) -> None:
-        assert isinstance(self.server, _Server)
+        assert isinstance(self.server, Server)
         if not is_admitted(self, "DCGM exporter"):
             return
         simulator = self.server.simulator
@@ -291,7 +291,7 @@ def main() -> int:
         engine_url=(given.engine or f"http://{host}:8000").rstrip("/"),
         faults=Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULT_FOLDER,
     )
-    server = _Server((host, int(port)), simulator)
+    server = Server((host, int(port)), simulator)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()
     print(
         f"simulated GPU exporter: {hardware.count} x {hardware.name} on {host}:{port}; no GPU is here",

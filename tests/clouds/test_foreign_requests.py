@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -18,7 +19,10 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from localcloud import dcgm, node_exporter
 from localcloud.callers import TOKEN_FILE, WORDS, Unknown, make_token
+from localcloud.engine.api import EngineServer
+from localcloud.engine.arguments import parse
 from localcloud.places import ACCESS_KEY, METADATA_PORT, REGION
 from tests.clouds.conftest import (
     REPOSITORY,
@@ -31,6 +35,7 @@ from tests.clouds.conftest import (
 )
 from tests.clouds.google import PROJECT, Google
 from tests.local_token import BEARER, BOT, TOKEN, WEBHOOK
+from tests.networks import served
 
 EVIL = "https://evil.example"
 NOBODY = 65534
@@ -335,3 +340,27 @@ def test_calls_with_the_token_are_told_apart_without_showing_it(guarded: Running
     shown = json.dumps([google.control("GET", "calls")[1], guarded.control("GET", "calls")[1]])
     assert TOKEN not in shown
     assert '"principal": "local"' in shown
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("server", ["node exporter", "simulated engine", "DCGM exporter"])
+def test_what_a_machine_serves_is_for_no_page_of_another_site(tmp_path: Path, server: str, page: str) -> None:
+    through_a_router = server == "simulated engine" and "Host" in PAGES[page]
+    with served(made(server, tmp_path)) as running:
+        url = f"http://127.0.0.1:{running.server_address[1]}"
+        metrics = Target(base="", method="GET", path="/metrics" if server != "simulated engine" else "/version")
+        assert ask(url, metrics, {})[0] == 200
+        assert ask(url, metrics, PAGES[page])[0] == (200 if through_a_router else 403)
+
+
+def made(server: str, folder: Path) -> ThreadingHTTPServer:
+    """One of a machine's servers, on a free port."""
+    if server == "node exporter":
+        return node_exporter.Server(("127.0.0.1", 0), folder)
+    if server == "DCGM exporter":
+        hardware = dcgm.hardware_of("g6.xlarge", "i-1")
+        return dcgm.Server(("127.0.0.1", 0), dcgm.Simulator(hardware=hardware, engine_url="", faults=folder))
+    engine = EngineServer(parse(["serve", str(folder), "--host", "127.0.0.1", "--port", "0"]))
+    engine.server_bind()
+    engine.server_activate()
+    return engine
