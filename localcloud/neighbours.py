@@ -15,7 +15,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from gpufleet.domain.loopback import Foreign, foreign, header_of
+from gpufleet.domain.loopback import foreign, header_of
 from localcloud.callers import WORDS, Refusal, Unknown, say_refused
 
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -29,20 +29,17 @@ def is_admitted(request: BaseHTTPRequestHandler, server: str) -> bool:
     One that may not is answered here, with 403.
     """
     own = request.connection.getsockname()
-    found = _foreign(request, f"{own[0]}:{own[1]}")
+    found = foreign(lambda name: header_of(request.headers, name), {f"{own[0]}:{own[1]}"})
     if found is None and not is_of_user(os.getuid(), request.client_address, own):
         return _refuse(request, server, Unknown.OTHER_USER)
     return found is None or _refuse(request, server, found)
 
 
 def is_of_no_other_site(request: BaseHTTPRequestHandler, server: str) -> bool:
-    """The same for what is reached through a proxy, under the proxy's name: whether no page of another site asks."""
-    found = _foreign(request, header_of(request.headers, "Host") or "")
+    """The same for what is reached through a proxy, under any name or none: whether no page of another site asks."""
+    host = header_of(request.headers, "Host") or ""
+    found = foreign(lambda name: host if name == "Host" else header_of(request.headers, name), {host})
     return found is None or _refuse(request, server, found)
-
-
-def _foreign(request: BaseHTTPRequestHandler, host: str) -> Foreign | None:
-    return foreign(lambda name: header_of(request.headers, name), {host})
 
 
 def _refuse(request: BaseHTTPRequestHandler, server: str, refusal: Refusal) -> bool:

@@ -126,8 +126,8 @@ def test_a_secrets_newest_version_is_read_as_the_node_agent_does(
     for value in (b"old", b"new"):
         payload = {"payload": {"data": base64.b64encode(value).decode()}}
         assert _call(cloud, "POST", f"{base}/token:addVersion", payload)[0] == 200
-    assert read_secret(f"projects/{PROJECT}/secrets/token", "any") == "new"
-    assert read_secret(f"projects/{PROJECT}/secrets/token/versions/1", "any") == "old"
+    assert read_secret(f"projects/{PROJECT}/secrets/token", TOKEN) == "new"
+    assert read_secret(f"projects/{PROJECT}/secrets/token/versions/1", TOKEN) == "old"
 
 
 def test_a_policy_is_changed_with_the_etag_of_now_only(cloud: RunningCloud) -> None:
