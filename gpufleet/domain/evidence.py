@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.model import Phase
+from gpufleet.domain.model import CapacityType, Instance, Phase
+from gpufleet.domain.prices import FREE_IF_INTERRUPTED
 
 STALE_AFTER: Final = 2
 """Intervals after which the newest sample is too old."""
@@ -102,3 +103,14 @@ class AgentStatus:
     error: str | None = None
     has_served: bool = False
     """Whether it was ready once since its launch. Agents of release 0.1 do not say."""
+
+
+def is_free_if_taken(instance: Instance, now: datetime) -> bool:
+    """Whether its cloud charges nothing for it if it takes it now. What we end ourselves is charged."""
+    young = now - instance.launched_at < FREE_IF_INTERRUPTED[instance.cloud]
+    return young and instance.capacity_type is CapacityType.SPOT
+
+
+def is_left_to_its_cloud(instance: Instance, agent: AgentStatus | None, now: datetime) -> bool:
+    """Whether no watchdog ends it: it is under a notice, and its cloud charges nothing for what it takes."""
+    return agent is not None and agent.notice_at is not None and is_free_if_taken(instance, now)

@@ -14,7 +14,7 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
-from gpufleet.domain.model import Instance, InstanceState, Phase
+from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, document, instance
 from tests.watchdogs.worlds import FakeAgents, FakeInventory, FakeMetrics, KilledError, World, idle_world, mark
 from watchdogs.idle.acting import LONGEST_REQUEST
@@ -674,6 +674,30 @@ def test_a_notice_that_comes_while_idle_drains_leaves_the_end_to_its_cloud() -> 
     before = world.targets["batch"].value
     watchdog(world).apply()
     assert not world.ended and not world.intents and world.targets["batch"].value == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        pytest.param({"launched_at": START - timedelta(minutes=40)}, 1, id="its cloud may take it for nothing"),
+        pytest.param({"launched_at": START - timedelta(minutes=90)}, 0, id="it is charged"),
+        pytest.param(
+            {"launched_at": START - timedelta(minutes=40), "capacity_type": CapacityType.ON_DEMAND}, 0, id="on demand"
+        ),
+    ],
+)
+def test_an_agent_is_asked_about_a_notice_only_where_that_keeps_its_instance(
+    changes: dict[str, Any], more: int
+) -> None:
+    world = due(1)
+    world.instances[FIRST] = replace(world.instances[FIRST], **changes)
+    drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
+    world.agents[FIRST] = drained
+    calls: list[str] = []
+    world.before = calls.append
+    watchdog(world).apply()
+    assert world.ended == [FIRST]
+    assert calls[: calls.index("end")][-6:].count("statuses") == more
 
 
 def test_a_paused_pool_is_left_alone_and_says_who() -> None:

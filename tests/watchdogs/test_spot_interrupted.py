@@ -8,9 +8,9 @@ import pytest
 
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.evidence import AgentStatus
-from gpufleet.domain.model import CapacityType, InstanceState, Phase
-from tests.watchdogs.plain import START, spot_pool
+from gpufleet.domain.evidence import AgentStatus, is_left_to_its_cloud
+from gpufleet.domain.model import CapacityType, Cloud, InstanceState, Phase
+from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.spot.decide import decide
@@ -20,23 +20,38 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
-    ("age", "free", "changes", "action"),
+    ("age", "changes", "noticed", "left"),
     [
-        pytest.param(20 * MINUTE, 60 * MINUTE, {}, Action.KEEP, id="young"),
-        pytest.param(timedelta(minutes=59, seconds=59), 60 * MINUTE, {}, Action.KEEP, id="just young"),
-        pytest.param(60 * MINUTE, 60 * MINUTE, {}, Action.END, id="an hour old"),
-        pytest.param(20 * MINUTE, MINUTE, {}, Action.END, id="on Google Cloud"),
-        pytest.param(20 * MINUTE, 60 * MINUTE, {"under_notice": False}, Action.END, id="no notice"),
-        pytest.param(20 * MINUTE, 60 * MINUTE, {"drain_by": DrainOwner.SPOT}, Action.KEEP, id="drained by spot"),
+        pytest.param(20 * MINUTE, {}, True, True, id="young"),
+        pytest.param(timedelta(minutes=59, seconds=59), {}, True, True, id="just young"),
+        pytest.param(60 * MINUTE, {}, True, False, id="an hour old"),
+        pytest.param(20 * MINUTE, {"cloud": Cloud.GCP}, True, False, id="on Google Cloud"),
+        pytest.param(timedelta(seconds=59), {"cloud": Cloud.GCP}, True, True, id="just young on Google Cloud"),
+        pytest.param(20 * MINUTE, {"capacity_type": CapacityType.ON_DEMAND}, True, False, id="on demand"),
+        pytest.param(20 * MINUTE, {}, False, False, id="no notice"),
     ],
 )
-def test_what_a_cloud_takes_for_nothing_is_left_to_it(
-    age: timedelta, free: timedelta, changes: dict[str, Any], action: Action
-) -> None:
-    usual: dict[str, Any] = {"under_notice": True, "drain_by": DrainOwner.SPOT if changes else DrainOwner.CLOUD}
-    member = Member(id="i-1", group="a", launched_at=START - age, leaving=True, drained=True, **(usual | changes))
+def test_who_is_left_to_its_cloud(age: timedelta, changes: dict[str, Any], *, noticed: bool, left: bool) -> None:
+    one = instance(1, launched_at=START - age, **changes)
+    agent = replace(READY, ready=False, draining=True, notice_at=START if noticed else None)
+    assert is_left_to_its_cloud(one, agent, START) is left
+    assert not is_left_to_its_cloud(one, None, START), "it does not answer: nobody knows of a notice"
+
+
+@pytest.mark.parametrize(
+    ("changes", "action"),
+    [
+        pytest.param({"left_to_its_cloud": True}, Action.KEEP, id="its cloud takes it for nothing"),
+        pytest.param({}, Action.END, id="it is charged"),
+        pytest.param({"under_notice": False, "drain_by": DrainOwner.SPOT}, Action.END, id="no notice"),
+        pytest.param({"left_to_its_cloud": True, "drain_by": DrainOwner.SPOT}, Action.KEEP, id="drained by spot"),
+    ],
+)
+def test_what_a_cloud_takes_for_nothing_is_left_to_it(changes: dict[str, Any], action: Action) -> None:
+    usual: dict[str, Any] = {"under_notice": True, "drain_by": DrainOwner.CLOUD}
+    member = Member(id="i-1", group="a", launched_at=START, leaving=True, drained=True, **(usual | changes))
     group = GroupView(name="a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=1, max=4)
-    plan = decide([spot_pool([group], [member], free_if_interrupted=free, target=0)], START)
+    plan = decide([spot_pool([group], [member], target=0)], START)
     [decision] = [one for one in plan.decisions if one.resource == "i-1"]
     assert decision.action is action
 

@@ -15,7 +15,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Objection, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.evidence import STALE_AFTER, Evidence
+from gpufleet.domain.evidence import STALE_AFTER, Evidence, is_free_if_taken, is_left_to_its_cloud
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
 from watchdogs import signals
@@ -23,6 +23,7 @@ from watchdogs.draining import Drain, has_gone, leaving
 from watchdogs.execute import Executor, Rules
 from watchdogs.idle import last_look, words
 from watchdogs.idle.decide import (
+    LEFT_TO_ITS_CLOUD,
     WATCHDOG,
     Observed,
     case_of,
@@ -30,7 +31,6 @@ from watchdogs.idle.decide import (
     grace_of,
     in_service,
     is_our_drain,
-    left_to_its_cloud,
 )
 from watchdogs.idle.judge import judge
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
@@ -201,15 +201,22 @@ class Actor:
             )
         if instance.id in leaving(ports, [instance]):
             return self._over(decision, "its group is ending it already")
-        free, now = self._observed.free_if_interrupted, ports.clock.now()
-        if left := left_to_its_cloud(instance, ports.agents.statuses([instance]).get(instance.id), free, now):
-            return self._executor.waiting(decision, f"{left.reason.sentence}: {left.detail}")
+        if self._is_taken_for_nothing(instance):
+            why = LEFT_TO_ITS_CLOUD
+            return self._executor.waiting(decision, f"{why.reason.sentence}: {why.detail}")
         pool = self._document.pool(decision.pool or "")
         self._executor.intend(decision)
         target = ports.ledger.lower_target(pool.name, pool.min, f"{WATCHDOG}:{instance.id}", ports.clock.now())
         ports.groups.end(instance.id, instance.group, lower_desired=True)
         self._executor.notify(f"ended:{instance.id}", words.ended(decision, target.value), decision)
         return self._executor.done(decision, f"ended; target {target.value}")
+
+    def _is_taken_for_nothing(self, instance: Instance) -> bool:
+        """Whether it came under a notice since it drained. Only one that is free then is asked."""
+        now = self._ports.clock.now()
+        if not is_free_if_taken(instance, now):
+            return False
+        return is_left_to_its_cloud(instance, self._ports.agents.statuses([instance]).get(instance.id), now)
 
     def _over(self, decision: Decision, detail: str) -> Outcome:
         """Of one that is on its way out: what an earlier pass began, the next one settles and tells of."""

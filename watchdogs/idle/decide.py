@@ -13,8 +13,8 @@ from typing import Final
 
 from gpufleet.domain.decisions import Action, Budget, Decision, Objection, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.evidence import AgentStatus, Evidence
-from gpufleet.domain.model import CapacityType, Instance
+from gpufleet.domain.evidence import AgentStatus, Evidence, is_left_to_its_cloud
+from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
 from watchdogs.attempts import FailedAttempts, is_stuck, tried_last
@@ -31,6 +31,7 @@ _RESTS: Final = frozenset(
 )
 """Of those that do not work, or do not go whatever the target is."""
 
+LEFT_TO_ITS_CLOUD: Final = Objection(reason=Reason.PREEMPTED, detail="under notice; left to its cloud")
 UNSCALED: Final = Need(replicas=0, reason=Reason.NO_WATCHDOG, detail="it has no scale watchdog")
 """What is needed of a pool whose target nobody raises."""
 
@@ -109,8 +110,6 @@ class Observed:
     """By pool: why nothing of it is decided: the list of instances lacks some of it."""
     unread: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
     """The same by group: it could not be read."""
-    free_if_interrupted: timedelta = timedelta(0)
-    """The cloud charges nothing for a spot instance that it takes when it is younger."""
 
 
 def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
@@ -203,9 +202,8 @@ def _decide_one(instance: Instance, observed: Observed, now: datetime, checks: S
         going = Objection(reason=Reason.DRAINING, detail="drained; its group is ending it")
         return _decision(instance, Action.KEEP, going, evidence, None)
     if instance.alive and is_our_drain(observed.agents.get(instance.id)):
-        left = left_to_its_cloud(instance, observed.agents.get(instance.id), observed.free_if_interrupted, now)
-        if left is not None:
-            return _decision(instance, Action.KEEP, left, evidence, None)
+        if is_left_to_its_cloud(instance, observed.agents.get(instance.id), now):
+            return _decision(instance, Action.KEEP, LEFT_TO_ITS_CLOUD, evidence, None)
         said = observed.kept_by.get(instance.id) or kept_by_tag(instance, now)
         if said is not None:
             held = Objection(reason=Reason.KEPT_BY_PEOPLE, detail=f"{said}; it drains and serves nothing")
@@ -231,16 +229,6 @@ def _decide_one(instance: Instance, observed: Observed, now: datetime, checks: S
             ),
         )
     return _seen(pool, _idle(instance, grace_of(instance, observed, pool.policy), evidence, usd, now))
-
-
-def left_to_its_cloud(
-    instance: Instance, agent: AgentStatus | None, free: timedelta, now: datetime
-) -> Objection | None:
-    """Why an instance under a notice is not ended by us: its cloud takes it, and then charges nothing for it."""
-    noticed = agent is not None and agent.notice_at is not None
-    if not noticed or instance.capacity_type is not CapacityType.SPOT or now - instance.launched_at >= free:
-        return None
-    return Objection(reason=Reason.PREEMPTED, detail="under notice; left to its cloud")
 
 
 def grace_of(instance: Instance, observed: Observed, policy: IdlePolicy) -> timedelta:

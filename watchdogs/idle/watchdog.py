@@ -13,7 +13,6 @@ from gpufleet.domain.decisions import Action, Objection, Plan, Reason
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
-from gpufleet.domain.prices import FREE_IF_INTERRUPTED
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
@@ -111,7 +110,6 @@ class IdleWatchdog:
             begun=frozenset(d.resource for d in ports.ledger.unfinished(WATCHDOG) if d.action is Action.END),
             attempts=ports.ledger.failed_since(WATCHDOG, now - attempts.REMEMBERED),
             uncertain=uncertain,
-            free_if_interrupted=FREE_IF_INTERRUPTED[self._document.cloud],
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
         groups = sorted({i.group for i in asked if i.group is not None})

@@ -49,9 +49,8 @@ class Ends:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._stated: dict[str, ActivityKind] = {}
-        self.described: dict[tuple[str, datetime], ActivityKind] = {}
-        """By instance that ended, and its launch: what its own description states."""
+        self.stated: dict[tuple[str, datetime], ActivityKind] = {}
+        """By instance that ended, and its launch: what its own description states, or earlier looks found out."""
         self._asked: dict[str, datetime] = {}
 
     def resolved(self, events: Iterable[Activity], lost: Collection[str], now: datetime) -> list[Activity]:
@@ -78,7 +77,13 @@ class Ends:
         key = event.instance_id
         if key is None:
             return event.kind
-        return ended_why(event.kind, lost=key in lost, by_us=key in by_us, stated=self._stated.get(key))
+        return ended_why(event.kind, lost=key in lost, by_us=key in by_us, stated=self._stated_of(key, event.at))
+
+    def _stated_of(self, instance_id: str, at: datetime) -> ActivityKind | None:
+        """Of the life that was over then: a machine may begin anew under its name."""
+        lives = sorted(launched for key, launched in self.stated if key == instance_id)
+        begun = [launched for launched in lives if launched <= at] or lives[:1]
+        return self.stated[instance_id, begun[-1]] if begun else None
 
     def _ended_by_us(self, unstated: Mapping[str, datetime]) -> frozenset[str]:
         """Those that a watchdog ended; what earlier looks found out of the others is remembered."""
@@ -87,17 +92,18 @@ class Ends:
         ledger = self._ports.ledger
         for boot in ledger.boots():
             if boot.instance_id in unstated and boot.ended_why not in (None, ActivityKind.ENDED_UNSTATED):
-                self._stated.setdefault(boot.instance_id, boot.ended_why)
+                self.stated.setdefault(boot.key, boot.ended_why)
         since = min(unstated.values()) - DESCRIBED_FOR
         past = [past for watchdog in (SPOT, IDLE) for past in ledger.done_since(watchdog, since)]
         return frozenset(one.resource for one in past if one.action in _ENDS and one.resource in unstated)
 
     def _describe(self, instance_ids: Sequence[str], now: datetime) -> None:
         """Read the descriptions of those of which nothing is known."""
+        known = {key for key, _ in self.stated}
         asked = [
             key
             for key in instance_ids
-            if key not in self._stated and (key not in self._asked or now - self._asked[key] >= ASK_AGAIN)
+            if key not in known and (key not in self._asked or now - self._asked[key] >= ASK_AGAIN)
         ]
         if not asked:
             return
@@ -107,5 +113,4 @@ class Ends:
         except OSError as error:
             self._ports.log.error("ends_unread", instances=asked, error=str(error))
             return
-        self.described |= {(one.id, one.launched_at): one.end_reason for one in found if one.end_reason is not None}
-        self._stated |= {one.id: one.end_reason for one in found if one.end_reason is not None}
+        self.stated |= {(one.id, one.launched_at): one.end_reason for one in found if one.end_reason is not None}

@@ -60,7 +60,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
         *_on_demand(pool, sizes, now),
         *run_ends,
         *_places_of_taken(pool),
-        *(one for one in (*_drained(pool, now), *_failed(pool, now)) if one.resource not in ending),
+        *(one for one in (*_drained(pool), *_failed(pool, now)) if one.resource not in ending),
         *(one for one in _launched_for_nothing(pool, now) if one.resource not in ending),
         *_crashes(pool, now),
     ]
@@ -268,7 +268,7 @@ def _places_of_taken(pool: PoolView) -> list[Decision]:
     ]
 
 
-def _drained(pool: PoolView, now: datetime) -> list[Decision]:
+def _drained(pool: PoolView) -> list[Decision]:
     """What drained for a notice or for this watchdog is ended with its group lowered.
 
     Otherwise the group would look for another one in the zone that has just run out. What its cloud takes for nothing
@@ -279,7 +279,7 @@ def _drained(pool: PoolView, now: datetime) -> list[Decision]:
         if not member.drained or (pool.idle_ends and lifecycle.drains_idle(member)):
             continue  # what idle drained is left to it where there is one
         detail = f"drained: {member.leaving_because}"
-        if lifecycle.is_left_to_its_cloud(pool, member, now):
+        if member.left_to_its_cloud:
             decisions.append(_left(pool, member))
         elif member.under_notice:
             decisions.append(_end(pool, member, Reason.PREEMPTED, detail))
@@ -376,7 +376,7 @@ def _left(pool: PoolView, member: Member) -> Decision:
         pool=pool.name,
         action=Action.KEEP,
         reason=Reason.PREEMPTED,
-        detail=f"drained; left to its cloud, which charges nothing for the first {pool.free_if_interrupted}",
+        detail="drained; left to its cloud, which charges nothing for one this young",
     )
 
 

@@ -112,16 +112,11 @@ TAKEN_FROM: Final = "taken from"
 """Under this the decision about an instance that its cloud took names its group."""
 
 
-def is_left_to_its_cloud(pool: PoolView, member: Member, now: datetime) -> bool:
-    """Whether the cloud takes it and charges nothing for it, unless we end it first."""
-    return member.under_notice and now - member.launched_at < pool.free_if_interrupted
-
-
-def losses(pool: PoolView, noted: Collection[str], now: datetime) -> list[Decision]:
+def losses(pool: PoolView, noted: Collection[str]) -> list[Decision]:
     """Notes that the cloud takes what this watchdog does not end: the zone has lost it, whoever is quicker."""
     found: list[Decision] = []
     for member in (m for m in pool.members if m.under_notice and m.id not in noted):
-        if is_left_to_its_cloud(pool, member, now):
+        if member.left_to_its_cloud:
             found.append(_kept(pool, member, Reason.PREEMPTED, "under notice; left to its cloud"))
         elif pool.idle_ends and drains_idle(member):
             found.append(_kept(pool, member, Reason.PREEMPTED, "under notice; the idle watchdog ends it"))

@@ -38,6 +38,8 @@ class Member:
     """Who asked for its drain."""
     under_notice: bool = False
     """The cloud has said that it takes it, whoever asked for its drain."""
+    left_to_its_cloud: bool = False
+    """Its cloud takes it and charges nothing for it, unless we end it first."""
     leaving_because: str = ""
     """Its agent's reason, for people."""
     drained: bool = False
@@ -139,8 +141,6 @@ class PoolView:
     boot_limit: timedelta = BOOT_LIMIT
     """After this long an agent has ended a boot that it still reports progress of."""
     drain_deadline: timedelta = timedelta(minutes=5)
-    free_if_interrupted: timedelta = timedelta(0)
-    """The cloud charges nothing for a spot instance that it takes when it is younger."""
     idle_ends: bool = True
     """Whether an idle watchdog ends what it has drained."""
     paused_by: str | None = None

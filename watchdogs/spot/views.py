@@ -9,9 +9,8 @@ from typing import Final
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Objection, PastAction, Reason, Target
-from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.evidence import AgentStatus, is_left_to_its_cloud
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
-from gpufleet.domain.prices import FREE_IF_INTERRUPTED
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 from watchdogs import boots, budgets
 from watchdogs.observe.fleet import Fleet
@@ -89,6 +88,7 @@ class Views:
             replace(
                 _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), known.missed.get(i.id, now)),
                 kept_by=known.kept.get(i.id),
+                left_to_its_cloud=is_left_to_its_cloud(i, statuses.get(i.id), now),
                 asked=i.id in known.asked,
                 held=held.get(i.id),
                 crashed_at=_crashed_at(
@@ -137,7 +137,6 @@ class Views:
             boot_expected=boots.expected(ready, otherwise=max(usual.values(), default=boots.BOOT_DEFAULT)),
             boot_limit=pool.boot_limit,
             drain_deadline=pool.drain_deadline,
-            free_if_interrupted=FREE_IF_INTERRUPTED[self._document.cloud],
             idle_ends=pool.watchdogs.idle is not None,
             paused_by=known.paused.get(pool.name),
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),

@@ -123,7 +123,7 @@ class SpotWatchdog:
         for view in seen.views:
             for decision in (
                 *lifecycle.readiness_changes(view, seen.known.missed, now),
-                *lifecycle.losses(view, seen.known.lost, now),
+                *lifecycle.losses(view, seen.known.lost),
             ):
                 executor.note(decision, now)
 
@@ -230,7 +230,7 @@ class SpotWatchdog:
         pools = {group.name: (pool.name, group.type) for pool in self._document.pools for group in pool.groups}
         ends = boots.EndFacts(
             ours=boots.ours([*self._ports.ledger.done_since(IDLE, now - budgets.HOUR), *actions]),
-            stated=self._ends.described
+            stated=self._ends.stated
             | {(i.id, i.launched_at): i.end_reason for i in fleet.listed.values() if i.end_reason is not None},
             events=events,
             spot={name for name, (_, kind) in pools.items() if kind is CapacityType.SPOT},
