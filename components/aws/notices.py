@@ -1,7 +1,7 @@
 """What the cloud says of spot instances before it takes them, kept in a queue for the spot watchdog.
 
 The watchdog starts a replacement sooner with it; correctness never depends on it, since each node agent drains
-by itself.
+by itself. Events that would begin passes without need are not among them (docs/cloud-answers.md).
 """
 
 import json
