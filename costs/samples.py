@@ -142,23 +142,33 @@ _Target = tuple[str, str, str]
 
 
 def _target(labels: Mapping[str, str]) -> _Target:
-    return labels.get("instance_id", ""), labels.get("job", ""), labels.get("instance", "")
+    return labels.get("instance_id", ""), labels.get("job", ""), _address(labels)
+
+
+def _address(labels: Mapping[str, str]) -> str:
+    """Where the series was scraped. A store that copies another's puts its own name there and keeps the address in
+    `exported_instance` (Prometheus, "honor_labels").
+    """
+    return labels.get("exported_instance") or labels.get("instance", "")
 
 
 def team_readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[TeamReading]:
     """What each router counted by key: one reading per key and five minutes, and the last one."""
     columns = dict(zip(names.teams, ("replica_ms", "tokens_in", "tokens_out", "unmetered"), strict=False))
-    rows: dict[tuple[str, str, str, str], dict[datetime, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    keys: dict[tuple[str, str, str, str], list[Series]] = defaultdict(list)
     for one in series:
-        if (column := columns.get(one.name)) is None:
-            continue
-        place = tuple(one.labels.get(name, "") for name in ("instance", "key", "model", "pool"))
-        factor = 1000 if column == "replica_ms" else 1
-        for sample in one.samples:
-            if not is_blank(sample.value):
-                rows[place[0], place[1], place[2], place[3]][sample.at][column] = round(sample.value * factor)
+        if one.name in columns:
+            team, model, pool = (one.labels.get(name, "") for name in ("key", "model", "pool"))
+            keys[_address(one.labels), team, model, pool].append(one)
     found: list[TeamReading] = []
-    for (router, team, model, pool), by_time in rows.items():
+    for (router, team, model, pool), counters in keys.items():
+        copies = _by_copy(counters)
+        by_time: dict[datetime, dict[str, int]] = defaultdict(dict)
+        for name, column in columns.items():
+            factor = 1000 if column == "replica_ms" else 1
+            for at, value in _once([copy[name] for copy in copies if name in copy]):
+                if not is_blank(value):
+                    by_time[at][column] = round(value * factor)
         kept: datetime | None = None
         times = sorted(by_time)
         for at in times:
@@ -215,7 +225,7 @@ def activity(
 
 
 def _port(labels: Mapping[str, str]) -> str:
-    return labels.get("instance", "").rpartition(":")[2]
+    return _address(labels).rpartition(":")[2]
 
 
 class _Starts:

@@ -1,13 +1,15 @@
 """Counters that come twice (a second job, federation, two replicas of a store) count once."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.samples import MetricNames, Series, readings
+from costs.samples import MetricNames, Series, readings, team_readings
 from costs.slots import Sample
+from ledger.teams import Counted
 
 T0 = datetime(2026, 11, 21, 6, tzinfo=UTC)
 NAMES = MetricNames(
@@ -44,6 +46,10 @@ ONE = [counter("p", range(0, 601, 10)), counter("g", range(0, 601, 10))]
         pytest.param({"job": "vllm"}, id="a second job"),
         pytest.param({"replica": "b"}, id="two replicas of a store"),
         pytest.param({"job": "federate", "exported_job": "engine"}, id="federation"),
+        pytest.param(
+            {"job": "federate", "instance": "prometheus:9090", "exported_instance": "10.0.0.1:8000"},
+            id="federation that puts its own name first",
+        ),
         pytest.param({"pod": "chat-0"}, id="a label of its own"),
     ],
 )
@@ -53,6 +59,28 @@ def test_a_copy_of_a_counter_counts_once(copy: dict[str, str], skew: float) -> N
     assert served(ONE) == 6000
     assert abs(served([*ONE, *again]) - 6000) <= abs(skew) * 10
     assert abs(served([*again, *ONE]) - 6000) <= abs(skew) * 10
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        pytest.param({"job": "again"}, id="a second job"),
+        pytest.param({"instance": "prometheus:9090", "exported_instance": "10.0.0.9:9101"}, id="federation"),
+    ],
+)
+@pytest.mark.parametrize("skew", [0, 0.2, -0.2, 7.5])
+def test_a_copy_of_what_a_router_counted_by_key_counts_once(copy: dict[str, str], skew: float) -> None:
+    router = {"instance": "10.0.0.9:9101", "key": "red", "model": "m", "pool": "chat"}
+    names = replace(NAMES, teams=("seconds", "in", "out", "unmetered"))
+    one = [counter(name, range(0, 601, 10), router) for name in ("seconds", "out")]
+    again = [counter(name, range(0, 601, 10), router | copy, skew) for name in ("seconds", "out")]
+    for every in ([*one, *again], [*again, *one]):
+        counted = Counted(T0)
+        for reading in sorted(team_readings("f", names, every), key=lambda reading: reading.at):
+            counted.take(reading)
+        ((place, use),) = counted.uses.items()
+        assert place == ("chat", "red")
+        assert abs(use.tokens_out - 6_000) <= abs(skew) * 10
 
 
 def test_a_copy_fills_what_the_other_lacks_before_and_after() -> None:
