@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet.domain.activity import Activity, CloudError
 from gpufleet.domain.decisions import Action, Decision, Reason, Target
-from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList
+from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList, Phase
 from gpufleet.settings.document import FleetDocument
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_scale import BUSY, Store
@@ -143,6 +143,7 @@ FAULTS = [
     pytest.param({"unreadable": instance(2).id}, id="an instance cannot be read"),
     pytest.param({"malformed": instance(2).id}, id="what is said of an instance makes no sense"),
     pytest.param({"agent": instance(2).id}, id="an agent is silent"),
+    pytest.param({"hangs": instance(2).id}, id="an agent drains for ever"),
     pytest.param({"price": instance(2).id}, id="a price is unknown"),
 ]
 
@@ -159,8 +160,12 @@ class Unpriced(FakePrices):
 
 def broken(world: World, fault: Mapping[str, str]) -> Ports:
     world.agents.pop(fault.get("agent", ""), None)
+    if "hangs" in fault:
+        world.agents[fault["hangs"]] = replace(
+            READY, phase=Phase.DRAINING, ready=False, draining=True, phase_since=START
+        )
     prices = Unpriced(instance=fault.get("price", ""))
-    there = Broken(world, **{key: value for key, value in fault.items() if key not in ("agent", "price")})
+    there = Broken(world, **{key: value for key, value in fault.items() if key not in ("agent", "price", "hangs")})
     if "unlisted" in fault:
         key = fault["unlisted"]
         world.instances[key] = replace(world.instances[key], environment=None, pool=None)
@@ -205,6 +210,30 @@ def test_the_other_pool_decides_the_same(
         if name.startswith(OTHER):
             assert world.groups[name].desired == group.desired
     assert set(world.ended) <= set(whole.ended), "nothing is ended because of it"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_member_that_is_broken_for_a_day_changes_nothing_for_the_other_pool(fault: Mapping[str, str]) -> None:
+    """It loses an instance every three hours; zones have spot again after the first."""
+    whole, world = two_pools(), two_pools()
+    healthy, ports = whole.ports(), broken(world, fault)
+    kept, known = Lists(), Lists()
+    for hour in range(24):
+        for each in (whole, world):
+            each.capacity |= {"chat-spot-a": hour % 2, "chat-spot-b": 1}
+            if hour % 3 == 0 and (alive := each.alive("chat-spot-a") or each.alive("chat-spot-b")):
+                each.lose(alive[0])
+        undisturbed = SpotWatchdog(FLEET, healthy, kept).apply()
+        disturbed = SpotWatchdog(FLEET, ports, known).apply()
+        assert about(disturbed.plan.decisions, OTHER) == about(undisturbed.plan.decisions, OTHER), hour
+        for each in (whole, world):
+            for key, status in each.agents.items():
+                if status.phase is Phase.CACHE:
+                    each.agents[key] = replace(READY, phase_since=each.now)
+            each.now = START + timedelta(hours=hour + 1)
+    assert world.launched <= whole.launched + 4, "what stands in for it"
+    told = [key for key in world.messages.keys() - whole.messages.keys() if "chat" not in key]
+    assert len(told) <= 8, told
 
 
 def test_a_malformed_instance_marks_its_pool_partial_so_idle_ends_nothing_of_it() -> None:
