@@ -18,7 +18,7 @@ from tests.watchdogs.test_scale import BUSY, Store
 from tests.watchdogs.test_spot_watchdog import SETTINGS
 from tests.watchdogs.worlds import FakeGroups, FakeInventory, FakeMetrics, World, mark
 from watchdogs.idle.watchdog import IdleWatchdog
-from watchdogs.observe.fleet import LASTS, Lists
+from watchdogs.observe.fleet import Lists
 from watchdogs.policy import digests
 from watchdogs.ports import Ports
 from watchdogs.scale.watchdog import ScaleWatchdog
@@ -352,7 +352,7 @@ def test_a_shared_list_that_fails_ends_nothing_and_the_last_one_serves_for_five_
     }
     if call != "groups":
         assert world.groups[OD].desired == 1, "what was lost is replaced"
-    world.now += LASTS
+    world.now += timedelta(minutes=5)
     with pytest.raises(CloudError, match="throttled"):
         watch()
     world.before = lambda _: None

@@ -103,6 +103,14 @@ def test_growth_that_is_stopped_altogether_is_kept_with_its_reason_and_numbers()
     assert decision.evidence == {"used": "6", "ceiling": "6"}
 
 
+def test_on_demand_that_hangs_is_not_replaced_beyond_its_groups_largest_size() -> None:
+    """Each late one has a successor, and the pool would have room for them."""
+    pool = spot_pool([spot(A), on_demand(2, most=2)], hanging(OD, 2), target=2, max=6, events=refused(A))
+    decision = of(decide([pool], START), OD)
+    assert (decision.action, decision.reason) == (Action.KEEP, Reason.FALLBACK)
+    assert decision.detail == "at its largest size of 2"
+
+
 def test_what_all_groups_ask_for_counts() -> None:
     """Zone A is asked for four that have not come; on-demand for two."""
     pool = spot_pool([spot(A, 4), on_demand(2)], [], target=4, max=4, events=refused(A))

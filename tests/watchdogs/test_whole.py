@@ -62,6 +62,16 @@ def test_a_list_that_lacks_more_than_can_be_read_is_not_whole() -> None:
     assert not unlisted(Reader(FakeInventory(world)), world.groups.values(), (), START).living
 
 
+def test_of_an_empty_list_no_more_than_twenty_are_read_one_by_one() -> None:
+    world, calls = idle_world(100), list[str]()
+    world.before = calls.append
+    with pytest.raises(CloudError, match="it is not whole"):
+        unlisted(Reader(FakeInventory(world)), world.groups.values(), (), START)
+    with pytest.raises(CloudError, match="it is not whole"):
+        reporting_unlisted(Reader(FakeInventory(world)), "test", world.evidence, (), START)
+    assert calls == ["instance"] * 40
+
+
 def test_each_is_read_once_in_a_pass() -> None:
     world, calls = idle_world(2), list[str]()
     world.before = calls.append
