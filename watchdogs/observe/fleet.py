@@ -59,8 +59,8 @@ class Fleet:
 
     def unseen(self, group: Group) -> int:
         """How many a group lists that nobody sees alive: dead ones, before it looks for others, or very new ones."""
-        known = {*self.members, *self.unlisted.unknown, *group.leaving}
-        return sum(key not in known for key in group.instance_ids)
+        known = (self.members, self.unlisted.unknown, group.leaving)
+        return sum(not any(key in some for some in known) for key in group.instance_ids)
 
     def held(self) -> dict[str, Objection]:
         """Instances about which nothing is decided, and why."""

@@ -1,5 +1,6 @@
 """What the spot watchdog does: resize groups, drain and end what is no longer needed."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
@@ -199,11 +200,15 @@ class Actor:
                     )
                 self._executor.notify(key, text)
         self._say_ceilings(plan)
+        by_pool: dict[str | None, list[Decision]] = defaultdict(list)
+        for decision in plan.decisions:
+            by_pool[decision.pool].append(decision)
         for pool in self._document.pools:
-            self._say_crashed(pool, [d for d in plan.decisions if d.pool == pool.name])
-            self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
-            self._say_draining(pool, [d for d in plan.decisions if d.pool == pool.name])
-            self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])
+            decisions = by_pool[pool.name]
+            self._say_crashed(pool, decisions)
+            self._say_hung(pool, decisions)
+            self._say_draining(pool, decisions)
+            self._say_dry(pool, decisions)
 
     def _say_ceilings(self, plan: Plan) -> None:
         """Once a day for each pool, and for the fleet: who does not grow although it should."""

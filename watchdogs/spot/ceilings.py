@@ -6,6 +6,7 @@ is ended and nothing is made smaller: a size counts as it is until it was lowere
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -48,7 +49,10 @@ def within_ceilings(
     `spend` is what runs, in all pools; None: the fleet has no such limit. Growth that is stopped altogether is kept,
     with the ceiling's reason and numbers.
     """
-    rooms = {pool.name: _Room(pool, decisions, now) for pool in pools}
+    of_pools: dict[str | None, list[Decision]] = defaultdict(list)
+    for decision in decisions:
+        of_pools[decision.pool].append(decision)
+    rooms = {pool.name: _Room(pool, of_pools[pool.name], now) for pool in pools}
     purse = None if spend is None else _Purse(spend)
     if purse is not None:
         for room in rooms.values():

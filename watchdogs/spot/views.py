@@ -1,5 +1,6 @@
 """Puts together what the spot watchdog knows of each pool, from what was read of its fleet and its ledger."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -66,6 +67,22 @@ class Known:
     """Instances that were asked to drain within the hour that budgets count, and whose end was not seen."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sorted:
+    """What all pools share, by whose it is: sorted once for all of them, each part in the order in which it came."""
+
+    machines: Mapping[str, Sequence[Instance]]
+    """By pool."""
+    held: Mapping[str, Objection]
+    """By instance: why nothing is decided about it."""
+    boots: Mapping[str, Sequence[Boot]]
+    """By pool."""
+    events: Mapping[str, Sequence[Activity]]
+    """By pool."""
+    actions: Mapping[str, Sequence[PastAction]]
+    """By group: what was noted of it."""
+
+
 class Views:
     """The view of each pool of a fleet, for one watchdog."""
 
@@ -74,15 +91,19 @@ class Views:
         self._ports = ports
         self._digests = digests(document, WATCHDOG)
 
-    def of(self, pool: Pool, fleet: Fleet, known: Known, now: datetime) -> PoolView:
-        """What is known of a pool now. Raises ValueError where it has no spot watchdog."""
+    def of(self, pools: Sequence[Pool], fleet: Fleet, known: Known, now: datetime) -> tuple[PoolView, ...]:
+        """What is known of each pool now. Raises ValueError for one that has no spot watchdog."""
+        shared = _sorted(pools, fleet, known)
+        return tuple(self._of(pool, fleet, known, shared, now) for pool in pools)
+
+    def _of(self, pool: Pool, fleet: Fleet, known: Known, shared: _Sorted, now: datetime) -> PoolView:
         entry = pool.watchdogs.spot
         if entry is None:
             raise ValueError(f"pool {pool.name!r} has no spot watchdog")
         names = {group.name for group in pool.groups}
-        machines = [i for i in fleet.members.values() if i.group in names]
-        statuses, held = fleet.statuses, fleet.held()
-        booted = [boot for boot in known.boots.values() if boot.pool == pool.name]
+        machines = shared.machines.get(pool.name, ())
+        statuses, held = fleet.statuses, shared.held
+        booted = shared.boots.get(pool.name, ())
         usual = boots.by_machine_type(booted)
         members = [
             replace(
@@ -104,7 +125,7 @@ class Views:
             for key, (group, _) in fleet.unlisted.unknown.items()
             if group in names
         ]
-        own = [event for event in known.events if event.group in names]
+        own = shared.events.get(pool.name, ())
         ready = boots.took(machines, statuses)
         row = known.targets.get(pool.name)
         target = pool.target if row is None else row.value
@@ -117,10 +138,13 @@ class Views:
             policy=entry,
             groups=[
                 replace(
-                    self._group(g, fleet, _memory(g, own, members, now)),
+                    self._group(g, fleet, machines, _memory(g, own, members, now)),
                     closed=_closed(g, known.silent)
                     or left_alone.for_good(
-                        g.name, [e for e in own if e.group == g.name], known.actions, self._since(pool, known)
+                        g.name,
+                        [e for e in own if e.group == g.name],
+                        shared.actions.get(g.name, ()),
+                        self._since(pool, known),
                     ),
                     taken=_taken(fleet.groups.get(g.name), fleet.members, known.lost),
                 )
@@ -152,9 +176,9 @@ class Views:
         """When the settings were written, or a person had the pool tried again."""
         return max(self._document.generated_by.at, known.fixed.get(pool.name, self._document.generated_by.at))
 
-    def _group(self, entry: GroupEntry, fleet: Fleet, memory: Memory) -> GroupView:
+    def _group(self, entry: GroupEntry, fleet: Fleet, machines: Sequence[Instance], memory: Memory) -> GroupView:
         group = fleet.groups.get(entry.name)
-        there = sum(one.group == entry.name for one in fleet.members.values())
+        there = sum(one.group == entry.name for one in machines)
         prices = self._ports.prices
         found: list[Decimal | None] = []
         if entry.type is CapacityType.SPOT and entry.zone is not None:
@@ -188,6 +212,26 @@ class Views:
         types = types or {t for group in pool.groups_of(CapacityType.ON_DEMAND) for t in group.machine_types}
         found = [self._ports.prices.on_demand_usd_per_hour(machine_type) for machine_type in sorted(types)]
         return min((price for price in found if price is not None), default=None)
+
+
+def _sorted(pools: Sequence[Pool], fleet: Fleet, known: Known) -> _Sorted:
+    whose = {group.name: pool.name for pool in pools for group in pool.groups}
+    machines: dict[str, list[Instance]] = defaultdict(list)
+    for one in fleet.members.values():
+        if one.group in whose:
+            machines[whose[one.group]].append(one)
+    booted: dict[str, list[Boot]] = defaultdict(list)
+    for boot in known.boots.values():
+        booted[boot.pool].append(boot)
+    events: dict[str, list[Activity]] = defaultdict(list)
+    for event in known.events:
+        if event.group in whose:
+            events[whose[event.group]].append(event)
+    actions: dict[str, list[PastAction]] = defaultdict(list)
+    for past in known.actions:
+        if past.resource in whose:
+            actions[past.resource].append(past)
+    return _Sorted(machines=machines, held=fleet.held(), boots=booted, events=events, actions=actions)
 
 
 def _frozen(entry: GroupEntry, fleet: Fleet) -> Objection | None:

@@ -196,7 +196,7 @@ class SpotWatchdog:
             actions=actions,
             asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
         )
-        views = tuple(self._views.of(pool, fleet, known, now) for pool in pools)
+        views = self._views.of(pools, fleet, known, now)
         spend = self._spend(fleet.listed.values())
         news = tuple(boots.changed(before, seen))
         return _Seen(groups=fleet.groups, instances=members, views=views, known=known, news=news, spend=spend)
