@@ -1,7 +1,7 @@
 """What the cost watchdog tells people without being asked: budgets crossed, hours that cost unlike the same hour of
 earlier weeks. Once an hour; each message once, whoever runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final
@@ -85,16 +85,16 @@ def _budgets(
     """One message per threshold and month of each budget, and one when the month is about to cost more than it."""
     assert document.notify is not None
     name = f"{now.astimezone(ZoneInfo(document.notify.timezone)):%Y-%m}"
-    fleet, found, spends = ledger_name(document), list[tuple[str, str]](), month_spends(query, month)
+    fleet, found, spends = ledger_name(document), list[tuple[str, str]](), month_spends(query, month, now)
     if document.budget is not None:
-        expected = month_forecast(query, month, spends)
+        expected = month_forecast(query, month, spends, now)
         use = forecast.budget_use(document.budget.usd_per_month, expected)
         words = (
             f"; the month is expected to cost {show(expected.expected)} USD",
             f" ({show(expected.low)} to {show(expected.high)})",
         )
         found += _budget(f"{fleet}/budget/{name}", document.environment, use, words)
-    for budget, use in part_uses(document, query, month, spends):
+    for budget, use in part_uses(document, query, month, spends, now):
         kind, part = budget.of
         where = f"{document.environment}, {kind} {part}"
         found += _budget(f"{fleet}/budget/{kind}/{part}/{name}", where, use, ("", ""))
@@ -106,9 +106,9 @@ def _budget(key: str, where: str, use: forecast.BudgetUse, words: tuple[str, str
     limit, spent = show(use.usd_per_month), show(use.spent.quantize(exact.CENT))
     used = f"{use.share:.0%} of the month's budget is used ({spent} of {limit} USD{words[0]})"
     if use.unknown:
-        used = f"at least {used}; unknown: {_first(use.unknown)}"
+        used = f"{'at least ' if use.is_lower_bound else ''}{used}; unknown: {_first(use.unknown)}"
     found = [(f"{key}/{share}", f"{where}: {used}") for share in use.crossed[-1:]]
-    if use.state is BudgetState.UNKNOWN:
+    if use.state is BudgetState.UNKNOWN and use.lacking:
         found.append((f"{key}/unknown", f"{where}: {used}"))
     if use.state is BudgetState.WILL_EXCEED:
         ahead = f"the month is expected to cost {show(use.expected)} USD{words[1]}; its budget is {limit} USD"
@@ -140,20 +140,23 @@ def _anomalies(
 ) -> list[tuple[str, str]]:
     """An hour, the first, against the same hour of earlier weeks, for the fleet and each pool, once a day."""
     start = compared[0][0]
-    # an hour without a look is unknown and not an hour of nothing
-    comparable = [interval for interval in compared[1:] if interval not in query.uncollected(compared[1:])]
+    # an hour that was not collected whole is unknown and not an hour of nothing
+    comparable = [interval for interval in compared[1:] if not query.uncollected(*interval)]
     if not comparable:
         return []
     current, *before = (_report(document, query, interval, now) for interval in (compared[0], *comparable))
+    whole = not current.uncollected
     found: list[tuple[str, str]] = []
     for pool in (None, *sorted(current.groups[By.POOL])):
         figures = [_figure(report, pool) for report in before]
         mine = [[c for c in report.charges if pool in (None, c.pool)] for report in (before[0], current)]
         cause = name_cause(mine[0], mine[1], start)
-        for one in anomalies(hour_of(_figure(current, pool)), [hour_of(figure) for figure in figures], cause):
+        unknown = [*_unpriced([current, *before], pool), *_not_collected(current)]
+        this = hour_of(_figure(current, pool), collected=whole)
+        for one in anomalies(this, [hour_of(figure) for figure in figures], cause):
             key = f"{ledger_name(document)}/anomaly/{pool or '*'}/{one.what}/{start:%Y-%m-%d}"
             where = document.environment if pool is None else f"{document.environment}, pool {pool}"
-            found.append((key, f"{where}: {_words(one)}"))
+            found.append((key, f"{where}: {_words(one)}{f'; unknown: {_first(unknown)}' if unknown else ''}"))
     return found
 
 
@@ -166,6 +169,16 @@ def _figure(report: Report, pool: str | None) -> Figure:
     return report.total if pool is None else report.groups[By.POOL].get(pool, Figure())
 
 
+def _unpriced(reports: Iterable[Report], pool: str | None) -> list[str]:
+    """What of the pool has no price in any of the hours."""
+    names = {c.priced_as for one in reports for c in one.charges if c.amount is None and pool in (None, c.pool)}
+    return [f"no price of {name}" for name in sorted(names)]
+
+
+def _not_collected(report: Report) -> list[str]:
+    return [f"not collected from {start:%H:%M} to {end:%H:%M} UTC" for start, end in report.uncollected]
+
+
 def _words(one: Anomaly) -> str:
     parts = ", ".join(
         f"{name} {_usd(value, '+')}"
@@ -175,7 +188,9 @@ def _words(one: Anomaly) -> str:
             ("efficiency", one.split.efficiency),
         )
     )
-    return f"{_usd(one.now)} {one.what}, usually {_usd(one.usual)}: {one.cause} (of the change: {parts} USD/h)"
+    now, usual = ("at least " if unknown else "" for unknown in (one.now_at_least, one.usual_at_least))
+    values = f"{now}{_usd(one.now)} {one.what}, usually {usual}{_usd(one.usual)}"
+    return f"{values}: {one.cause} (of the change: {parts} USD/h)"
 
 
 def _usd(value: Fraction, sign: str = "") -> str:

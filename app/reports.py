@@ -16,10 +16,11 @@ from app.ledgers import ledger_errors, ledger_name, read_ledger_of
 from app.references import references_of
 from app.windows import Window
 from costs import charts, focus, forecast, page, series
+from costs import digest as digests
 from costs import savings as savers
 from costs.allocation import Facts
 from costs.digest import Digest
-from costs.document import CSV_COLUMNS, figures_csv, report_csv, text
+from costs.document import CSV_COLUMNS, figures_csv, instant, report_csv, text
 from costs.document import document as as_document
 from costs.query import CostQuery
 from costs.report import Report, Scope
@@ -110,8 +111,8 @@ def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) ->
             ended = history.ended_by_idle(connection, ledger_name(document), window.since, window.until)
             unseen = decisions.kept_unseen(connection, ledger_name(document), window.until)
         stops = [savers.Stop(instance_id=instance_id, pool=pool, at=at) for instance_id, pool, at in ended]
-        spends = month_spends(query, month)
-        expected = month_forecast(query, month, spends)
+        spends = month_spends(query, month, window.now)
+        expected = month_forecast(query, month, spends, window.now)
         budget = document.budget
         found = Digest(
             report=report,
@@ -120,7 +121,7 @@ def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) ->
             savings=savers.savings(report, stops, known.facts.runs, known.book),
             month=expected,
             budget=None if budget is None else forecast.budget_use(budget.usd_per_month, expected),
-            budgets=[(" ".join(part.of), use) for part, use in part_uses(document, query, month, spends)],
+            budgets=[(" ".join(part.of), use) for part, use in part_uses(document, query, month, spends, window.now)],
         )
         return found, known.facts, known.book
 
@@ -148,30 +149,31 @@ def attachments(found: Digest, facts: Facts, book: PriceBook) -> list[tuple[str,
     ]
 
 
-def month_spends(query: CostQuery, month: forecast.Month) -> dict[Interval, Spend]:
+def month_spends(query: CostQuery, month: forecast.Month, now: datetime) -> dict[Interval, Spend]:
     """What each interval of the month cost; the query has read them."""
-    return {interval: spend(query.known(*interval), *interval) for interval in month.intervals}
+    return {interval: spend(query.known(*interval), *interval, now) for interval in month.intervals}
 
 
 def month_forecast(
-    query: CostQuery, month: forecast.Month, spends: dict[Interval, Spend], part: tuple[str, str] | None = None
+    query: CostQuery,
+    month: forecast.Month,
+    spends: dict[Interval, Spend],
+    now: datetime,
+    part: tuple[str, str] | None = None,
 ) -> forecast.Forecast:
     """The month's forecast of the fleet, or of one pool or team."""
-    amounts = {
-        interval: one.total if part is None else one.by_part.get(part, exact.ZERO) for interval, one in spends.items()
-    }
-    inside = [one for interval, one in spends.items() if interval[1] > month.start]
-    unpriced = frozenset[str]().union(*(one.unpriced.get(part, frozenset()) for one in inside))
-    return month.forecast(amounts, query.uncollected(month.days), sorted(unpriced))
+    costs = {interval: one.of(part) for interval, one in spends.items()}
+    since = min((start for start, _ in month.intervals), default=month.start)
+    return month.forecast(costs, query.uncollected(since, min(month.moment, now)))
 
 
 def part_uses(
-    document: FleetDocument, query: CostQuery, month: forecast.Month, spends: dict[Interval, Spend]
+    document: FleetDocument, query: CostQuery, month: forecast.Month, spends: dict[Interval, Spend], now: datetime
 ) -> list[tuple[PartBudget, forecast.BudgetUse]]:
     """How the budget of each pool and team stands."""
     found: list[tuple[PartBudget, forecast.BudgetUse]] = []
     for budget in document.budgets:
-        expected = month_forecast(query, month, spends, budget.of)
+        expected = month_forecast(query, month, spends, now, budget.of)
         found.append((budget, forecast.budget_use(budget.usd_per_month, expected, budget.thresholds)))
     return found
 
@@ -193,6 +195,8 @@ def digest_json(found: Digest) -> dict[str, Any]:
             "cause": one.cause.value,
             "pool": one.pool,
             "usd": text(exact.usd(one.amount)),
+            "at_least": bool(one.unpriced),
+            "unpriced": list(one.unpriced),
             "seconds": text(exact.seconds(one.time)),
             "resources": list(one.resources),
             "advice": one.advice,
@@ -201,9 +205,12 @@ def digest_json(found: Digest) -> dict[str, Any]:
     ]
     whole["savings"] = {
         "spot_usd": text(exact.usd(found.savings.spot)),
+        "spot_at_least": bool(found.savings.uncompared),
         "stopped_usd": text(exact.usd(found.savings.stopped)),
         "stopped_at_least": found.savings.unpriced_stops > 0,
         "fallback_usd": text(exact.usd(found.savings.fallback)),
+        "fallback_at_least": bool(found.savings.unpriced_fallback),
+        "unpriced": sorted({*found.savings.uncompared, *found.savings.unpriced_fallback}),
         "stops": [
             {
                 "instance": one.stop.instance_id,
@@ -216,26 +223,38 @@ def digest_json(found: Digest) -> dict[str, Any]:
             for one in found.savings.stops
         ],
     }
-    month = found.month
-    whole["month"] = {
-        **{name: str(getattr(month, name)) for name in ("spent", "expected", "low", "high", "days_known")},
-        "days_unknown": str(month.days_unknown),
+    whole["month"] = _month_json(found.month)
+    if found.budget is not None:
+        whole["budget"] = _budget_json(found.budget)
+    whole["budgets"] = [{"of": name} | _budget_json(use) for name, use in found.budgets]
+    return whole
+
+
+def _month_json(month: forecast.Forecast) -> dict[str, Any]:
+    spans = [*([month.before] if month.before is not None else []), *month.not_collected]
+    return {
+        **{name: str(getattr(month, name)) for name in ("spent", "expected", "low", "high")},
+        "days_known": digests.days(month.days_known),
+        "days_unknown": digests.days(month.days_unknown),
         "at_least": bool(month.unknown),
+        "usd_at_least": text(month.at_least),
+        "usd_at_most": None if month.at_most is None else text(month.at_most),
+        "unpriced": list(month.unpriced),
+        "not_collected": [{"start": instant(start), "end": instant(end)} for start, end in spans],
         "unknown": list(month.unknown),
     }
-    if found.budget is not None:
-        whole["budget"] = {
-            "usd_per_month": text(found.budget.usd_per_month),
-            "share": text(found.budget.share),
-            "state": found.budget.state.value,
-            "unknown": list(found.budget.unknown),
-        }
-    whole["budgets"] = [
-        {"of": name, "usd_per_month": text(use.usd_per_month), "spent": text(use.spent), "share": text(use.share),
-         "state": use.state.value, "unknown": list(use.unknown)}
-        for name, use in found.budgets
-    ]  # fmt: skip
-    return whole
+
+
+def _budget_json(use: forecast.BudgetUse) -> dict[str, Any]:
+    return {
+        "usd_per_month": text(use.usd_per_month),
+        "spent": text(use.spent),
+        "usd_at_least": text(use.at_least),
+        "usd_at_most": None if use.at_most is None else text(use.at_most),
+        "share": text(use.share),
+        "state": use.state.value,
+        "unknown": list(use.unknown),
+    }
 
 
 def _report(document: FleetDocument, query: CostQuery, scope: Scope) -> Report:

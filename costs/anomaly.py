@@ -3,18 +3,23 @@
 A change of cost is split into three parts that add up to it exactly. With C = price × hours and hours = tokens ×
 hours per token: volume = P0·E0·(V1−V0), efficiency = P0·V1·(E1−E0), price = H1·(P1−P0). Where either hour has no
 tokens there is no efficiency to speak of, and what is not price counts as idle capacity under efficiency.
+
+What has no price or was not collected is no cost of 0: a figure is compared by its lower bound with what would be a
+rise, and by its upper bound, where it has one, with what would be a fall.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
 from costs.allocation import Charge, Kind
 from costs.figures import Figure
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
+
+Item = TypeVar("Item")
 
 FACTOR: Final = Fraction(3, 2)
 """A figure is an anomaly above (or its inverse below) this multiple of the usual."""
@@ -28,8 +33,21 @@ class Hour:
     """What one hour cost and served."""
 
     usd: Fraction
+    """The value used."""
     instance_hours: Fraction
     tokens: int
+    too_much: Fraction = Fraction(0)
+    """At most so much of `usd` may not have been."""
+    too_little: Fraction | None = Fraction(0)
+    """At most so much may be missing from it; None: something has no price or was not collected."""
+
+    @property
+    def least(self) -> Fraction:
+        return self.usd - self.too_much
+
+    @property
+    def most(self) -> Fraction | None:
+        return None if self.too_little is None else self.usd + self.too_little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +73,21 @@ class Anomaly:
     usual: Fraction
     split: Split
     cause: str
+    now_at_least: bool = False
+    """Whether `now` lacks something that has no price or was not collected."""
+    usual_at_least: bool = False
 
 
-def hour_of(figure: Figure) -> Hour:
-    """The hour that a report's figure describes."""
+def hour_of(figure: Figure, *, collected: bool = True) -> Hour:
+    """The hour that a report's figure describes. `collected`: all of it was."""
     seconds = sum((Fraction(money.seconds(time)) for time in figure.times.values()), Fraction(0))
+    is_bounded = collected and figure.most is not None
     return Hour(
-        usd=Fraction(figure.allocation) / 3600, instance_hours=seconds / 3600, tokens=figure.tokens.total or 0
+        usd=Fraction(figure.allocation) / 3600,
+        instance_hours=seconds / 3600,
+        tokens=figure.tokens.total or 0,
+        too_much=Fraction(figure.too_much) / 3600,
+        too_little=Fraction(figure.too_little) / 3600 if is_bounded else None,
     )
 
 
@@ -87,12 +113,24 @@ def usual(hours: Sequence[Hour]) -> Hour | None:
     if not hours:
         return None
     ordered = sorted(hours, key=lambda hour: (hour.usd, hour.instance_hours, hour.tokens))
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    low, high = _middle(ordered)
+    usd = (low.usd + high.usd) / 2
+    least = sum(_middle(sorted(hour.least for hour in hours)), Fraction(0)) / 2
+    # no upper bound is above all others
+    bounded = sorted(hour.most for hour in hours if hour.most is not None)
+    is_bounded = len(hours) // 2 < len(bounded)
+    most = sum((bounded[(len(hours) - 1) // 2], bounded[len(hours) // 2]), Fraction(0)) / 2 if is_bounded else None
     return Hour(
-        usd=(low.usd + high.usd) / 2,
+        usd=usd,
         instance_hours=(low.instance_hours + high.instance_hours) / 2,
         tokens=(low.tokens + high.tokens) // 2,
+        too_much=usd - least,
+        too_little=None if most is None else most - usd,
     )
+
+
+def _middle(ordered: Sequence[Item]) -> tuple[Item, Item]:
+    return ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
 
 
 def anomalies(now: Hour, weeks: Sequence[Hour], cause: str) -> list[Anomaly]:
@@ -101,18 +139,28 @@ def anomalies(now: Hour, weeks: Sequence[Hour], cause: str) -> list[Anomaly]:
     if before is None:
         return []
     split = split_change(before, now)
+    unknown = {"now_at_least": now.most is None, "usual_at_least": before.most is None}
     found: list[Anomaly] = []
-    if abs(now.usd - before.usd) >= LEAST_USD_PER_HOUR and _is_far(now.usd, before.usd):
-        found.append(Anomaly(what="USD/h", now=now.usd, usual=before.usd, split=split, cause=cause))
-    if before.tokens and now.tokens:
+    if _differs(now, before) and _is_far(now, before, Fraction(1)):
+        found.append(Anomaly(what="USD/h", now=now.usd, usual=before.usd, split=split, cause=cause, **unknown))
+    if before.tokens and now.tokens and now.usd >= LEAST_USD_PER_HOUR:
         old, new = before.usd * 1_000_000 / before.tokens, now.usd * 1_000_000 / now.tokens
-        if _is_far(new, old) and now.usd >= LEAST_USD_PER_HOUR:
-            found.append(Anomaly(what="USD per million tokens", now=new, usual=old, split=split, cause=cause))
+        if _is_far(now, before, Fraction(now.tokens, before.tokens)):
+            found.append(
+                Anomaly(what="USD per million tokens", now=new, usual=old, split=split, cause=cause, **unknown)
+            )
     return found
 
 
-def _is_far(now: Fraction, before: Fraction) -> bool:
-    return not before / FACTOR <= now <= before * FACTOR
+def _differs(now: Hour, before: Hour) -> bool:
+    rise = before.most is not None and now.least - before.most >= LEAST_USD_PER_HOUR
+    return rise or (now.most is not None and before.least - now.most >= LEAST_USD_PER_HOUR)
+
+
+def _is_far(now: Hour, before: Hour, volume: Fraction) -> bool:
+    """Whether the hour is far from so many times the usual one, whatever is unknown of both."""
+    rise = before.most is not None and now.least > before.most * volume * FACTOR
+    return rise or (now.most is not None and now.most * FACTOR < before.least * volume)
 
 
 def name_cause(before: Sequence[Charge], after: Sequence[Charge], since: datetime) -> str:

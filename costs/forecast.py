@@ -1,11 +1,12 @@
 """What the month will cost, and how much of the budget that is. Pure.
 
-Method: what the month has cost so far, plus its remaining days at the mean of the known full days (at most 28); the
-range takes the 10th and 90th percentile of those days instead of the mean. A day on which nobody collected costs is
-unknown: it tells nothing of other days, and a day of the month is expected to have cost as much as a known one.
+Method: what the month has cost so far, plus its remaining days at the mean of the full days (at most 28); the range
+takes the 10th and 90th percentile of those days instead of the mean. A day counts by the share of it that was
+collected, and the range leaves out days of which less than half was. The rest of the month's time is unknown: it is
+expected to have cost as much as a known day. Time before the ledger began is not estimated.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -15,6 +16,8 @@ from zoneinfo import ZoneInfo
 from gpufleet.domain import money
 from ledger.teams import Interval
 
+_DAY = timedelta(days=1)
+_HALF = Decimal("0.5")
 THRESHOLDS = (Decimal("0.5"), Decimal("0.8"), Decimal("1"))
 """Shares of a budget at which people are told."""
 KNOWN_DAYS = timedelta(days=28)
@@ -22,27 +25,73 @@ KNOWN_DAYS = timedelta(days=28)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one interval cost: amounts in dollar-seconds, or in USD where it is said."""
+
+    amount: Decimal
+    """The value used."""
+    too_much: Decimal = money.ZERO
+    """At most so much of it may not have been: see costs.unknown."""
+    too_little: Decimal = money.ZERO
+    """At most so much may be missing, as far as prices are known."""
+    unpriced: frozenset[str] = frozenset()
+    """What has no price: no amount holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """The month's cost in USD."""
 
     spent: Decimal
+    """The value used; it lies between `at_least` and `at_most`."""
     expected: Decimal
     low: Decimal
     high: Decimal
-    days_known: int
-    """Full days that the rest was computed from; with none there is only what was spent."""
-    days_unknown: int = 0
-    """Full days of the same span on which nobody collected costs."""
-    days_lost: int = 0
-    """Those of the month. `expected` takes each for as dear as a known day, `spent` holds a lower bound of them."""
+    days_known: Decimal
+    """Full days that the rest was computed from, each by the share of it that was collected; with none there is only
+    what was spent."""
+    days_unknown: Decimal = money.ZERO
+    """What was not collected of those days. `expected` takes what of it lies in the month for as dear as the rest."""
+    too_much: Decimal = money.ZERO
+    """At most so much of `spent` may not have been."""
+    too_little: Decimal = money.ZERO
+    """At most so much may be missing of what was collected and has a price."""
     unpriced: tuple[str, ...] = ()
-    """What of the month has no price: neither sum holds it."""
+    """What of the month has no price: no sum holds it."""
+    not_collected: tuple[Interval, ...] = ()
+    """Times of the month without a look since the ledger began."""
+    before: Interval | None = None
+    """The time of the month before the ledger began: no sum holds what had ended by then."""
+
+    @property
+    def at_least(self) -> Decimal:
+        """The lower bound of `spent`."""
+        return self.spent - self.too_much
+
+    @property
+    def at_most(self) -> Decimal | None:
+        """The upper bound of `spent`; None: something has no price or was not collected."""
+        if self.unpriced or self.not_collected or self.before is not None:
+            return None
+        return self.spent + self.too_little
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What of the month is not in `spent`, which is a lower bound then."""
-        days = (f"{self.days_lost} days of the month were not collected",) if self.days_lost else ()
-        return (*days, *(f"no price of {name}" for name in self.unpriced))
+        """Why `spent` is not all that is known to have been spent, in words."""
+        found: list[str] = []
+        if self.before is not None:
+            found.append(f"not collected before {self.before[1]:%Y-%m-%d %H:%M} UTC")
+        if self.not_collected:
+            hours = sum((end - start for start, end in self.not_collected), timedelta()) / timedelta(hours=1)
+            start, end = self.not_collected[0]
+            more = f", and {len(self.not_collected) - 1} more" if len(self.not_collected) > 1 else ""
+            found.append(f"{hours:,.1f} h not collected ({start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC{more})")
+        found += [f"no price of {name}" for name in self.unpriced]
+        if self.too_little or self.too_much:
+            less = f", or {self.too_much.quantize(money.CENT)} USD less" if self.too_much else ""
+            more = self.too_little.quantize(money.CENT)
+            found.append(f"no exact end of some instances: at most {more} USD more{less}")
+        return tuple(found)
 
 
 class BudgetState(StrEnum):
@@ -67,7 +116,18 @@ class BudgetUse:
     crossed: tuple[Decimal, ...]
     """Thresholds that what was spent has reached."""
     unknown: tuple[str, ...] = ()
-    """What is not in `spent`, which is a lower bound then."""
+    """What `spent` may lack or have too much of, in words."""
+    at_least: Decimal = money.ZERO
+    """The lower bound of `spent`."""
+    at_most: Decimal | None = None
+    """The upper bound of `spent`; None: something has no price or was not collected."""
+    lacking: bool = False
+    """Whether something that was to be known has no price or was not collected, or the bounds reach above it."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether at least so much was spent, and perhaps more."""
+        return bool(self.unknown) and self.at_least == self.spent
 
     @property
     def share(self) -> Decimal:
@@ -109,6 +169,9 @@ class Month:
     beside: Sequence[Interval]
     """What of the month lies beside its full days. Teams are split by the same days everywhere."""
     start: datetime
+    moment: datetime
+    begun: datetime | None
+    """Since when costs are known; None: they are not."""
     days_left: Decimal
 
     @property
@@ -116,25 +179,66 @@ class Month:
         """All of them."""
         return [*self.days, *self.beside]
 
-    def forecast(
-        self,
-        amounts: Mapping[Interval, Decimal],
-        uncollected: Collection[Interval] = (),
-        unpriced: Sequence[str] = (),
-    ) -> Forecast:
-        """The forecast from what each interval cost, in dollar-seconds. `uncollected`: days of which nothing is known
-        but a lower bound; `unpriced`: what of the month has no price.
-        """
-        inside = [day for day in self.days if day[0] >= self.start]
-        spent = money.usd(money.total(amounts[interval] for interval in (*inside, *self.beside)))
-        known = [money.usd(amounts[day]) for day in self.days if day not in uncollected]
-        lost = [money.usd(amounts[day]) for day in inside if day in uncollected]
+    def forecast(self, costs: Mapping[Interval, Cost], uncollected: Collection[Interval] = ()) -> Forecast:
+        """The forecast from what each interval cost, in dollar-seconds. `uncollected`: times without a look."""
+        of_month = [*(day for day in self.days if day[0] >= self.start), *self.beside]
+        total = sum_of(costs[interval] for interval in of_month)
+        lost = [span for span in uncollected if self.begun is not None and span[1] > self.begun]
+        whole = [Part(money.usd(costs[day].amount), *_lengths(day, lost)) for day in self.days]
+        inside = [Part(money.usd(costs[part].amount), *_lengths(part, lost)) for part in of_month]
+        before = min(self.begun or self.moment, self.moment)
         return replace(
-            forecast(spent, known, self.days_left, lost),
-            days_unknown=len(self.days) - len(known),
-            days_lost=len(lost),
-            unpriced=tuple(unpriced),
+            forecast(money.usd(total.amount), whole, self.days_left, inside),
+            too_much=money.usd(total.too_much),
+            too_little=money.usd(total.too_little),
+            unpriced=tuple(sorted(total.unpriced)),
+            not_collected=tuple(
+                (max(start, self.start), end) for start, end in lost if end > self.start and start < self.moment
+            ),
+            before=(self.start, before) if before > self.start else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an interval cost in USD, its length in days and how much of that was not collected."""
+
+    usd: Decimal
+    days: Decimal
+    lost: Decimal
+
+    @property
+    def known(self) -> Decimal:
+        """The share that was collected."""
+        return 1 - self.lost / self.days if self.days else Decimal(1)
+
+    def missing(self, usd_per_day: Decimal) -> Decimal:
+        """What may be missing if the time that was not collected cost as much as a day does."""
+        if not self.lost:
+            return money.ZERO
+        return max(money.ZERO, usd_per_day * self.days - self.usd) * self.lost / self.days
+
+
+def _lengths(interval: Interval, lost: Collection[Interval]) -> tuple[Decimal, Decimal]:
+    start, end = interval
+    spans = ((max(start, since), min(end, until)) for since, until in lost)
+    missing = sum((until - since for since, until in spans if since < until), timedelta())
+    return _days(end - start), _days(missing)
+
+
+def _days(duration: timedelta) -> Decimal:
+    return money.seconds(duration) / money.seconds(_DAY)
+
+
+def sum_of(costs: Iterable[Cost]) -> Cost:
+    """All of them."""
+    every = list(costs)
+    return Cost(
+        amount=money.total(one.amount for one in every),
+        too_much=money.total(one.too_much for one in every),
+        too_little=money.total(one.too_little for one in every),
+        unpriced=frozenset[str]().union(*(one.unpriced for one in every)),
+    )
 
 
 def month(moment: datetime, timezone: str, begun: datetime | None) -> Month:
@@ -149,26 +253,37 @@ def month(moment: datetime, timezone: str, begun: datetime | None) -> Month:
         days=days,
         beside=[(first, last) for first, last in parts if first < last],
         start=start,
+        moment=moment,
+        begun=begun,
         days_left=max(left, Decimal(0)),
     )
 
 
-def forecast(
-    spent: Decimal, full_days: Sequence[Decimal], days_left: Decimal, lost: Sequence[Decimal] = ()
-) -> Forecast:
-    """The month's cost from what was spent and what full days cost. `lost`: what is known of days of the month that
-    nobody collected; it is in `spent`, too.
-    """
-    known = sorted(full_days[-28:])
-    if not known:
-        return Forecast(spent=spent, expected=spent, low=spent, high=spent, days_known=0)
-    mean = sum(known, money.ZERO) / len(known)
-    low, high = known[(len(known) - 1) * 10 // 100], known[-1 - (len(known) - 1) * 10 // 100]
+def forecast(spent: Decimal, days: Sequence[Part], days_left: Decimal, month: Sequence[Part] = ()) -> Forecast:
+    """The month's cost from what was spent and what full days cost. `month`: the intervals of the month."""
+    some = [day for day in days[-28:] if day.known > 0]
+    if not some:
+        unknown = sum((1 - day.known for day in days[-28:]), money.ZERO)
+        return Forecast(
+            spent=spent, expected=spent, low=spent, high=spent, days_known=money.ZERO, days_unknown=unknown
+        )
+    weight = sum((day.known for day in some), money.ZERO)
+    mean = sum((day.usd * day.known for day in some), money.ZERO) / weight
+    usual = sorted(day.usd for day in some if day.known >= _HALF) or [mean]
+    low, high = usual[(len(usual) - 1) * 10 // 100], usual[-1 - (len(usual) - 1) * 10 // 100]
     steps = [
-        (spent + day * days_left + money.total(max(money.ZERO, day - part) for part in lost)).quantize(money.CENT)
+        (spent + day * days_left + sum((part.missing(day) for part in month), money.ZERO)).quantize(money.CENT)
         for day in (mean, low, high)
     ]
-    return Forecast(spent=spent, expected=steps[0], low=steps[1], high=steps[2], days_known=len(known))
+    known = weight.quantize(money.CENT)
+    return Forecast(
+        spent=spent,
+        expected=steps[0],
+        low=min(steps),
+        high=max(steps),
+        days_known=known,
+        days_unknown=len(days[-28:]) - known,
+    )
 
 
 def budget_use(usd_per_month: Decimal, month: Forecast, thresholds: Sequence[Decimal] = THRESHOLDS) -> BudgetUse:
@@ -182,6 +297,7 @@ def budget_use(usd_per_month: Decimal, month: Forecast, thresholds: Sequence[Dec
         state = BudgetState.WARNED
     else:
         state = BudgetState.UNKNOWN if month.unknown else BudgetState.WITHIN
+    most = month.spent + month.too_little
     return BudgetUse(
         usd_per_month=usd_per_month,
         spent=month.spent,
@@ -189,4 +305,7 @@ def budget_use(usd_per_month: Decimal, month: Forecast, thresholds: Sequence[Dec
         state=state,
         crossed=crossed,
         unknown=month.unknown,
+        at_least=month.at_least,
+        at_most=month.at_most,
+        lacking=bool(month.unpriced or month.not_collected) or most > usd_per_month,
     )

@@ -17,7 +17,7 @@ from costs.allocation import Charge, ClosedFacts, Facts, charges
 from costs.closing import Closing
 from costs.commitments import Coverage, Declared
 from costs.pricing import FOREVER
-from costs.report import NONE, QUIET, Known, Report, Scope, compute
+from costs.report import NONE, QUIET, Known, Report, Scope, compute, uncollected
 from costs.series import priced_alone
 from costs.tokens import EngineTokens, served
 from gpufleet.domain import money
@@ -147,14 +147,11 @@ class CostQuery:
         touching = (one for one in self._confirmed if one.since < until and one.until > since)
         return [one for one in touching if one.facts is not None]
 
-    def uncollected(self, intervals: Iterable[Interval]) -> set[Interval]:
-        """Those of the intervals in which no look ended."""
-        last = None if self._last is None else self._last.at
-        return {
-            (start, end)
-            for start, end in intervals
-            if last is None or last <= start or any(before <= start and after > end for before, after in self._gaps)
-        }
+    def uncollected(self, since: datetime, horizon: datetime) -> list[Interval]:
+        """Times of a span that was read without a look."""
+        gaps = [(start, end) for start, end in self._gaps if start < horizon and end > since]
+        known = Known(facts=Facts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
+        return uncollected(known, since, horizon)
 
     def report(self, scope: Scope) -> Report:
         """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""

@@ -156,7 +156,7 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
         notes=(*notes, *report.notes),
         standing=standing,
         reservations=paid,
-        uncollected=_uncollected(scope, known),
+        uncollected=uncollected(known, scope.since, min(scope.until, scope.now)),
         sources=known.facts.declared.sources,
     )
 
@@ -188,14 +188,13 @@ def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
             )
 
 
-def _uncollected(scope: Scope, known: Known) -> list[Interval]:
-    """Parts of the window without a look: before the first look, between two, after the last one."""
-    horizon = min(scope.until, scope.now)
+def uncollected(known: Known, since: datetime, horizon: datetime) -> list[Interval]:
+    """Times up to the horizon without a look: before the first look, between two, after the last one."""
     begun, last = (known.begun or horizon, known.last.at if known.last is not None else horizon)
-    spans = [(scope.since, begun), *known.gaps]
+    spans = [(since, begun), *known.gaps]
     if horizon - last > QUIET:
         spans.append((last, horizon))
-    inside = [(max(start, scope.since), min(end, horizon)) for start, end in spans]
+    inside = [(max(start, since), min(end, horizon)) for start, end in spans]
     return [(start, end) for start, end in inside if start < end]
 
 

@@ -4,7 +4,7 @@ An ended instance saved money until its pool next launched one, or for a stated 
 prepaid capacity saved nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -50,6 +50,10 @@ class Savings:
     stops: Sequence[Avoided]
     fallback: Decimal
     """What on-demand cost in pools that have spot: the price of not waiting."""
+    uncompared: tuple[str, ...] = ()
+    """Spot capacity of which one of the two prices is unknown: `spot` leaves it out."""
+    unpriced_fallback: tuple[str, ...] = ()
+    """What `fallback` leaves out, since it has no price."""
 
     @property
     def stopped(self) -> Decimal:
@@ -75,7 +79,19 @@ def savings(report: Report, stops: Sequence[Stop], runs: Sequence[Run], book: Pr
             for charge in report.charges
             if charge.amount is not None and _is_fallback(charge, with_spot)
         ),
+        uncompared=_names(
+            charge
+            for charge in report.charges
+            if charge.capacity_type is CapacityType.SPOT and None in (charge.amount, charge.on_demand)
+        ),
+        unpriced_fallback=_names(
+            charge for charge in report.charges if charge.amount is None and _is_fallback(charge, with_spot)
+        ),
     )
+
+
+def _names(charges: Iterable[Charge]) -> tuple[str, ...]:
+    return tuple(sorted({charge.priced_as for charge in charges}))
 
 
 def _is_fallback(charge: Charge, pools: set[str | None]) -> bool:

@@ -1,66 +1,110 @@
 """What an interval cost, by pool and team: what forecasts and budgets are made of. Pure."""
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from costs.allocation import State, charges
+from costs.allocation import Charge, State, charges
 from costs.figures import Figure
-from costs.report import NONE, Known
+from costs.forecast import Cost
+from costs.report import NONE, QUIET, Known
 from costs.series import priced_alone
 from costs.teams import split
+from costs.unknown import UnknownSpan, unknown_spans
 from gpufleet.domain import money
+
+Part = tuple[str, str]
+"""(`pool` or `team`, name)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """Amounts in dollar-seconds. Charges without a price are left out and listed."""
+    """What the whole fleet and each part of it cost, in dollar-seconds."""
 
-    total: Decimal
-    by_part: Mapping[tuple[str, str], Decimal]
-    """(`pool` or `team`, name) to its amount."""
-    unpriced: Mapping[tuple[str, str] | None, frozenset[str]]
-    """What has no price, by part; None: of the whole fleet."""
+    total: Cost
+    by_part: Mapping[Part, Cost]
+
+    def of(self, part: Part | None) -> Cost:
+        """Of one part; None: of the whole fleet."""
+        return self.total if part is None else self.by_part.get(part, Cost(amount=money.ZERO))
 
 
-def spend(known: Known, since: datetime, until: datetime) -> Spend:
-    """What the interval of these facts cost."""
-    cells: defaultdict[tuple[str, str], Decimal] = defaultdict(Decimal)
-    unpriced: defaultdict[tuple[str, str] | None, set[str]] = defaultdict(set)
-    for charge in charges(priced_alone(known.facts), known.book, since, until, allow_unpriced=True):
-        if charge.amount is not None:
-            cell = (charge.pool or NONE, charge.owner or NONE)
-            cells[cell] = money.EXACT.add(cells[cell], charge.amount)
+@dataclass(slots=True)
+class _Sum:
+    """A cost that is added up."""
+
+    amount: Decimal = money.ZERO
+    too_much: Decimal = money.ZERO
+    too_little: Decimal = money.ZERO
+    unpriced: set[str] = field(default_factory=set[str])
+
+    def add(self, charge: Charge) -> None:
+        if charge.amount is None:
+            self.unpriced.add(charge.priced_as)
         else:
-            for part in (None, ("pool", charge.pool or NONE), ("team", charge.owner or NONE)):
-                unpriced[part].add(charge.priced_as)
-    pools: defaultdict[str, Decimal] = defaultdict(Decimal)
-    for (pool, _), amount in cells.items():
-        pools[pool] = money.EXACT.add(pools[pool], amount)
-    teams = _by_team(known, cells, pools)
-    return Spend(
-        total=money.total(pools.values()),
-        by_part={("pool", name): amount for name, amount in pools.items()}
-        | {("team", name): amount for name, amount in teams.items()},
-        unpriced={part: frozenset(names) for part, names in unpriced.items()},
-    )
+            self.amount = money.EXACT.add(self.amount, charge.amount)
+
+    def doubt(self, span: UnknownSpan) -> None:
+        self.too_much = money.EXACT.add(self.too_much, money.EXACT.subtract(span.charged, span.least))
+        if span.most is None:
+            self.unpriced.add(span.like.priced_as)
+        else:
+            self.too_little = money.EXACT.add(self.too_little, money.EXACT.subtract(span.most, span.charged))
+
+    def include(self, other: "_Sum") -> None:
+        self.amount = money.EXACT.add(self.amount, other.amount)
+        self.too_much = money.EXACT.add(self.too_much, other.too_much)
+        self.too_little = money.EXACT.add(self.too_little, other.too_little)
+        self.unpriced |= other.unpriced
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(
+            amount=self.amount,
+            too_much=self.too_much,
+            too_little=self.too_little,
+            unpriced=frozenset(self.unpriced),
+        )
 
 
-def _by_team(
-    known: Known, cells: Mapping[tuple[str, str], Decimal], pools: Mapping[str, Decimal]
-) -> Mapping[str, Decimal]:
+_Cells = Mapping[tuple[str, str], _Sum]
+"""By pool and owner."""
+
+
+def spend(known: Known, since: datetime, until: datetime, now: datetime) -> Spend:
+    """What the interval of these facts cost."""
+    facts, cells = priced_alone(known.facts), defaultdict[tuple[str, str], _Sum](_Sum)
+    for charge in charges(facts, known.book, since, until, allow_unpriced=True):
+        cells[charge.pool or NONE, charge.owner or NONE].add(charge)
+    # the minutes since the last look are of no account, longer times are
+    last = now if known.last is None else known.last.at
+    horizon = last if now - last <= QUIET else now
+    for span in unknown_spans(facts, known.book, since, until, horizon):
+        cells[span.like.pool or NONE, span.like.owner or NONE].doubt(span)
+    total, pools = _Sum(), defaultdict[str, _Sum](_Sum)
+    for (pool, _), part in cells.items():
+        total.include(part)
+        pools[pool].include(part)
+    parts = {("pool", name): part.cost for name, part in pools.items()}
+    return Spend(total=total.cost, by_part=parts | {("team", name): one for name, one in _teams(known, cells, pools)})
+
+
+def _teams(known: Known, cells: _Cells, pools: Mapping[str, _Sum]) -> Iterator[tuple[str, Cost]]:
     """As costs.report.by_team: a shared pool is split by engine seconds, any other stays with its owner."""
-    teams: defaultdict[str, Decimal] = defaultdict(Decimal)
+    teams: defaultdict[str, _Sum] = defaultdict(_Sum)
     shared: set[str] = set()
     for pool in known.facts.declared.split_by_team & pools.keys():
         uses = {team: use for (of, team), use in known.uses.items() if of == pool}
-        whole = Figure(amounts=defaultdict(Decimal, {State.USED: pools[pool]}))
+        part = pools[pool]
+        amounts = defaultdict(Decimal, {State.USED: part.amount})
+        whole = Figure(amounts=amounts, too_much=part.too_much, too_little=part.too_little)
         for share in split(pool, whole, uses):
             shared.add(pool)
-            teams[share.team] = money.EXACT.add(teams[share.team], share.figure.allocation)
-    for (pool, owner), amount in cells.items():
+            own = share.figure
+            teams[share.team].include(_Sum(own.allocation, own.too_much, own.too_little, part.unpriced))
+    for (pool, owner), part in cells.items():
         if pool not in shared:
-            teams[owner] = money.EXACT.add(teams[owner], amount)
-    return teams
+            teams[owner].include(part)
+    return ((name, part.cost) for name, part in teams.items())

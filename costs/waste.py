@@ -42,6 +42,8 @@ class Waste:
     """Instance time together."""
     resources: tuple[str, ...]
     advice: str
+    unpriced: tuple[str, ...] = ()
+    """What of it has no price: `amount` is a lower bound then."""
 
 
 def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
@@ -53,11 +55,14 @@ def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
     sums: dict[tuple[Cause, str], Decimal] = {}
     times: dict[tuple[Cause, str], timedelta] = {}
     resources: dict[tuple[Cause, str], dict[str, None]] = {}
+    unpriced: dict[tuple[Cause, str], set[str]] = {}
     for cause, charge in (part for one in report.charges for part in _parts(one, spans.get(one.resource, ()))):
-        if cause is None or not charge.amount:
+        if cause is None or (charge.amount is not None and not charge.amount):
             continue
         key = (cause, charge.pool or NONE)
-        sums[key] = money.EXACT.add(sums.get(key, money.ZERO), charge.amount)
+        sums[key] = money.EXACT.add(sums.get(key, money.ZERO), charge.amount or money.ZERO)
+        if charge.amount is None:
+            unpriced.setdefault(key, set()).add(charge.priced_as)
         if charge.kind in (Kind.TIME, Kind.RESERVATION, Kind.COMMITTED):
             times[key] = times.get(key, timedelta(0)) + charge.duration
         resources.setdefault(key, {})[charge.resource] = None
@@ -69,9 +74,10 @@ def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
             time=times.get((cause, pool), timedelta(0)),
             resources=tuple(resources[cause, pool]),
             advice=_advice(cause, len(resources[cause, pool]), times.get((cause, pool), timedelta(0))),
+            unpriced=tuple(sorted(unpriced.get((cause, pool), ()))),
         )
         for (cause, pool), amount in sums.items()
-        if amount > 0
+        if amount > 0 or (cause, pool) in unpriced
     ]
     return sorted(found, key=lambda w: (-w.amount, w.cause, w.pool))
 

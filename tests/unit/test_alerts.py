@@ -10,13 +10,14 @@ from sqlalchemy import Engine
 
 from app import alerts
 from app.fleets import load_one
-from gpufleet.domain.model import CapacityType
+from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from ledger import facts
 from ledger.database import writing
 from ledger.facts import EndCause, Pass, RunEnd
 from ledger.outbox import messages
 from ledger.schema import open_ledger
+from ledger.tables import PRICES
 from tests.unit.small_fleet import FLEET, HOUR, T0, document, run
 
 WEEK = timedelta(weeks=1)
@@ -114,10 +115,12 @@ def test_an_hour_that_was_missed_is_told_in_the_next(tmp_path: Path, ledger: Eng
 @pytest.mark.parametrize(
     ("budget", "expected"),
     [
-        pytest.param({"pool": "chat", "usd_per_month": "800"}, "dev, pool chat: 86% of", id="pool"),
-        pytest.param({"team": "search", "usd_per_month": "800"}, "dev, team search: 86% of", id="team"),
+        pytest.param({"pool": "chat", "usd_per_month": "800"}, "dev, pool chat: at least 86% of", id="pool"),
+        pytest.param({"team": "search", "usd_per_month": "800"}, "dev, team search: at least 86% of", id="team"),
         pytest.param(
-            {"pool": "chat", "usd_per_month": "6849", "thresholds": ["0.1"]}, "dev, pool chat: 10% of", id="threshold"
+            {"pool": "chat", "usd_per_month": "6849", "thresholds": ["0.1"]},
+            "dev, pool chat: at least 10% of",
+            id="threshold",
         ),
         pytest.param({"pool": "batch", "usd_per_month": "1"}, "", id="a pool that cost nothing"),
     ],
@@ -126,6 +129,49 @@ def test_budgets_of_pools_and_teams(tmp_path: Path, ledger: Engine, budget: dict
     found = [text for text in told(tmp_path, ledger, budget=None, budgets=[budget]) if "budget" in text]
     assert bool(found) == bool(expected)
     assert all(text.startswith(expected) or "is expected" in text for text in found)
+
+
+@pytest.mark.parametrize("unpriced", [1, 2, 3, 4])
+def test_an_hour_whose_usual_has_no_price_is_no_rise(tmp_path: Path, ledger: Engine, unpriced: int) -> None:
+    """In earlier weeks another machine ran that has no price: nobody knows whether this hour is dear."""
+    weeks = [
+        run(f"i-old-{n}", 4 - 24 * 7 * n, CapacityType.ON_DEMAND, machine_type="x9.large",
+            last_seen_at=T0 + (5 - 24 * 7 * n) * HOUR)
+        for n in range(1, unpriced + 1)
+    ]  # fmt: skip
+    with writing(ledger) as connection:
+        facts.add_runs(connection, weeks)
+        facts.add_ends(
+            connection,
+            [
+                RunEnd(cloud=one.cloud, instance_id=one.instance_id, started_at=one.started_at,
+                       ended_at=one.last_seen_at, cause=EndCause.ENDED, exact=True)
+                for one in weeks
+            ],
+        )  # fmt: skip
+    found = [text for text in told(tmp_path, ledger, budget=None) if text.startswith("dev: 4.80 USD/h")]
+    assert not found
+
+
+def test_an_anomaly_lists_what_has_no_price(tmp_path: Path, ledger: Engine) -> None:
+    with writing(ledger) as connection:
+        facts.add_runs(connection, [run("i-odd", 4.5, CapacityType.ON_DEMAND, machine_type="x9.large")])
+    first = told(tmp_path, ledger, budget=None)[0]
+    assert first.startswith("dev: at least 4.80 USD/h, usually 2.00: ")
+    assert first.endswith("; unknown: no price of x9.large on-demand in us-east-1a")
+
+
+def test_an_hour_of_which_a_price_is_missing_is_no_fall(tmp_path: Path, ledger: Engine) -> None:
+    """Only on-demand without a price ran in the last hour, where spot at 2 USD/h did before."""
+    with writing(ledger) as connection:
+        connection.execute(PRICES.delete().where(PRICES.c.sku.endswith("on-demand")))
+        facts.add_runs(connection, [run("i-odd", 3.9, CapacityType.ON_DEMAND, machine_type="x9.large")])
+        new = RunEnd(
+            cloud=Cloud.AWS, instance_id="i-new", started_at=T0 + 4.2 * HOUR, ended_at=T0 + 4.21 * HOUR,
+            cause=EndCause.ENDED, exact=True,
+        )  # fmt: skip
+        facts.add_ends(connection, [new])
+    assert not [text for text in told(tmp_path, ledger, budget=None) if "USD/h, usually" in text]
 
 
 def test_a_fleet_without_a_past_has_no_usual(tmp_path: Path) -> None:

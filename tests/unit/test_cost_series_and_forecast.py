@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costs.allocation import Charge, Facts, charges
 from costs.anomaly import Hour, anomalies, hour_of, name_cause, split_change
-from costs.forecast import BudgetState, Forecast, budget_use, forecast, local_days, month_of
+from costs.forecast import BudgetState, Forecast, Part, budget_use, forecast, local_days, month_of
 from costs.report import Report, Scope, build
 from costs.savings import HORIZON, Stop, avoided, savings
 from costs.series import buckets, edges, lanes
@@ -153,10 +153,14 @@ def test_days_of_a_dst_change_have_23_and_25_hours() -> None:
 
 
 def test_a_forecast_adds_the_days_that_are_left() -> None:
-    found = forecast(Decimal(100), [Decimal(n) for n in range(1, 12)], Decimal("2.5"))
+    found = forecast(Decimal(100), whole_days([Decimal(n) for n in range(1, 12)]), Decimal("2.5"))
     assert found == Forecast(
-        spent=Decimal(100), expected=Decimal(115), low=Decimal(105), high=Decimal(125), days_known=11
+        spent=Decimal(100), expected=Decimal(115), low=Decimal(105), high=Decimal(125), days_known=Decimal(11)
     )
+
+
+def whole_days(amounts: list[Decimal]) -> list[Part]:
+    return [Part(usd, Decimal(1), Decimal(0)) for usd in amounts]
 
 
 @given(
@@ -167,7 +171,7 @@ def test_a_forecast_adds_the_days_that_are_left() -> None:
 def test_a_forecast_is_never_below_what_was_spent_nor_outside_its_range(
     spent: Decimal, full: list[Decimal], left: Decimal
 ) -> None:
-    found = forecast(spent, full, left)
+    found = forecast(spent, whole_days(full), left)
     assert spent - money.CENT <= found.low <= found.high
     assert min(full[-28:], default=Decimal(0)) * left - money.CENT <= found.expected - spent
 
@@ -184,13 +188,17 @@ def test_a_forecast_is_never_below_what_was_spent_nor_outside_its_range(
     ],
 )
 def test_a_budget_says_how_it_stands(spent: str, expected: str, state: BudgetState, crossed: int) -> None:
-    month = Forecast(spent=Decimal(spent), expected=Decimal(expected), low=Decimal(0), high=Decimal(0), days_known=3)
+    month = Forecast(
+        spent=Decimal(spent), expected=Decimal(expected), low=Decimal(0), high=Decimal(0), days_known=Decimal(3)
+    )
     use = budget_use(Decimal(100), month)
     assert (use.state, len(use.crossed)) == (state, crossed)
 
 
 def test_a_budget_of_nothing_is_used_up_by_the_first_cent() -> None:
-    month = Forecast(spent=Decimal("0.01"), expected=Decimal(1), low=Decimal(1), high=Decimal(1), days_known=1)
+    month = Forecast(
+        spent=Decimal("0.01"), expected=Decimal(1), low=Decimal(1), high=Decimal(1), days_known=Decimal(1)
+    )
     assert budget_use(Decimal(0), month).state is BudgetState.EXCEEDED
     assert budget_use(Decimal(0), month).share == 1
 

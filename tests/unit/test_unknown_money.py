@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from app import alerts, reports
 from app.ledgers import ledger_name
 from app.windows import Window
-from costs.anomaly import Hour, usual
+from costs.anomaly import Hour, anomalies, usual
 from costs.digest import as_text, budget_words, month_words
-from costs.forecast import BudgetState, Forecast, budget_use, forecast
+from costs.forecast import BudgetState, Forecast, Part, budget_use, forecast
 from gpufleet.domain import money
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
@@ -24,6 +24,8 @@ from gpufleet.settings.document import FleetDocument
 from ledger import facts
 from ledger.database import writing
 from ledger.decisions import record_outcome
+from ledger.facts import RunEnd
+from ledger.history import runs
 from ledger.outbox import messages
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import document
@@ -71,6 +73,8 @@ WHOLE = hourly(MONTH, NOW)
 SILENT = hourly(MONTH, NOW - 8 * DAY)
 HOLE = [at for at in WHOLE if not MONTH + 3 * DAY + HOUR < at < MONTH + 7 * DAY - HOUR]
 
+HOURS_OF_A_DAY = [at for at in WHOLE if not MONTH + 3 * DAY + 2 * HOUR < at < MONTH + 3 * DAY + 7 * HOUR]
+
 
 def window() -> Window:
     return Window(since=NOW - DAY, until=NOW, now=NOW, timezone="UTC")
@@ -79,23 +83,24 @@ def window() -> Window:
 @pytest.mark.parametrize(
     ("looks", "known", "unknown", "spent"),
     [
-        pytest.param(WHOLE, 15, 0, 15, id="every day"),
-        pytest.param(SILENT, 7, 8, 7, id="none for eight days"),
+        pytest.param(WHOLE, "15", "0", 15, id="every day"),
+        pytest.param(SILENT, "7", "8", 7, id="none for eight days"),
         # the machine was there before the hole and after it
-        pytest.param(HOLE, 13, 2, 15, id="a hole of four days, with a look in the first and the last"),
+        pytest.param(HOLE, "11.08", "3.92", 15, id="a hole of four days, with a look in the first and the last"),
+        pytest.param(HOURS_OF_A_DAY, "14.79", "0.21", 15, id="five hours of a day"),
     ],
 )
 def test_days_that_nobody_collected_are_no_days_of_nothing(
-    tmp_path: Path, looks: list[datetime], known: int, unknown: int, spent: int
+    tmp_path: Path, looks: list[datetime], known: str, unknown: str, spent: int
 ) -> None:
     found = reports.digest(fleet_with(tmp_path, "p5.48xlarge", looks), window(), True)
     day = Decimal("55.04") * 24
-    assert (found.month.days_known, found.month.days_unknown) == (known, unknown)
+    assert (found.month.days_known, found.month.days_unknown) == (Decimal(known), Decimal(unknown))
     assert found.month.spent == day * spent
     assert found.month.expected == day * 30, "each unknown day as dear as a known one"
     assert found.budget is not None
-    assert (found.budget.state is BudgetState.UNKNOWN) is (unknown > 0 and not found.budget.crossed)
-    assert bool(found.budget.unknown) is (unknown > 0)
+    assert (found.budget.state is BudgetState.UNKNOWN) is (unknown != "0" and not found.budget.crossed)
+    assert bool(found.budget.unknown) is (unknown != "0")
 
 
 def test_a_budget_with_parts_of_unknown_price_is_never_within(tmp_path: Path) -> None:
@@ -142,19 +147,29 @@ def test_the_saving_of_an_ended_instance_without_a_price_is_unknown(tmp_path: Pa
     assert (saved["stops"][0]["usd"], saved["stopped_at_least"]) == (None, True)
 
 
+LOST = st.tuples(st.decimals(0, 10**4, places=2), st.sampled_from(["0", "0.25", "0.5", "1"]).map(Decimal))
+
+
 @given(
     known=st.lists(st.decimals(0, 10**4, places=2), min_size=1, max_size=28),
-    lost=st.lists(st.decimals(0, 10**4, places=2), max_size=10),
+    parts=st.lists(LOST, max_size=10),
     left=st.decimals(0, 31, places=2),
 )
-def test_lost_days_never_lower_a_forecast(known: list[Decimal], lost: list[Decimal], left: Decimal) -> None:
-    spent = sum(known, Decimal(0)) + sum(lost, Decimal(0))
-    plain, filled = forecast(spent, known, left), forecast(spent, known, left, lost)
+def test_lost_time_never_lowers_a_forecast(
+    known: list[Decimal], parts: list[tuple[Decimal, Decimal]], left: Decimal
+) -> None:
+    spent = sum(known, Decimal(0)) + sum((usd for usd, _ in parts), Decimal(0))
+    days = [Part(usd, Decimal(1), Decimal(0)) for usd in known]
+    lost = [Part(usd, Decimal(1), share) for usd, share in parts]
+    plain, filled = forecast(spent, days, left), forecast(spent, days, left, [*days, *lost])
     assert plain.expected <= filled.expected
     assert filled.low <= filled.high
     mean = sum(known, Decimal(0)) / len(known)
-    most = sum((max(mean, part) for part in lost), Decimal(0)) - sum(lost, Decimal(0))
+    most = sum((max(Decimal(0), mean - usd) * share for usd, share in parts), Decimal(0))
     assert abs(filled.expected - plain.expected - most) <= money.CENT
+
+
+HOLE_OF_HOURS = (MONTH + DAY, MONTH + DAY + 5 * HOUR)
 
 
 @pytest.mark.parametrize(
@@ -162,22 +177,120 @@ def test_lost_days_never_lower_a_forecast(known: list[Decimal], lost: list[Decim
     [
         pytest.param({}, "100 USD expected (90 to 110)", id="all known"),
         pytest.param(
-            {"days_unknown": 4, "days_lost": 2}, "100 USD expected (90 to 110, from 6 of 10 days)", id="days lost"
+            {"days_unknown": Decimal("4.25"), "not_collected": (HOLE_OF_HOURS,)},
+            "100 USD expected (90 to 110, from 6 of 10.25 days)",
+            id="time lost",
         ),
         pytest.param({"unpriced": ("x",)}, "at least 100 USD expected (90 to 110)", id="no price"),
         pytest.param(
-            {"days_known": 0, "days_lost": 1}, "at least 50.00 USD so far (no full day known yet)", id="no day"
+            {"before": (MONTH, MONTH + DAY)}, "at least 100 USD expected (90 to 110)", id="before the ledger"
+        ),
+        pytest.param(
+            {"days_known": Decimal(0), "not_collected": (HOLE_OF_HOURS,)},
+            "at least 50.00 USD so far (no full day known yet)",
+            id="no day",
         ),
     ],
 )
 def test_a_forecast_says_how_much_of_its_basis_is_known(month: dict[str, Any], words: str) -> None:
-    plain = Forecast(spent=Decimal(50), expected=Decimal(100), low=Decimal(90), high=Decimal(110), days_known=6)
-    assert month_words(replace(plain, **month)) == words
+    assert month_words(replace(PLAIN, **month)) == words
+
+
+PLAIN = Forecast(spent=Decimal(50), expected=Decimal(100), low=Decimal(90), high=Decimal(110), days_known=Decimal(6))
+
+
+@pytest.mark.parametrize(
+    ("unknown", "words", "at_most", "lacking"),
+    [
+        pytest.param(
+            {"not_collected": (HOLE_OF_HOURS,)},
+            "5.0 h not collected (2026-11-02 00:00 to 2026-11-02 05:00 UTC)",
+            None,
+            True,
+            id="not collected",
+        ),
+        pytest.param(
+            {"before": (MONTH, MONTH + DAY)}, "not collected before 2026-11-02 00:00 UTC", None, False, id="new"
+        ),
+        pytest.param({"unpriced": ("x",)}, "no price of x", None, True, id="unpriced"),
+        pytest.param(
+            {"too_little": Decimal("3.5"), "too_much": Decimal(1)},
+            "no exact end of some instances: at most 3.50 USD more, or 1.00 USD less",
+            "53.5",
+            False,
+            id="bounds within the budget",
+        ),
+        pytest.param(
+            {"too_little": Decimal(500)}, "no exact end of some instances: at most 500.00 USD more", "550", True,
+            id="bounds above the budget",
+        ),
+    ],
+)  # fmt: skip
+def test_a_budget_with_unknown_parts_is_never_within(
+    unknown: dict[str, Any], words: str, at_most: str | None, lacking: bool
+) -> None:
+    use = budget_use(Decimal(200), replace(PLAIN, **unknown))
+    assert (use.state, use.unknown) == (BudgetState.UNKNOWN, (words,))
+    assert use.at_most == (None if at_most is None else Decimal(at_most))
+    assert use.lacking is lacking, "people are notified"
+    assert budget_use(Decimal(200), PLAIN).state is BudgetState.WITHIN
+
+
+def test_an_end_without_a_time_bounds_budget_and_month(tmp_path: Path) -> None:
+    looks = hourly(NOW - DAY, NOW)
+    fleet = fleet_with(tmp_path, "p5.48xlarge", looks)
+    name, engine = ledger_name(fleet), open_ledger(fleet.ledger_url)
+    gone = RunEnd(
+        cloud=Cloud.AWS, instance_id="i-2", started_at=NOW - DAY, ended_at=NOW - 3 * HOUR,
+        cause=facts.EndCause.ABSENT, exact=False,
+    )  # fmt: skip
+    with writing(engine) as connection, engine.connect() as reading:
+        (known,) = runs(reading, name, MONTH, NOW)
+        one = replace(known, instance_id="i-2", started_at=NOW - DAY, last_seen_at=NOW - 5 * HOUR)
+        facts.add_runs(connection, [one])
+        facts.add_ends(connection, [gone])
+    found = reports.digest(fleet, window(), True)
+    assert found.budget is not None
+    assert found.month.too_little == Decimal("55.04") * 2
+    assert "no exact end of some instances: at most 110.08 USD more" in found.month.unknown
+    assert reports.digest_json(found)["month"]["not_collected"] == [
+        {"start": "2026-11-01T00:00:00Z", "end": "2026-11-15T00:00:00Z"}
+    ]
+    alerts.enqueue_all(fleet, engine, NOW)
+    assert not [one for one in messages(engine) if "budget" in one.message.text], "even at most it is within"
+
+
+def test_waste_and_savings_without_a_price_are_lower_bounds(tmp_path: Path) -> None:
+    fleet = fleet_with(tmp_path, "x99.giant", WHOLE)
+    name, engine = ledger_name(fleet), open_ledger(fleet.ledger_url)
+    quiet = [
+        facts.ActivityHour(name, "i-1", NOW - DAY + n * HOUR, 0, (1 << 360) - 1) for n in range(24)
+    ]  # fmt: skip
+    with engine.connect() as reading:
+        (known,) = runs(reading, name, MONTH, NOW)
+    spot = replace(known, instance_id="i-2", capacity_type=CapacityType.SPOT)
+    with writing(engine) as connection:
+        facts.add_runs(connection, [spot])
+        facts.add_activity(connection, quiet)
+    found = reports.digest(fleet, window(), True)
+    said = as_text(found)
+    assert "idle, starting, unused: at least 0.0000 USD" in said
+    assert "at least 0.0000 USD  idle in batch: 1 instance idled 24.0 h in all" in said
+    assert "at least 0.0000 USD  spot against on-demand (no price of x99.giant spot in us-east-1a)" in said
+    assert "−at least 0.0000 USD  cost on-demand that stood in for spot (no price of x99.giant on-demand" in said
+    whole = reports.digest_json(found)
+    assert [(one["cause"], one["usd"], one["at_least"]) for one in whole["waste"]] == [("idle", "0.000000000", True)]
+    assert whole["savings"]["spot_at_least"] and whole["savings"]["fallback_at_least"]
 
 
 def test_a_budget_lists_what_is_unknown_and_how_it_stands_all_the_same() -> None:
     month = Forecast(
-        spent=Decimal(120), expected=Decimal(200), low=Decimal(0), high=Decimal(0), days_known=3, unpriced=("x",)
+        spent=Decimal(120),
+        expected=Decimal(200),
+        low=Decimal(0),
+        high=Decimal(0),
+        days_known=Decimal(3),
+        unpriced=("x",),
     )
     use = budget_use(Decimal(100), month)
     assert use.state is BudgetState.EXCEEDED
@@ -208,3 +321,21 @@ def test_the_usual_of_two_hours_lies_between_them() -> None:
     one, other = (Hour(usd=Fraction(usd), instance_hours=Fraction(1), tokens=0) for usd in (1, 99))
     middle = usual([other, one])
     assert middle is not None and middle.usd == 50
+
+
+def test_bounds_of_hours_decide_what_is_an_anomaly() -> None:
+    def hour(usd: int, more: int | None = 0, less: int = 0) -> Hour:
+        return Hour(
+            usd=Fraction(usd), instance_hours=Fraction(1), tokens=0, too_much=Fraction(less),
+            too_little=None if more is None else Fraction(more),
+        )  # fmt: skip
+
+    def is_far(now: Hour, *before: Hour) -> bool:
+        return bool(anomalies(now, before, ""))
+
+    assert is_far(hour(10), hour(2)) and is_far(hour(2), hour(10))
+    assert is_far(hour(10, more=None), hour(2)), "at least 10 is a rise"
+    assert not is_far(hour(2, more=None), hour(10)), "at least 2 is no fall"
+    assert not is_far(hour(10), hour(2, more=None))
+    assert not is_far(hour(10, less=8), hour(2)) and not is_far(hour(10), hour(2, more=8))
+    assert is_far(hour(10), hour(2), hour(2, more=None), hour(2)), "the median of upper bounds is known"
