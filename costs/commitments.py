@@ -227,7 +227,7 @@ def _cut(found: Sequence[PricePart], starts: datetime, ends: datetime, *, inside
 def shares(usd_per_hour: Decimal, weights: Mapping[str, int]) -> dict[str | None, tuple[Decimal, str]]:
     """Pool to its part of a rate, which add up to it; without pools all of it stays with none."""
     if not weights:
-        return {None: (usd_per_hour, "nobody to split it over")}
+        return {None: (usd_per_hour, "no pools to split it over")}
     names = sorted(weights)
     given = [Decimal(weights[name]) for name in names]
     if not any(given):

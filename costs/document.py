@@ -181,7 +181,8 @@ def unknown_row(span: UnknownSpan) -> dict[str, Any]:
     """What one resource may have cost from a time on, and what is charged of that; null: unknown."""
     like = span.like
     return {
-        "why": span.why.value,
+        "why": span.why.words,
+        "why_code": span.why.value,
         "resource": like.resource,
         "pool": like.pool,
         "model": like.model,

@@ -120,7 +120,7 @@ def coverage(report: Report) -> list[str]:
     if report.uncollected:
         hours = sum((end - start for start, end in report.uncollected), timedelta(0)).total_seconds() / 3600
         lines.append(
-            f"collected: {report.collected:.1%} of the window; nobody looked for {hours:,.1f} h:"
+            f"collected: {report.collected:.1%} of the window; {hours:,.1f} h were not collected:"
             " instances that came and went then are possibly missing"
         )
     if is_uncertain(report):
@@ -156,7 +156,7 @@ def unknown_rows(report: Report, most: int = 20) -> list[Row]:
     zone = report.scope.timezone
     step = step_of(report.total.allocation)
     lines = [
-        (span.like.resource, span.why.value, span.like.pool or NONE, clock(span.start, zone), clock(span.end, zone),
+        (span.like.resource, span.why.words, span.like.pool or NONE, clock(span.start, zone), clock(span.end, zone),
          "?" if span.most is None else dollars(more(span), step))
         for span in spans[:most]
     ]  # fmt: skip

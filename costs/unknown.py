@@ -2,7 +2,7 @@
 
 A run is charged until it is known to have lived. Its cost from then on is a span with bounds:
 - *undated*: it ended between the look that saw it last and the first one that missed it;
-- *unseen*: there was no look since, so it may still run.
+- *unseen*: it was not observed since, so it may still run.
 What nobody used of a shared reservation is a span of its own where no look counted what others used.
 What is charged of it lies within the bounds. They hold for resources that the ledger knows: those that came and went
 between two looks are not in them.
@@ -27,11 +27,20 @@ _INSTANT: Final = timedelta(microseconds=1)
 
 
 class Why(StrEnum):
-    """Why costs are unknown."""
+    """Why costs are unknown: codes that never change."""
 
-    UNDATED = "its end has no time"
-    UNSEEN = "nobody has looked since"
-    OTHERS = "nobody looked at what others used"
+    UNDATED = "undated_end"
+    UNSEEN = "not_observed"
+    OTHERS = "others_not_observed"
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        return {
+            Why.UNDATED: "its end has no time",
+            Why.UNSEEN: "not observed since",
+            Why.OTHERS: "use by others was not collected",
+        }[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,9 @@ def _advice(cause: Cause, resources: int, time: timedelta) -> str:
                 " or lower the pool's target or min"
             )
         case Cause.UNUSED:
-            return "nobody ran on paid capacity: raise the target, move a pool onto it, or let the reservation go"
+            return (
+                "no instance ran on paid capacity: raise the target, move a pool onto it, or let the reservation go"
+            )
         case Cause.STARTING:
             each = time.total_seconds() / max(resources, 1)
             return f"{each:.0f} s from launch to first reading on average: fewer restarts, or a nearer model cache"

@@ -639,7 +639,7 @@ def test_a_report_charges_an_undated_end_until_it_was_last_seen_and_says_so(ledg
     one_pass(ledger, world, 4200 + 10 * 3600)
     made = report(ledger, until=100_000)
     [end] = document(made)["unknown"]
-    assert end["why"] == "its end has no time"
+    assert (end["why"], end["why_code"]) == ("its end has no time", "undated_end")
     assert (end["resource"], end["pool"]) == ("i-spot", "chat")
     assert (end["start"], end["end"]) == ("2026-07-01T07:10:00Z", "2026-07-01T17:10:00Z")
     assert (end["usd"], end["usd_at_least"]) == ("0.000000000", "0.000000000")

@@ -212,7 +212,7 @@ def test_what_ends_within_a_plan_s_time_frees_it_and_two_plans_do_not_pay_one_ma
 @pytest.mark.parametrize(
     ("weights", "expected"),
     [
-        pytest.param({}, {None: ("1", "nobody to split it over")}, id="no pools"),
+        pytest.param({}, {None: ("1", "no pools to split it over")}, id="no pools"),
         pytest.param(
             {"b": 2, "a": 1}, {"a": ("0.333333333", "1 of 3 parts"), "b": ("0.666666667", "2 of 3 parts")},
             id="the rest to the last",

@@ -16,7 +16,9 @@ from app.ledgers import ledger_name
 from app.windows import Window
 from costs.anomaly import Hour, anomalies, usual
 from costs.digest import as_text, budget_words, month_words
+from costs.document import document as as_document
 from costs.forecast import BudgetState, Forecast, Part, budget_use, forecast
+from costs.render import as_text as report_text
 from gpufleet.domain import money
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
@@ -339,3 +341,12 @@ def test_bounds_of_hours_decide_what_is_an_anomaly() -> None:
     assert not is_far(hour(10), hour(2, more=None))
     assert not is_far(hour(10, less=8), hour(2)) and not is_far(hour(10), hour(2, more=8))
     assert is_far(hour(10), hour(2), hour(2, more=None), hour(2)), "the median of upper bounds is known"
+
+
+def test_time_without_a_look_is_said_in_plain_words(tmp_path: Path) -> None:
+    fleet = fleet_with(tmp_path, "p5.48xlarge", SILENT)
+    made = reports.cost(fleet, replace(window(), since=NOW - 9 * DAY), True)
+    said, rows = report_text(made), as_document(made)["unknown"]
+    assert "192.0 h were not collected" in said and "not observed since" in said
+    assert "nobody" not in said
+    assert {(row["why"], row["why_code"]) for row in rows} == {("not observed since", "not_observed")}
