@@ -1,7 +1,7 @@
 """What reports are priced by: the price book of a fleet, and what its document says of shared and prepaid things."""
 
 from app.errors import AppError
-from app.ledgers import read_ledger_of
+from app.ledgers import ledger_errors, read_ledger_of
 from costs.commitments import Block, Declared, Shared, Spend
 from costs.teams import ENGINE_SECONDS
 from gpufleet.domain.model import Cloud
@@ -75,17 +75,20 @@ def _spend(entry: SpendEntry, cloud: Cloud) -> Spend:
     )
 
 
-def book_of(document: FleetDocument) -> PriceBook:
-    """The fleet's price book, with all that its ledger has observed. Raises AppError."""
+def book_of(document: FleetDocument, unreadable: list[str] | None = None) -> PriceBook:
+    """The fleet's price book, with all that its ledger has observed. Raises AppError.
+
+    `unreadable` is given each row of the ledger that holds no price.
+    """
     return PriceBook(
         region=document.region,
         overrides=overrides_of(document),
-        observed=observed_prices(document),
+        observed=observed_prices(document, unreadable),
         packaged=PackagedPrices(),
     )
 
 
-def observed_prices(document: FleetDocument) -> list[Price]:
+def observed_prices(document: FleetDocument, unreadable: list[str] | None = None) -> list[Price]:
     """What the fleet's ledger has seen of prices. Raises AppError."""
-    with read_ledger_of(document).connect() as connection:
-        return history.prices(connection, document.region)
+    with ledger_errors(document), read_ledger_of(document).connect() as connection:
+        return history.prices(connection, document.region, unreadable=unreadable)

@@ -32,16 +32,29 @@ class Refreshed:
     """What could not be read."""
 
 
-def in_force(
-    document: FleetDocument, machine_types: Sequence[str], moment: datetime
-) -> Iterator[tuple[Sku, Price | MissingPriceError]]:
-    """Every price that the pools need, or those of the machine types instead. Raises AppError."""
-    book = book_of(document)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What is known of a price that a fleet needs."""
+
+    sku: Sku
+    sources: Sequence[Price]
+    """What each source says, in their order: the first one is in force. None: the price is missing."""
+    error: str | None = None
+    """Names the missing price and what to do about it."""
+
+
+def quotes(
+    document: FleetDocument, machine_types: Sequence[str], moment: datetime, unreadable: list[str] | None = None
+) -> Iterator[Quote]:
+    """Every price that the pools need, or those of the machine types instead. Raises AppError.
+
+    `unreadable` is given each row of the ledger that holds no price.
+    """
+    book = book_of(document, unreadable)
     for sku in _wanted(document, machine_types):
-        try:
-            yield sku, book.at(sku, moment)
-        except MissingPriceError as error:
-            yield sku, error
+        known = book.sources(sku, moment)
+        missing = None if known else str(MissingPriceError(sku.name, sku.region, sku.zone, moment))
+        yield Quote(sku=sku, sources=known, error=missing)
 
 
 def refresh(document: FleetDocument, now: datetime) -> Refreshed:

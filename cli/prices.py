@@ -1,7 +1,7 @@
 """`gpufleet prices`: the price book of a fleet, and how it is refreshed."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -10,11 +10,11 @@ from app.fleets import load
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.windows import parse_moment
-from costs.document import price_row
+from costs.document import price_row, text
 from costs.render import Row, table
-from gpufleet.domain.prices import Price
+from gpufleet.domain.prices import Price, Rank
 from gpufleet.settings.document import FleetDocument
-from prices.book import MissingPriceError, Sku, is_stale
+from prices.book import is_stale, serves_watchdogs, stale_after
 
 
 def register(app: typer.Typer) -> None:
@@ -32,13 +32,20 @@ def list_prices(
     at: Annotated[str | None, typer.Option("--at", help="The price of that day or time. Default: now.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Every price that the fleet's pools need: in force, with source and age. Exit 3 when one is missing."""
+    """Every price that the fleet's pools need, by source in their order: the first is in force. With age and limit.
+
+    Exit 3 when one is missing.
+    """
     now = datetime.now(UTC)
     moment = now if at is None else parse_moment("--at", at, "UTC", now)
     rows: list[dict[str, Any]] = []
     for document in load(fleet):
-        for sku, price in prices.in_force(document, machine_type or (), moment):
-            rows.append(_row(document, sku, price, moment))
+        unreadable: list[str] = []
+        found = prices.quotes(document, machine_type or (), moment, unreadable)
+        rows += [_row(document, quote, moment) for quote in found]
+        for row in unreadable:
+            words = f"! {document.environment}: a price of the ledger cannot be read and is left out: {row}"
+            STDERR.print(words, soft_wrap=True, markup=False, highlight=False)
     if as_json:
         print_json(rows)
     else:
@@ -66,23 +73,77 @@ def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(Exit.FAILED)
 
 
-def _row(document: FleetDocument, sku: Sku, price: Price | MissingPriceError, moment: datetime) -> dict[str, Any]:
+SOURCES: Final = {
+    Rank.OVERRIDE: ("settings", "prices of the settings"),
+    Rank.LIVE: ("cloud", "what the cloud told (`watch cost`, `prices refresh`)"),
+    Rank.PACKAGED: ("packaged", "packaged lists"),
+    Rank.OVERRIDE_BEFORE_ITS_DATE: ("settings_before_date", "the first price of the settings before its date"),
+}
+"""Code of each kind of source, and its name, in their order."""
+
+
+def _row(document: FleetDocument, quote: prices.Quote, moment: datetime) -> dict[str, Any]:
+    sku = quote.sku
     head = {"environment": document.environment, "sku": sku.name, "region": sku.region, "zone": sku.zone}
-    if isinstance(price, MissingPriceError):
-        return head | {"usd_per_hour": None, "error": str(price)}
-    known = {key: value for key, value in price_row(price, "").items() if key not in ("id", "zone")}
-    return head | known | {"stale": is_stale(price, moment)}
+    sources = [_source(price, moment) for price in quote.sources]
+    watched = next((price for price in quote.sources if serves_watchdogs(price, moment)), None)
+    more = {
+        "watchdogs_usd_per_hour": None if watched is None else text(watched.usd_per_hour),
+        "sources": sources,
+    }
+    if not sources:
+        return head | {"usd_per_hour": None, "error": quote.error} | more
+    return head | sources[0] | more
+
+
+def _source(price: Price, moment: datetime) -> dict[str, Any]:
+    limit = stale_after(price)
+    return {
+        key: value for key, value in price_row(price, "").items() if key not in ("id", "sku", "region", "zone")
+    } | {
+        "source_kind": SOURCES[price.rank][0],
+        "age_seconds": int((moment - price.as_of).total_seconds()),
+        "stale_after_seconds": None if limit is None else int(limit.total_seconds()),
+        "stale": is_stale(price, moment),
+    }
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    lines: list[Row] = [("sku", "zone", "USD/h", "as of", "source", "")]
+    lines: list[Row] = [("sku", "zone", "order", "USD/h", "as of", "age", "stale after", "source", "")]
     for row in rows:
         place = row["zone"] or row["region"]
-        if row["usd_per_hour"] is None:
-            lines.append((row["sku"], place, "?", "", "no price", "missing"))
+        if not row["sources"]:
+            lines.append((row["sku"], place, "", "?", "", "", "", "no price", "missing"))
             STDERR.print(f"! {row['error']}", soft_wrap=True, highlight=False)
-            continue
-        flags = [flag for flag in ("unverified", "stale") if row[flag]]
-        said = ", ".join(flags) or row["note"]
-        lines.append((row["sku"], place, row["usd_per_hour"], row["as_of"][:16], row["source"], said))
-    STDOUT.print(table(lines, left={0, 1, 4, 5}), markup=False, highlight=False, soft_wrap=True)
+        for number, one in enumerate(row["sources"], 1):
+            limit = one["stale_after_seconds"]
+            lines.append(
+                (
+                    row["sku"] if number == 1 else "",
+                    place if number == 1 else "",
+                    str(number),
+                    one["usd_per_hour"],
+                    one["as_of"][:16],
+                    _length(one["age_seconds"]),
+                    "never" if limit is None else _length(limit),
+                    one["source"],
+                    _state(one, number),
+                )
+            )
+    STDOUT.print(table(lines, left={0, 1, 7, 8}), markup=False, highlight=False, soft_wrap=True)
+    names = "; ".join(f"{number} {name}" for number, (_, name) in enumerate(SOURCES.values(), 1))
+    STDOUT.print(f"sources in order: {names}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _state(one: dict[str, Any], number: int) -> str:
+    """What is to be said of a price."""
+    said = [flag for flag in ("unverified", "stale") if one[flag]]
+    if one["stale"] and one["source_kind"] == SOURCES[Rank.LIVE][0]:
+        said.append("watchdogs do not use it")
+    return ", ".join(said) or one["note"] or ("in force" if number == 1 else "")
+
+
+def _length(seconds: int) -> str:
+    """A length of time in its largest whole unit of hours or days."""
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if abs(hours) < 48 else f"{hours / 24:.0f} d"

@@ -72,10 +72,12 @@ def _cents(value: Fraction) -> str:
 def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
     lines = [
         f"{document.environment}: {bill.form}, {instant(found.since)} to {instant(found.until)}",
-        f"billed {_cents(found.billed)} USD, computed {_cents(found.computed)} USD,"
+        f"billed {_cents(found.billed)} USD, computed {'at least ' if found.unpriced else ''}"
+        f"{_cents(found.computed)} USD,"
         f" difference {_cents(found.billed - found.computed)} USD; {found.same} resources agree",
         *(f"  {cause}: {_cents(usd)} USD" for cause, usd in found.by_cause.items() if usd),
     ]
+    lines += [f"  no price of {name}" for name in found.unpriced]
     if left := _not_compared(bill, found):
         lines.append(
             f"not compared: {show(left.quantize(exact.CENT))} USD of traffic and of what the fleet does not list"
@@ -130,6 +132,8 @@ def _as_json(document: FleetDocument, bill: Bill, done: Reconciled) -> dict[str,
         "until": instant(found.until),
         "billed_usd": text(found.billed),
         "computed_usd": text(found.computed),
+        "computed_at_least": bool(found.unpriced),
+        "unpriced": list(found.unpriced),
         "resources_that_agree": found.same,
         "agreeing_usd": text(found.agreeing),
         "by_cause": {cause.value: text(usd) for cause, usd in found.by_cause.items()},

@@ -51,7 +51,8 @@ class CostQuery:
             self.begun = history.begun(connection, fleet)
             """The first complete look; None: there was none."""
             self._last = history.last_pass(connection, fleet)
-            observed = history.prices(connection, region)
+            self._unreadable = list[str]()
+            observed = history.prices(connection, region, unreadable=self._unreadable)
             self._kept = declarations.read(ledger_declared.declarations(connection, fleet))
             """What was declared when."""
         if self._kept and self._kept[-1].declared != self._today:
@@ -80,8 +81,9 @@ class CostQuery:
         if closing.cover(closings, since, until):
             gaps = sorted({gap for one in closings for gap in one.gaps})
             looks = _Looks(closings[0].begun, closings[-1].last, self._runs, self._reservations, gaps)
+            unreadable = list[str]()
         else:
-            looks = self._looks()
+            looks, unreadable = self._looks(), self._unreadable
         parts = [self._closed_facts(one, max(one.since, since), min(one.until, until)) for one in closings]
         if len(parts) == 1 and (parts[0].since, parts[0].until) == (since, until):
             facts = parts[0].facts
@@ -95,6 +97,7 @@ class CostQuery:
             gaps=_inside(looks.gaps, since, until),
             confirmed=[one for one in self._confirmed if one.since < until and one.until > since],
             uses=self._uses.get((since, until), {}),
+            unreadable_prices=unreadable,
         )
 
     def _looks(self) -> "_Looks":

@@ -129,6 +129,8 @@ class Known:
     """Spans of the window in which the cost watchdog did not look, long enough for instances to come and go."""
     uses: Mapping[tuple[str, str], TeamUse] = field(default_factory=dict[tuple[str, str], TeamUse])
     """(pool, team) to what the router counted in the window."""
+    unreadable_prices: Sequence[str] = ()
+    """Rows of the ledger that hold no price."""
 
 
 def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Report:
@@ -147,6 +149,7 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
         " between are not in these figures"
         for start, end in known.gaps
     ]
+    notes += [f"a price of the ledger cannot be read and is left out: {row}" for row in known.unreadable_prices]
     notes += _unknown_notes(report.unknown)
     paid = list(_paid(scope, known.facts.reservations))
     notes += _reservation_notes(paid)
@@ -184,7 +187,7 @@ def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
         if last.seats is not None and last.seats < last.instances:
             yield (
                 f"reservation {name}: this fleet declares {last.seats} of its {last.instances} instances and is"
-                " charged that part of what nobody used"
+                " charged that part of the unused ones"
             )
 
 
@@ -211,7 +214,7 @@ def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
     if others:
         names = ", ".join(sorted({span.like.resource for span in others}))
         yield (
-            f"nobody looked at what others used of {names}: its unused part is counted as the look before saw it, and"
+            f"what others used of {names} was not collected: its unused part is counted as the look before saw it, and"
             f" may have cost {_bounds(others, '')}"
         )
 

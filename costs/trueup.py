@@ -77,6 +77,8 @@ class TrueUp:
     not_compared: Fraction
     """Lines of shared things that the fleet's document does not list; not in `billed`."""
     differences: Sequence[Difference]
+    unpriced: tuple[str, ...] = ()
+    """What has no price: `computed` is a lower bound then, and the bill of it is a difference of price."""
 
     @property
     def by_cause(self) -> dict[Cause, Fraction]:
@@ -100,7 +102,9 @@ def true_up(bill: Bill, facts: Facts, book: PriceBook, since: datetime, until: d
     keys = _Keys(facts)
     inside = [line for line in bill.lines if line.resource and since <= line.start < until]
     _refuse_short(inside, facts, since, until)
-    ours, theirs, not_compared = _ours(facts, book, keys, since, until), dict[str, list[_Billed]](), Fraction(0)
+    bill_of_ours = list(charges(facts, book, since, until, allow_unpriced=True))
+    ours = _ours(bill_of_ours, _shared_units(facts, book, since, until), keys)
+    theirs, not_compared = dict[str, list[_Billed]](), Fraction(0)
     for line in bill.lines:
         billed, key = keys.share(line, _within(line, since, until)), keys.of_line(line)
         if billed is not None and key is not None:
@@ -125,6 +129,7 @@ def true_up(bill: Bill, facts: Facts, book: PriceBook, since: datetime, until: d
         agreeing=agreeing,
         not_compared=not_compared,
         differences=sorted(found, key=lambda one: (-abs(one.usd), one.resource)),
+        unpriced=tuple(sorted({charge.priced_as for charge in bill_of_ours if charge.amount is None})),
     )
 
 
@@ -194,14 +199,16 @@ class _Keys:
         return Cause.COVERAGE if key == COMMITMENTS else self._blocks.get(key)
 
 
-def _ours(facts: Facts, book: PriceBook, keys: _Keys, since: datetime, until: datetime) -> dict[str, list[_Piece]]:
+def _ours(
+    bill: Iterable[Charge], shared: Iterable[tuple[str, datetime, datetime, Decimal]], keys: _Keys
+) -> dict[str, list[_Piece]]:
     found: dict[str, list[_Piece]] = {}
-    for charge in charges(facts, book, since, until, allow_unpriced=True):
+    for charge in bill:
         usd = Fraction(0) if charge.amount is None else Fraction(charge.amount) / 3600
         counts = charge.kind in (Kind.TIME, Kind.RESERVATION)
         piece = _Piece(charge.start, charge.end, usd, _hours(charge.duration) if counts else Fraction(0))
         found.setdefault(keys.of_charge(charge), []).append(piece)
-    for sku, start, end, units in _shared_units(facts, book, since, until):
+    for sku, start, end, units in shared:
         found.setdefault(sku, []).append(_Piece(start, end, Fraction(0), _hours(end - start) * Fraction(units)))
     return found
 

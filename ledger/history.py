@@ -4,9 +4,23 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, false, func, or_, select, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Engine,
+    String,
+    and_,
+    bindparam,
+    exists,
+    false,
+    func,
+    or_,
+    select,
+    type_coerce,
+)
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
@@ -107,30 +121,46 @@ class Activity(Mapping[str, Sequence[ActivityHour]]):
         return found
 
 
-def prices(connection: Connection, region: str, since: Mapping[CapacityType, datetime] | None = None) -> list[Price]:
+def prices(
+    connection: Connection,
+    region: str,
+    since: Mapping[CapacityType, datetime] | None = None,
+    unreadable: list[str] | None = None,
+) -> list[Price]:
     """The prices that were observed in a region; with `since` those of machines that the cloud confirmed after it.
 
-    `since`: by capacity type, the last word of a machine's sku.
+    `since`: by capacity type, the last word of a machine's sku. A row that holds no price is left out: what it was to
+    say is unknown, and other prices are not. `unreadable` is given the name of each.
     """
-    statement = select(PRICES).where(PRICES.c.region == region)
+    names = ("sku", "region", "zone", "source")
+    # as they are stored: a type that fails on one row loses all others
+    raw = {"usd_per_hour": String, "effective_at": BigInteger, "observed_at": BigInteger}
+    columns = [*(PRICES.c[name] for name in names), *(type_coerce(PRICES.c[n], kind) for n, kind in raw.items())]
+    statement = select(*columns).where(PRICES.c.region == region)
     if since is not None:
         confirmed = (
             and_(PRICES.c.sku.endswith(f":{kind}", autoescape=True), PRICES.c.observed_at >= at)
             for kind, at in since.items()
         )
         statement = statement.where(or_(false(), *confirmed))
-    return [
-        Price(
-            sku=row.sku,
-            region=row.region,
-            zone=row.zone or None,
-            usd_per_hour=row.usd_per_hour,
-            source=row.source,
-            as_of=row.observed_at,
-            valid_from=row.effective_at,
-        )
-        for row in connection.execute(statement)
-    ]
+    found: list[Price] = []
+    for sku, place, zone, source, usd, effective_at, observed_at in connection.execute(statement):
+        try:
+            price = Price(
+                sku=sku,
+                region=place,
+                zone=zone or None,
+                usd_per_hour=Decimal(usd),
+                source=source,
+                as_of=moment(observed_at),
+                valid_from=moment(effective_at),
+            )
+        except (ArithmeticError, TypeError, ValueError):
+            if unreadable is not None:
+                unreadable.append(f"{sku} in {zone or place} ({source}): {usd!r} from {effective_at!r} on")
+            continue
+        found.append(price)
+    return found
 
 
 def ended_by_idle(

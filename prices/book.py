@@ -157,6 +157,10 @@ class PriceBook:
             raise MissingPriceError(sku.name, sku.region, sku.zone, moment)
         return found
 
+    def sources(self, sku: Sku, moment: datetime) -> list[Price]:
+        """What each source says of that moment, in their order: the first one is in force."""
+        return self._line(sku).known(moment)
+
     def over(self, sku: Sku, start: datetime, end: datetime) -> tuple[Part[Price], ...]:
         """The prices in force from `start` to `end` (exclusive), without a gap. Raises MissingPriceError."""
         parts: list[Part[Price]] = []
@@ -250,6 +254,11 @@ class _Line:
                 return line[index - 1]
         return None
 
+    def known(self, moment: datetime) -> list[Price]:
+        """The price of each rank that has begun."""
+        indices = (bisect_right(begins, moment) for begins in self._begins)
+        return [line[index - 1] for line, index in zip(self._ranks, indices, strict=True) if index]
+
 
 class _ClosedLine:
     """The prices of one sku in a span that was closed."""
@@ -262,13 +271,29 @@ class _ClosedLine:
     def at(self, moment: datetime) -> Price | None:
         return next((part.price for part in reversed(self._parts) if part.start <= moment < part.end), None)
 
+    def known(self, moment: datetime) -> list[Price]:
+        """The price of the span."""
+        price = self.at(moment)
+        return [] if price is None else [price]
+
+
+def stale_after(price: Price) -> timedelta | None:
+    """How old `as_of` of a price may be; None: it does not age."""
+    if price.rank in (Rank.OVERRIDE, Rank.OVERRIDE_BEFORE_ITS_DATE):
+        return None  # a contract does not age; `unverified` says what else there is to say
+    cloud = Cloud.GCP if price.sku.startswith("gcp:") else Cloud.AWS
+    return _stale_after(cloud, _capacity(price.sku.rsplit(":", 1)[-1]))
+
 
 def is_stale(price: Price, now: datetime) -> bool:
     """Whether the price's source last said so longer ago than its kind allows."""
-    if price.rank in (Rank.OVERRIDE, Rank.OVERRIDE_BEFORE_ITS_DATE):
-        return False  # a contract does not age; `unverified` says what else there is to say
-    cloud = Cloud.GCP if price.sku.startswith("gcp:") else Cloud.AWS
-    return now - price.as_of > _stale_after(cloud, _capacity(price.sku.rsplit(":", 1)[-1]))
+    limit = stale_after(price)
+    return limit is not None and now - price.as_of > limit
+
+
+def serves_watchdogs(price: Price, now: datetime) -> bool:
+    """Whether watchdogs judge by it: by all but what a cloud told too long ago. Reports flag that as stale."""
+    return price.rank is not Rank.LIVE or not is_stale(price, now)
 
 
 def fresh_since(cloud: Cloud, now: datetime) -> dict[CapacityType, datetime]:

@@ -241,7 +241,7 @@ def test_the_hole_is_said_wherever_the_sum_is(fleet: tuple[Cloud, Path]) -> None
     }
     assert any("instances that came and went" in note for note in found["notes"])
     text = said("cost", "--fleet", path, *window(0, END))
-    assert "collected: 50.0% of the window; nobody looked for 72.0 h" in text
+    assert "collected: 50.0% of the window; 72.0 h were not collected" in text
     assert "cost with what is unknown: " in text
     rows = list(csv.DictReader(StringIO(said("cost", "--fleet", path, *window(0, END), "--format", "csv"))))
     assert [(row["start"], row["end"]) for row in rows if row["kind"] == "not collected"] == [

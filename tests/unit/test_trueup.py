@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -261,3 +262,16 @@ def test_a_bill_that_is_short_is_refused_and_marks_nothing(fleet: Path, tmp_path
     refused = call("trueup", "--fleet", fleet, "--bill", short, *days)
     assert isinstance(refused.exception, AppError) and "it is short" in str(refused.exception)
     assert json.loads(call("cost", "--fleet", fleet, *days, "--json").stdout)["state"] == "estimated"
+
+
+def test_what_has_no_price_is_named_and_makes_the_computed_sum_a_lower_bound(tmp_path: Path, fleet: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("update runs set machine_type = 'x9.large' where instance_id = 'i-idle'")
+    connection.close()
+    bill = as_csv(tmp_path / "cur.csv", whole())
+    found = trueup(fleet, bill, *WINDOW)
+    assert (found["computed_at_least"], found["unpriced"]) == (True, ["x9.large on-demand in us-east-1a"])
+    (one,) = [one for one in found["differences"] if one["resource"] == "i-idle"]
+    assert one["parts"] == {"price": "1.440000000", "hours": "0.000000000"}
+    shown = call("trueup", "--fleet", fleet, "--bill", bill, *WINDOW).stdout
+    assert "computed at least 9.36 USD" in shown and "no price of x9.large on-demand in us-east-1a" in shown
