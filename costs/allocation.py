@@ -19,6 +19,7 @@ from typing import Final
 
 from costs import slots
 from costs.commitments import Coverage, Declared, Shared, end_of, shares
+from costs.holders import held
 from costs.pricing import EVER, FOREVER, Era, PricingOverTime
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
@@ -156,9 +157,10 @@ def _of_runs(
             run=run,
             hours=slots.Known(facts.activity.get(run.instance_id, ())),
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
+            eras=facts.eras,
         )
         yield from _of_run(life, covered, since, until)
-        yield from _with_instance(run, with_each, plain)
+        yield from _with_instance(run, facts.eras, with_each, plain)
 
 
 def standing(
@@ -222,6 +224,7 @@ class _Life:
     run: Run
     hours: slots.Known
     ready: datetime | None
+    eras: Sequence[Era] = ()
 
 
 def _ready(run: Run, signs: Iterable[datetime]) -> datetime | None:
@@ -239,7 +242,12 @@ def _of_run(life: _Life, pricing: PricingOverTime, since: datetime, until: datet
 
 
 def _time(life: _Life, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
-    run = life.run
+    for run, begin, finish in held(life.run, life.eras, start, stop):
+        yield from _time_of(run, life, pricing, begin, finish)
+
+
+def _time_of(run: Run, life: _Life, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
+    """A part of its time in which the run had one model and owner."""
     for price, begin, finish in pricing.of_run(run, start, stop):
         for on_demand, first, last in pricing.on_demand(run, begin, finish):
             for state, since, until, duration in _states(life, first, last):
@@ -297,7 +305,7 @@ def _at_the_end(life: _Life, pricing: PricingOverTime) -> Iterator[Charge]:
             )
     elif length < MINIMUM and run.capacity_type is not CapacityType.RESERVED:
         begin = end - (MINIMUM - length)
-        rest = _Life(run=run, hours=slots.Known(()), ready=end)
+        rest = _Life(run=run, hours=slots.Known(()), ready=end, eras=life.eras)
         for charge in _time(rest, pricing, begin, end):
             yield replace(charge, kind=Kind.MINIMUM, start=end, end=end)
 
@@ -358,19 +366,22 @@ def _idle_seats(paid: Reservation, free: int, price: Price | None, start: dateti
     )
 
 
-def _with_instance(run: Run, spans: Iterable[DeclaredSpan], pricing: PricingOverTime) -> Iterator[Charge]:
+def _with_instance(
+    run: Run, eras: Sequence[Era], spans: Iterable[DeclaredSpan], pricing: PricingOverTime
+) -> Iterator[Charge]:
     """What every instance brings along, its disks say: a row of its own, as long as the instance lives."""
     for span in spans:
         one, start, stop = span.shared, max(run.started_at, span.start), min(end_of(run), span.end)
         if start >= stop:
             continue
         sku = Sku(name=one.sku, region=run.region)
-        for price, begin, finish in pricing.parts(sku, start, stop):
-            usd = None if price is None else money.EXACT.multiply(price.usd_per_hour, one.units)
-            words = f"{one.units} units of {price.usd_per_hour} USD/h" if price is not None else ""
-            place = (run.cloud, run.region, run.zone)
-            names = (f"{run.instance_id}/{one.name}", run.pool, run.model, run.owner)
-            yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
+        for own, since, until in held(run, eras, start, stop):
+            for price, begin, finish in pricing.parts(sku, since, until):
+                usd = None if price is None else money.EXACT.multiply(price.usd_per_hour, one.units)
+                words = f"{one.units} units of {price.usd_per_hour} USD/h" if price is not None else ""
+                place = (own.cloud, own.region, own.zone)
+                names = (f"{own.instance_id}/{one.name}", own.pool, own.model, own.owner)
+                yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
 
 
 def _environment(span: DeclaredSpan, region: str, pricing: PricingOverTime) -> Iterator[Charge]:

@@ -71,7 +71,7 @@ class Declarations:
         if not self._kept:
             return []
         first = min([since, *(run.started_at for run in runs)])
-        cuts = {one.at for one in self._kept[1:]} | {at for one in self._closed for at in (one.since, one.until)}
+        cuts = {one.at for one in self._kept} | {at for one in self._closed for at in (one.since, one.until)}
         edges = [EVER, *sorted(at for at in cuts if first < at < until), FOREVER]
         coverages: dict[int, Coverage] = {}
         found: list[Era] = []
@@ -81,7 +81,16 @@ class Declarations:
             if index not in coverages:
                 coverages[index] = Coverage(self._kept[index].declared, runs)
             declared, book = self._kept[index].declared, self._book_at(index, inside)
-            found.append(Era(since=start, until=end, declared=declared, coverage=coverages[index], book=book))
+            found.append(
+                Era(
+                    since=start,
+                    until=end,
+                    declared=declared,
+                    coverage=coverages[index],
+                    book=book,
+                    assumed=inside < self._kept[0].at,
+                )
+            )
         return found
 
     def _book_at(self, index: int, at: datetime) -> PriceBook:

@@ -23,6 +23,8 @@ class Era:
     declared: Declared
     coverage: Coverage
     book: PriceBook
+    assumed: bool = False
+    """Whether it lies before all that the ledger keeps: what was declared first is taken for it."""
 
 
 @dataclass(frozen=True, slots=True)

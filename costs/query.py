@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from itertools import pairwise
 
 from sqlalchemy import Engine
 
-from costs import closing, declarations
+from costs import closing, declarations, holders
 from costs.allocation import Charge, ClosedFacts, Facts, charges
 from costs.closing import Closing
 from costs.commitments import Coverage, Declared
-from costs.pricing import FOREVER
+from costs.pricing import FOREVER, Era
 from costs.report import NONE, QUIET, Known, Report, Scope, compute, uncollected
 from costs.series import priced_alone
 from costs.tokens import EngineTokens, served
@@ -163,7 +164,7 @@ class CostQuery:
         if is_closed:
             scope = replace(scope, now=max(one.at for one in closings))
         known = self.known(scope.since, scope.until)
-        found = compute(scope, known, self._tokens(scope.since, scope.until))
+        found = compute(scope, known, self._tokens(scope.since, scope.until, known.facts.eras))
         return replace(found, would_change=list(self._would_change(found))) if is_closed else found
 
     def _would_change(self, closed: Report) -> Iterator[str]:
@@ -184,10 +185,15 @@ class CostQuery:
                 f" have cost {moved['']:+} USD ({', '.join(parts)})"
             )
 
-    def _tokens(self, since: datetime, until: datetime) -> list[EngineTokens]:
-        """What engines served in a window."""
+    def _tokens(self, since: datetime, until: datetime, eras: Sequence[Era]) -> list[EngineTokens]:
+        """What engines served in a window, for each time in which no pool changed its model or owner."""
+        edges = [since, *holders.changes(eras, since, until), until]
         with self._engine.connect() as connection:
-            return list(served(rollups.stretches(connection, self._fleet, since, until), since, until))
+            return [
+                one
+                for start, end in pairwise(edges)
+                for one in served(rollups.stretches(connection, self._fleet, start, end), start, end)
+            ]
 
 
 @dataclass(frozen=True, slots=True)

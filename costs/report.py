@@ -9,6 +9,7 @@ from typing import Final
 
 from costs.allocation import Charge, Facts, Kind, charges
 from costs.figures import Figure
+from costs.holders import held_at
 from costs.speed import Speed
 from costs.teams import TeamShare, split
 from costs.tokens import EngineTokens
@@ -280,7 +281,7 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         if run is None:
             unmatched += engine.tokens
         else:
-            cells[_cell(run)].serve(engine.tokens)
+            cells[_cell(held_at(run, facts.eras, engine.last.at))].serve(engine.tokens)
     total, groups = _grouped(cells)
     total.serve(unmatched)
     last_used = _last_used(bill)

@@ -60,7 +60,8 @@ class UnknownSpan:
     """None: its price is unknown."""
 
 
-_Key = tuple[str, str | None]
+_Key = tuple[str, str | None, str | None, str | None]
+"""Resource, pool, model and owner."""
 _Bill = dict[_Key, tuple[Charge, Decimal | None]]
 
 
@@ -121,10 +122,11 @@ def _is_shared(paid: Reservation) -> bool:
 
 
 def _alone(facts: Facts) -> Facts:
-    """What is declared beside single runs: nothing but what goes with each instance."""
+    """What is declared of single runs: what goes with each instance, and whose it is."""
 
     def each(declared: Declared) -> Declared:
-        return Declared(shared=tuple(one for one in declared.shared if one.per_instance))
+        shared = tuple(one for one in declared.shared if one.per_instance)
+        return Declared(shared=shared, models=declared.models, owners=declared.owners)
 
     eras = [replace(era, declared=each(era.declared)) for era in facts.eras]
     return Facts(runs=[], declared=each(facts.declared), coverage=facts.coverage, eras=eras)
@@ -181,7 +183,7 @@ def _bill(run: Run, facts: Facts, book: PriceBook, since: datetime, until: datet
 
 
 def _add(bill: _Bill, charge: Charge) -> None:
-    key = (charge.resource, charge.pool)
+    key = (charge.resource, charge.pool, charge.model, charge.owner)
     like, amount = bill.get(key, (charge, money.ZERO))
     whole = None if amount is None or charge.amount is None else money.EXACT.add(amount, charge.amount)
     bill[key] = like, whole

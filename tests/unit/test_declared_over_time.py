@@ -15,6 +15,7 @@ from costs.allocation import Facts, charges
 from costs.commitments import Block, Declared, Shared, Spend
 from costs.declarations import Declarations, Kept, content_of, read
 from costs.query import CostQuery
+from costs.report import By, Report, Scope, build
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
@@ -22,6 +23,7 @@ from ledger import facts
 from ledger.database import writing
 from ledger.declared import Declaration, declarations, note_declared
 from ledger.facts import Pass, Run
+from ledger.rollups import roll_up
 from ledger.schema import open_ledger
 from prices.book import MissingPriceError, PriceBook
 from prices.packaged import PackagedPrices
@@ -136,6 +138,135 @@ def test_what_stays_the_same_is_one_row_over_a_change(fleet: Fleet) -> None:
     fleet.look(SEEN + HOUR, changed(fleet.first(), "max"))
     rows = [row for row in fleet.rows(fleet.first(), SEEN - HOUR, SEEN + HOUR) if row.resource.startswith("i-1")]
     assert [(row.start, row.end) for row in rows] == [(SEEN - HOUR, SEEN + HOUR)] * 2
+
+
+def report_of(fleet: Fleet, today: Declared, since: datetime, until: datetime) -> Report:
+    query = CostQuery(fleet.engine, fleet.name, fleet.region, packaged=PackagedPrices(), declared=today)
+    query.read([(since, until)])
+    scope = Scope(
+        fleet=fleet.name,
+        environment="dev",
+        cloud=fleet.cloud,
+        region=fleet.region,
+        since=since,
+        until=until,
+        now=until,
+    )
+    return query.report(scope)
+
+
+def test_a_change_of_owner_and_model_splits_the_charges_of_a_running_instance(fleet: Fleet) -> None:
+    before = fleet.rows(fleet.first())
+    today = changed(fleet.first(), "owners and models")
+    fleet.look(SEEN, today)
+    fleet.look(SEEN + HOUR, today)
+    rows = [row for row in fleet.rows(today, SEEN - HOUR, SEEN + HOUR) if row.resource.startswith("i-1")]
+    assert [(row.resource, row.owner, row.model, row.start, row.end) for row in rows] == [
+        (name, owner, model, start, start + HOUR)
+        for name in ("i-1", "i-1/disk")
+        for owner, model, start in (("search", "m/chat", SEEN - HOUR), ("others", "m/new", SEEN))
+    ]
+    assert fleet.rows(today) == before
+
+
+def test_tokens_of_a_running_instance_count_for_the_owner_of_their_time(fleet: Fleet) -> None:
+    readings = [
+        facts.Reading(
+            environment=fleet.name, instance_id="i-1", engine="0", model="chat",
+            at=SEEN + timedelta(minutes=minute), prompt=minutes, generation=minutes, created_at=OCTOBER,
+        )
+        for minutes, minute in enumerate(range(-120, 121, 10), start=1000)
+    ]  # fmt: skip
+    with writing(fleet.engine) as connection:
+        facts.add_readings(connection, readings)
+        roll_up(connection, readings)
+    today = changed(fleet.first(), "owners and models")
+    fleet.look(SEEN - timedelta(minutes=25), today)
+    fleet.look(SEEN + 2 * HOUR, today)
+    found = report_of(fleet, today, SEEN - HOUR, SEEN + HOUR)
+    teams = {owner: figure.tokens.prompt for owner, figure in found.groups[By.TEAM].items() if figure.tokens.total}
+    # readings of :00, :10, :20 and :30 before the change, each counts what came since the one before it
+    assert teams == {"search": 4, "others": 8}
+    assert found.total.tokens.prompt == 12
+    assert {model for model, figure in found.groups[By.MODEL].items() if figure.tokens.total} == {"m/chat", "m/new"}
+
+
+def test_before_the_first_declaration_an_instance_has_the_owner_it_was_seen_with(tmp_path: Path) -> None:
+    """A ledger of an older release kept none: its reports of the past stay what they were."""
+    fleet = Fleet(tmp_path, Cloud.AWS)
+    with writing(fleet.engine) as connection:
+        done = Pass(environment=fleet.name, at=OCTOBER, host="h", metrics_from=None, metrics_until=None)
+        facts.add_pass(connection, done)
+        old = Run(
+            cloud=Cloud.AWS, instance_id="i-1", started_at=OCTOBER + HOUR, environment=fleet.name,
+            region=fleet.region, zone=f"{fleet.region}-a", machine_type=fleet.machine_type,
+            capacity_type=CapacityType.ON_DEMAND, pool="chat", owner="founders", model="m/old",
+            last_seen_at=OCTOBER + HOUR,
+        )  # fmt: skip
+        facts.add_runs(connection, [old])
+    fleet.look(SEEN, fleet.first())
+    fleet.look(SEEN + HOUR, fleet.first())
+    rows = [row for row in fleet.rows(fleet.first(), SEEN - HOUR, SEEN + HOUR) if row.resource == "i-1"]
+    assert [(row.owner, row.model, row.start) for row in rows] == [
+        ("founders", "m/old", SEEN - HOUR), ("search", "m/chat", SEEN),
+    ]  # fmt: skip
+
+
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(1, 6 * 3600 - 1), st.sampled_from("ab"), st.sampled_from("xy")), max_size=4
+    ),
+    cuts=st.lists(st.integers(1, 6 * 3600 - 1), max_size=4),
+    ends=st.lists(
+        st.tuples(st.integers(0, 5 * 3600), st.integers(0, 6 * 3600), st.booleans()), min_size=1, max_size=3
+    ),
+)
+def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
+    changes: list[tuple[int, str, str]], cuts: list[int], ends: list[tuple[int, int, bool]]
+) -> None:
+    def declared(owner: str, model: str) -> Declared:
+        price = override("aws:ec2:g6.xlarge:on-demand", "1", OCTOBER)
+        return Declared(owners={"chat": owner}, models={"chat": model}, prices=[price])
+
+    def moment(second: int) -> datetime:
+        return OCTOBER + timedelta(seconds=second)
+
+    kept = {OCTOBER: declared("a", "x")} | {moment(at): declared(o, m) for at, o, m in sorted(changes)}
+    runs = [
+        Run(
+            cloud=Cloud.AWS, instance_id=f"i-{n}", started_at=moment(start), environment="e", region="us-east-1",
+            zone="us-east-1a", machine_type="g6.xlarge", capacity_type=CapacityType.ON_DEMAND, pool="chat",
+            last_seen_at=moment(start + length // 2), ended_at=moment(start + length), end_exact=exact,
+            end_cause=facts.EndCause.ENDED,
+        )
+        for n, (start, length, exact) in enumerate(ends)
+    ]  # fmt: skip
+    over = Declarations([Kept(at, one) for at, one in kept.items()], [], PriceBook(region="us-east-1"))
+    last = Pass(environment="e", at=moment(12 * 3600), host="h", metrics_from=None, metrics_until=None)
+
+    def found(since: int, until: int) -> Report:
+        eras = over.eras(runs, moment(since), moment(until))
+        scope = Scope(
+            fleet="e",
+            environment="e",
+            cloud="aws",
+            region="us-east-1",
+            since=moment(since),
+            until=moment(until),
+            now=moment(until),
+        )
+        known = Facts(runs=runs, eras=eras, known=(OCTOBER, last.at))
+        return build(scope, known, eras[-1].book, (), last)
+
+    edges = [0, *sorted(set(cuts)), 12 * 3600]
+    whole, parts = found(0, 12 * 3600), [found(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    for by in (By.TEAM, By.MODEL):
+        for name, figure in whole.groups[by].items():
+            mine = [part.groups[by][name] for part in parts if name in part.groups[by]]
+            for bound in ("allocation", "too_much", "too_little"):
+                assert money.total(getattr(one, bound) for one in mine) == getattr(figure, bound)
+            assert figure.least <= figure.allocation
+        assert money.total(one.allocation for one in whole.groups[by].values()) == whole.total.allocation
 
 
 def test_a_price_that_is_stated_later_fills_only_where_none_was_known(tmp_path: Path) -> None:
