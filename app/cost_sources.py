@@ -129,6 +129,7 @@ def facts_of(document: FleetDocument) -> FleetFacts:
         },
         machine_types=tuple(sorted({name for group in groups for name in group.machine_types})),
         measure=Measure(),
+        account=document.account,
         declared=declared_of(document),
         host=platform.node() or "unknown",
     )

@@ -110,6 +110,9 @@ class _Cloud:
     def endings(self, zones: Collection[str]) -> Sequence[Ending]:
         return ()
 
+    def used_by(self, reservation: str) -> None:
+        del reservation
+
     def paid(self) -> Sequence[PaidCapacity]:
         return ()
 

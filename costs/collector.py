@@ -5,7 +5,7 @@ All of a pass is written in one transaction, so a pass that dies leaves nothing;
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -54,6 +54,10 @@ class Paid(Protocol):
     """Capacity that is paid for."""
 
     def paid(self) -> Sequence[PaidCapacity]: ...
+
+    def used_by(self, reservation: str) -> Mapping[str, int] | None:
+        """Account to how many instances it runs in a reservation; None: not told. Raises OSError."""
+        ...
 
 
 class Market(Protocol):
@@ -107,6 +111,8 @@ class FleetFacts:
     machine_types: tuple[str, ...]
     measure: Measure
     host: str
+    account: str = ""
+    """The account (AWS) or project (Google Cloud) that its instances run in."""
     declared: Declared | None = None
     """What the ledger is to keep with the time at which it was seen; None: nothing."""
 
@@ -161,6 +167,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     own = _in_reservations(seen, unread)
     unknown = len(listed.errors.keys() - {run.instance_id for run in unread})
     paid = _certain(_paid(sources, fleet, notes), own, unknown, notes)
+    reserved = [_with_accounts(_reservation(p, fleet, own, now), sources, fleet, notes) for p in paid]
     begun = {(run.instance_id, run.started_at) for run in known}
     runs = [_run(life, fleet, now) for life in seen if _has_run(life, begun)]
     ends = [_end(life, ours.of(life), now) for life in seen if not life.instance.alive and _has_run(life, begun)]
@@ -184,7 +191,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         facts.add_ends(connection, ends)
         _write_metrics(connection, fleet, counters, hours, team_readings(fleet.name, sources.names, series or ()))
         facts.add_prices(connection, market or ())
-        note_reservations(connection, [_reservation(p, fleet, own, now) for p in paid])
+        note_reservations(connection, reserved)
         if fleet.declared is not None:
             note_declared(connection, fleet.name, now, content_of(fleet.declared))
         _write_pass(connection, done, fleet, read_metrics=series is not None, priced=market is not None)
@@ -457,3 +464,24 @@ def _reservation(
         elsewhere=_elsewhere(paid, own),
         seats=None if known is None else known.reservations[paid.reservation],
     )
+
+
+def _with_accounts(
+    one: facts.Reservation, sources: Sources, fleet: FleetFacts, notes: list[str]
+) -> facts.Reservation:
+    """Whose instances run in it that are not of this fleet, where its cloud tells."""
+    if not one.elsewhere:
+        return one
+    try:
+        told = sources.paid.used_by(one.reservation)
+    except OSError as error:
+        notes.append(f"use of reservation {one.reservation} by account: {error}; the next pass asks again")
+        return one
+    if told is None:
+        return one
+    others = {account: count for account, count in told.items() if account != fleet.account and count}
+    # what the others do not use is of this account: of its other fleets, or of no fleet
+    rest = one.elsewhere - sum(others.values())
+    if rest < 0:  # the two answers are of different moments
+        return one
+    return replace(one, accounts=others | ({fleet.account: rest} if rest else {}))

@@ -136,7 +136,15 @@ def reservation_row(one: Reservation) -> dict[str, Any]:
         "instances": one.instances,
         "declared": one.instances if one.seats is None else min(one.seats, one.instances),
         "used_elsewhere": one.elsewhere,
+        "used_elsewhere_by": [{"account": name, "instances": count} for name, count in _accounts(one)],
     }
+
+
+def _accounts(one: Reservation) -> list[tuple[str | None, int]]:
+    """Whose they are; None: other fleets or accounts, the cloud does not tell which."""
+    if one.accounts is None:
+        return [(None, one.elsewhere)] if one.elsewhere else []
+    return sorted(one.accounts.items())
 
 
 def charge_row(charge: Charge, prices: Mapping[Price, str]) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
         if elsewhere:
             yield (
                 f"reservation {name}: {elsewhere / timedelta(hours=1):.1f} instance-hours of it were used outside of"
-                " this fleet (by other fleets or accounts): they are neither used nor unused here"
+                f" this fleet ({_users(times)}): they are neither used nor unused here"
             )
         last = times[-1]
         if last.seats is not None and last.seats < last.instances:
@@ -190,6 +190,17 @@ def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
                 f"reservation {name}: this fleet declares {last.seats} of its {last.instances} instances and is"
                 " charged that part of the unused ones"
             )
+
+
+def _users(times: Iterable[Reservation]) -> str:
+    """Which accounts used a reservation, with their instance-hours."""
+    used: dict[str, timedelta] = {}
+    for one in times:
+        by = {"other accounts": one.elsewhere} if one.accounts is None else one.accounts
+        for account, count in by.items():
+            name = account if one.accounts is None else f"account {account}"
+            used[name] = used.get(name, timedelta()) + (one.last_seen_at - one.started_at) * count
+    return ", ".join(f"{name}: {time / timedelta(hours=1):.1f}" for name, time in sorted(used.items()) if time)
 
 
 def uncollected(known: Known, since: datetime, horizon: datetime) -> list[Interval]:

@@ -119,6 +119,8 @@ class Reservation:
     ends_at: datetime | None = None
     elsewhere: int = 0
     """Instances in it that are not of this fleet: of other fleets, other accounts, or of nobody's fleet."""
+    accounts: Mapping[str, int] | None = None
+    """Account to how many of those are its own; None: not known."""
     seats: int | None = None
     """How many of its instances this fleet declares; None: all of them."""
 

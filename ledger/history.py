@@ -144,20 +144,21 @@ def prices(
         )
         statement = statement.where(or_(false(), *confirmed))
     found: list[Price] = []
-    for sku, place, zone, source, usd, effective_at, observed_at in connection.execute(statement):
+    for row in connection.execute(statement):
         try:
             price = Price(
-                sku=sku,
-                region=place,
-                zone=zone or None,
-                usd_per_hour=Decimal(usd),
-                source=source,
-                as_of=moment(observed_at),
-                valid_from=moment(effective_at),
+                sku=row.sku,
+                region=row.region,
+                zone=row.zone or None,
+                usd_per_hour=Decimal(row.usd_per_hour),
+                source=row.source,
+                as_of=moment(row.observed_at),
+                valid_from=moment(row.effective_at),
             )
         except (ArithmeticError, TypeError, ValueError):
             if unreadable is not None:
-                unreadable.append(f"{sku} in {zone or place} ({source}): {usd!r} from {effective_at!r} on")
+                where = f"{row.sku} in {row.zone or row.region} ({row.source})"
+                unreadable.append(f"{where}: {row.usd_per_hour!r} from {row.effective_at!r} on")
             continue
         found.append(price)
     return found

@@ -4,7 +4,8 @@ A row holds from the look that first saw it so until the next one that saw somet
 a reservation holds from the reservation's start.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -33,7 +34,7 @@ def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> No
     before = _older(connection, fleet)
     rows: list[dict[str, Any]] = []
     for look in looks:
-        row = asdict(look) | {"cloud": look.cloud.value}
+        row: dict[str, Any] = asdict(look) | {"cloud": look.cloud.value, "accounts": _text(look.accounts)}
         key = row["cloud"], look.reservation, look.started_at
         known = newest.get(key)
         if known is not None and all(getattr(known, name) == row[name] for name in _SEEN):
@@ -44,6 +45,11 @@ def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> No
             at = before.get(key, look.started_at)
         rows.append(row | {"at": min(at, look.last_seen_at)})
     merge(connection, SEATS, rows, {"last_seen_at": Move.GROW})
+
+
+def _text(accounts: Mapping[str, int] | None) -> str | None:
+    """As the ledger keeps it: equal for equal accounts."""
+    return None if accounts is None else json.dumps(accounts, sort_keys=True)
 
 
 def _newest(connection: Connection, fleet: str, until: datetime) -> dict[_Key, Any]:
@@ -75,7 +81,7 @@ def reservations(connection: Connection, environment: str, since: datetime, unti
     inside = select(rows).where(rows.c.at < until, end > since)
     found: list[Reservation] = []
     begun: dict[_Key, datetime] = {}
-    names = [name for name in _SEEN if name != "started_at"]
+    names = [name for name in _SEEN if name not in ("started_at", "accounts")]
     for row in connection.execute(inside):
         cloud = Cloud(row.cloud)
         begun[row.cloud, row.reservation, row.started_at] = row.first
@@ -85,6 +91,7 @@ def reservations(connection: Connection, environment: str, since: datetime, unti
                 environment=environment,
                 started_at=row.at,
                 last_seen_at=row.following or row.last_seen_at,
+                accounts=None if row.accounts is None else json.loads(row.accounts),
                 **{name: getattr(row, name) for name in names},
             )
         )

@@ -202,9 +202,11 @@ SEATS: Final = Table(
     Column("elsewhere", Integer, nullable=False),
     Column("seats", Integer),
     Column("last_seen_at", Moment, nullable=False),
+    Column("accounts", Text),
 )
 """A reservation as one fleet saw it, from `at` until its next row, the last one until `last_seen_at`. `elsewhere`:
-instances in it that are not of this fleet; `seats`: how many the fleet declares, NULL: all. Ledgers of older releases
+instances in it that are not of this fleet; `accounts`: whose they are (JSON, account to instances), NULL: not known;
+`seats`: how many the fleet declares, NULL: all. Ledgers of older releases
 have RESERVATIONS alone; there what others used was not known.
 """
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from moto.ec2.models import EC2Backend
 
 from gpufleet.domain import tags
-from localcloud.aws import api_faults, capacity_blocks, ends, refusals
+from localcloud.aws import api_faults, capacity_blocks, ends, refusals, reservations
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
 from localcloud.aws.capacity import Kind
@@ -69,6 +69,7 @@ class Control:
             ("POST", "/restore"): lambda _: self.restore(),
             ("POST", "/capacity"): self.set_capacity,
             ("POST", "/block"): self.move_block,
+            ("POST", "/reservation"): self.use_reservation,
             ("POST", "/end"): self.end,
             ("POST", "/suspend"): self.suspend,
             ("POST", "/fault"): self.add_fault,
@@ -117,6 +118,19 @@ class Control:
             return capacity_blocks.move(self.ec2, str(body.get("reservation")), body.get("starts"), body.get("ends"))
         except ValueError as error:
             raise ControlError(str(error)) from error
+
+    def use_reservation(self, body: Mapping[str, Any]) -> object:
+        """Let another account, with which a reservation is shared, run so many instances in it."""
+        found = reservations.of(self.ec2).by_id.get(str(body.get("reservation")))
+        account, count = str(body.get("account")), body.get("instances")
+        if found is None:
+            raise ControlError(f"no reservation {body.get('reservation')}", HTTPStatus.CONFLICT)
+        if not re.fullmatch(r"[0-9]{12}", account):
+            raise ControlError(f"account is {account!r}; an account is twelve digits")
+        if not isinstance(count, int) or not 0 <= count <= found.total_instance_count - found.used_by_owner:
+            raise ControlError(f"instances is {count}; the reservation has {found.total_instance_count}")
+        found.used_by_others[account] = count
+        return {"available": found.total_instance_count - found.used}
 
     def end(self, body: Mapping[str, Any]) -> object:
         """End one instance, as `how` says, without a call to an API that could be seen in `calls`."""

@@ -8,10 +8,12 @@ from typing import Any, Final
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory, each_alone
 from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
 from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import Cloud
 
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+_NOT_ALLOWED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _PAID_STATES: Final = frozenset({"active", "expired"})
 """Of reservations that are paid for, or were until their end date. EC2 goes on listing a cancelled one and does not
 say since when it is: it is paid until the last look that saw it active."""
@@ -41,6 +43,28 @@ class AwsLives(AwsInventory):
         """Capacity reservations of the region. Raises CloudError when a page fails."""
         rows = self._calls.pages("ec2", "describe_capacity_reservations", "CapacityReservations")
         return tuple(self._paid(raw) for raw in rows if raw["State"] in _PAID_STATES)
+
+    def used_by(self, reservation: str) -> Mapping[str, int] | None:
+        """Account to how many instances it runs in a reservation; None: this account may not ask.
+
+        EC2 tells of the owner and of each account that it is shared with (its API reference:
+        GetCapacityReservationUsage). Raises CloudError.
+        """
+        found: dict[str, int] = {}
+        more: dict[str, str] = {}
+        try:
+            while True:
+                answer = self._calls.one(
+                    "ec2", "get_capacity_reservation_usage", CapacityReservationId=reservation, **more
+                )
+                found |= {one["AccountId"]: one["UsedInstanceCount"] for one in answer.get("InstanceUsages", ())}
+                if not answer.get("NextToken"):
+                    return found
+                more = {"NextToken": answer["NextToken"]}
+        except CloudError as error:
+            if error.code in _NOT_ALLOWED:
+                return None
+            raise
 
     def _paid(self, raw: Mapping[str, Any]) -> PaidCapacity:
         ends = raw.get("EndDate")

@@ -48,6 +48,10 @@ class GoogleLives(GoogleInventory):
                 found += [self._paid(raw, zone) for raw in scoped.reservations if raw.status in _PAID]
         return tuple(found)
 
+    def used_by(self, reservation: str) -> None:
+        """Compute Engine tells how many instances run in a reservation, and not of which projects."""
+        del reservation
+
     def _paid(self, raw: Any, zone: str) -> PaidCapacity:
         ends, count = raw.delete_at_time, int(raw.specific_reservation.count)
         return PaidCapacity(

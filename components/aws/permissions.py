@@ -65,6 +65,11 @@ def of_control(  # noqa: PLR0913
             # these calls know no resource
             resources=("*",),
         ),
+        # a shared one belongs to another account
+        Allowed(
+            actions=("ec2:GetCapacityReservationUsage",),
+            resources=(f"arn:aws:ec2:{region}:*:capacity-reservation/*",),
+        ),
         Allowed(
             actions=(
                 "autoscaling:CancelInstanceRefresh",

@@ -43,12 +43,18 @@ class CapacityReservation(TaggedEC2Resource):
         self.start_date: datetime = self.create_date
         self.end_date: datetime | None = _end(wanted)
         self.tags = dict[str, str]()
+        self.used_by_others = dict[str, int]()
+        """Account that it is shared with to how many instances that one runs in it."""
         # of a Capacity Block alone
         self.is_open = True
         self.warned = False
 
     @property
     def used(self) -> int:
+        return self.used_by_owner + sum(self.used_by_others.values())
+
+    @property
+    def used_by_owner(self) -> int:
         return sum(
             1
             for instance in living(self.ec2_backend)
@@ -208,6 +214,21 @@ class ReservationCalls(EC2BaseResponse):
         for given in items(params, "Filters"):
             found = [one for one in found if _matches(one, given["Name"], items(given, "Values"))]
         return ActionResult({"CapacityReservations": [one.as_result() for one in found]})
+
+    def get_capacity_reservation_usage(self) -> ActionResult:
+        """The owner and each account that uses it, page by page as the request asks."""
+        params = self._get_params()
+        found = of(self.ec2_backend).get(params["CapacityReservationId"])
+        used = {found.ec2_backend.account_id: found.used_by_owner} | found.used_by_others
+        usages = [{"AccountId": account, "UsedInstanceCount": count} for account, count in used.items()]
+        begin, most = int(params.get("NextToken") or 0), int(params.get("MaxResults") or len(usages))
+        shown = found.as_result()
+        same = ("CapacityReservationId", "InstanceType", "TotalInstanceCount", "AvailableInstanceCount", "State")
+        end = begin + most
+        return ActionResult(
+            {name: shown[name] for name in same}
+            | {"InstanceUsages": usages[begin:end], "NextToken": str(end) if end < len(usages) else None}
+        )
 
     def modify_capacity_reservation(self) -> ActionResult:
         params = self._get_params()

@@ -10,6 +10,7 @@ import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from clouds.aws.activities import read_activity
 from clouds.aws.calls import AwsCalls
@@ -242,3 +243,20 @@ def test_sentences(sentence: Mapping[str, Any]) -> None:
     found = read_activity({**raw, "ActivityId": "1", "AutoScalingGroupName": "g", "StartTime": started})
     assert found is not None
     assert found.kind.value == sentence["kind"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("UnauthorizedOperation", None), ("AccessDenied", None), ("InvalidCapacityReservationId.NotFound", CloudError)],
+)
+def test_use_by_account_is_unknown_to_whom_it_is_forbidden(code: str, told: type[CloudError] | None) -> None:
+    class Refusing:
+        def get_capacity_reservation_usage(self, **_: Any) -> Any:
+            raise ClientError({"Error": {"Code": code, "Message": "no"}}, "GetCapacityReservationUsage")
+
+    lives = AwsLives(AwsCalls("us-east-1", lambda _: Refusing()), "us-east-1", "test")
+    if told is None:
+        assert lives.used_by("cr-1") is None
+        return
+    with pytest.raises(told, match=code):
+        lives.used_by("cr-1")

@@ -9,6 +9,7 @@ from botocore.exceptions import ClientError
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
 from clouds.aws.lives import AwsLives
+from gpufleet.domain.activity import CloudError
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
 
 
@@ -311,3 +312,26 @@ def test_instances_of_a_placement_group_hold_it(cloud: RunningCloud) -> None:
     ec2.delete_placement_group(GroupName="near")
     with pytest.raises(ClientError, match="Unknown"):
         ec2.describe_placement_groups(GroupNames=["near"])
+
+
+def test_the_accounts_that_use_a_reservation_are_told(cloud: RunningCloud) -> None:
+    made = _reserve(cloud, "us-east-1a", 5)
+    lives = AwsLives(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
+    own = cloud.client("sts").get_caller_identity()["Account"]
+    assert lives.used_by(made) == {own: 0}
+    for account, count in (("222222222222", 2), ("333333333333", 1)):
+        use = {"reservation": made, "account": account, "instances": count}
+        assert cloud.control("POST", "reservation", use)[0] == 200
+    assert lives.used_by(made) == {own: 0, "222222222222": 2, "333333333333": 1}
+    (paid,) = [one for one in lives.paid() if one.reservation == made]
+    assert (paid.instances, paid.available) == (5, 2)
+    page = cloud.client("ec2").get_capacity_reservation_usage(CapacityReservationId=made, MaxResults=2)
+    assert [one["AccountId"] for one in page["InstanceUsages"]] == [own, "222222222222"]
+    rest = {"CapacityReservationId": made, "NextToken": page["NextToken"], "MaxResults": 2}
+    last = cloud.client("ec2").get_capacity_reservation_usage(**rest)
+    assert [one["UsedInstanceCount"] for one in last["InstanceUsages"]] == [1]
+    assert last.get("NextToken") is None
+    too_many = {"reservation": made, "account": "222222222222", "instances": 6}
+    assert cloud.control("POST", "reservation", too_many)[0] == 400
+    with pytest.raises(CloudError, match="does not exist"):
+        lives.used_by("cr-0123456789abcdef0")

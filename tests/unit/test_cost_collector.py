@@ -1,6 +1,6 @@
 """A pass of the cost watchdog into a real SQLite ledger, and the report that comes out of it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -70,6 +70,7 @@ class World:
     endings_now: list[Ending] = field(default_factory=list[Ending])
     paid_now: list[PaidCapacity] = field(default_factory=list[PaidCapacity])
     market_now: list[Price] = field(default_factory=list[Price])
+    usage_now: Mapping[str, int] | None = None
     series_now: list[Series] = field(default_factory=list[Series])
     broken: set[str] = field(default_factory=set[str])
     malformed: dict[str, str] = field(default_factory=dict[str, str])
@@ -87,6 +88,10 @@ class World:
 
     def paid(self) -> Sequence[PaidCapacity]:
         return self._or_raise("paid", self.paid_now)
+
+    def used_by(self, reservation: str) -> Mapping[str, int] | None:
+        assert reservation == "cr-1"
+        return self._or_raise("usage", [self.usage_now])[0]
 
     def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
         self.asked_since.append(since)
@@ -292,6 +297,45 @@ def test_what_others_run_in_a_reservation_is_noted(
     with ledger.connect() as connection:
         (found,) = reservations(connection, FLEET, at(0), at(3600))
     assert (found.instances, found.elsewhere, found.seats) == (4, elsewhere, 2)
+
+
+OWN, OTHER = "111111111111", "222222222222"
+
+
+@pytest.mark.parametrize(
+    ("used", "accounts", "words"),
+    [
+        pytest.param({OWN: 1, OTHER: 2}, {OTHER: 2}, f"account {OTHER}: 2.3", id="another account"),
+        pytest.param({OWN: 3}, {OWN: 2}, f"account {OWN}: 2.3", id="another fleet of this account"),
+        pytest.param({OWN: 2, OTHER: 1}, {OTHER: 1, OWN: 1}, f"account {OWN}: 1.2, account {OTHER}: 1.2", id="both"),
+        pytest.param({OWN: 1, OTHER: 5}, None, "other accounts: 2.3", id="of another moment"),
+        pytest.param(None, None, "other accounts: 2.3", id="not allowed"),
+    ],
+)
+def test_accounts_that_use_a_reservation_are_named_where_the_cloud_tells(
+    ledger: Engine, world: World, used: dict[str, int] | None, accounts: dict[str, int] | None, words: str
+) -> None:
+    world.paid_now = [replace(world.paid_now[0], instances=4, available=1)]
+    world.usage_now = used
+    for second in (3000, 3600):
+        collect(ledger, world.sources(), replace(FACTS, account=OWN), at(second))
+    with ledger.connect() as connection:
+        (found,) = reservations(connection, FLEET, at(0), at(3600))
+    assert (found.elsewhere, found.accounts) == (2, accounts)
+    made = report(ledger)
+    assert f"2.3 instance-hours of it were used outside of this fleet ({words})" in " ".join(made.notes)
+    (row,) = document(made)["reservations"]
+    named = [(None, 2)] if accounts is None else sorted(accounts.items())
+    assert row["used_elsewhere_by"] == [{"account": account, "instances": count} for account, count in named]
+
+
+def test_use_by_account_that_cannot_be_read_is_said_and_asked_for_again(ledger: Engine, world: World) -> None:
+    world.paid_now = [replace(world.paid_now[0], instances=4, available=1)]
+    world.broken = {"usage"}
+    note = "use of reservation cr-1 by account: usage is down; the next pass asks again"
+    assert one_pass(ledger, world, 3600).notes == (note,)
+    world.broken, world.usage_now = set(), {OTHER: 2}
+    assert one_pass(ledger, world, 3900).notes == ()
 
 
 def test_a_pass_notes_what_is_declared_once_it_changed(ledger: Engine, world: World) -> None:

@@ -1,0 +1,10 @@
+"""Which accounts use a shared reservation."""
+
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+
+
+def upgrade() -> None:
+    op.execute("alter table reservation_seats add column accounts text")
