@@ -63,6 +63,7 @@ def document(report: Report) -> dict[str, Any]:
         "by": {by.value: {key: figure(f) for key, f in sorted(group.items())} for by, group in report.groups.items()},
         "teams": [team_row(share) for share in report.teams],
         "speeds": [speed_row(speed) for speed in report.speeds],
+        "not_frozen": [{"since": instant(since), "until": instant(until)} for since, until in report.not_frozen],
         "reservations": [reservation_row(one) for one in report.reservations],
         "collected": {
             "share": round(report.collected, 6),

@@ -90,6 +90,8 @@ class Report:
     """Costs that may be more or less than what is charged; the figures hold their bounds."""
     uncollected: Sequence[Interval] = ()
     """Parts of the window without a look, for longer than `QUIET`: what came and went in them is missing."""
+    not_frozen: Sequence[Interval] = ()
+    """Spans that an older release confirmed and did not close: what becomes known later still changes them."""
     speeds: Sequence[Speed] = ()
     """Tokens per second and GPU beside what was measured; see costs.speed."""
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -142,6 +144,12 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
         f" billed {one.billed_usd.quantize(money.CENT)} USD, computed {one.computed_usd.quantize(money.CENT)} USD"
         for one in known.confirmed
     ]
+    not_frozen = [(one.since, one.until) for one in known.confirmed if not _is_frozen(one, known.confirmed)]
+    notes += [
+        f"not frozen: the bill from {since:%Y-%m-%dT%H:%MZ} to {until:%Y-%m-%dT%H:%MZ} was compared by a release that"
+        " closed no spans, so that settings, prices and facts of today change these figures; compare it again"
+        for since, until in not_frozen
+    ]
     if known.begun is not None and known.begun > scope.since:
         first = f"{known.begun:%Y-%m-%dT%H:%M:%SZ}"
         notes.append(f"the window begins before the ledger ({first}): what had ended by then is not in these figures")
@@ -160,6 +168,7 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
         notes=(*notes, *report.notes),
         standing=standing,
         reservations=paid,
+        not_frozen=not_frozen,
         uncollected=uncollected(known, scope.since, min(scope.until, scope.now)),
         sources=known.facts.declared.sources,
     )
@@ -265,6 +274,13 @@ def by_team(report: Report, known: Known) -> Report:
         teams.setdefault(share.team, Figure()).include(share.figure)
     groups = {**report.groups, By.TEAM: teams}
     return replace(report, groups=groups, teams=shares, notes=(*report.notes, *notes))
+
+
+def _is_frozen(one: Confirmed, confirmed: Iterable[Confirmed]) -> bool:
+    """Whether a bill closed the span: this one, or another that covers it."""
+    return any(
+        other.facts is not None and other.since <= one.since and one.until <= other.until for other in confirmed
+    )
 
 
 def _covered(scope: Scope, confirmed: Iterable[Confirmed]) -> bool:

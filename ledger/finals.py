@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from ledger.facts import merge
 from ledger.tables import FINALS
@@ -31,8 +31,14 @@ class Confirmed:
 
 
 def add_final(connection: Connection, final: Confirmed) -> None:
-    """Write what a bill said; the same bill of the same span once."""
-    merge(connection, FINALS, [{column.name: getattr(final, column.name) for column in FINALS.columns}])
+    """Write what a bill said; the same bill of the same span once. A row of a release that did not close its span is
+    given what closes it.
+    """
+    values = {column.name: getattr(final, column.name) for column in FINALS.columns}
+    merge(connection, FINALS, [values])
+    same = [column == values[column.name] for column in FINALS.primary_key.columns]
+    closing = {name: values[name] for name in ("prices", "facts", "computed_usd", "at")}
+    connection.execute(update(FINALS).where(*same, FINALS.c.facts.is_(None)).values(closing))
 
 
 def finals(connection: Connection, fleet: str, since: datetime, until: datetime) -> list[Confirmed]:

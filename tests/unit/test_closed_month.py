@@ -25,6 +25,7 @@ from ledger.facts import EndCause, Pass, RunEnd
 from ledger.finals import closed_spans
 from ledger.reservations import note_reservations, reservations
 from ledger.schema import open_ledger
+from ledger.tables import FINALS
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, call, document, fill, read_json, run, said
 
 NAT = {"name": "NAT gateway", "sku": "aws:vpc:nat-gateway", "units": "3"}
@@ -242,3 +243,24 @@ def test_closing_keeps_what_it_was_computed_with(tmp_path: Path, ledger: Engine)
         (kept,) = declarations(connection, FLEET)
     assert "NAT gateway" in kept.content
     assert kept.at == END + timedelta(hours=1)
+
+
+def test_a_span_that_an_older_release_closed_is_said_not_to_be_frozen_until_its_bill_comes_again(
+    tmp_path: Path, ledger: Engine
+) -> None:
+    fleet = settings(tmp_path)
+    close(fleet)
+    frozen = report(fleet)
+    assert frozen["not_frozen"] == []
+    with writing(ledger) as connection:
+        connection.execute(FINALS.update().values(prices=None, facts=None))
+    dear = settings(tmp_path, prices={"overrides": [stated("aws:vpc:nat-gateway", "0.09")]})
+    found = report(dear)
+    assert found["state"] == "final"
+    assert found["not_frozen"] == [{"since": "2026-11-20T06:00:00Z", "until": "2026-11-20T12:00:00Z"}]
+    (note,) = [note for note in found["notes"] if note.startswith("not frozen: ")]
+    assert note.endswith("settings, prices and facts of today change these figures; compare it again")
+    close(settings(tmp_path))
+    again = report(dear)
+    assert again["not_frozen"] == []
+    assert without_notes(again) == without_notes(frozen)
