@@ -33,7 +33,7 @@ help:
 	@echo 'make watch | report   the watchdogs and the cost report'
 	@echo 'make clean     end what runs and remove .local'
 
-# setup-tests adds what slow proofs need: a browser and a database
+# setup-tests adds what slow proofs need: a browser, a database and a validator of FOCUS
 setup setup-tests:
 	@[ -n '$(PYTHON)' ] || { echo 'setup: Python 3.11 or 3.12 is needed (Debian: apt-get install python3.11); found none' >&2; exit 1; }
 	@$(PYTHON) -m scripts.setup $(if $(findstring tests,$@),--tests)

@@ -12,7 +12,7 @@ from typing import Final
 
 from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders
 from localcloud.control.pulumi_cli import find_pulumi, has_language_host
-from scripts.setup import debian, language_host, pulumi_cli, python_env
+from scripts.setup import debian, focus_validator, language_host, pulumi_cli, python_env
 from scripts.setup.running import SetupError, say
 
 LOCK_LIMIT_S: Final = 1800
@@ -57,6 +57,9 @@ def _set_up(folders: Folders, *, for_tests: bool) -> bool:
         steps.append(
             (f"Pulumi CLI {PULUMI_VERSION} (the engine), by {way}", lambda: pulumi_cli.install(way, folders))
         )
+    if for_tests and not focus_validator.is_there(folders):
+        what = f"focus-validator {focus_validator.VERSION} (checks the FOCUS export), in an environment of its own"
+        steps.append((what, lambda: _optional(focus_validator.install, folders)))
     _check_network_and_disk(folders, needs_uv=needs_uv, fresh=fresh)
     if steps:
         lacking = "one thing is missing and is" if len(steps) == 1 else f"{len(steps)} things are missing and are"
@@ -70,6 +73,14 @@ def _set_up(folders: Folders, *, for_tests: bool) -> bool:
     if not fresh:
         python_env.sync(folders)  # quick where nothing changed
     return _complete_pulumi(folders) or bool(steps)
+
+
+def _optional(install: Callable[[Folders], None], folders: Folders) -> None:
+    """What one slow test needs: without it that test is skipped by name."""
+    try:
+        install(folders)
+    except SetupError as trouble:
+        say(f"setup: {trouble}\nsetup: it goes on without; its test is skipped")
 
 
 def _complete_pulumi(folders: Folders) -> bool:

@@ -1,0 +1,41 @@
+"""The FinOps Foundation's validator of FOCUS exports, in an environment of its own: its NumPy is older than ours.
+
+Release 2.0.2 is the newest whose code Python 3.11 can read; its metadata ask for 3.12 all the same.
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from localcloud.control.folders import Folders
+from scripts.setup.running import run
+
+VERSION: Final = "2.0.2"
+REQUIREMENTS: Final = Path(__file__).with_name("focus_validator.txt")
+"""What it needs, pinned: newer releases of pyarrow want another NumPy than it does."""
+
+
+def environment_of(folders: Folders) -> Path:
+    """Its virtual environment, one for each Python that ran setup."""
+    return folders.cache / f"focus-validator-{VERSION}-py{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def is_there(folders: Folders) -> bool:
+    return (environment_of(folders) / "bin" / "python").exists()
+
+
+def install(folders: Folders) -> None:
+    """From PyPI; whole or not at all. Raises SetupError."""
+    half = Path(tempfile.mkdtemp(prefix=".focus-validator-", dir=folders.cache))
+    log = folders.logs / "setup-focus-validator.log"
+    pip = [str(half / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+    wanted = [["--requirement", str(REQUIREMENTS)], ["--ignore-requires-python", f"focus-validator=={VERSION}"]]
+    try:
+        run([sys.executable, "-m", "venv", str(half)], doing="making its environment", log=log, limit_s=120)
+        for what in wanted:
+            run([*pip, *what], doing="installing focus-validator from PyPI", log=log, limit_s=600)
+        half.rename(environment_of(folders))
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
