@@ -164,7 +164,7 @@ def month_forecast(
     """The month's forecast of the fleet, or of one pool or team."""
     costs = {interval: one.of(part) for interval, one in spends.items()}
     since = min((start for start, _ in month.intervals), default=month.start)
-    return month.forecast(costs, query.uncollected(since, min(month.moment, now)))
+    return month.forecast(costs, query.uncollected(since, min(month.moment, now)), query.last)
 
 
 def part_uses(

@@ -2,8 +2,9 @@
 
 Method: what the month has cost so far, plus its remaining days at the mean of the full days (at most 28); the range
 takes the 10th and 90th percentile of those days instead of the mean. A day counts by the share of it that was
-collected, and the range leaves out days of which less than half was. The rest of the month's time is unknown: it is
-expected to have cost as much as a known day. Time before the ledger began is not estimated.
+collected (a look knows the hour before it), and the range leaves out days of which less than half was. The rest of
+the month's time is unknown: it is expected to have cost as much as a known day. Time before the ledger began is not
+estimated.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from gpufleet.domain import money
 from ledger.teams import Interval
 
 _DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
 _HALF = Decimal("0.5")
 THRESHOLDS = (Decimal("0.5"), Decimal("0.8"), Decimal("1"))
 """Shares of a budget at which people are told."""
@@ -179,11 +181,20 @@ class Month:
         """All of them."""
         return [*self.days, *self.beside]
 
-    def forecast(self, costs: Mapping[Interval, Cost], uncollected: Collection[Interval] = ()) -> Forecast:
-        """The forecast from what each interval cost, in dollar-seconds. `uncollected`: times without a look."""
+    def forecast(
+        self,
+        costs: Mapping[Interval, Cost],
+        uncollected: Collection[Interval] = (),
+        last: datetime | None = None,
+    ) -> Forecast:
+        """The forecast from what each interval cost, in dollar-seconds. `uncollected`: times without a look; `last`:
+        the last look.
+        """
         of_month = [*(day for day in self.days if day[0] >= self.start), *self.beside]
         total = sum_of(costs[interval] for interval in of_month)
-        lost = [span for span in uncollected if self.begun is not None and span[1] > self.begun]
+        gaps = [span for span in uncollected if self.begun is not None and span[1] > self.begun]
+        # a look sees what ended within the hour before it
+        lost = [(start, end - HOUR if last is not None and end <= last else end) for start, end in gaps]
         whole = [Part(money.usd(costs[day].amount), *_lengths(day, lost)) for day in self.days]
         inside = [Part(money.usd(costs[part].amount), *_lengths(part, lost)) for part in of_month]
         before = min(self.begun or self.moment, self.moment)
@@ -193,7 +204,7 @@ class Month:
             too_little=money.usd(total.too_little),
             unpriced=tuple(sorted(total.unpriced)),
             not_collected=tuple(
-                (max(start, self.start), end) for start, end in lost if end > self.start and start < self.moment
+                (max(start, self.start), end) for start, end in gaps if end > self.start and start < self.moment
             ),
             before=(self.start, before) if before > self.start else None,
         )

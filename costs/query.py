@@ -157,6 +157,11 @@ class CostQuery:
         known = Known(facts=Facts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
         return uncollected(known, since, horizon)
 
+    @property
+    def last(self) -> datetime | None:
+        """The last complete look; None: there was none."""
+        return None if self._last is None else self._last.at
+
     def report(self, scope: Scope) -> Report:
         """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""
         closings = self._touching(scope.since, scope.until)

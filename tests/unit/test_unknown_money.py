@@ -75,6 +75,7 @@ WHOLE = hourly(MONTH, NOW)
 SILENT = hourly(MONTH, NOW - 8 * DAY)
 HOLE = [at for at in WHOLE if not MONTH + 3 * DAY + HOUR < at < MONTH + 7 * DAY - HOUR]
 
+DAILY = [MONTH + DAY * n for n in range(16)]
 HOURS_OF_A_DAY = [at for at in WHOLE if not MONTH + 3 * DAY + 2 * HOUR < at < MONTH + 3 * DAY + 7 * HOUR]
 
 
@@ -88,8 +89,10 @@ def window() -> Window:
         pytest.param(WHOLE, "15", "0", 15, id="every day"),
         pytest.param(SILENT, "7", "8", 7, id="none for eight days"),
         # the machine was there before the hole and after it
-        pytest.param(HOLE, "11.08", "3.92", 15, id="a hole of four days, with a look in the first and the last"),
-        pytest.param(HOURS_OF_A_DAY, "14.79", "0.21", 15, id="five hours of a day"),
+        pytest.param(HOLE, "11.12", "3.88", 15, id="a hole of four days, with a look in the first and the last"),
+        pytest.param(HOURS_OF_A_DAY, "14.83", "0.17", 15, id="five hours of a day"),
+        pytest.param(DAILY, "0.63", "14.37", 15, id="one look a day, which knows its hour"),
+        pytest.param(DAILY[:8], "0.29", "14.71", 7, id="one look a day, and none for eight days"),
     ],
 )
 def test_days_that_nobody_collected_are_no_days_of_nothing(
