@@ -104,6 +104,8 @@ class Facts:
     """Spans of the window without a look, long enough for others to use what is shared and to leave it again."""
     eras: Sequence[Era] = ()
     """What was declared when; none: `declared` and `coverage` hold at all times."""
+    whose: Sequence[Era] = ()
+    """What was declared of models and owners when; none: that of `eras`."""
     closed: Sequence["ClosedFacts"] = ()
     """Spans of the window that have facts of their own, in the order of time."""
 
@@ -157,10 +159,10 @@ def _of_runs(
             run=run,
             hours=slots.Known(facts.activity.get(run.instance_id, ())),
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
-            eras=facts.eras,
+            eras=facts.whose or facts.eras,
         )
         yield from _of_run(life, covered, since, until)
-        yield from _with_instance(run, facts.eras, with_each, plain)
+        yield from _with_instance(run, life.eras, with_each, plain)
 
 
 def standing(

@@ -176,7 +176,9 @@ class CostQuery:
         """What would have changed of a closed window, had it not been closed."""
         since, until = closed.scope.since, closed.scope.until
         facts = priced_alone(self._facts(self._looks(), since, until))
-        today = replace(facts, eras=(), declared=self._today, coverage=Coverage(self._today, facts.runs))
+        today = replace(
+            facts, eras=(), whose=facts.eras, declared=self._today, coverage=Coverage(self._today, facts.runs)
+        )
         before = _by_name(closed.charges)
         after = _by_name(charges(today, self.book, since, until, allow_unpriced=True))
         moved = {
