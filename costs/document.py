@@ -71,7 +71,7 @@ def document(report: Report) -> dict[str, Any]:
         },
         "unknown": [unknown_row(span) for span in report.unknown],
         "charges": [charge_row(charge, prices) for charge in report.charges],
-        "engines": [engine_row(engine, report.served_by.get(engine.instance_id)) for engine in report.engines],
+        "engines": [engine_row(engine, run) for engine, run in zip(report.engines, report.served_by, strict=True)],
         "prices": [price_row(price, name) for price, name in prices.items()],
     }
 

@@ -72,8 +72,8 @@ class Report:
     groups: dict[By, dict[str, Figure]]
     charges: Sequence[Charge]
     engines: Sequence[EngineTokens]
-    served_by: Mapping[str, Run] = field(default_factory=dict[str, Run])
-    """Instance to its run, of every engine whose instance the ledger knows."""
+    served_by: Sequence[Run | None] = ()
+    """The run of each engine's instance, as it was held then; None: the ledger does not know the instance."""
     notes: Sequence[str] = ()
     prices: Sequence[Price] = ()
     """Every price used, once."""
@@ -303,12 +303,14 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         cells[_cell(span.like)].doubt(span)
     unmatched = Tokens()
     runs = {run.instance_id: run for part, *_ in facts.over(scope.since, scope.until) for run in part.runs}
+    served_by: list[Run | None] = []
     for engine in engines:
         run = runs.get(engine.instance_id)
-        if run is None:
+        served_by.append(None if run is None else held_at(run, facts.eras, engine.last.at))
+        if (held := served_by[-1]) is None:
             unmatched += engine.tokens
         else:
-            cells[_cell(held_at(run, facts.eras, engine.last.at))].serve(engine.tokens)
+            cells[_cell(held)].serve(engine.tokens)
     total, groups = _grouped(cells)
     total.serve(unmatched)
     last_used = _last_used(bill)
@@ -320,7 +322,7 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         groups=groups,
         charges=bill,
         engines=engines,
-        served_by={name: run for engine in engines if (run := runs.get(name := engine.instance_id)) is not None},
+        served_by=served_by,
         prices=prices,
         cells=dict(cells),
         unknown=spans,

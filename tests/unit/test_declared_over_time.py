@@ -263,10 +263,13 @@ def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
     for by in (By.TEAM, By.MODEL):
         for name, figure in whole.groups[by].items():
             mine = [part.groups[by][name] for part in parts if name in part.groups[by]]
+            assert money.total(one.allocation for one in mine) == figure.allocation
+        for one in (whole, *parts):
             for bound in ("allocation", "too_much", "too_little"):
-                assert money.total(getattr(one, bound) for one in mine) == getattr(figure, bound)
-            assert figure.least <= figure.allocation
-        assert money.total(one.allocation for one in whole.groups[by].values()) == whole.total.allocation
+                assert money.total(getattr(part, bound) for part in one.groups[by].values()) == getattr(
+                    one.total, bound
+                )
+            assert all(figure.least <= figure.allocation for figure in one.groups[by].values())
 
 
 def test_a_price_that_is_stated_later_fills_only_where_none_was_known(tmp_path: Path) -> None:
