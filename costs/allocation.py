@@ -19,7 +19,7 @@ from typing import Final
 
 from costs import slots
 from costs.commitments import Coverage, Declared, Shared, end_of, shares
-from costs.holders import held
+from costs.holders import held, held_at
 from costs.pricing import EVER, FOREVER, Era, PricingOverTime
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
@@ -307,7 +307,8 @@ def _at_the_end(life: _Life, pricing: PricingOverTime) -> Iterator[Charge]:
             )
     elif length < MINIMUM and run.capacity_type is not CapacityType.RESERVED:
         begin = end - (MINIMUM - length)
-        rest = _Life(run=run, hours=slots.Known(()), ready=end, eras=life.eras)
+        # whose it was at its start: the time before it is made up
+        rest = _Life(run=held_at(run, life.eras, run.started_at), hours=slots.Known(()), ready=end)
         for charge in _time(rest, pricing, begin, end):
             yield replace(charge, kind=Kind.MINIMUM, start=end, end=end)
 

@@ -92,7 +92,7 @@ class Forecast:
         if self.too_little or self.too_much:
             less = f", or {self.too_much.quantize(money.CENT)} USD less" if self.too_much else ""
             more = self.too_little.quantize(money.CENT)
-            found.append(f"no exact end of some instances: at most {more} USD more{less}")
+            found.append(f"known between bounds: at most {more} USD more{less}")
         return tuple(found)
 
 

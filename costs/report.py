@@ -235,8 +235,8 @@ def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
     if others:
         names = ", ".join(sorted({span.like.resource for span in others}))
         yield (
-            f"what others used of {names} was not collected: its unused part is counted as the look before saw it, and"
-            f" may have cost {_bounds(others, '')}"
+            f"what others used of {names} was not collected: its unused part is counted as the look before saw it,"
+            f" and may have cost {_bounds(others, '')}"
         )
 
 

@@ -220,13 +220,13 @@ PLAIN = Forecast(spent=Decimal(50), expected=Decimal(100), low=Decimal(90), high
         pytest.param({"unpriced": ("x",)}, "no price of x", None, True, id="unpriced"),
         pytest.param(
             {"too_little": Decimal("3.5"), "too_much": Decimal(1)},
-            "no exact end of some instances: at most 3.50 USD more, or 1.00 USD less",
+            "known between bounds: at most 3.50 USD more, or 1.00 USD less",
             "53.5",
             False,
             id="bounds within the budget",
         ),
         pytest.param(
-            {"too_little": Decimal(500)}, "no exact end of some instances: at most 500.00 USD more", "550", True,
+            {"too_little": Decimal(500)}, "known between bounds: at most 500.00 USD more", "550", True,
             id="bounds above the budget",
         ),
     ],
@@ -257,7 +257,7 @@ def test_an_end_without_a_time_bounds_budget_and_month(tmp_path: Path) -> None:
     found = reports.digest(fleet, window(), True)
     assert found.budget is not None
     assert found.month.too_little == Decimal("55.04") * 2
-    assert "no exact end of some instances: at most 110.08 USD more" in found.month.unknown
+    assert "known between bounds: at most 110.08 USD more" in found.month.unknown
     assert reports.digest_json(found)["month"]["not_collected"] == [
         {"start": "2026-11-01T00:00:00Z", "end": "2026-11-15T00:00:00Z"}
     ]
