@@ -15,7 +15,7 @@ from costs.collector import FleetFacts, PoolFacts, Sources, collect
 from costs.samples import Series
 from costs.slots import Measure, Sample
 from gpufleet.domain.activity import ActivityKind
-from gpufleet.domain.lives import Ending, Life, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
 from ledger.schema import open_ledger
@@ -96,13 +96,18 @@ class World:
     now: float = 0.0
     every: Sequence[One] = field(default_factory=lambda: [*SEEN, UNSEEN])
 
-    def lives(self) -> Sequence[Life]:
+    def lives(self) -> LifeList:
         shown = 1.0 if self.cloud is Cloud.AWS else 0.0
-        return [
-            Life(instance=self._instance(one), ended_at=self._end(one))
-            for one in self.every
-            if one.start <= self.now and (one.end is None or self.now < one.end + shown)
-        ]
+        return LifeList(
+            lives=[
+                Life(instance=self._instance(one), ended_at=self._end(one))
+                for one in self.every
+                if one.start <= self.now and (one.end is None or self.now < one.end + shown)
+            ]
+        )
+
+    def used_by(self, reservation: str) -> None:
+        del reservation
 
     def _end(self, one: One) -> datetime | None:
         return None if one.end is None or one.alive(self.now) else when(one.end)
