@@ -17,7 +17,18 @@ from localcloud.control.pulumi_cli import LANGUAGE_HOST
 from scripts.setup.python_env import uv_environment, uv_of
 from scripts.setup.running import SetupError, run
 
-SOURCES: Final = ("localcloud/__init__.py", "localcloud/language_host")
+SOURCES: Final = (
+    "localcloud/__init__.py",
+    "localcloud/callers.py",
+    "localcloud/language_host",
+    "localcloud/neighbours.py",
+    "localcloud/plugin_server.py",
+    "gpufleet/__init__.py",
+    "gpufleet/domain/__init__.py",
+    "gpufleet/domain/files.py",
+    "gpufleet/domain/loopback.py",
+)
+"""All that the host imports of this repository: it runs in an environment of its own."""
 LAUNCHER: Final = """\
 #!/bin/sh
 # gpu-fleet's Python language host for Pulumi; written by `make setup`

@@ -1,0 +1,43 @@
+"""The language host runs in an environment of its own, so setup must copy all that it imports of this repository."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from scripts.setup.language_host import SOURCES
+
+ROOT = Path(__file__).parents[2]
+OURS = ("gpufleet", "localcloud", "serving")
+
+
+def sources() -> set[Path]:
+    found: set[Path] = set()
+    for source in SOURCES:
+        path = ROOT / source
+        found |= set(path.rglob("*.py")) if path.is_dir() else {path}
+    return found
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def needed(name: str) -> set[Path]:
+    """The files of a module and of the packages that hold it; of what is none, those of its package."""
+    parts = name.split(".")
+    packages = [ROOT.joinpath(*parts[:length], "__init__.py") for length in range(1, len(parts) + 1)]
+    module = ROOT.joinpath(*parts).with_suffix(".py")
+    return {path for path in (*packages, module) if path.is_file()}
+
+
+def test_setup_copies_every_module_that_the_language_host_imports() -> None:
+    known = sources()
+    for file in sorted(known):
+        for name in imports(file):
+            if name.partition(".")[0] in OURS:
+                assert needed(name) <= known, f"{file.relative_to(ROOT)} imports {name}"
