@@ -194,8 +194,9 @@ class Actor:
                 text = f"Pool {decision.pool}, {group}: {decision.reason.sentence}. {decision.detail}."
                 if decision.reason is Reason.BOOTS_FAILING:
                     text += (
-                        " Nothing more is started there. `gpufleet status` shows what agents say; where none answers,"
-                        " look at the console log of an instance: its boot data, the rights to the bucket, the image."
+                        " Nothing more is started there for an hour. `gpufleet status` shows what agents say; where"
+                        " none answers, look at the console log of an instance: its boot data, the rights to the"
+                        " bucket, the image."
                         f" Once it is fixed, `gpufleet resume {decision.pool}` has it tried again."
                     )
                 self._executor.notify(key, text)
