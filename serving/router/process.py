@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from shutil import which
-from typing import Final
+from typing import IO, Final
 
 from serving.router import engine_key
 from serving.router.runtime import AdminSocket
@@ -25,6 +25,7 @@ _POOLED: Final = "-dMglobal"
 """Buffers that HAProxy does not need now stay in its own pools, up to what it needed of late; its cache for a thread
 alone has room for 512 KiB, and the rest would go through the C library."""
 CHECK_LIMIT_S: Final = 60.0
+LOG_MODE: Final = 0o640
 
 
 class HaproxyError(OSError):
@@ -56,6 +57,13 @@ def _files(config: Path) -> list[str]:
     return [*key, "-f", config.name]
 
 
+def _log(path: Path) -> IO[bytes]:
+    """To write at its end. Names of keys and models are in it: no stranger reads it, whatever the umask."""
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, LOG_MODE), "ab")
+    os.fchmod(file.fileno(), LOG_MODE)
+    return file
+
+
 class Haproxy:
     """A master with its workers."""
 
@@ -78,7 +86,7 @@ class Haproxy:
         (self._paths.state / ADMIN_SOCKET).unlink(missing_ok=True)
         self._said_before = self._paths.log.stat().st_size if self._paths.log.exists() else 0
         command = ["setpriv", "--pdeathsig", "TERM", find_program(), _POOLED, "-W", "-C", str(self._paths.state)]
-        with self._paths.access_log.open("ab") as access, self._paths.log.open("ab") as log:
+        with _log(self._paths.access_log) as access, _log(self._paths.log) as log:
             self._process = subprocess.Popen(
                 [*command, *_files(self._paths.config)],
                 stdin=subprocess.DEVNULL,

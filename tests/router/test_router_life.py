@@ -211,3 +211,8 @@ def test_haproxy_that_died_comes_back(router: Router) -> None:
     router.until(lambda: any("starting it again" in line for line in router.said), "it noticed")
     router.ready("i-1")
     assert router.chat().status_code == 200
+
+
+def test_names_of_keys_and_models_in_the_log_are_no_strangers(router: Router) -> None:
+    paths = router.controller.paths
+    assert [path.stat().st_mode & 0o777 for path in (paths.access_log, paths.log)] == [0o640, 0o640]
