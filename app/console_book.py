@@ -6,17 +6,19 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import reports
 from app.errors import AppError
+from app.feed import FedInventory, fed_limits
 from app.ledgers import ledger_name
-from app.quotas import QuotaMeter
+from app.quotas import QuotaMeter, limits
 from app.watching import Watched
 from app.windows import up_to
-from app.wiring import inventory_of, open_engine
+from app.wiring import AllInstances, inventory_of, open_engine
 from console import book, exporter, server
 from console.alerts import Notice
 from console.view import FleetView
@@ -43,6 +45,8 @@ class LiveBook:
     load: Callable[[], Sequence[FleetDocument]]
     """Raises AppError."""
     say: Callable[[str], None]
+    feed: Path | None = None
+    """Folder of a feed, where the console has no credentials of the cloud."""
     _documents: Sequence[FleetDocument] = ()
     _read: datetime | None = None
     _reading: threading.Lock = field(default_factory=threading.Lock)
@@ -69,9 +73,14 @@ class LiveBook:
             self._read = now
             if found != self._documents:
                 self._documents = found
-                self._watched = [Watched(document) for document in found]
+                self._watched = [Watched(document, fed=self._fed()) for document in found]
                 self._quotas = [
-                    QuotaMeter(document=document, instances=inventory_of(document).instances, say=self.say)
+                    QuotaMeter(
+                        document=document,
+                        instances=self._inventory(document).instances,
+                        say=self.say,
+                        limits=limits if self.feed is None else fed_limits(self.feed),
+                    )
                     for document in found
                 ]
             return self._documents
@@ -96,9 +105,12 @@ class LiveBook:
             return reports.html(view.read.document, up_to(datetime.now(UTC), timedelta(hours=24)), True, back="/")
 
     def keep(self, view: FleetView, instance: str, user: str) -> str:
-        """As `gpufleet keep`: a brake in the ledger, then the instance's tag."""
+        """As `gpufleet keep`: a brake in the ledger, then the instance's tag where this process may write it.
+
+        The brake alone holds every watchdog of the fleet.
+        """
         document = view.read.document
-        inventory = inventory_of(document)
+        inventory = self._inventory(document)
         now = datetime.now(UTC)
         until = now + KEPT_FOR
         try:
@@ -110,7 +122,7 @@ class LiveBook:
                 reason="kept on the console's page", since=now, until=until,
             )  # fmt: skip
             operations.set_brake(open_engine(document), ledger_name(document), brake)
-            written = found.keep_tags(until)
+            written = found.keep_tags(until) if self.feed is None else {}
             failed = inventory.tag([instance] if written else [], written)
         except (OSError, AppError) as error:
             raise server.KeepError(str(error)) from error
@@ -118,6 +130,12 @@ class LiveBook:
             raise server.KeepError(f"The brake is set in the ledger, but the tag could not be written: {error}")
         self._looked = None
         return f"{instance} is kept until {until:%Y-%m-%d %H:%M} UTC."
+
+    def _fed(self) -> AllInstances | None:
+        return None if self.feed is None else FedInventory(self.feed)
+
+    def _inventory(self, document: FleetDocument) -> AllInstances:
+        return self._fed() or inventory_of(document)
 
     def metrics(self) -> str:
         with self._measuring:

@@ -29,6 +29,8 @@ class Addresses:
     """Empty: routers are machines of their own, found by their tag."""
     token_file: Path
     """The console's token, as Alertmanager's machine sees it."""
+    targets_file: Path | None = None
+    """Targets of a feed, as Prometheus' machine sees it; None: Prometheus asks the cloud."""
 
 
 def write(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequence[str] = ()) -> None:
@@ -44,7 +46,7 @@ def write(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequenc
 
 def _files(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequence[str]) -> Mapping[str, str]:
     watched = prometheus.PrometheusSettings(
-        discovery=_discovery(document),
+        discovery=_discovery(document, addresses.targets_file),
         haproxy=tuple(addresses.routers),
         watchdogs=(addresses.console, addresses.daemon),
         alertmanagers=(addresses.alertmanager,),
@@ -63,7 +65,7 @@ def _files(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequen
     }
 
 
-def _discovery(document: FleetDocument) -> prometheus.Discovery:
+def _discovery(document: FleetDocument, targets_file: Path | None) -> prometheus.Discovery:
     zones = sorted({*document.zones, *(group.zone for pool in document.pools for group in pool.groups if group.zone)})
     if document.cloud is Cloud.GCP and not zones:
         raise AppError("the fleet document names no zone: Prometheus asks Google Cloud zone by zone")
@@ -73,6 +75,7 @@ def _discovery(document: FleetDocument) -> prometheus.Discovery:
         region=document.region,
         project=document.account if document.cloud is Cloud.GCP else None,
         zones=tuple(zones) if document.cloud is Cloud.GCP else (),
+        targets_file=None if targets_file is None else str(targets_file),
         # Prometheus' own discovery does not read the variables
         endpoint=os.environ.get("AWS_ENDPOINT_URL") if document.cloud is Cloud.AWS else _targets_of_embedded(),
     )

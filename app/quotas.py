@@ -23,7 +23,7 @@ def examine(document: FleetDocument) -> Iterator[Finding]:
     wanted = needs(document)
     place = f"{document.cloud}-{document.environment}"
     try:
-        found = _limits(document, wanted)
+        found = limits(document, wanted)
     except CloudError as error:
         yield Finding(
             name=f"{place} quotas",
@@ -57,7 +57,8 @@ def compare(place: str, need: Need, limits: Mapping[str, float]) -> Finding:
     )
 
 
-def _limits(document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
+def limits(document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
+    """What the account may have of each quota, as far as it is known. Raises CloudError."""
     match document.cloud:
         case Cloud.AWS:
             from clouds.aws import quotas as aws
@@ -80,7 +81,7 @@ class QuotaMeter:
     instances: Callable[[], Sequence[Instance]]
     """Raises OSError when the inventory is not whole."""
     say: Callable[[str], None]
-    limits: Callable[[FleetDocument, Sequence[Need]], Mapping[str, float]] = _limits
+    limits: Callable[[FleetDocument, Sequence[Need]], Mapping[str, float]] = limits
     """Raises CloudError."""
     _known: Mapping[str, float] = field(default_factory=dict[str, float])
     _asked: datetime | None = None

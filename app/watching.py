@@ -1,14 +1,14 @@
 """Reads what `gpufleet status`, `top` and the web page show. What cannot be read is said, the rest is shown."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from app.errors import AppError
 from app.ledgers import ledger_name, not_here
-from app.wiring import Wired, prices_of, wire
+from app.wiring import AllInstances, Wired, prices_of, wire
 from console import book
 from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
 from gpufleet.domain.activity import CloudError
@@ -47,6 +47,8 @@ class Watched:
 
     document: FleetDocument
     costs: Costs = Costs.LEFT
+    fed: AllInstances | None = None
+    """The inventory of who has no credentials of the cloud."""
     _wired: Wired | None = None
     _not_read: str | None = None
     """Why the ledger was not read; a console may be older than it."""
@@ -63,7 +65,7 @@ class Watched:
         now = self.clock()
         not_read = not_here(self.document)
         if self._wired is None or not_read != self._not_read:
-            self._wired, self._not_read = wire(self.document, "status", reading=True), not_read
+            self._wired, self._not_read = self._wire(), not_read
             self._prices, self._prices_at = self._wired.ports.prices, now
         wired, prices = self._wired, self._prices_now(self._wired, now)
         self._problems = [] if not_read is None else [f"{not_read}: its targets, brakes and costs are not known"]
@@ -95,6 +97,10 @@ class Watched:
             problems=tuple(dict.fromkeys(self._problems)),
         )
         return build(read, prices.usd_per_hour)
+
+    def _wire(self) -> Wired:
+        wired = wire(self.document, "status", reading=True)
+        return wired if self.fed is None else replace(wired, ports=replace(wired.ports, inventory=self.fed))
 
     def _try(self, what: str, call: Callable[[], T], otherwise: T) -> T:
         try:

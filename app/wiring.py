@@ -52,6 +52,14 @@ class Wired:
         return api_calls.by_operation(self.calls, self.prometheus)
 
 
+class AllInstances(Inventory, Account, Protocol):
+    """A fleet's instances, and those of the whole account."""
+
+    def instances(self) -> Sequence[Instance]:
+        """The fleet's. Raises CloudError when one of them cannot be read."""
+        ...
+
+
 def open_engine(document: FleetDocument, *, reading: bool = False) -> Engine:
     """The ledger of a fleet, with every pool's target in it; `reading` makes none (`read_ledger_of`).
 
@@ -90,14 +98,6 @@ def wire(
         log=log,
     )
     return Wired(document=document, ports=ports, ledger=ledger, engine=engine, calls=calls, prometheus=prometheus)
-
-
-class AllInstances(Inventory, Account, Protocol):
-    """A fleet's instances, and those of the whole account."""
-
-    def instances(self) -> Sequence[Instance]:
-        """The fleet's. Raises CloudError when one of them cannot be read."""
-        ...
 
 
 def inventory_of(document: FleetDocument) -> AllInstances:

@@ -11,7 +11,7 @@ from app.console_book import LiveBook
 from app.errors import AppError, Code
 from app.fleets import load
 from cli.addresses import host_and_port
-from cli.options import FleetOption
+from cli.options import FeedOption, FleetOption
 from cli.output import STDERR, say
 from cli.stopping import on_signals
 from console import server
@@ -40,13 +40,14 @@ def console(
             help="Refuse requests from pages of other sites, and any Host but --listen: no proxy stands before it.",
         ),
     ] = False,
+    feed: FeedOption = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Start also while the fleet document is not there yet.")
     ] = False,
 ) -> None:
     """Serve status, costs and decisions as a web page: read-only but for Keep. /metrics and /alerts beside it."""
     host, port = host_and_port("--listen", listen, "127.0.0.1:9600")
-    live = LiveBook(lambda: load(fleet), say)
+    live = LiveBook(lambda: load(fleet), say, feed)
     if not wait:
         live.documents(datetime.now(UTC))
     access = Access(token=_token(token_file), proxy_header=proxy_header)

@@ -1,5 +1,6 @@
 """Options that many commands have."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,5 +11,9 @@ FleetOption = Annotated[
         "--fleet",
         help="URL of a fleet document (file://, s3://, gs:// or a path); repeatable. Default: $GPUFLEET_FLEET.",
     ),
+]
+FeedOption = Annotated[
+    Path | None,
+    typer.Option("--feed", help="Folder that `gpufleet host feed` writes: for who has no credentials of the cloud."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]

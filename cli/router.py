@@ -13,8 +13,9 @@ import typer
 from rich.table import Table
 
 from app.errors import AppError, Code
+from app.feed import FedFleet
 from app.router_fleet import LiveFleet
-from cli.options import FleetOption
+from cli.options import FeedOption, FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.stopping import on_signals
 from gpufleet.domain.durations import parse as parse_duration
@@ -54,6 +55,7 @@ def run(
     bind: BindOption = RouterSettings().bind,
     metrics: MetricsOption = RouterSettings().metrics_bind,
     keys: KeysOption = None,
+    feed: FeedOption = None,
     certificate: CertificateOption = "",
     threads: ThreadsOption = 1,
     buffer: BufferOption = RouterSettings().buffer_bytes,
@@ -71,7 +73,8 @@ def run(
     period_s, grace_s = _seconds(every) / 2, _seconds(grace)
     try:
         with only_one(paths):
-            controller = Controller(LiveFleet(_url(fleet), keys), settings, paths, _say)
+            sources = LiveFleet(_url(fleet), keys) if feed is None else FedFleet(_url(fleet), feed, keys)
+            controller = Controller(sources, settings, paths, _say)
             try:
                 controller.start()
                 while not stop.is_set():

@@ -4,7 +4,7 @@ Every target of an instance carries the labels instance_id, pool, environment, c
 group, so that each rule and each watchdog can ask by them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -13,7 +13,7 @@ import yaml
 
 from gpufleet.domain import tags
 from gpufleet.domain.durations import render as render_duration
-from gpufleet.domain.model import Cloud
+from gpufleet.domain.model import Cloud, Instance, InstanceState
 from serving.engine import INTERFACES, Interface, renamed
 from serving.metrics import HOST_CPU_SECONDS, PORTS, Source
 
@@ -53,12 +53,16 @@ class _Wanted:
     """As Prometheus writes it behind `__meta_…_`."""
     value: str
     """A regular expression."""
+    role: str
+    """What `targets` calls them."""
     query: str = ""
     """What asks a list of targets over HTTP for them."""
 
 
-_INSTANCES: Final = _Wanted(tag="gpu_fleet_pool", value=".+")
-_ROUTERS: Final = _Wanted(tag="gpu_fleet_role", value=tags.ROUTER, query="&role=router")
+_INSTANCES: Final = _Wanted(tag="gpu_fleet_pool", value=".+", role="instance")
+_ROUTERS: Final = _Wanted(tag="gpu_fleet_role", value=tags.ROUTER, role=tags.ROUTER, query="&role=router")
+_ROLE: Final = "__gpufleet_role"
+"""A label that Prometheus drops when it has found its targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,8 @@ class Discovery:
     endpoint: str | None = None
     """Of the embedded cloud: the EC2 API, or the list of targets that stands in for Compute Engine's."""
     refresh: timedelta = timedelta(seconds=30)
+    targets_file: str | None = None
+    """Of a feed: Prometheus has no credentials there, and asks no cloud. A path on Prometheus' machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +162,8 @@ def _static(job: str, targets: Sequence[str], path: str, environment: str) -> di
 
 
 def _found(job: str, port: int, discovery: Discovery, wanted: _Wanted) -> dict[str, Any]:
+    if discovery.targets_file is not None:
+        return {"job_name": job, **_file(port, discovery.targets_file, wanted)}
     match discovery.cloud:
         case Cloud.AWS:
             return {"job_name": job, **_ec2(port, discovery, wanted)}
@@ -165,6 +173,35 @@ def _found(job: str, port: int, discovery: Discovery, wanted: _Wanted) -> dict[s
             return {"job_name": job, "http_sd_configs": [source]}
         case Cloud.GCP:
             return {"job_name": job, **_gce(port, discovery, wanted)}
+
+
+def _file(port: int, path: str, wanted: _Wanted) -> dict[str, Any]:
+    relabel = [
+        {"source_labels": [_ROLE], "regex": wanted.role, "action": "keep"},
+        {"source_labels": ["__address__"], "target_label": "__address__", "replacement": f"$1:{port}"},
+    ]
+    return {"file_sd_configs": [{"files": [path]}], "relabel_configs": relabel}
+
+
+def targets(instances: Iterable[Instance], environment: str) -> list[dict[str, Any]]:
+    """The file that `targets_file` names: every running machine of the fleet, and what it is for."""
+    found: list[dict[str, Any]] = []
+    for one in sorted(instances, key=lambda one: one.id):
+        role = _INSTANCES.role if one.pool is not None else one.tags.get(tags.ROLE, "")
+        if one.private_address is None or one.state is not InstanceState.RUNNING or not role:
+            continue
+        labels = {
+            "instance_id": one.id,
+            "zone": one.zone,
+            "machine_type": one.machine_type,
+            "group": one.group,
+            "environment": environment,
+            "pool": one.pool,
+            "capacity_type": None if one.pool is None else one.capacity_type.value,
+        }
+        shown = {name: value for name, value in labels.items() if value is not None}
+        found.append({"targets": [one.private_address], "labels": {_ROLE: role} | shown})
+    return found
 
 
 def _ec2(port: int, discovery: Discovery, wanted: _Wanted) -> dict[str, Any]:

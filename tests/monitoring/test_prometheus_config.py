@@ -9,18 +9,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import httpx
 import pytest
 import yaml
 
-from gpufleet.domain.model import Cloud
-from monitoring.prometheus import Discovery, PrometheusSettings, render
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from monitoring.prometheus import Discovery, PrometheusSettings, render, targets
 from serving.engine import VLLM
 from tests.networks import free_network
 from tests.prometheus import running
@@ -29,6 +30,7 @@ NETWORK = free_network()
 
 AWS = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1")
 GCP = Discovery(cloud=Cloud.GCP, environment="prod", region="r", project="p", zones=("r-a", "r-b"))
+FED = dataclasses.replace(AWS, targets_file="/run/gpu-fleet/feed/targets.json")
 GCP_LOCAL = Discovery(cloud=Cloud.GCP, environment="local", region="r", endpoint="http://127.17.0.2:8080/targets")
 
 OTHER = dataclasses.replace(VLLM, running=dataclasses.replace(VLLM.running, name="other:num_running_reqs"))
@@ -41,7 +43,7 @@ needs_prometheus = pytest.mark.skipif(
 
 @needs_prometheus
 @pytest.mark.parametrize("node_exporter", [False, True], ids=["", "node exporter"])
-@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
+@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL, FED], ids=["aws", "gcp", "gcp-local", "fed"])
 def test_promtool_accepts_it(discovery: Discovery, node_exporter: bool, tmp_path: Path) -> None:
     path = tmp_path / "prometheus.yml"
     path.write_text(
@@ -67,7 +69,7 @@ def test_every_source_is_a_job_on_its_port() -> None:
     assert jobs == {"engine": 8000, "dcgm": 9400, "node": 9500, "haproxy": 8404, "router": 8404}
 
 
-@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
+@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL, FED], ids=["aws", "gcp", "gcp-local", "fed"])
 def test_node_exporters_are_found_as_everything_else_on_an_instance_is(discovery: Discovery) -> None:
     def jobs(*, wanted: bool) -> dict[str, dict[str, Any]]:
         found = yaml.safe_load(render(PrometheusSettings(discovery=discovery, node_exporter=wanted)))
@@ -106,7 +108,7 @@ def test_numbers_of_another_engine_get_the_names_that_are_asked_for() -> None:
     assert (rule["regex"], rule["replacement"]) == ("other:num_running_reqs", "vllm:num_requests_running")
 
 
-@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
+@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL, FED], ids=["aws", "gcp", "gcp-local", "fed"])
 def test_routers_are_named_or_found_by_their_tag(discovery: Discovery) -> None:
     def routers(**more: Any) -> dict[str, Any]:
         jobs = yaml.safe_load(render(PrometheusSettings(discovery=discovery, **more)))["scrape_configs"]
@@ -119,6 +121,59 @@ def test_routers_are_named_or_found_by_their_tag(discovery: Discovery) -> None:
     found = json.dumps(routers())
     assert "static_configs" not in found
     assert "router" in found.replace("/router/metrics", "").replace('"job_name": "router"', "")
+
+
+@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
+def test_a_prometheus_without_credentials_asks_no_cloud(discovery: Discovery) -> None:
+    fed = dataclasses.replace(discovery, targets_file="targets.json")
+    jobs = yaml.safe_load(render(PrometheusSettings(discovery=fed, node_exporter=True)))["scrape_configs"]
+    kinds = {key for job in jobs for key in job if key.endswith("_sd_configs")}
+    assert kinds == {"file_sd_configs"}
+
+
+@needs_prometheus
+def test_a_real_prometheus_finds_what_the_feed_names(tmp_path: Path) -> None:
+    at = datetime(2026, 11, 25, tzinfo=UTC)
+    running_ = {"cloud": Cloud.AWS, "region": "us-east-1", "zone": "us-east-1a", "state": InstanceState.RUNNING}
+    machine: dict[str, Any] = running_ | {"machine_type": "g6.xlarge", "launched_at": at, "environment": "prod"}
+    machine["capacity_type"] = CapacityType.SPOT
+    instances = [
+        Instance(id="i-1", pool="chat", group="chat-a", private_address="127.0.0.1", **machine),
+        Instance(id="i-2", tags={"gpu-fleet:role": "router"}, private_address="127.0.0.2", **machine),
+        Instance(id="i-3", tags={"gpu-fleet:role": "control"}, private_address="127.0.0.3", **machine),
+        Instance(id="i-4", private_address="127.0.0.4", **machine),
+        Instance(id="i-5", pool="chat", private_address=None, **machine),
+    ]
+    gone = dataclasses.replace(instances[0], id="i-6", private_address="127.0.0.6", state=InstanceState.STOPPING)
+    fed = dataclasses.replace(AWS, targets_file=str(tmp_path / "targets.json"))
+    (tmp_path / "prometheus.yml").write_text(render(PrometheusSettings(discovery=fed)))
+    (tmp_path / "targets.json").write_text(json.dumps(targets([*instances, gone], "prod")))
+    with running(tmp_path) as url:
+        listed = _until_found(url)
+    found = {(one["labels"]["job"], one["scrapeUrl"]): one["labels"] for one in listed}
+    assert sorted(found) == [
+        ("dcgm", "http://127.0.0.1:9400/metrics"),
+        ("engine", "http://127.0.0.1:8000/metrics"),
+        ("haproxy", "http://127.0.0.2:8404/metrics"),
+        ("node", "http://127.0.0.1:9500/metrics"),
+        ("router", "http://127.0.0.2:8404/router/metrics"),
+    ]
+    labels = found["engine", "http://127.0.0.1:8000/metrics"]
+    assert labels | {"instance": ""} == {
+        **{"job": "engine", "instance": "", "instance_id": "i-1", "pool": "chat", "group": "chat-a"},
+        **{"environment": "prod", "capacity_type": "spot", "zone": "us-east-1a", "machine_type": "g6.xlarge"},
+    }
+
+
+def _until_found(url: str) -> list[dict[str, Any]]:
+    """The targets of a Prometheus; it takes some seconds to take up what its discoveries found."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        answer = httpx.get(f"{url}/api/v1/targets", params={"state": "active"}, timeout=60, trust_env=False).json()
+        if found := answer["data"]["activeTargets"]:
+            return found
+        time.sleep(0.2)
+    raise AssertionError("Prometheus has found no target")
 
 
 def test_production_asks_the_real_cloud() -> None:

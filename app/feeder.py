@@ -1,0 +1,119 @@
+"""Writes what the cloud says of a fleet into files of this machine (`app.feed`), for those without credentials."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from app import quotas
+from app.errors import AppError
+from app.feed import SEEN, FeedPaths, Seen
+from app.router_fleet import LiveFleet
+from app.wiring import AllInstances, inventory_of
+from gpufleet.domain.catalogue import UnknownMachineError
+from gpufleet.domain.files import write_whole
+from gpufleet.domain.model import InstanceList
+from gpufleet.domain.quotas import Need, needs
+from gpufleet.settings.document import FleetDocument, render
+from monitoring import prometheus
+from serving.router.policy import render_policy
+
+DOCUMENT_EVERY_S: Final = 5.0
+LIMITS_EVERY_S: Final = 3600.0
+WRITTEN_EVERY_S: Final = 5.0
+"""What did not change is written again after this: readers tell by its time whether somebody still looks."""
+KEY_MODE: Final = 0o640
+"""Its folder's group is the router's."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Feeder:
+    """Writes the files of a feed. What cannot be read leaves its file as it was; why is said when it changes."""
+
+    fleet: LiveFleet
+    paths: FeedPaths
+    say: Callable[[str], None]
+    inventory: Callable[[FleetDocument], AllInstances] = inventory_of
+    limits: Callable[[FleetDocument, Sequence[Need]], Mapping[str, float]] = quotas.limits
+    clock: Callable[[], float] = time.time
+    """Seconds since 1970."""
+    problems: dict[str, str] = field(default_factory=dict[str, str])
+    """What cannot be read now, and why."""
+    _document: FleetDocument | None = None
+    _inventory: AllInstances | None = None
+    _written: tuple[InstanceList | None, float] = (None, 0.0)
+    _due: dict[str, float] = field(default_factory=dict[str, float])
+
+    def tick(self) -> None:
+        """Look at all whose time has come."""
+        if self._is_due("document", DOCUMENT_EVERY_S):
+            self._try("fleet document", self._read_document)
+            self._try("routing policy", self._read_policy)
+        if self._document is None:
+            return
+        document = self._document
+        if self._is_due("engine key", DOCUMENT_EVERY_S):
+            self._try("engines' key", lambda: self._read_engine_key(document))
+        self._try("instances", lambda: self._read_instances(document))
+        if self._is_due("limits", LIMITS_EVERY_S):
+            self._try("quotas", lambda: self._read_limits(document))
+
+    def _is_due(self, what: str, every_s: float) -> bool:
+        now = self.clock()
+        if 0 <= now - self._due.get(what, -every_s) < every_s:
+            return False
+        self._due[what] = now
+        return True
+
+    def _try(self, what: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+            now = ""
+        except (OSError, ValueError, AppError, UnknownMachineError) as error:
+            now = str(error)
+        if now != self.problems.get(what, ""):
+            self.say(f"{what}: {now or 'well again'}")
+        self.problems[what] = now
+
+    def _read_document(self) -> None:
+        found = self.fleet.document()
+        if found == self._document:
+            return
+        write_whole(self.paths.document, render(found).encode())
+        self._document, self._inventory = found, self.inventory(found)
+
+    def _read_policy(self) -> None:
+        _write_changed(self.paths.policy, render_policy(self.fleet.policy()).encode())
+
+    def _read_engine_key(self, document: FleetDocument) -> None:
+        key = self.fleet.engine_key(document)
+        part = self.paths.engine_key.with_name(".engine-key.part")
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)
+        part.write_text(key + "\n", "ascii")
+        part.chmod(KEY_MODE)
+        part.replace(self.paths.engine_key)
+
+    def _read_instances(self, document: FleetDocument) -> None:
+        assert self._inventory is not None
+        at, found = self.clock(), self._inventory.listed()
+        before, written_at = self._written
+        if found == before and 0 <= at - written_at < WRITTEN_EVERY_S:
+            return
+        seen = Seen(at=at, instances=tuple(found.instances), errors=found.errors)
+        write_whole(self.paths.instances, SEEN.dump_json(seen) + b"\n")
+        targets = prometheus.targets(found.instances, document.environment)
+        _write_changed(self.paths.targets, json.dumps(targets, indent=1).encode() + b"\n")
+        self._written = (found, at)
+
+    def _read_limits(self, document: FleetDocument) -> None:
+        limits = self.limits(document, needs(document))
+        _write_changed(self.paths.limits, json.dumps(dict(limits)).encode() + b"\n")
+
+
+def _write_changed(path: Path, body: bytes) -> None:
+    """Leave a file alone that says so already: Prometheus reads it again whenever it is written. Raises OSError."""
+    if not path.is_file() or path.read_bytes() != body:
+        write_whole(path, body)

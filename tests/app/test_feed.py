@@ -1,0 +1,232 @@
+"""The feed of a control host: what one process reads of the cloud, for those that have no credentials of it."""
+
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from app import console_book
+from app.console_book import LiveBook
+from app.feed import BELIEVED_S, FedFleet, FedInventory, FeedPaths, fed_limits
+from app.feeder import LIMITS_EVERY_S, Feeder
+from app.router_fleet import LiveFleet
+from app.wiring import AllInstances
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import InstanceList, InstanceState
+from gpufleet.domain.quotas import Need
+from gpufleet.settings.document import FleetDocument, parse, render
+from serving.router.policy import PoolPolicy, RouterPolicy
+from tests.router.conftest import document, instance
+
+FLEET = document({"name": "chat", "model": "models/chat"})
+KEY = "ab" * 32
+ONE = replace(instance("i-1", "10.0.0.1", "chat"), tags={tags.ENVIRONMENT: "test"}, group="chat-a")
+BOOTS = replace(instance("i-2", "10.0.0.2", "chat"), state=InstanceState.PENDING)
+ROUTER = replace(instance("i-3", "10.0.0.3", ""), pool=None, tags={tags.ROLE: tags.ROUTER})
+
+
+@dataclass
+class Cloud:
+    """A bucket and an account, which may refuse."""
+
+    fleet: FleetDocument = FLEET
+    rules: RouterPolicy = field(default_factory=RouterPolicy)
+    listed_: InstanceList = field(default_factory=lambda: InstanceList(instances=(ONE, BOOTS, ROUTER)))
+    refuses: set[str] = field(default_factory=set[str])
+    asked: list[str] = field(default_factory=list[str])
+
+    def _asked(self, what: str) -> None:
+        self.asked.append(what)
+        if what in self.refuses:
+            raise CloudError(f"{what}: AccessDenied")
+
+    def document(self) -> FleetDocument:
+        self._asked("document")
+        return self.fleet
+
+    def policy(self) -> RouterPolicy:
+        self._asked("policy")
+        return self.rules
+
+    def engine_key(self, document: FleetDocument) -> str:
+        self._asked("key")
+        return KEY
+
+    def listed(self) -> InstanceList:
+        self._asked("instances")
+        return self.listed_
+
+    def limits(self, document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
+        self._asked("limits")
+        return {"L-1": 64.0}
+
+
+@dataclass
+class Fed:
+    """A feed and who writes it, at a time that the test moves."""
+
+    cloud: Cloud
+    folder: Path
+    now: float = 1_000_000.0
+    said: list[str] = field(default_factory=list[str])
+    feeder: Feeder = field(init=False)
+
+    def __post_init__(self) -> None:
+        (self.folder / "router").mkdir()
+        self.feeder = Feeder(
+            fleet=cast(LiveFleet, self.cloud),
+            paths=FeedPaths(folder=self.folder),
+            say=self.said.append,
+            inventory=lambda document: cast(AllInstances, self.cloud),
+            limits=self.cloud.limits,
+            clock=lambda: self.now,
+        )
+
+    def tick(self, after: float = 0.0) -> None:
+        self.now += after
+        self.feeder.tick()
+
+    @property
+    def inventory(self) -> FedInventory:
+        return FedInventory(self.folder, lambda: self.now)
+
+    @property
+    def router(self) -> FedFleet:
+        return FedFleet(f"file://{self.folder}/fleet.json", self.folder)
+
+
+@pytest.fixture
+def fed(tmp_path: Path) -> Fed:
+    return Fed(cloud=Cloud(), folder=tmp_path)
+
+
+def test_readers_get_what_the_cloud_said(fed: Fed) -> None:
+    fed.cloud.rules = RouterPolicy(pools={"chat": PoolPolicy(hold=3)})
+    fed.tick()
+    assert fed.router.document() == FLEET
+    assert fed.router.policy() == fed.cloud.rules
+    assert fed.router.engine_key(FLEET) == KEY
+    assert list(fed.inventory.instances()) == [ONE, BOOTS, ROUTER]
+    assert fed.inventory.instance("i-2") == BOOTS and fed.inventory.instance("i-9") is None
+    assert fed_limits(fed.folder)(FLEET, ()) == {"L-1": 64.0}
+    assert fed.said == []
+
+
+def test_prometheus_is_told_of_running_machines_and_what_they_are_for(fed: Fed) -> None:
+    fed.tick()
+    found = json.loads(FeedPaths(folder=fed.folder).targets.read_text())
+    assert [one["targets"] for one in found] == [["10.0.0.1"], ["10.0.0.3"]]
+    assert found[0]["labels"] == {
+        **{"__gpufleet_role": "instance", "instance_id": "i-1", "pool": "chat", "environment": "test"},
+        **{"group": "chat-a", "zone": "us-east-1a", "machine_type": "g6.xlarge", "capacity_type": "on-demand"},
+    }
+    assert found[1]["labels"]["__gpufleet_role"] == "router" and "pool" not in found[1]["labels"]
+
+
+def test_the_engines_key_is_for_its_folders_group_alone(fed: Fed) -> None:
+    before = os.umask(0o000)
+    try:
+        fed.tick()
+    finally:
+        os.umask(before)
+    path = FeedPaths(folder=fed.folder).engine_key
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    others = [one for one in fed.folder.rglob("*") if one.is_file() and one != path]
+    assert len(others) == 5 and not [one for one in others if KEY in one.read_text()]
+
+
+def test_what_cannot_be_read_stays_as_it_was_and_is_said_once(fed: Fed) -> None:
+    fed.tick()
+    fed.cloud.refuses = {"document", "policy", "key"}
+    fed.cloud.fleet = document({"name": "other", "model": "models/other"})
+    for _ in range(3):
+        fed.tick(after=5)
+    assert fed.router.document() == FLEET and fed.router.engine_key(FLEET) == KEY
+    assert len(fed.said) == 3
+    assert list(fed.inventory.instances()) == [ONE, BOOTS, ROUTER], "the others go on"
+    fed.cloud.refuses = set()
+    fed.tick(after=5)
+    assert fed.router.document() == fed.cloud.fleet
+    assert sorted(fed.said[3:]) == [
+        f"{what}: well again" for what in ("engines' key", "fleet document", "routing policy")
+    ]
+
+
+def test_an_old_inventory_is_no_answer(fed: Fed) -> None:
+    fed.tick()
+    fed.cloud.refuses = {"instances"}
+    fed.tick(after=BELIEVED_S)
+    assert list(fed.inventory.instances()) == [ONE, BOOTS, ROUTER]
+    fed.tick(after=1)
+    with pytest.raises(CloudError, match="is 61 s old: see `journalctl -u gpufleet-feed`"):
+        fed.inventory.instances()
+
+
+def test_an_inventory_that_is_not_whole_is_none_and_a_list_of_it_names_what_lacks(fed: Fed) -> None:
+    fed.cloud.listed_ = InstanceList(instances=(ONE,), errors={"i-2": "i-2 cannot be read"})
+    fed.tick()
+    assert list(fed.inventory.listed().instances) == [ONE]
+    for call in (fed.inventory.instances, lambda: fed.inventory.instance("i-2")):
+        with pytest.raises(CloudError, match="i-2 cannot be read"):
+            call()
+
+
+def test_instances_are_looked_at_each_time_and_the_rest_now_and_then(fed: Fed) -> None:
+    for _ in range(20):
+        fed.tick(after=0.5)
+    assert {what: fed.cloud.asked.count(what) for what in set(fed.cloud.asked)} == {
+        **{"instances": 20, "document": 2, "policy": 2, "key": 2, "limits": 1}
+    }
+    fed.tick(after=LIMITS_EVERY_S)
+    assert fed.cloud.asked.count("limits") == 2
+
+
+def test_nothing_is_read_before_there_is_a_fleet_document(fed: Fed) -> None:
+    fed.cloud.refuses = {"document"}
+    fed.tick()
+    assert set(fed.cloud.asked) == {"document", "policy"}
+    with pytest.raises(CloudError, match=r"instances\.json: cannot be used"):
+        fed.inventory.listed()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"at": 1, "instances": [{"id": "i-1"}]}', "\xff"])
+def test_a_feed_that_cannot_be_read_is_an_error_and_no_empty_list(tmp_path: Path, text: str) -> None:
+    FeedPaths(folder=tmp_path).instances.write_text(text)
+    with pytest.raises(CloudError, match="cannot be used"):
+        FedInventory(tmp_path).listed()
+
+
+def test_who_is_fed_changes_nothing_in_the_cloud(fed: Fed) -> None:
+    fed.tick()
+    assert list(fed.inventory.tag(["i-1"], {"a": "b"})) == ["i-1"]
+    assert list(fed.inventory.untag(["i-1"], ["a"])) == ["i-1"]
+    for call in (lambda: fed.inventory.stop("i-1"), fed.inventory.gpus, lambda: fed.inventory.ended(["i-1"])):
+        with pytest.raises(CloudError, match="no credentials"):
+            call()
+
+
+def test_a_console_without_credentials_keeps_by_the_ledger_alone(
+    fed: Fed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_cloud(document: FleetDocument) -> AllInstances:
+        raise AssertionError("it asks the cloud")
+
+    monkeypatch.setattr(console_book, "inventory_of", no_cloud)
+    fleet = FLEET.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
+    fed.cloud.fleet = fleet
+    import time
+
+    fed.now = time.time()
+    fed.tick()
+    book = LiveBook(lambda: [parse(render(fleet).encode(), "fleet.json")], fed.said.append, fed.folder)
+    [view] = book.views()
+    assert [one.id for one in view.read.instances or ()] == ["i-1", "i-2", "i-3"]
+    assert "i-1 is kept until" in book.keep(view, "i-1", "ann")
+    [brake] = book.views()[0].read.brakes
+    assert (brake.scope, brake.owner) == ("i-1", "console (ann)")
