@@ -1,10 +1,13 @@
 """A control host as this machine sees it: settings, fleet, ledger, services; what a change of releases does to it."""
 
+import grp
 import os
+import pwd
 import secrets
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -12,26 +15,27 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import httpx
 
 from app.errors import AppError
 from app.fleets import load_one
 from app.stores import fetch_file, open_place
-from control import bundle, units
-from control.places import COMMAND, USER, Places
-from control.releases import ReleaseError
+from control import bundle, layout, ledger_file, owned, units
+from control.layout import Ids
+from control.places import COMMAND, LEDGER_GROUP, Places, User
+from control.releases import ReleaseError, Releases
 from control.settings import ControlSettings, ControlSettingsError
 from control.settings import load as load_settings
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.files import write_private
-from ledger.database import open_database
 from ledger.schema import LedgerError, open_ledger, schema_version
 from node.ports import StepError, UnitState
 from node.systemd import Systemd, run
 
 ROOT_VARIABLE: Final = "GPUFLEET_ROOT"
+OLD_USER: Final = "gpufleet"
+"""Of all services of release 0.1."""
 STOP_WITHIN: Final = timedelta(minutes=5)
 START_LIMIT_S: Final = 900.0
 """Of `host start` of a release: a restore of the ledger is in it."""
@@ -39,6 +43,9 @@ CHECK_LIMIT_S: Final = 600.0
 _LOCAL_ADDRESS: Final = "GPUFLEET_LOCAL_ADDRESS"
 """Of an emulated machine: its neighbours live on the same loopback."""
 _LOOK_S: Final = 1.0
+_FEED_LIMIT_S: Final = 60.0
+"""A feed that was not written for so long is not well."""
+_SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENDED: Final = (UnitState.INACTIVE, UnitState.FAILED, UnitState.UNKNOWN)
 
 
@@ -89,6 +96,10 @@ def wrong_after(services: Mapping[str, str], within: timedelta, well_for: timede
 def _wrong_with(services: Mapping[str, str]) -> str | None:
     """What does not answer well now; None: all do."""
     for name, url in services.items():
+        if url.startswith("file://"):
+            if (wrong := _old(Path(url.removeprefix("file://")))) is not None:
+                return f"{name}: {wrong}"
+            continue
         try:
             answer = httpx.get(url, timeout=5, trust_env=False)
         except httpx.HTTPError as error:
@@ -98,20 +109,41 @@ def _wrong_with(services: Mapping[str, str]) -> str | None:
     return None
 
 
-def make_token(places: Places) -> None:
-    """The console's access token, once in the volume's life."""
-    if not places.token.is_file() or not places.token.read_text("utf-8").strip():
-        write_private(places.token, secrets.token_hex(24) + "\n")
+def _old(path: Path) -> str | None:
+    try:
+        age = time.time() - path.stat().st_mtime
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return f"{path} is {age:.0f} s old" if age > _FEED_LIMIT_S else None
+
+
+def make_token(places: Places, ids: Ids | None) -> None:
+    """The console's access token, once in the volume's life; console and Alertmanager get to read it."""
+    token = _own_text(places.token).strip()
+    if not token:
+        token = secrets.token_hex(24)
+        owned.write_durably(places.token, token)
+    for user in (User.CONSOLE, User.ALERTMANAGER):
+        owned.write_durably(places.token_for(user), token, None if ids is None else ids.groups[user])
+
+
+def _own_text(path: Path) -> str:
+    """What a file of root's holds; empty where there is none. Raises OSError."""
+    try:
+        return owned.read(path)
+    except FileNotFoundError:
+        return ""
 
 
 def fetch_secrets(
     places: Places, settings: ControlSettings, read: Callable[[str, str], str], say: Callable[[str], None]
 ) -> None:
-    """Have the values of the settings' secrets where the units read them. `read`: reference and region to value.
+    """Have the values of secrets where the units read them, each user's own. `read`: reference and region to value.
 
-    One that cannot be read stops nothing: watchdogs act without Slack, and messages wait in the ledger.
+    What people wrote by hand wins. One that cannot be read stops nothing: watchdogs act without Slack, and messages
+    wait in the ledger.
     """
-    lines: list[str] = []
+    lines: dict[str, str] = {}
     for variable, reference in settings.secrets.items():
         try:
             value = read(reference, settings.environment.get("AWS_DEFAULT_REGION", ""))
@@ -122,29 +154,56 @@ def fetch_secrets(
             say(f"{variable}: the value of {reference} has more than one line, so it is no variable's")
             continue
         quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
-        lines.append(f'{variable}="{quoted}"\n')
-    places.secrets.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    write_private(places.secrets, "".join(lines))
+        lines[variable] = f'{variable}="{quoted}"'
+    for line in _own_text(places.own_secrets).splitlines():
+        variable, equals, _ = line.strip().partition("=")
+        if equals and not variable.startswith(("#", ";")):
+            lines[variable.strip()] = line.strip()
+    for user in (User.WATCH, User.CONSOLE):
+        mine = [line for variable, line in lines.items() if user in units.readers(variable)]
+        owned.write_durably(places.secrets(user), "\n".join(mine))
 
 
-def give_away(places: Places) -> None:
-    """The services' user owns what they write. On an emulated machine there is one user alone."""
-    if places.root != Path("/"):
-        return
-    for path in (places.data, *places.data.rglob("*")):
-        shutil.chown(path, USER, USER)
+def make_users(places: Places) -> Ids | None:
+    """The services' users and their numbers; None: an emulated machine, where one user is everybody.
+
+    Raises StepError.
+    """
+    if places.emulated:
+        return None
+    layout.make_users(run, _is_user, places)
+    users = {name: pwd.getpwnam(name).pw_uid for name in (*User, layout.ROOT)}
+    groups = {name: grp.getgrnam(name).gr_gid for name in (*User, layout.ROOT, LEDGER_GROUP)}
+    return Ids(users=users, groups=groups)
 
 
-def make_user(places: Places) -> None:
-    """The services' user. Raises StepError."""
-    import pwd
-
-    if places.root != Path("/"):
-        return
+def _is_user(name: str) -> bool:
     try:
-        pwd.getpwnam(USER)
+        pwd.getpwnam(name)
     except KeyError:
-        run(["useradd", "--system", "--home-dir", str(places.data), "--shell", "/usr/sbin/nologin", USER])
+        return False
+    return True
+
+
+def become_watchdogs(places: Places) -> None:
+    """Give root's rights up for good, where this is root of a real machine: what follows opens files of others.
+
+    Before the first start of this release there is no such user, and the ledger is still where release 0.1 had it.
+    """
+    if places.emulated or os.geteuid() != 0:
+        return
+    name = User.WATCH if _is_user(User.WATCH) else OLD_USER
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError as error:
+        raise AppError(f"this machine has no user {name}: `gpufleet host install` makes it") from error
+    os.initgroups(name, found.pw_gid)
+    if name == User.WATCH:
+        os.setgroups([found.pw_gid, grp.getgrnam(LEDGER_GROUP).gr_gid])
+    os.setgid(found.pw_gid)
+    os.setuid(found.pw_uid)
+    os.environ["HOME"] = found.pw_dir
+    os.umask(0o007)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,13 +249,29 @@ class LiveMachine:
         return None
 
     def schema(self) -> str | None:
-        if not self.places.ledger.is_file():
-            return None
-        engine = open_database(f"sqlite:///{self.places.ledger}")
-        try:
-            return schema_version(engine)
-        finally:
-            engine.dispose()
+        return self._ledger("schema").decode() or None
+
+    def save_ledger(self, into: BinaryIO) -> None:
+        self._ledger("save", stdout=into)
+
+    def put_back_ledger(self, source: BinaryIO) -> None:
+        self._ledger("put-back", stdin=source)
+
+    def _ledger(self, word: str, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> bytes:
+        """Have the ledger's own user do something with its file. Raises ReleaseError."""
+        command = [sys.executable, "-I", ledger_file.__file__, word, str(self.places.ledger)]
+        if not self.places.emulated and os.geteuid() == 0:
+            groups = f"{User.WATCH},{LEDGER_GROUP}"
+            command = ["setpriv", f"--reuid={User.WATCH}", f"--regid={User.WATCH}", f"--groups={groups}", *command]
+        done = subprocess.run(
+            command, stdin=stdin or subprocess.DEVNULL, stdout=stdout or subprocess.PIPE, stderr=subprocess.PIPE,
+            env={"PATH": _SYSTEM_PATH}, timeout=START_LIMIT_S, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise ReleaseError(
+                f"the ledger cannot be handled ({word}): {done.stderr.decode(errors='replace').strip()}"
+            )
+        return done.stdout or b""
 
     def _gpufleet(self, release: Path, words: tuple[str, ...], limit_s: float) -> None:
         command = [str(release / COMMAND), *words]
@@ -211,6 +286,17 @@ class LiveMachine:
             raise ReleaseError(f"{' '.join(words)}: {said[-1] if said else f'exit code {done.returncode}'}")
 
 
+def releases_of(
+    places: Places, settings: ControlSettings, say: Callable[[str], None], well_within: str = "3m"
+) -> Releases:
+    """The releases of this machine, with what release 0.1 wrote down about them. Raises OSError."""
+    if places.host.is_dir():
+        # 0.1 writes its choice when this release runs already
+        layout.take_notes_over(places, by_root=not places.emulated)
+    machine = LiveMachine(places=places, settings=settings, well_within=well_within)
+    return Releases(places=places, machine=machine, say=say)
+
+
 def _any_program() -> dict[str, str]:
     """Names are asked for, not command lines."""
     return {name: name for names in units.PROGRAMS.values() for name in names}
@@ -220,18 +306,21 @@ def try_release(places: Places) -> str:
     """Whether this release could run here: programs, fleet document, a copy of the ledger. Raises AppError."""
     settings = read_settings(places)
     find_programs(settings)
+    become_watchdogs(places)
     load_one(settings.fleet)
     return _try_ledger(places)
 
 
 def _try_ledger(places: Places) -> str:
     """Bring a copy of the ledger to this release's schema; the live one is not touched."""
-    if not places.ledger.is_file():
+    # release 0.1 has it there, in a folder of its own user
+    ledger = places.ledger if ledger_file.is_there(places.ledger) else places.ledger_link
+    if not ledger_file.is_there(ledger):
         return "no ledger yet"
-    with tempfile.TemporaryDirectory(prefix="gpufleet-try-", dir=places.data) as folder:
+    with tempfile.TemporaryDirectory(prefix="gpufleet-try-", dir=ledger.parent) as folder:
         copy = Path(folder, "ledger.db")
         try:
-            with closing(sqlite3.connect(places.ledger)) as source, closing(sqlite3.connect(copy)) as target:
+            with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
             engine = open_ledger(f"sqlite:///{copy}")
         except (sqlite3.Error, LedgerError) as error:

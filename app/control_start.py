@@ -1,26 +1,42 @@
 """Starts the services of a control host: at its first boot, at each boot, after a change of releases."""
 
 import os
+import socket
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from app import backups, control_host, monitoring_files
-from app.control_host import LiveMachine, find_programs
+from app.control_host import find_programs
 from app.errors import AppError, Code
+from app.feed import FeedPaths
+from app.feeder import Feeder
 from app.fleets import load_one
+from app.ledgers import open_ledger_of
 from app.monitoring_files import Addresses
+from app.router_fleet import LiveFleet
 from clouds import secrets
-from control import units, volume
-from control.places import Places
-from control.releases import BusyError, ReleaseError, Releases
+from control import layout, ledger_file, units, volume
+from control.places import COMMAND, Places, User
+from control.releases import BusyError, ReleaseError
 from control.settings import ControlSettings, Role
+from gpufleet.domain.files import write_whole
 from gpufleet.settings.document import FleetDocument
+from ledger.schema import file_of
 from node.ports import StepError
 from node.systemd import Systemd, run
 
 LOOK_S: Final = 5.0
+FEED_EVERY_S: Final = 0.5
+"""As often as a router with credentials looks."""
+RESTORE_LIMIT_S: Final = 600.0
+PROMETHEUS_PORT: Final = 9090
+_MARK: Final = "# gpufleet"
 Say = Callable[[str], None]
 """Receives what people are to know while they wait."""
 
@@ -31,7 +47,6 @@ def install(places: Places) -> None:
     programs = find_programs(settings)
     systemd = Systemd(places.root)
     try:
-        control_host.make_user(places)
         systemd.install(units.BOOT, units.render(settings, places, programs)[units.BOOT])
         systemd.enable(units.BOOT)
         systemd.start(units.BOOT)
@@ -49,26 +64,69 @@ def start(places: Places, say: Say, *, as_it_is: bool) -> None:
         if settings.volume is not None:
             device = places.root / settings.volume.lstrip("/")
             say(volume.mount(str(device), places.data, run))
-        places.data.mkdir(parents=True, exist_ok=True)
+        # what is written below is for services to read, unless it says otherwise
+        os.umask(0o022)
+        ids = control_host.make_users(places)
+        if moved := layout.prepare(places, ids):
+            say(f"taken over from release 0.1: {', '.join(moved)}")
         if not as_it_is and _settled(places, settings, say):
             return
         document = _document(settings.fleet, say)
         if settings.role is Role.CONTROL:
-            _restore(document, places, say)
-            control_host.make_token(places)
+            _as_watchdogs(places, say, "ledger")
+            _as_watchdogs(places, say, "feed", "--once")
+            control_host.make_token(places, ids)
             control_host.fetch_secrets(places, settings, secrets.read, say)
             _configure(document, settings, places, say)
-        control_host.give_away(places)
         _start_services(settings, places, say)
     except (StepError, ReleaseError, OSError) as error:
         raise AppError(str(error)) from error
 
 
+def have_ledger(places: Places, say: Say) -> None:
+    """Have the fleet's ledger, from its newest backup where the volume has none, at this release's schema.
+
+    Runs as the ledger's own user. Raises AppError.
+    """
+    settings = control_host.read_settings(places)
+    control_host.become_watchdogs(places)
+    document = load_one(settings.fleet)
+    if (file := file_of(document.ledger_url)) is None:
+        return
+    is_here = file.resolve() == places.ledger.resolve()
+    if not places.emulated and not is_here:
+        raise AppError(
+            f"the fleet document names the ledger {file}, and on this machine it lies in {places.ledger}: "
+            "leave `ledger_url` out of the settings, or name a PostgreSQL"
+        )
+    try:
+        if is_here:
+            fresh = not ledger_file.is_there(places.ledger)
+            _restore(document, places, say, fresh=fresh)
+            ledger_file.make(places.ledger)
+        open_ledger_of(document).dispose()
+    except OSError as error:
+        raise AppError(f"{places.ledger}: {error}") from error
+
+
+def feed(places: Places, say: Say, stop: threading.Event, *, once: bool) -> None:
+    """Write what the cloud says into files, for services without credentials, until `stop`. Raises AppError."""
+    settings = control_host.read_settings(places)
+    control_host.become_watchdogs(places)
+    os.umask(0o022)
+    feeder = Feeder(fleet=LiveFleet(settings.fleet), paths=FeedPaths(folder=places.feed), say=say)
+    while True:
+        began = time.monotonic()
+        feeder.tick()
+        if once or stop.wait(max(0.0, FEED_EVERY_S - (time.monotonic() - began))):
+            return
+
+
 def settle(places: Places, say: Say) -> None:
     """Bring an upgrade that was cut off to an end: finished, or taken back when it is not well. Raises AppError."""
-    machine = LiveMachine(places=places, settings=control_host.read_settings(places))
-    releases = Releases(places=places, machine=machine, say=say)
+    settings = control_host.read_settings(places)
     try:
+        releases = control_host.releases_of(places, settings, say)
         # without one there is nothing to wait for, nor to lock
         if releases.unsettled() is not None:
             releases.settle(datetime.now(UTC))
@@ -83,7 +141,7 @@ def _settled(places: Places, settings: ControlSettings, say: Say) -> bool:
 
     Else the release that the volume knows is taken up: a new machine's boot data may name an older one.
     """
-    releases = Releases(places=places, machine=LiveMachine(places=places, settings=settings), say=say)
+    releases = control_host.releases_of(places, settings, say)
     if releases.settle(datetime.now(UTC)):
         return True
     chosen, current = releases.chosen(), releases.running()
@@ -111,16 +169,35 @@ def _document(url: str, say: Say) -> FleetDocument:
             time.sleep(LOOK_S)
 
 
-def _restore(document: FleetDocument, places: Places, say: Say) -> None:
+def _as_watchdogs(places: Places, say: Say, *words: str) -> None:
+    """A command of this release, which gives root's rights up. Raises AppError with its last words."""
+    command = [str(places.current / COMMAND), "host", *words]
+    try:
+        # where the services work: a ledger without a whole path lies there, too
+        where = places.ledger.parent
+        done = subprocess.run(
+            command, cwd=where, capture_output=True, text=True, timeout=RESTORE_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AppError(f"{' '.join(words)}: {error}") from error
+    said = done.stderr.strip().splitlines()
+    for line in said if done.returncode == 0 else said[:-1]:
+        say(line)
+    if done.returncode != 0:
+        raise AppError(said[-1].removeprefix("gpufleet: ") if said else f"{' '.join(words)}: code {done.returncode}")
+
+
+def _restore(document: FleetDocument, places: Places, say: Say, *, fresh: bool) -> None:
     """The ledger of the newest backup, where the volume has none."""
     # a restore that was cut off is begun again: rows that are there already stay
-    begun = places.data / "ledger.restoring"
-    if not document.ledger_url.startswith("sqlite:") or (places.ledger.is_file() and not begun.exists()):
+    begun = places.ledger.with_name("ledger.restoring")
+    if not fresh and not begun.exists():
         return
     if not backups.has_backup(document):
         say("no ledger and no backup of one: a new fleet")
         return
     begun.touch()
+    ledger_file.make(places.ledger)
     done = backups.restore(document, "")
     say(f"{done.key} of {done.at}: {done.rows} rows read")
     if done.breaches:
@@ -128,14 +205,43 @@ def _restore(document: FleetDocument, places: Places, say: Say) -> None:
     begun.unlink()
 
 
+def _name_prometheus(url: str, hosts: Path) -> None:
+    """Have the name in the document's `prometheus_url` lead to this machine's loopback, where Prometheus listens.
+
+    Only where it leads to this machine anyway: the settings may name another Prometheus. Raises OSError.
+    """
+    parts = urlsplit(url)
+    if parts.hostname is None or parts.port != PROMETHEUS_PORT or not _is_this_machine(parts.hostname):
+        return
+    line = f"127.0.0.1 {parts.hostname} {_MARK}"
+    there = hosts.read_text("utf-8").splitlines()
+    wanted = [*(old for old in there if not old.endswith(_MARK)), line]
+    if there != wanted:
+        write_whole(hosts, ("\n".join(wanted) + "\n").encode())
+
+
+def _is_this_machine(name: str) -> bool:
+    """Whether a name leads to an address that something here could listen on."""
+    try:
+        [(_, _, _, _, address), *_] = socket.getaddrinfo(name, 0, socket.AF_INET, socket.SOCK_DGRAM)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+            tried.bind(address)
+    except OSError:
+        return False
+    return True
+
+
 def _configure(document: FleetDocument, settings: ControlSettings, places: Places, say: Say) -> None:
+    if not places.emulated:
+        _name_prometheus(document.prometheus_url, places.root / "etc/hosts")
     near = units.near(settings)
     addresses = Addresses(
         console=f"{near}:9600",
         daemon=f"{settings.inner}:9470",
         alertmanager=f"{settings.inner}:9093",
         routers=[f"{near}:8404"] if settings.routes else (),
-        token_file=places.token,
+        token_file=places.token_for(User.ALERTMANAGER),
+        targets_file=FeedPaths(folder=places.feed).targets,
     )
     monitoring_files.write(document, places.monitoring, addresses)
     say(f"{places.monitoring}: Prometheus, Alertmanager and Grafana of {document.environment}")
@@ -149,8 +255,7 @@ def _start_services(settings: ControlSettings, places: Places, say: Say) -> None
     found = units.services(settings, places, find_programs(settings))
     for one in found:
         systemd.start(one.name)
-    emulated = bool(places.root.parts[1:])
-    for name in () if emulated else units.timers(settings):
+    for name in () if places.emulated else units.timers(settings):
         systemd.enable(name)
         systemd.start(name)
     say(f"started {', '.join(one.name for one in found)}")

@@ -104,7 +104,7 @@ class FedInventory:
         """Raises CloudError: the feed knows what lives."""
         raise _not_fed()
 
-    def gpus(self) -> Sequence[Instance]:
+    def gpus(self) -> InstanceList:
         """Raises CloudError: the feed knows the fleet alone."""
         raise _not_fed()
 

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from app import quotas
+from app.errors import AppError
 from app.fleets import load
 from cli.output import STDOUT, Exit, print_json
 from gpufleet.domain.findings import Finding
-from localcloud.control.folders import find_folders
-from localcloud.control.health import examine
 
 
 def register(parent: typer.Typer) -> None:
@@ -30,12 +29,22 @@ def doctor(
     if fleet:
         findings = [finding for document in load(fleet) for finding in quotas.examine(document)]
     else:
-        findings = list(examine(find_folders(os.environ), os.environ))
+        findings = _of_this_machine()
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
         _print(findings)
     raise typer.Exit(Exit.DONE if all(finding.ok for finding in findings) else Exit.FOUND)
+
+
+def _of_this_machine() -> list[Finding]:
+    try:
+        from localcloud.control.folders import find_folders
+        from localcloud.control.health import examine
+    except ModuleNotFoundError as error:
+        remedy = "give --fleet for a fleet's quotas, or run it in a clone"
+        raise AppError(f"this release has no embedded cloud to look after: {remedy}") from error
+    return list(examine(find_folders(os.environ), os.environ))
 
 
 def _print(findings: list[Finding]) -> None:

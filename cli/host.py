@@ -9,6 +9,7 @@ import typer
 from app import control_host, control_start
 from app.errors import AppError, Code
 from cli.output import Exit, say
+from cli.stopping import on_signals
 from gpufleet.domain import durations
 
 app = typer.Typer(no_args_is_help=True, help="The control host's own commands; its boot data and units run them.")
@@ -53,6 +54,20 @@ def check(
 def settle() -> None:
     """Bring an upgrade that was cut off to an end: finished, or taken back when it is not well. A timer asks."""
     control_start.settle(control_host.here(), say)
+
+
+@app.command()
+def ledger() -> None:
+    """Have the fleet's ledger, from its newest backup where there is none, at this release's schema."""
+    control_start.have_ledger(control_host.here(), say)
+
+
+@app.command()
+def feed(
+    once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
+) -> None:
+    """Write what the cloud says of the fleet into files, for services that have no credentials. A unit runs it."""
+    control_start.feed(control_host.here(), say, on_signals(), once=once)
 
 
 @app.command("try")

@@ -1,7 +1,7 @@
 """The `gpufleet` command. Each file of this room adds one group of commands in `register(app)`."""
 
 import gc
-import importlib
+import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -59,9 +59,15 @@ def build(group: str | None = None) -> "typer.Typer":
         rich_markup_mode=None,
     )
     app.callback()(_root)
-    for name in (group,) if group else GROUPS:
+    for name in (group,) if group else _groups():
         importlib.import_module(f"cli.{name}").register(app)
     return app
+
+
+def _groups() -> tuple[str, ...]:
+    """All groups that this release has: the bundle of a control host brings no embedded cloud."""
+    embedded = importlib.util.find_spec("localcloud") is not None
+    return tuple(name for name in GROUPS if embedded or name != "local")
 
 
 def _root() -> None:
@@ -94,7 +100,7 @@ def _run() -> None:
 
     try:
         with cycles.not_looked_for(kept=True):
-            command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else None)
+            command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in _groups() else None)
         command()
     except AppError as error:
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)

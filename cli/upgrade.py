@@ -9,7 +9,8 @@ from app import control_host
 from app.errors import AppError, Code
 from cli.host import read_span
 from cli.output import STDOUT, Exit, say
-from control.releases import ReleaseError, Releases
+from control.places import SHA256
+from control.releases import ReleaseError
 
 LONGEST: Final = timedelta(minutes=9)
 """Below the limit of the command that looks."""
@@ -30,14 +31,14 @@ def upgrade(
     """Change the release that this control host runs. Run it there, as root. Alone it says which one runs."""
     if to and rollback:
         raise AppError("--to and --rollback are two ways: give one", Code.WRONG_USE)
-    if to and (len(to) != 64 or not set(to) <= set("0123456789abcdef")):
+    if to and not SHA256.fullmatch(to):
         raise AppError(f"--to {to}: is no sha256: 64 digits and letters a to f", Code.WRONG_USE)
     if read_span(within) > LONGEST:
         raise AppError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", Code.WRONG_USE)
     places = control_host.here()
-    machine = control_host.LiveMachine(places=places, settings=control_host.read_settings(places), well_within=within)
-    releases = Releases(places=places, machine=machine, say=say)
+    settings = control_host.read_settings(places)
     try:
+        releases = control_host.releases_of(places, settings, say, within)
         if (change := releases.unsettled()) is not None:
             words = f"a change from {change.before[:12]} to {change.to[:12]} goes on, or was cut off"
             say(f"{words}: `gpufleet host settle` brings it to an end, and so does the next upgrade or boot")

@@ -14,13 +14,16 @@ from serving.user_data import FETCH, LARGEST, UserDataError
 
 
 def render(settings: ControlSettings, cloud: Cloud, region: str, sha256: str) -> str:
-    """The bash script. Raises UserDataError when the cloud would refuse it."""
+    """The bash script. Raises UserDataError when the cloud would refuse it, and for what is not a bundle's digest."""
+    if not places.SHA256.fullmatch(sha256):
+        raise UserDataError(f"{sha256!r} is not the sha256 of a bundle: 64 hexadecimal digits")
     script = _SCRIPT.format(
         settings=json.dumps(settings.to_json(), indent=1, ensure_ascii=True),
         sha256=shlex.quote(sha256),
         region=shlex.quote(region),
         source=shlex.quote(f"{settings.bucket}/{bundle.key(sha256)}"),
         fetch=FETCH[cloud],
+        kept=bundle.KEPT,
         file=places.SETTINGS,
         releases=places.RELEASES,
         current=places.CURRENT,
@@ -56,9 +59,10 @@ fi
 for wait in 1 2 4 8 16 32 64 0; do
   rm -rf "$release.part"
   mkdir -p "$release.part"
-  if fetch {source} "$release.tar.gz" && echo {sha256}"  $release.tar.gz" | sha256sum --check --status &&
-    tar -xzf "$release.tar.gz" -C "$release.part" --no-same-owner; then
-    rm -rf "$release" "$release.tar.gz"
+  kept="$release.part/{kept}"
+  if fetch {source} "$kept" && echo {sha256}"  $kept" | sha256sum --check --status &&
+    tar -xzf "$kept" -C "$release.part" --no-same-owner; then
+    rm -rf "$release"
     mv -f "$release.part" "$release"
     ln -sfn "$release" "$root/{current}"
     exec "$root/{current}/bin/gpufleet" host install

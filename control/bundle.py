@@ -9,14 +9,22 @@ import io
 import json
 import tarfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from control import owned
+
 ARCHIVE_NAME: Final = "gpufleet-control.tar.gz"
+KEPT: Final = "bundle.tar.gz"
+"""The bundle itself, in the folder where it was unpacked: what is there can be compared with it."""
 MANIFEST: Final = "bundle.json"
+_PIECE: Final = 1 << 20
 LEFT_OUT: Final = frozenset({"__pycache__"})
+LOCAL_ONLY: Final = frozenset({"localcloud"})
+"""Packages of a developer's machine alone: nothing that pretends to be a cloud lies on a control host."""
 COMMAND: Final = """\
 #!/bin/sh
 # The command of this release: its own code, whatever else the machine has.
@@ -68,11 +76,60 @@ def build(root: Path, dependencies: Path | None, out: Path) -> Bundle:
     return Bundle(path=out, sha256=sha256, bytes=out.stat().st_size, files=len(files))
 
 
+def unpack(sha256: str, folder: Path) -> None:
+    """Unpack the bundle that lies in a folder, there.
+
+    Raises BundleError when it has another digest, OSError, TarError.
+    """
+    with _verified(sha256, folder) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def is_unpacked(sha256: str, folder: Path) -> bool:
+    """Whether a folder holds that bundle and every file of it as it was packed, and no other.
+
+    Raises BundleError when the bundle there has another digest, OSError, TarError.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    left = {path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    with _verified(sha256, folder) as archive:
+        left.discard(folder / KEPT)
+        for entry in archive:
+            path = folder / entry.name
+            if entry.isdir():
+                continue
+            if path not in left or not entry.isfile() or not _is_same(archive, entry, path):
+                return False
+            left.discard(path)
+    return not left
+
+
+def _is_same(archive: tarfile.TarFile, entry: tarfile.TarInfo, path: Path) -> bool:
+    packed = archive.extractfile(entry)
+    with owned.open_regular(path) as file:
+        return packed is not None and packed.read() == file.read()
+
+
+@contextmanager
+def _verified(sha256: str, folder: Path) -> Generator[tarfile.TarFile]:
+    with owned.open_regular(folder / KEPT) as file:
+        found = hashlib.sha256()
+        while piece := file.read(_PIECE):
+            found.update(piece)
+        if found.hexdigest() != sha256:
+            raise BundleError(f"what is there has sha256 {found.hexdigest()}: it is not used")
+        file.seek(0)
+        with tarfile.open(fileobj=file) as archive:
+            yield archive
+
+
 def rooms(root: Path) -> tuple[str, ...]:
-    """The packages of the project. Raises BundleError."""
+    """The packages of the project that a control host needs. Raises BundleError."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
-        return tuple(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+        packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        return tuple(name for name in packages if name not in LOCAL_ONLY)
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
         raise BundleError(f"{root / 'pyproject.toml'}: names no packages ({error}): run it in a clone") from error
 

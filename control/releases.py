@@ -6,7 +6,6 @@ old one is made current again, with the ledger as it was if the new one had chan
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -16,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
-from control.places import COMMAND, Places
+from control import bundle, owned
+from control.places import COMMAND, SHA256, Places
 
 VERSION: Final = 1
 
@@ -55,7 +55,15 @@ class Machine(Protocol):
         ...
 
     def schema(self) -> str | None:
-        """The ledger's schema; None: there is no ledger in a file."""
+        """The ledger's schema; None: there is no ledger in a file. Raises ReleaseError."""
+        ...
+
+    def save_ledger(self, into: BinaryIO) -> None:
+        """Write the whole ledger of a file; nothing where there is none. Raises ReleaseError."""
+        ...
+
+    def put_back_ledger(self, source: BinaryIO) -> None:
+        """Replace the ledger's file. Raises ReleaseError."""
         ...
 
 
@@ -80,29 +88,19 @@ class Change:
     """Why it is taken back; None: it is not."""
 
 
-def write_durably(path: Path, text: str) -> None:
-    """The whole file or what was there before, also when the power goes. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+def _digest(found: object) -> str:
+    """A release's name out of a file. Raises ValueError."""
+    if not isinstance(found, str) or not SHA256.fullmatch(found):
+        raise ValueError(f"{found!r} is not a sha256 of 64 hexadecimal digits")
+    return found
 
 
-def _copy_over(source: Path, target: Path) -> None:
-    """Replace a file by a copy of another, at one stroke."""
-    part = target.with_name(f".{target.name}.part")
-    shutil.copyfile(source, part)
-    _own_like(part, source)
-    part.replace(target)
-
-
-def _own_like(path: Path, other: Path) -> None:
-    owner = other.stat()
-    os.chown(path, owner.st_uid, owner.st_gid)
-    path.chmod(owner.st_mode & 0o777)
+def _change_of(found: dict[str, Any]) -> Change:
+    """Raises KeyError, TypeError, ValueError."""
+    if not all(isinstance(found[word], str | None) for word in ("schema", "wrong")):
+        raise TypeError("schema and wrong are texts")
+    change = Change(**found)
+    return replace(change, before=_digest(change.before), to=_digest(change.to))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +114,9 @@ class Releases:
     def running(self) -> str:
         """Digest of the release that `current` leads to. Raises ReleaseError."""
         try:
-            return self.places.current.readlink().name
+            return _digest(self.places.current.readlink().name)
+        except ValueError as error:
+            raise ReleaseError(f"{self.places.current}: leads to no release: {error}") from error
         except OSError as error:
             raise ReleaseError(
                 f"{self.places.current}: {error.strerror}: no release was installed here; its boot data do that"
@@ -125,11 +125,13 @@ class Releases:
     def chosen(self) -> Chosen | None:
         """What was chosen last on this volume; None: nothing yet. Raises ReleaseError."""
         try:
-            found: Any = json.loads(self.places.chosen.read_text("utf-8"))
+            found: Any = json.loads(owned.read(self.places.chosen))
             if found["version"] != VERSION:
                 raise ReleaseError(f"{self.places.chosen}: version {found['version']!r} is not {VERSION}")
             return Chosen(
-                current=found["current"], previous=found["previous"], at=datetime.fromisoformat(found["at"])
+                current=_digest(found["current"]),
+                previous=None if found["previous"] is None else _digest(found["previous"]),
+                at=datetime.fromisoformat(found["at"]),
             )
         except FileNotFoundError:
             return None
@@ -139,39 +141,51 @@ class Releases:
     def choose(self, sha256: str, previous: str | None, now: datetime) -> None:
         """Remember it on the volume: a machine that comes after this one takes it up."""
         body = {"version": VERSION, "current": sha256, "previous": previous, "at": now.isoformat(timespec="seconds")}
-        write_durably(self.places.chosen, json.dumps(body, indent=1))
+        owned.write_durably(self.places.chosen, json.dumps(body, indent=1))
 
     def stage(self, sha256: str) -> Path:
-        """Have a release in its folder, fetched and verified. Raises ReleaseError."""
-        folder = self.places.release(sha256)
-        if (folder / COMMAND).is_file():
+        """Have a release in its folder: fetched, or there already and what its digest says. Raises ReleaseError."""
+        folder = self._folder(sha256)
+        if self._is_whole(folder):
             return folder
         self.places.releases.mkdir(parents=True, exist_ok=True)
-        archive, part = folder.with_name(f"{sha256}.tar.gz"), folder.with_name(f"{sha256}.part")
+        part = folder.with_name(f"{sha256}.part")
         shutil.rmtree(part, ignore_errors=True)
         try:
-            self.machine.fetch(sha256, archive)
-            with archive.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != sha256:
-                raise ReleaseError(f"bundle {sha256}: what was fetched has sha256 {found}: it is not used")
-            with tarfile.open(archive) as packed:
-                packed.extractall(part, filter="data")
+            part.mkdir(mode=0o755)
+            self.machine.fetch(sha256, part / bundle.KEPT)
+            bundle.unpack(sha256, part)
             if not (part / COMMAND).is_file():
                 raise ReleaseError(f"bundle {sha256}: holds no {COMMAND}, so it is no control host's software")
+            if folder.is_symlink():
+                folder.unlink()
+            elif folder.exists():
+                self.say(f"{sha256[:12]}: its folder was not what its digest says, and is replaced")
+                shutil.rmtree(folder)
             part.replace(folder)
-        except (OSError, tarfile.TarError) as error:
+        except (OSError, tarfile.TarError, bundle.BundleError) as error:
             raise ReleaseError(f"bundle {sha256}: cannot be staged: {error}") from error
         finally:
-            archive.unlink(missing_ok=True)
             shutil.rmtree(part, ignore_errors=True)
         return folder
+
+    def _folder(self, sha256: str) -> Path:
+        try:
+            return self.places.release(sha256)
+        except ValueError as error:
+            raise ReleaseError(f"no release has that name: {error}") from error
+
+    def _is_whole(self, folder: Path) -> bool:
+        try:
+            return bundle.is_unpacked(folder.name, folder)
+        except (OSError, tarfile.TarError, bundle.BundleError):
+            return False
 
     def link(self, sha256: str) -> None:
         """Make a staged release the current one, at one stroke."""
         part = self.places.current.with_name(".current.part")
         part.unlink(missing_ok=True)
-        part.symlink_to(self.places.release(sha256))
+        part.symlink_to(self._folder(sha256))
         part.replace(self.places.current)
 
     def upgrade(self, sha256: str, now: datetime) -> None:
@@ -212,10 +226,10 @@ class Releases:
     def unsettled(self) -> Change | None:
         """A change that goes on, or was cut off; None: there is none. Raises ReleaseError."""
         try:
-            found: Any = json.loads(self.places.change.read_text("utf-8"))
+            found: Any = json.loads(owned.read(self.places.change))
             if found.pop("version") != VERSION:
                 raise ReleaseError(f"{self.places.change}: is of another version than {VERSION}")
-            return Change(**found)
+            return _change_of(found)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -234,7 +248,7 @@ class Releases:
         self._finish(change, now)
 
     def _note(self, change: Change) -> None:
-        write_durably(self.places.change, json.dumps({"version": VERSION, **asdict(change)}))
+        owned.write_durably(self.places.change, json.dumps({"version": VERSION, **asdict(change)}))
 
     def _settle(self, now: datetime) -> bool:
         if (change := self.unsettled()) is None:
@@ -274,10 +288,9 @@ class Releases:
         self.machine.stop()
         if self.places.ledger_copy.is_file() and self.machine.schema() != change.schema:
             self.say("the ledger's tables had been changed: it is put back as it was before")
-            for end in ("-wal", "-shm"):
-                self.places.ledger.with_name(self.places.ledger.name + end).unlink(missing_ok=True)
             # the copy stays: a death here comes back
-            _copy_over(self.places.ledger_copy, self.places.ledger)
+            with owned.open_regular(self.places.ledger_copy) as copy:
+                self.machine.put_back_ledger(copy)
         self._go_on(change.before)
 
     def _go_on(self, sha256: str) -> None:
@@ -299,25 +312,27 @@ class Releases:
         return self.machine.unwell()
 
     def _copy_ledger(self) -> None:
-        """The ledger beside itself; whoever wrote it has ended. A copy under its name is a whole one."""
-        ledger, copy = self.places.ledger, self.places.ledger_copy
-        if not ledger.is_file():
-            return
-        import sqlite3
-        from contextlib import closing
-
+        """The ledger, for the way back; whoever wrote it has ended. A copy under its name is a whole one."""
+        copy = self.places.ledger_copy
         part = copy.with_name(f".{copy.name}.part")
-        part.unlink(missing_ok=True)
-        with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(part)) as target:
-            source.backup(target)
-        _own_like(part, ledger)
-        part.replace(copy)
+        with owned.create(part) as file:
+            self.machine.save_ledger(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if part.stat().st_size:
+            part.replace(copy)
+        else:
+            part.unlink()
 
     @contextmanager
     def _alone(self) -> Generator[None]:
         """Nobody else changes releases meanwhile; the kernel lets go of the lock when its holder dies."""
-        self.places.data.mkdir(parents=True, exist_ok=True)
-        with self.places.change_lock.open("w") as lock:
+        owned.make_folder(self.places.host, 0o700)
+        try:
+            lock = owned.open_regular(self.places.change_lock, os.O_WRONLY | os.O_CREAT)
+        except OSError as error:
+            raise ReleaseError(f"{self.places.change_lock}: cannot be locked: {error}") from error
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -51,7 +51,7 @@ class Host:
         fleet = {"GPUFLEET_FLEET": stage.facts["fleet_url"]}
         # as its units do: a ledger without a whole path lies on the volume
         environment = MachineSpec.load(root).environment(root) | fleet
-        return replace(stage, environment=environment, folder=self.places.data)
+        return replace(stage, environment=environment, folder=self.places.ledger.parent)
 
     @property
     def _program(self) -> str:

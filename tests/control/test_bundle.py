@@ -6,9 +6,13 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from app.errors import AppError
+from cli.main import build
 from control import bundle
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +37,21 @@ def test_every_room_travels_and_no_compiled_file(made: bundle.Bundle) -> None:
     assert "lib/ledger/migrations/env.py" in names
     assert not [name for name in names if "__pycache__" in name]
     assert made.files == len(names) - 2
+
+
+def test_nothing_that_pretends_to_be_a_cloud_travels(made: bundle.Bundle) -> None:
+    with tarfile.open(made.path) as archive:
+        assert not [name for name in archive.getnames() if name.startswith("lib/localcloud")]
+
+
+def test_the_command_works_without_what_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "localcloud" or name == "cli.doctor"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "localcloud", None)
+    tree: Any = get_command(build())
+    assert "local" not in tree.commands and {"doctor", "upgrade", "watch"} <= set(tree.commands)
+    with pytest.raises(AppError, match="has no embedded cloud"):
+        tree.commands["doctor"].main([], standalone_mode=False)
 
 
 def test_it_runs_from_its_folder(made: bundle.Bundle, tmp_path: Path) -> None:

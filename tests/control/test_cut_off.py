@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
+from control import ledger_file
 from control import releases as code
 from control.releases import BusyError, ReleaseError, Releases
 from tests.control.test_releases import NOW, Host, make_host
 
 LATER = NOW + timedelta(minutes=5)
-FILE = code.__file__
+FILES = (code.__file__, ledger_file.__file__)
 MOST_LINES = 400
 """Of one change; a test that ends by itself before has been killed at all of them."""
 
 
 def killed_at(line: int, change: Callable[[], object]) -> bool:
-    """Whether a process of its own was killed when it came to the n-th line of `releases.py`."""
+    """Whether a process of its own was killed when it came to the n-th line of `releases.py` or `ledger_file.py`."""
     child = os.fork()
     if child == 0:
         # nothing of the test may run on here, whatever happens
@@ -44,7 +45,7 @@ def _trace(line: int) -> None:
 
     def look(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal left
-        if frame.f_code.co_filename != FILE:
+        if frame.f_code.co_filename not in FILES:
             return None
         if event == "line":
             left -= 1

@@ -1,15 +1,17 @@
 """Releases beside each other: real folders, real archives and a real ledger; the services alone are played."""
 
+import json
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from control import bundle
+from control import bundle, ledger_file
 from control.places import Places
 from control.releases import ReleaseError, Releases
 
@@ -87,6 +89,12 @@ class Played:
         with closing(sqlite3.connect(self.places.ledger)) as ledger:
             return str(ledger.execute("select version from schema").fetchone()[0])
 
+    def save_ledger(self, into: BinaryIO) -> None:
+        ledger_file.save(self.places.ledger, into)
+
+    def put_back_ledger(self, source: BinaryIO) -> None:
+        ledger_file.put_back(self.places.ledger, source)
+
     def name(self, release: Path) -> str:
         """The version that a folder holds."""
         return (release / "lib" / "cli" / "main.py").read_text().split("'")[1]
@@ -135,7 +143,8 @@ def make_host(root: Path, *, fresh: bool = True) -> Host:
         made = bundle.build(clone(shelf / version, version), None, shelf / f"{version}.tar.gz")
         machine.shelf[made.sha256] = made.path
         digests[version] = made.sha256
-    places.data.mkdir(parents=True)
+    places.ledger.parent.mkdir(parents=True)
+    places.host.mkdir()
     with closing(sqlite3.connect(places.ledger)) as ledger:
         ledger.execute("create table facts (what text)")
         ledger.execute("create table schema (version text)")
@@ -253,6 +262,95 @@ def test_a_stage_that_was_cut_off_is_begun_again(host: Host) -> None:
     (half / "lib" / "old.py").write_text("")
     folder = host.releases.stage(host.digests["two"])
     assert not half.exists() and not (folder / "lib" / "old.py").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../var/lib/gpu-fleet/evil",
+        "a" * 63,
+        "a" * 65,
+        "A" * 64,
+        "a" * 64 + "\n",
+        "",
+        7,
+        ["a" * 64],
+    ],
+)
+@pytest.mark.parametrize("note", ["change", "chosen"])
+def test_a_note_that_names_anything_but_a_digest_is_not_obeyed(host: Host, name: object, note: str) -> None:
+    places = host.releases.places
+    evil = places.data / "evil" / "bin"
+    evil.mkdir(parents=True)
+    (evil / "gpufleet").write_text("#!/bin/sh\n")
+    one = host.digests["one"]
+    bodies = {
+        "change": (places.change, {"version": 1, "before": one, "to": name, "schema": None, "wrong": None}),
+        "chosen": (places.chosen, {"version": 1, "current": name, "previous": one, "at": NOW.isoformat()}),
+    }
+    path, body = bodies[note]
+    path.write_text(json.dumps(body))
+    with pytest.raises(ReleaseError, match="cannot be used"):
+        host.releases.settle(NOW) if note == "change" else host.releases.chosen()
+    assert (host.linked, host.machine.log) == ("one", [])
+
+
+def test_no_release_is_staged_or_linked_under_another_name_than_a_digest(host: Host) -> None:
+    for call in (host.releases.stage, host.releases.link):
+        with pytest.raises(ReleaseError, match="is not a sha256"):
+            call("../evil")
+
+
+def _another_file(folder: Path) -> None:
+    (folder / "lib" / "sitecustomize.py").write_text("")
+
+
+def _another_text(folder: Path) -> None:
+    (folder / "bin" / "gpufleet").write_text("#!/bin/sh\nid\n")
+
+
+def _a_link(folder: Path) -> None:
+    evil = folder.parent.parent / "evil"
+    folder.rename(evil)
+    folder.symlink_to(evil)
+
+
+def _another_bundle(folder: Path) -> None:
+    (folder / bundle.KEPT).write_bytes(b"")
+
+
+def _no_bundle(folder: Path) -> None:
+    (folder / bundle.KEPT).unlink()
+
+
+@pytest.mark.parametrize("change", [_another_file, _another_text, _a_link, _another_bundle, _no_bundle])
+def test_what_is_staged_already_is_verified_before_it_is_used(host: Host, change: Callable[[Path], None]) -> None:
+    folder = host.releases.stage(host.digests["two"])
+    change(folder)
+    found = host.releases.stage(host.digests["two"])
+    assert not found.is_symlink() and bundle.is_unpacked(host.digests["two"], found)
+    assert host.machine.name(found) == "two"
+
+
+def test_what_is_whole_is_not_fetched_again(host: Host) -> None:
+    host.releases.stage(host.digests["two"])
+    host.machine.shelf.clear()
+    assert host.machine.name(host.releases.stage(host.digests["two"])) == "two"
+
+
+@pytest.mark.parametrize("name", ["change.lock", "change.json", "release.json", ".release.json.part"])
+def test_no_file_of_root_is_opened_through_a_link(host: Host, name: str, tmp_path: Path) -> None:
+    outside = tmp_path / "shadow"
+    outside.write_text("x" * 1000)
+    path = host.releases.places.host / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(outside)
+    with suppress(ReleaseError):
+        host.releases.settle(NOW)
+    with suppress(ReleaseError):
+        host.releases.choose(host.digests["one"], None, NOW)
+        host.releases.chosen()
+    assert outside.read_text() == "x" * 1000
 
 
 def test_what_was_chosen_must_be_readable(host: Host) -> None:

@@ -1,5 +1,6 @@
 """Secrets of a control host: read by reference at its boot, kept in memory for its units, said nowhere."""
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,8 @@ import pytest
 
 from app.control_host import fetch_secrets, make_token
 from clouds import secrets
-from control import units
-from control.places import Places
+from control import layout, units
+from control.places import Places, User
 from control.settings import ControlSettings
 from gpufleet.domain.activity import CloudError
 
@@ -24,6 +25,7 @@ SETTINGS = ControlSettings(
 def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
     """What a boot leaves, and what it said."""
     places, said = Places(root=folder), list[str]()
+    layout.prepare(places, None)
 
     def read(reference: str, region: str) -> str:
         assert region == "us-east-1"
@@ -37,7 +39,7 @@ def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
 
 def seen_by_a_shell(places: Places, variable: str) -> str:
     """The value as whoever reads the file has it; quotes are the same in systemd's and in a shell's."""
-    script = f'set -a; . "{places.secrets}"; printf %s "${variable}"'
+    script = f'set -a; . "{places.secrets(User.WATCH)}"; printf %s "${variable}"'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=True)
     return done.stdout
 
@@ -52,27 +54,55 @@ def test_units_read_the_value_as_it_is(tmp_path: Path, value: str) -> None:
 
 def test_only_its_owner_reads_the_file_and_no_disk_holds_it(tmp_path: Path) -> None:
     places, _ = fetched(tmp_path, {"ssm:/a/slack": "1", "ssm:/a/app": "2"})
-    assert places.secrets.stat().st_mode & 0o777 == 0o600
-    assert places.secrets.is_relative_to(tmp_path / "run"), "a file system in memory"
-    assert not places.secrets.is_relative_to(places.data)
+    for path in (places.secrets(User.WATCH), places.secrets(User.CONSOLE)):
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.is_relative_to(tmp_path / "run"), "a file system in memory"
+        assert not path.is_relative_to(places.data)
 
 
 def test_one_that_cannot_be_read_is_said_and_the_other_is_there(tmp_path: Path) -> None:
     places, said = fetched(tmp_path, {"ssm:/a/app": "xapp-2"})
     remedy = "mend it, then `gpufleet host start`"
     assert said == [f"GPUFLEET_SLACK_TOKEN: ssm:/a/slack cannot be read: AccessDeniedException: {remedy}"]
-    assert places.secrets.read_text() == 'GPUFLEET_SLACK_APP_TOKEN="xapp-2"\n'
+    assert places.secrets(User.WATCH).read_text() == 'GPUFLEET_SLACK_APP_TOKEN="xapp-2"\n'
 
 
 def test_a_value_cannot_bring_a_variable_along(tmp_path: Path) -> None:
     places, said = fetched(tmp_path, {"ssm:/a/slack": "x\nLD_PRELOAD=/tmp/x", "ssm:/a/app": "2"})
-    assert "LD_PRELOAD" not in places.secrets.read_text() + " ".join(said)
+    assert "LD_PRELOAD" not in places.secrets(User.WATCH).read_text() + " ".join(said)
 
 
-def test_every_service_reads_it() -> None:
+def test_each_service_reads_its_own_and_some_none() -> None:
     programs = {name: name for name in ("prometheus", "prometheus-alertmanager", "haproxy")}
-    for name, text in units.render(SETTINGS, Places(), programs).items():
-        assert ("EnvironmentFile=-/run/gpu-fleet/secrets.env" in text) == ("User=gpufleet" in text), name
+    found = {
+        name.removeprefix("gpufleet-").removesuffix(".service"): re.findall(r"^EnvironmentFile=-(.+)$", text, re.M)
+        for name, text in units.render(SETTINGS, Places(), programs).items()
+        if name.endswith(".service")
+    }
+    watch, console = ["/run/gpu-fleet/secrets/watch.env"], ["/run/gpu-fleet/secrets/console.env"]
+    assert found == {
+        **{"boot": [], "settle": [], "feed": [], "router": [], "prometheus": [], "alertmanager": []},
+        **{"watch": watch, "backup": watch, "digest": watch, "console": console},
+    }
+
+
+def test_slack_is_the_watchdogs_and_the_ledgers_password_the_consoles_too(tmp_path: Path) -> None:
+    places = Places(root=tmp_path)
+    layout.prepare(places, None)
+    places.own_secrets.write_text("# by hand\nPGPASSWORD=p\nGPUFLEET_SLACK_APP_TOKEN='mine'\n")
+    fetch_secrets(places, SETTINGS, lambda reference, region: "theirs", list[str]().append)
+    watch, console = (places.secrets(user).read_text().splitlines() for user in (User.WATCH, User.CONSOLE))
+    assert watch == ['GPUFLEET_SLACK_TOKEN="theirs"', "GPUFLEET_SLACK_APP_TOKEN='mine'", "PGPASSWORD=p"]
+    assert console == ["PGPASSWORD=p"]
+
+
+def test_secrets_by_hand_are_never_read_through_a_link(tmp_path: Path) -> None:
+    places, strange = Places(root=tmp_path), tmp_path / "shadow"
+    layout.prepare(places, None)
+    strange.write_text("root=secret\n")
+    places.own_secrets.symlink_to(strange)
+    with pytest.raises(OSError, match="symbolic links"):
+        fetch_secrets(places, SETTINGS, lambda reference, region: "1", list[str]().append)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +121,13 @@ def test_settings_travel_with_names_alone() -> None:
 @pytest.mark.parametrize("there", [None, "", "\n"], ids=["none", "cut off", "blank"])
 def test_a_token_is_made_whole_where_none_is(tmp_path: Path, there: str | None) -> None:
     places = Places(root=tmp_path)
-    places.token.parent.mkdir(parents=True)
+    layout.prepare(places, None)
     if there is not None:
         places.token.write_text(there)
-    make_token(places)
+    make_token(places, None)
     made = places.token.read_text()
     assert len(made.strip()) == 48
+    assert {places.token_for(user).read_text() for user in (User.CONSOLE, User.ALERTMANAGER)} == {made}
     assert places.token.stat().st_mode & 0o777 == 0o600
-    make_token(places)
+    make_token(places, None)
     assert places.token.read_text() == made

@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from typer.main import get_command
@@ -18,6 +18,7 @@ from control import boot_data, bundle, units
 from control.places import Places
 from control.settings import ControlSettings, ControlSettingsError, Role, load
 from gpufleet.domain.model import Cloud
+from serving.user_data import UserDataError
 
 SETTINGS = ControlSettings(
     fleet="s3://models/fleet/fleet.json",
@@ -55,8 +56,8 @@ def test_what_each_role_runs() -> None:
         found = units.services(settings, Places(), PROGRAMS)
         return [one.name.removeprefix("gpufleet-").removesuffix(".service") for one in found]
 
-    assert names(SETTINGS) == ["alertmanager", "prometheus", "router", "watch", "console"]
-    assert names(replace(SETTINGS, routes=False)) == ["alertmanager", "prometheus", "watch", "console"]
+    assert names(SETTINGS) == ["feed", "alertmanager", "prometheus", "router", "watch", "console"]
+    assert names(replace(SETTINGS, routes=False)) == ["feed", "alertmanager", "prometheus", "watch", "console"]
     assert names(ROUTER) == ["router"]
     assert "gpufleet-backup.timer" not in units.render(ROUTER, Places(), PROGRAMS)
 
@@ -77,12 +78,66 @@ def test_each_timer_is_begun_and_has_what_it_starts(settings: ControlSettings) -
 def test_only_the_network_hears_what_others_need() -> None:
     texts = units.render(SETTINGS, Places(), PROGRAMS)
     open_ = {name for name, text in texts.items() if "0.0.0.0" in text}
-    assert open_ == {"gpufleet-prometheus.service", "gpufleet-router.service", "gpufleet-console.service"}
-    assert all(
-        "User=gpufleet" in text
-        for name, text in texts.items()
-        if not name.endswith(".timer") and name not in (units.BOOT, f"{units.SETTLE}.service")
-    )
+    assert open_ == {"gpufleet-router.service", "gpufleet-console.service"}
+
+
+AS_ROOT = (units.BOOT, f"{units.SETTLE}.service")
+"""They mount the volume, make users, start and stop the others."""
+
+
+def _confined(settings: ControlSettings) -> dict[str, dict[str, list[str]]]:
+    """Each unit that is no root's: key to values."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, text in units.render(settings, Places(), PROGRAMS).items():
+        if name.endswith(".service") and name not in AS_ROOT:
+            keys = found.setdefault(name.removeprefix("gpufleet-").removesuffix(".service"), {})
+            for key, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE):
+                keys.setdefault(key, []).append(value)
+    return found
+
+
+def test_each_service_has_a_user_of_its_own() -> None:
+    users = {name: keys["User"] for name, keys in _confined(SETTINGS).items()}
+    watch = ["gpufleet-watch"]
+    assert users == {
+        **{name: [f"gpufleet-{name}"] for name in ("router", "prometheus", "alertmanager", "console")},
+        **{"watch": watch, "feed": watch, "backup": watch, "digest": watch},
+    }
+    assert all(keys["InaccessiblePaths"] == ["-/var/lib/gpu-fleet/host"] for keys in _confined(SETTINGS).values())
+
+
+def test_only_the_watchdogs_user_reaches_instance_metadata() -> None:
+    denied = ["169.254.169.254 fd00:ec2::254 fd20:ce::254"]
+    for name, keys in _confined(SETTINGS).items():
+        assert (keys.get("IPAddressDeny") == denied) == (keys["User"] != ["gpufleet-watch"]), name
+    [router] = _confined(ROUTER).values()
+    assert "IPAddressDeny" not in router, "a machine of its own has nobody else to ask the cloud"
+
+
+def test_who_has_no_credentials_is_told_where_the_feed_is() -> None:
+    for name, keys in _confined(SETTINGS).items():
+        own = "GPUFLEET_FLEET=s3://models/fleet/fleet.json" in " ".join(keys.get("Environment", []))
+        assert own == (keys["User"] == ["gpufleet-watch"]), name
+        fed = "--feed /run/gpu-fleet/feed" in keys["ExecStart"][0]
+        assert fed == (name in ("router", "console")), name
+
+
+HARDEST_EXPOSURE: Final = {"router": 1.7, "prometheus": 1.7, "alertmanager": 1.7, "console": 1.7, "watch": 1.9}
+"""What `systemd-analyze security` may give at most, of 10; what else the watchdogs' user runs is judged like them."""
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+def test_no_unit_is_more_exposed_than_it_must_be(tmp_path: Path) -> None:
+    texts = units.render(SETTINGS, Places(), PROGRAMS)
+    for name in _confined(SETTINGS):
+        path = tmp_path / f"gpufleet-{name}.service"
+        path.write_text(texts[path.name])
+        limit = HARDEST_EXPOSURE.get(name, HARDEST_EXPOSURE["watch"])
+        done = subprocess.run(
+            ["systemd-analyze", "security", "--offline=yes", "--no-pager", f"--threshold={limit * 10:.0f}", path],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{name}: {done.stdout[-3000:]} {done.stderr}"
 
 
 def test_the_settings_file_says_all(tmp_path: Path) -> None:
@@ -141,6 +196,7 @@ def test_a_boot_installs_the_bundle_it_was_told(tmp_path: Path, packed: bundle.B
     fetched = f"aws s3 cp s3://models/{bundle.key(packed.sha256)}"
     assert (tmp_path / "calls").read_text().splitlines() == [fetched, "gpufleet host install"]
     assert sorted(path.name for path in places.releases.iterdir()) == [packed.sha256], "nothing half done is left"
+    assert bundle.is_unpacked(packed.sha256, places.release(packed.sha256)), "a later release verifies it"
     assert boot(script, tmp_path, "exit 1").returncode == 0, "a second boot fetches nothing"
     assert (tmp_path / "calls").read_text().splitlines()[2:] == ["gpufleet host install"]
 
@@ -150,6 +206,12 @@ def test_other_bytes_are_never_run(tmp_path: Path, packed: bundle.Bundle) -> Non
     ran = boot(script, tmp_path, f'cp {packed.path} "$5"')
     assert ran.returncode == 1 and "gave up fetching the bundle" in ran.stderr
     assert not (tmp_path / "calls").exists() and not Places(root=tmp_path / "root").current.exists()
+
+
+@pytest.mark.parametrize("name", ["", "ab", "AB" * 32, "ab" * 32 + "\n", "../" * 20])
+def test_boot_data_name_a_bundle_by_its_digest_alone(name: str) -> None:
+    with pytest.raises(UserDataError, match="64 hexadecimal digits"):
+        boot_data.render(SETTINGS, Cloud.AWS, "r", name)
 
 
 @pytest.mark.parametrize("cloud", list(Cloud))

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.ledgers import ledger_name
-from control.places import Places
+from control.places import Places, User
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument
@@ -179,13 +179,12 @@ def _release_of_the_daemon(machine: Machine) -> str:
 
 
 def _slack_s_token_is_in_memory_alone(machine: Machine) -> None:
-    """The units have it; no other file of the machine does."""
+    """The watchdogs' units have it; no other file of the machine does."""
     places = machine.places
-    assert places.secrets.read_text() == f'GPUFLEET_SLACK_TOKEN="{SLACK_VALUE}"\n'
-    assert places.secrets.stat().st_mode & 0o777 == 0o600
-    others = [
-        path for path in places.root.rglob("*") if path.is_file() and not path.is_symlink() and path != places.secrets
-    ]
+    secrets = places.secrets(User.WATCH)
+    assert secrets.read_text() == f'GPUFLEET_SLACK_TOKEN="{SLACK_VALUE}"\n'
+    assert secrets.stat().st_mode & 0o777 == 0o600
+    others = [path for path in places.root.rglob("*") if path.is_file() and not path.is_symlink() and path != secrets]
     assert others
     assert not [path for path in others if SLACK_VALUE.encode() in path.read_bytes()]
     watch = _daemon_of(places)

@@ -1,0 +1,101 @@
+"""The ledger's file, handled with the rights of the ledger's own user: root opens nothing in a folder of others.
+
+A program of the standard library alone: `python3 -I ledger_file.py schema|save|put-back LEDGER`. `save` writes the
+whole ledger to stdout, `put-back` reads one from stdin; whoever wrote the ledger has ended.
+"""
+
+import os
+import shutil
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO, Final
+
+MODE: Final = 0o660
+"""Watchdogs and console write it; SQLite's files beside it get the same."""
+_BESIDE: Final = ("-wal", "-shm")
+_OPEN_LIMIT_S: Final = 30.0
+
+
+def is_there(ledger: Path) -> bool:
+    """Whether there is a ledger: an empty file is what was made for one."""
+    return ledger.is_file() and ledger.stat().st_size > 0
+
+
+def schema(ledger: Path) -> str | None:
+    """The migration that it has; None: there is no ledger, or no table yet. Raises OSError, sqlite3.Error."""
+    if not is_there(ledger):
+        return None
+    with closing(sqlite3.connect(ledger, timeout=_OPEN_LIMIT_S)) as opened:
+        tables = "select 1 from sqlite_master where type = 'table' and name = 'alembic_version'"
+        if opened.execute(tables).fetchone() is None:
+            return None
+        found = opened.execute("select version_num from alembic_version").fetchone()
+        return None if found is None else str(found[0])
+
+
+def save(ledger: Path, into: BinaryIO) -> None:
+    """Write the whole ledger, its log taken in; nothing where there is none. Raises OSError, sqlite3.Error."""
+    if not is_there(ledger):
+        return
+    part = _part(ledger)
+    try:
+        with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(part)) as target:
+            source.backup(target)
+        with part.open("rb") as file:
+            shutil.copyfileobj(file, into)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def put_back(ledger: Path, source: BinaryIO) -> None:
+    """Replace the ledger at one stroke, and what a killed writer left beside it. Raises OSError."""
+    part = _part(ledger)
+    with part.open("xb") as file:
+        shutil.copyfileobj(source, file)
+        file.flush()
+        os.fsync(file.fileno())
+        os.fchmod(file.fileno(), MODE)
+    for end in _BESIDE:
+        ledger.with_name(ledger.name + end).unlink(missing_ok=True)
+    part.replace(ledger)
+
+
+def make(ledger: Path) -> None:
+    """Have a file that both users write, before SQLite makes one with rights of its own. Raises OSError."""
+    number = os.open(ledger, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
+    try:
+        if os.fstat(number).st_uid == os.geteuid():
+            os.fchmod(number, MODE)
+    finally:
+        os.close(number)
+
+
+def _part(ledger: Path) -> Path:
+    part = ledger.with_name(f".{ledger.name}.part")
+    part.unlink(missing_ok=True)
+    return part
+
+
+def main(words: list[str]) -> int:
+    """Do what a word says with a ledger. The exit code: 0, or 1 with the reason on stderr."""
+    word, ledger = words[0], Path(words[1])
+    try:
+        match word:
+            case "schema":
+                sys.stdout.write(schema(ledger) or "")
+            case "save":
+                save(ledger, sys.stdout.buffer)
+            case "put-back":
+                put_back(ledger, sys.stdin.buffer)
+            case _:
+                raise ValueError(f"{word}: is none of schema, save, put-back")
+    except (OSError, ValueError, sqlite3.Error) as error:
+        sys.stderr.write(f"{ledger}: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
