@@ -31,7 +31,7 @@ from tests.watchdogs.worlds import World
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.policy import digests
-from watchdogs.spot.sizes import chosen_ends
+from watchdogs.spot.limits import chosen_ends
 from watchdogs.spot.watchdog import SpotWatchdog
 
 NEW = "of_a_newer_one"

@@ -17,8 +17,8 @@ from tests.watchdogs.test_spot_watchdog import A, watchdog
 from tests.watchdogs.worlds import KilledError
 from watchdogs import boots
 from watchdogs.spot.decide import decide
+from watchdogs.spot.limits import chosen_ends
 from watchdogs.spot.pool_view import GroupView, Member, PoolView
-from watchdogs.spot.sizes import chosen_ends
 
 LARGE = 100
 """Instances of which a twentieth is five, a fifth is twenty."""

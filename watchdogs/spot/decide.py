@@ -17,10 +17,9 @@ from gpufleet.domain.decisions import Action, Decision, Objection, Plan, Reason,
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import lifecycle, risk, zones
-from watchdogs.spot.ceilings import within_ceilings
-from watchdogs.spot.left_alone import within_certainty
+from watchdogs.spot.limits import CHOSEN, within_budgets, within_ceilings, within_certainty
 from watchdogs.spot.pool_view import GroupView, Member, PoolView
-from watchdogs.spot.sizes import CHOSEN, Sizes, ends_of_runs, reserved_group, surge, within_budgets, without_ending
+from watchdogs.spot.sizes import Sizes, ends_of_runs, reserved_group, surge, without_ending
 
 WATCHDOG: Final = "spot"
 FLEX_START_OVERLAP: Final = 1
@@ -280,7 +279,8 @@ def _drained(pool: PoolView) -> list[Decision]:
             continue  # what idle drained is left to it where there is one
         detail = f"drained: {member.leaving_because}"
         if member.left_to_its_cloud:
-            decisions.append(_left(pool, member))
+            detail = "drained; left to its cloud, which charges nothing for one this young"
+            decisions.append(lifecycle.kept(pool, member, Reason.PREEMPTED, detail))
         elif member.under_notice:
             decisions.append(_end(pool, member, Reason.PREEMPTED, detail))
         elif member.drain_by is DrainOwner.SPOT or (member.drain_by is DrainOwner.IDLE and not pool.idle_ends):
@@ -310,7 +310,8 @@ def _failed(pool: PoolView, now: datetime) -> list[Decision]:
         why = f": {member.error}" if member.error else ""
         if member.crashed_at is not None:
             if reserved and waits:
-                decisions.append(_waits(pool, member))
+                detail = "engines crash again and again: the next one is replaced later"
+                decisions.append(lifecycle.kept(pool, member, Reason.ENGINE_CRASHED, detail))
                 continue
             end = _end(pool, member, Reason.ENGINE_CRASHED, f"it had served{why}")
         elif failed >= zones.FAILING_BOOTS:
@@ -361,30 +362,7 @@ def _keep(pool: PoolView, group: GroupView, reason: Reason, detail: str = "") ->
 
 
 def _kept(pool: PoolView, member: Member) -> Decision:
-    return Decision(
-        resource=member.id,
-        pool=pool.name,
-        action=Action.KEEP,
-        reason=Reason.KEPT_BY_PEOPLE,
-        detail=member.kept_by or "",
-    )
-
-
-def _left(pool: PoolView, member: Member) -> Decision:
-    return Decision(
-        resource=member.id,
-        pool=pool.name,
-        action=Action.KEEP,
-        reason=Reason.PREEMPTED,
-        detail="drained; left to its cloud, which charges nothing for one this young",
-    )
-
-
-def _waits(pool: PoolView, member: Member) -> Decision:
-    detail = "engines crash again and again: the next one is replaced later"
-    return Decision(
-        resource=member.id, pool=pool.name, action=Action.KEEP, reason=Reason.ENGINE_CRASHED, detail=detail
-    )
+    return lifecycle.kept(pool, member, Reason.KEPT_BY_PEOPLE, member.kept_by or "")
 
 
 def _resize(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:

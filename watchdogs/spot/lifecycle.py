@@ -42,9 +42,9 @@ def readiness_changes(pool: PoolView, known: Mapping[str, datetime], now: dateti
     found: list[Decision] = []
     for member in pool.members:
         if member.ready_since is not None and member.id in known:
-            found.append(_kept(pool, member, Reason.AS_WANTED, "it is ready again"))
+            found.append(kept(pool, member, Reason.AS_WANTED, "it is ready again"))
         elif _is_awaited(member) and member.id not in known and now >= _booted(pool, member):
-            found.append(_kept(pool, member, Reason.NOT_READY, "it was not heard to be ready"))
+            found.append(kept(pool, member, Reason.NOT_READY, "it was not heard to be ready"))
     return found
 
 
@@ -64,12 +64,12 @@ def with_replaced(there: int, late: int, wanted: int) -> int:
 def hung(pool: PoolView, now: datetime) -> list[Decision]:
     """A word about each of those that are late by so much, or drain for so long, that people must look at them."""
     late = [
-        _kept(pool, member, Reason.NOT_READY, f"since {_due(pool, member):%Y-%m-%d %H:%M} UTC")
+        kept(pool, member, Reason.NOT_READY, f"since {_due(pool, member):%Y-%m-%d %H:%M} UTC")
         for member in pool.members
         if member.late and now - _due(pool, member) > HUNG_AFTER
     ]
     return late + [
-        _kept(pool, member, Reason.DRAINING, f"since {member.missed_since:%Y-%m-%d %H:%M} UTC, which is too long")
+        kept(pool, member, Reason.DRAINING, f"since {member.missed_since:%Y-%m-%d %H:%M} UTC, which is too long")
         for member in pool.members
         if drains_too_long(pool, member, now)
     ]
@@ -96,7 +96,8 @@ def boot_span(pool: PoolView, member: Member) -> timedelta:
     return member.boot_expected or pool.boot_expected
 
 
-def _kept(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decision:
+def kept(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decision:
+    """A decision that leaves a member as it is, and why."""
     return Decision(resource=member.id, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
 
 
@@ -117,9 +118,9 @@ def losses(pool: PoolView, noted: Collection[str]) -> list[Decision]:
     found: list[Decision] = []
     for member in (m for m in pool.members if m.under_notice and m.id not in noted):
         if member.left_to_its_cloud:
-            found.append(_kept(pool, member, Reason.PREEMPTED, "under notice; left to its cloud"))
+            found.append(kept(pool, member, Reason.PREEMPTED, "under notice; left to its cloud"))
         elif pool.idle_ends and drains_idle(member):
-            found.append(_kept(pool, member, Reason.PREEMPTED, "under notice; the idle watchdog ends it"))
+            found.append(kept(pool, member, Reason.PREEMPTED, "under notice; the idle watchdog ends it"))
     return found
 
 

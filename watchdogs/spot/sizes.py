@@ -1,26 +1,19 @@
-"""How many instances of each way of buying a pool has and wants, for how long, and how many ends budgets allow. Pure.
+"""How many instances of each capacity type a pool has and wants, and for how long. Pure.
 
 The cloud ends what runs in a Capacity Block from `closes` on, and an instance of flex-start at its `ends_at`, whether
 it has drained or not. So replacements are asked for early enough to be ready, and the drain begins early enough to
 end, each with a margin for passes that fail.
-
-Budgets limit ends by choice alone. What goes anyway takes no room and waits for none: what its cloud takes, what
-failed to boot, what is at the end of its time. Nor does what drains already, for there is no way back; it counts from
-the moment that its agent says so until the ledger knows its end, so that a killed pass leaves no gap between the two.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Budget, Decision, PastAction, Reason
-from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
-from watchdogs import budgets
 from watchdogs.spot import lifecycle, zones
 from watchdogs.spot.pool_view import GroupView, Member, PoolView
 
@@ -193,73 +186,3 @@ def _sized(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: 
 
 
 _ENDING: Final = frozenset({Term.REPLACED, Term.LEAVING})
-
-
-# budgets
-
-CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
-"""Why something is ended that could as well stay."""
-
-
-def chosen_ends(actions: Iterable[PastAction]) -> dict[str, int]:
-    """By pool: how many instances were ended by choice. One whose end is noted twice went but once."""
-    gone = {past.resource: past.pool or "" for past in actions if _may_be_chosen(past)}
-    found: dict[str, int] = {}
-    for pool in gone.values():
-        found[pool] = found.get(pool, 0) + 1
-    return found
-
-
-def _may_be_chosen(past: PastAction) -> bool:
-    """What a newer release wrote may have been an end, and by choice: it counts."""
-    ends = past.action is Action.END or not past.action.known
-    return ends and (past.reason in CHOSEN or not past.reason.known)
-
-
-def within_budgets(
-    pools: Sequence[PoolView], decisions: Sequence[Decision], now: datetime
-) -> tuple[list[Decision], Budget]:
-    """The decisions, with those kept that there is no room for, and the budget over all pools.
-
-    The dearest go first, so that a short budget saves the most. A move to another zone begins only where the end that
-    it leads to has room.
-    """
-    begun = {pool.name: [m.id for m in pool.members if _drains_by_choice(pool, m, now)] for pool in pools}
-    whole, parts = _budgets(pools, begun)
-    allowed = list(decisions)
-    drains = {member for members in begun.values() for member in members}
-    waiting = [n for n, decision in enumerate(decisions) if _needs_room(decision) and decision.resource not in drains]
-    if waiting:
-        room = budgets.Room(whole, parts)
-        for n in sorted(waiting, key=lambda n: (-(decisions[n].usd_per_hour or Decimal(0)), decisions[n].resource)):
-            allowed[n] = _allowed(room, decisions[n])
-    return allowed, whole
-
-
-def _budgets(pools: Sequence[PoolView], begun: Mapping[str, Sequence[str]]) -> tuple[Budget, dict[str, Budget]]:
-    """Over all pools, and of each."""
-    parts = {pool.name: budgets.of(pool.policy, pool.ended_this_hour + len(begun[pool.name])) for pool in pools}
-    used = sum(part.used_this_hour for part in parts.values())
-    return budgets.in_all(parts.values(), sum(len(pool.members) for pool in pools), used), parts
-
-
-def _drains_by_choice(pool: PoolView, member: Member, now: datetime) -> bool:
-    """What people keep may stay for days, and goes by their choice; what its cloud takes goes by nobody's."""
-    ours = member.leaving and member.drain_by is DrainOwner.SPOT and member.kept_by is None
-    return ours and not member.under_notice and not is_over(pool, member, now)
-
-
-def _needs_room(decision: Decision) -> bool:
-    if decision.action is Action.END:
-        return decision.reason in CHOSEN
-    return decision.reason is Reason.SAFER_ZONE
-
-
-def _allowed(room: budgets.Room, decision: Decision) -> Decision:
-    pool = decision.pool or ""
-    if (full := room.objection(pool)) is not None:
-        detail = f"would {decision.action}: {decision.reason.sentence}; {decision.detail}"
-        return decision.kept(full, detail)
-    if decision.action is Action.END:
-        room.take(pool)
-    return decision

@@ -17,7 +17,6 @@ from watchdogs import boots, budgets
 from watchdogs.observe.fleet import Fleet
 from watchdogs.policy import digests
 from watchdogs.ports import Ports
-from watchdogs.spot import left_alone
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.pool_view import Crash, GroupView, Member, PoolView
 from watchdogs.spot.risk import Memory, recall
@@ -140,7 +139,7 @@ class Views:
                 replace(
                     self._group(g, fleet, machines, _memory(g, own, members, now)),
                     closed=_closed(g, known.silent)
-                    or left_alone.for_good(
+                    or refused_for_good(
                         g.name,
                         [e for e in own if e.group == g.name],
                         shared.actions.get(g.name, ()),
@@ -340,3 +339,28 @@ def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:
 def _memory(entry: GroupEntry, events: Sequence[Activity], members: Sequence[Member], now: datetime) -> Memory:
     own = [event for event in events if event.group == entry.name]
     return recall(own, [m.launched_at for m in members if m.group == entry.name], now)
+
+
+def refused_for_good(
+    group: str, events: Sequence[Activity], actions: Iterable[PastAction], since: datetime
+) -> Objection | None:
+    """Why a group is not asked before something is changed; None: it may be asked.
+
+    A group that was refused for good (its zone has no such machine, a permission is missing, the template is wrong)
+    is not asked again before the settings are written anew (`pulumi up`) or a person says `gpufleet resume POOL`.
+    The ledger remembers it, since nothing that its cloud reports lasts as long.
+
+    `events` of the group, oldest first. What happened before `since`, when the settings were written or a person had
+    the pool tried again, counts no more; nor does what came before a launch.
+    """
+    own = [event for event in events if event.at >= since]
+    launched = max((event.at for event in own if event.kind is ActivityKind.LAUNCHED), default=since)
+    answers = [event for event in own if event.kind.refuses and event.at > launched]
+    if answers and answers[-1].kind.lasts:
+        return Objection(reason=Reason.CANNOT_LAUNCH, detail=f"{answers[-1].kind.sentence}: {answers[-1].detail}")
+    noted = [
+        past
+        for past in actions
+        if past.resource == group and past.reason is Reason.CANNOT_LAUNCH and past.at > launched and past.at >= since
+    ]
+    return Objection(reason=Reason.CANNOT_LAUNCH, detail=noted[-1].detail) if noted else None

@@ -1,6 +1,8 @@
 """The spot watchdog: observe, decide, act, and again within the pass until every zone was asked, or a
 pool's time for that is over."""
 
+import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,7 +12,7 @@ from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.boots import Boot
-from gpufleet.domain.decisions import PastAction, Plan, Reason, Spend, Target
+from gpufleet.domain.decisions import Decision, PastAction, Plan, Reason, Spend, Target
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from gpufleet.settings.document.money import Unpriced
@@ -24,12 +26,10 @@ from watchdogs.observe.happened import calm
 from watchdogs.observe.whole import Reader
 from watchdogs.policy import see_all
 from watchdogs.ports import CutShortError, Ports
-from watchdogs.spot import acting, left_alone, lifecycle
-from watchdogs.spot.answers import Answers
+from watchdogs.spot import acting, lifecycle
 from watchdogs.spot.decide import WATCHDOG, decide
-from watchdogs.spot.left_alone import TROUBLES, troubles
+from watchdogs.spot.limits import OF, chosen_ends
 from watchdogs.spot.pool_view import PoolView
-from watchdogs.spot.sizes import chosen_ends
 from watchdogs.spot.views import Known, Views
 
 REMEMBERED: Final = timedelta(days=3)
@@ -39,6 +39,10 @@ NOTED_EVERY: Final = timedelta(days=1)
 ROUNDS: Final = 60
 """Most looks of one pass: one for each pool whose answers are there before those of others, and each zone refuses at
 most once."""
+TROUBLES: Final = frozenset({Reason.GROUP_UNREADABLE, Reason.NOT_LISTED, Reason.CANNOT_LAUNCH, Reason.SUSPENDED})
+"""What people must look at, since nothing is decided or asked for there until then."""
+_OF_ONE_CASE: Final = re.compile(r"\b(?=\w*\d)[\w.:/-]+")
+"""Ids, times, numbers: the same sentence has others each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,7 @@ class SpotWatchdog:
         self._lists = lists or Lists()
         self._pass_looks = _looks_of(ports, self._lists)
         self._views = Views(document, ports)
-        self._answers = Answers(document, ports, self._pass_looks)
+        self._answers = acting.Answers(document, ports, self._pass_looks)
         self._ends = Ends(ports)
         self._acted = False
 
@@ -92,7 +96,7 @@ class SpotWatchdog:
     def _looks(self) -> Pass[tuple[PoolView, ...]]:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._pass_looks = _looks_of(self._ports, self._lists)
-        self._answers = Answers(self._document, self._ports, self._pass_looks)
+        self._answers = acting.Answers(self._document, self._ports, self._pass_looks)
         executor = Executor(self._ports, acting.RULES)
         executor.settle(partial(acting.settle, executor, self._ports, self._document))
         rounds = 0
@@ -154,12 +158,12 @@ class SpotWatchdog:
 
     def _report_view(self, executor: Executor, view: PoolView) -> None:
         """Notify people of what a cloud said or did of itself: of each thing once."""
-        for name, event in left_alone.unknown(view.events).items():
+        for name, event in unknown(view.events).items():
             text = f"Pool {view.name}, {event.group}: its cloud said what gpufleet does not know: {event.detail}"
             executor.notify(f"unknown:{name}", f"{text} It does not count as missing capacity.")
         for group in view.groups:
             if group.suspended and group.frozen is None:
-                key = f"suspended:{group.name}:{left_alone.sentence_key(group.suspended)}"
+                key = f"suspended:{group.name}:{sentence_key(group.suspended)}"
                 executor.notify(key, f"Pool {view.name}, {group.name}: it does not act in full: {group.suspended}.")
 
     def _look(self, now: datetime, started: datetime) -> _Seen:
@@ -290,3 +294,23 @@ def _with_launches(events: Sequence[Activity], seen: Sequence[Boot], now: dateti
         if boot.instance_id not in known and now - boot.launched_at < REMEMBERED
     ]
     return sorted([*events, *launches], key=lambda event: event.at)
+
+
+def troubles(plan: Plan) -> list[Decision]:
+    """What people are to be notified of; of a group that cannot be read once, and not for each of its members."""
+    return [one for one in plan.decisions if one.reason in TROUBLES and one.evidence.get(OF) is None]
+
+
+def unknown(events: Iterable[Activity]) -> dict[str, Activity]:
+    """Activities whose sentences no rule matches, the first of each sentence, by a name of the sentence."""
+    found: dict[str, Activity] = {}
+    for event in events:
+        if event.kind is ActivityKind.UNKNOWN:
+            found.setdefault(sentence_key(event.detail), event)
+    return found
+
+
+def sentence_key(sentence: str) -> str:
+    """A short name that is the same for a sentence however often it comes."""
+    plain = " ".join(_OF_ONE_CASE.sub("#", sentence.lower()).split())
+    return hashlib.sha256(plain.encode()).hexdigest()[:12]

@@ -1,22 +1,146 @@
-"""What growth stops at: instances of a pool, starts of an hour, USD per hour of the fleet. Pure.
+"""What a plan stops at: certainty and budgets for ends, ceilings for growth. Pure.
 
-The last step over a plan's growth: whatever asks for more, and for whatever reason, passes here. Groups of spot,
-on-demand and flex-start grow no further; reserved capacity is paid for, so it counts and is never held back. Nothing
-is ended and nothing is made smaller: a size counts as it is until it was lowered, since lowering it may fail.
+Each takes a plan's decisions and gives them back with those kept that it does not allow.
+
+- Certainty: ending needs certainty about what is ended; growing needs less (invariant 7).
+- Budgets limit ends by choice alone. What goes anyway takes no room and waits for none: what its cloud takes, what
+  failed to boot, what is at the end of its time. Nor does what drains already, for there is no way back; it counts
+  from the moment that its agent says so until the ledger knows its end, so that a killed pass leaves no gap between
+  the two.
+- Ceilings limit growth: instances of a pool, starts of an hour, USD per hour of the fleet. They are the last step:
+  whatever asks for more, and for whatever reason, passes here. Groups of spot, on-demand and flex-start grow no
+  further; reserved capacity is paid for, so it counts and is never held back. Nothing is ended and nothing is made
+  smaller: a size counts as it is until it was lowered, since lowering it may fail.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Decision, Reason, Spend
+from gpufleet.domain.decisions import Action, Budget, Decision, Objection, PastAction, Reason, Spend
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
-from watchdogs.spot.pool_view import GroupView, PoolView
-from watchdogs.spot.sizes import surge, without_ending
+from watchdogs import budgets
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.sizes import is_over, surge, without_ending
+
+# certainty
+
+OF: Final = "because_of"
+"""Under this a decision names the other resource that its reason is about."""
+
+
+def within_certainty(pool: PoolView, decisions: Sequence[Decision]) -> list[Decision]:
+    """The decisions with those kept that would touch what is not known, and one about each of these."""
+    held = {group.name: group.frozen for group in pool.groups if group.frozen is not None}
+    suspended = {group.name: group.suspended for group in pool.groups if group.suspended}
+    decisions = [
+        replace(one, detail=f"{one.detail}; {said}" if one.detail else said)
+        if (said := suspended.get(one.resource)) is not None
+        else one
+        for one in decisions
+    ]
+    held |= {member.id: member.held for member in pool.members if member.held is not None}
+    found = [_certain(pool, decision, held.get(decision.resource)) for decision in decisions]
+    decided = {decision.resource for decision in found}
+    return found + [_kept(pool, key, why) for key, why in held.items() if key not in decided]
+
+
+def _certain(pool: PoolView, decision: Decision, held: Objection | None) -> Decision:
+    if held is not None:
+        return _kept(pool, decision.resource, held)
+    shrinks = decision.action is Action.RESIZE and (decision.to_size or 0) < (decision.from_size or 0)
+    ends = decision.action in (Action.END, Action.REPLACE)
+    by_choice = ends and decision.reason in CHOSEN
+    doubt = pool.incomplete if (ends or shrinks) else None
+    doubt = doubt or (pool.uncertain if by_choice else None)
+    if doubt is None:
+        return decision
+    return decision.kept(doubt.reason, f"would {decision.action}: {decision.reason.sentence}; {doubt.detail}")
+
+
+def _kept(pool: PoolView, resource: str, why: Objection) -> Decision:
+    of = {} if why.of is None else {OF: why.of}
+    return Decision(
+        resource=resource, pool=pool.name, action=Action.KEEP, reason=why.reason, detail=why.detail, evidence=of
+    )
+
+
+# budgets
+
+CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
+"""Why something is ended that could as well stay."""
+
+
+def chosen_ends(actions: Iterable[PastAction]) -> dict[str, int]:
+    """By pool: how many instances were ended by choice. One whose end is noted twice went but once."""
+    gone = {past.resource: past.pool or "" for past in actions if _may_be_chosen(past)}
+    found: dict[str, int] = {}
+    for pool in gone.values():
+        found[pool] = found.get(pool, 0) + 1
+    return found
+
+
+def _may_be_chosen(past: PastAction) -> bool:
+    """What a newer release wrote may have been an end, and by choice: it counts."""
+    ends = past.action is Action.END or not past.action.known
+    return ends and (past.reason in CHOSEN or not past.reason.known)
+
+
+def within_budgets(
+    pools: Sequence[PoolView], decisions: Sequence[Decision], now: datetime
+) -> tuple[list[Decision], Budget]:
+    """The decisions, with those kept that there is no room for, and the budget over all pools.
+
+    The dearest go first, so that a short budget saves the most. A move to another zone begins only where the end that
+    it leads to has room.
+    """
+    begun = {pool.name: [m.id for m in pool.members if _drains_by_choice(pool, m, now)] for pool in pools}
+    whole, parts = _budgets(pools, begun)
+    allowed = list(decisions)
+    drains = {member for members in begun.values() for member in members}
+    waiting = [n for n, decision in enumerate(decisions) if _needs_room(decision) and decision.resource not in drains]
+    if waiting:
+        room = budgets.Room(whole, parts)
+        for n in sorted(waiting, key=lambda n: (-(decisions[n].usd_per_hour or Decimal(0)), decisions[n].resource)):
+            allowed[n] = _allowed(room, decisions[n])
+    return allowed, whole
+
+
+def _budgets(pools: Sequence[PoolView], begun: Mapping[str, Sequence[str]]) -> tuple[Budget, dict[str, Budget]]:
+    """Over all pools, and of each."""
+    parts = {pool.name: budgets.of(pool.policy, pool.ended_this_hour + len(begun[pool.name])) for pool in pools}
+    used = sum(part.used_this_hour for part in parts.values())
+    return budgets.in_all(parts.values(), sum(len(pool.members) for pool in pools), used), parts
+
+
+def _drains_by_choice(pool: PoolView, member: Member, now: datetime) -> bool:
+    """What people keep may stay for days, and goes by their choice; what its cloud takes goes by nobody's."""
+    ours = member.leaving and member.drain_by is DrainOwner.SPOT and member.kept_by is None
+    return ours and not member.under_notice and not is_over(pool, member, now)
+
+
+def _needs_room(decision: Decision) -> bool:
+    if decision.action is Action.END:
+        return decision.reason in CHOSEN
+    return decision.reason is Reason.SAFER_ZONE
+
+
+def _allowed(room: budgets.Room, decision: Decision) -> Decision:
+    pool = decision.pool or ""
+    if (full := room.objection(pool)) is not None:
+        detail = f"would {decision.action}: {decision.reason.sentence}; {decision.detail}"
+        return decision.kept(full, detail)
+    if decision.action is Action.END:
+        room.take(pool)
+    return decision
+
+
+# ceilings
 
 CEILINGS: Final = frozenset({Reason.POOL_CEILING, Reason.STARTS_CEILING, Reason.SPEND_CEILING})
 """What a decision says whose growth was stopped here."""
@@ -57,10 +181,10 @@ def within_ceilings(
     if purse is not None:
         for room in rooms.values():
             room.pay_open_asks(purse)
-    return [_allowed(rooms, purse, decision) for decision in decisions], None if purse is None else purse.spend
+    return [_within(rooms, purse, decision) for decision in decisions], None if purse is None else purse.spend
 
 
-def _allowed(rooms: Mapping[str, "_Room"], purse: "_Purse | None", decision: Decision) -> Decision:
+def _within(rooms: Mapping[str, "_Room"], purse: "_Purse | None", decision: Decision) -> Decision:
     more = _growth(decision)
     room = rooms.get(decision.pool or "")
     if room is None or more <= 0 or room.is_reserved(decision.resource):
