@@ -1,13 +1,11 @@
 """Starts the services of a control host: at its first boot, at each boot, after a change of releases."""
 
 import os
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,11 +19,10 @@ from app.ledgers import open_ledger_of
 from app.monitoring_files import Addresses
 from app.router_fleet import LiveFleet
 from clouds import secrets
-from control import layout, ledger_file, units, volume
+from control import hosts_file, layout, ledger_file, units, volume
 from control.places import COMMAND, Places, User
 from control.releases import BusyError, ReleaseError
 from control.settings import ControlSettings, Role
-from gpufleet.domain.files import write_whole
 from gpufleet.settings.document import FleetDocument
 from ledger.schema import file_of
 from node.ports import StepError
@@ -36,7 +33,6 @@ FEED_EVERY_S: Final = 0.5
 """As often as a router with credentials looks."""
 RESTORE_LIMIT_S: Final = 600.0
 PROMETHEUS_PORT: Final = 9090
-_MARK: Final = "# gpufleet"
 Say = Callable[[str], None]
 """Receives what people are to know while they wait."""
 
@@ -205,35 +201,22 @@ def _restore(document: FleetDocument, places: Places, say: Say, *, fresh: bool) 
     begun.unlink()
 
 
-def _name_prometheus(url: str, hosts: Path) -> None:
-    """Have the name in the document's `prometheus_url` lead to this machine's loopback, where Prometheus listens.
-
-    Only where it leads to this machine anyway: the settings may name another Prometheus. Raises OSError.
-    """
+def _name_prometheus(url: str, places: Places, say: Say) -> None:
+    """Have the document's `prometheus_url` lead to loopback, where Prometheus listens, if it names this machine."""
     parts = urlsplit(url)
-    if parts.hostname is None or parts.port != PROMETHEUS_PORT or not _is_this_machine(parts.hostname):
+    name = parts.hostname
+    if name is None or parts.port != PROMETHEUS_PORT or hosts_file.lead_to_loopback(name, places.root / "etc/hosts"):
         return
-    line = f"127.0.0.1 {parts.hostname} {_MARK}"
-    there = hosts.read_text("utf-8").splitlines()
-    wanted = [*(old for old in there if not old.endswith(_MARK)), line]
-    if there != wanted:
-        write_whole(hosts, ("\n".join(wanted) + "\n").encode())
-
-
-def _is_this_machine(name: str) -> bool:
-    """Whether a name leads to an address that something here could listen on."""
-    try:
-        [(_, _, _, _, address), *_] = socket.getaddrinfo(name, 0, socket.AF_INET, socket.SOCK_DGRAM)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
-            tried.bind(address)
-    except OSError:
-        return False
-    return True
+    if hosts_file.is_address(name) and hosts_file.is_this_machine(name):
+        say(
+            f"{url} names this machine by its address, where Prometheus does not listen: leave `prometheus_url` out "
+            f"of the settings, or write http://{hosts_file.LOOPBACK}:{PROMETHEUS_PORT}"
+        )
 
 
 def _configure(document: FleetDocument, settings: ControlSettings, places: Places, say: Say) -> None:
     if not places.emulated:
-        _name_prometheus(document.prometheus_url, places.root / "etc/hosts")
+        _name_prometheus(document.prometheus_url, places, say)
     near = units.near(settings)
     addresses = Addresses(
         console=f"{near}:9600",

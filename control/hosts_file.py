@@ -1,0 +1,48 @@
+"""Names of this machine that lead to its loopback, in `/etc/hosts`."""
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from gpufleet.domain.files import write_whole
+
+LOOPBACK: Final = "127.0.0.1"
+_MARK: Final = "# gpufleet"
+
+
+def is_this_machine(name: str) -> bool:
+    """Whether a name or an address leads to one that something here could listen on."""
+    try:
+        [(_, _, _, _, address), *_] = socket.getaddrinfo(name, 0, socket.AF_INET, socket.SOCK_DGRAM)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+            tried.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def is_address(name: str) -> bool:
+    """Whether it is no name, but an address: no file leads that elsewhere."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def lead_to_loopback(name: str, hosts: Path, is_here: Callable[[str], bool] = is_this_machine) -> bool:
+    """Have a name of this machine lead to its loopback; whether it does. Of another machine it is left alone.
+
+    Raises OSError.
+    """
+    if is_address(name):
+        return ipaddress.ip_address(name).is_loopback
+    if not is_here(name):
+        return False
+    there = hosts.read_text("utf-8").splitlines()
+    wanted = [*(line for line in there if not line.endswith(_MARK)), f"{LOOPBACK} {name} {_MARK}"]
+    if there != wanted:
+        write_whole(hosts, ("\n".join(wanted) + "\n").encode())
+    return True
