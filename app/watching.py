@@ -47,12 +47,12 @@ class Watched:
 
     document: FleetDocument
     costs: Costs = Costs.LEFT
-    fed: AllInstances | None = None
-    """The inventory of who has no credentials of the cloud."""
     _wired: Wired | None = None
     _not_read: str | None = None
     """Why the ledger was not read; a console may be older than it."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    fed: AllInstances | None = None
+    """The inventory of who has no credentials of the cloud."""
     _prices: Prices | None = None
     _prices_at: datetime | None = None
     _hour: CostView | None = None
