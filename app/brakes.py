@@ -1,6 +1,6 @@
 """The hand brakes of a fleet: kept, paused, released, held targets and drains by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -177,17 +177,19 @@ def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool
     if known is None:
         raise AppError(f"{instance} is no instance id", Code.WRONG_USE)
     if known.environment is None:
-        # its agent, if it has one, is not ours to give a token to
+        # its agent, if it has one, is not ours to give orders to
         raise AppError(f"{instance} belongs to no fleet: it cannot be drained from here")
     if not limited and known.pool not in {pool.name for pool in document.pools}:
         raise AppError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Code.WRONG_USE)
     return document, known
 
 
-def drain(document: FleetDocument, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
-    """Ask an instance's node agent to drain. Raises AppError."""
+def drain(
+    document: FleetDocument, instance: Instance, reason: str, deadline: timedelta, warn: Callable[[str], None]
+) -> AgentStatus:
+    """Ask an instance's node agent to drain; `warn` is told of a clock that is off. Raises AppError."""
     try:
-        return FleetAgents(agents_of(document)).drain(instance, DrainOwner.PERSON, reason, deadline)
+        return FleetAgents(agents_of(document, warn)).drain(instance, DrainOwner.PERSON, reason, deadline)
     except OSError as error:
         raise AppError(str(error)) from error
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from app.errors import AppError, Code
-from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import DocumentError, FleetDocument, parse
 
 LARGEST_DOCUMENT = 16 * 1024 * 1024
@@ -64,17 +63,6 @@ def split_url(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError as error:
         raise AppError(f"{url}: is no URL: {error}", Code.WRONG_USE) from error
-
-
-def token_place(document: FleetDocument) -> str:
-    """Where the agents' token lies; by its customary name in documents that do not say it."""
-    if document.agent_token is not None:
-        return document.agent_token
-    match document.cloud:
-        case Cloud.AWS:
-            return f"ssm:/gpu-fleet/{document.environment}/agent-token"
-        case Cloud.GCP:
-            return f"gcp-secret:projects/{document.account}/secrets/gpu-fleet-{document.environment}-agent-token"
 
 
 def _read(url: str) -> bytes:

@@ -24,7 +24,7 @@ def walk(
     if not pools:
         say(f"{document.environment}: no pool serves models/{model}, so nothing changes there")
         return {}
-    inventory, agents = inventory_of(document), agents_of(document)
+    inventory, agents = inventory_of(document), agents_of(document, say)
     changed: dict[str, int] = {}
     for pool in pools:
         change = Walk(

@@ -24,7 +24,7 @@ def rollouts_of(document: FleetDocument, pool: Pool, say: Callable[[str], None])
     return GoogleRollouts(
         groups=GoogleGroups(calls, document),
         inventory=GoogleInventory(calls, document.region, document.environment),
-        agents=agents_of(document),
+        agents=agents_of(document, say),
         pool=pool,
         say=say,
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from app.errors import AppError
-from app.fleets import load_one, token_place
-from clouds import agents
+from app.fleets import load_one
+from clouds import secrets
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory
 from gpufleet.domain.files import write_whole
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clouds.gcp.inventory import GoogleInventory
 
 KEY_AGAIN_S: Final = 30.0
-"""Between two tries to read the agents' token: a store that is silent would hold up every look at the fleet."""
+"""Between two tries to read the engine key: a store that is silent would hold up every look at the fleet."""
 
 
 class LiveFleet:
@@ -77,12 +77,14 @@ class LiveFleet:
         return parse_keys(self._keys_file.read_text()) if self._keys_file else ()
 
     def engine_key(self, document: FleetDocument) -> str:
-        """From the agents' token, which is read once: see the security model on changing it. Raises OSError."""
-        place = token_place(document)
+        """Read once: see the security model on changing it. Raises OSError."""
+        place = document.engine_key
+        if place is None:
+            raise OSError("the fleet document names none: an earlier release wrote it; run `pulumi up` of this one")
         if place != self._key_place or (isinstance(self._key, OSError) and self._clock() >= self._key_again_at):
             self._key_place, self._key_again_at = place, self._clock() + KEY_AGAIN_S
             try:
-                self._key = engine.api_key(agents.token(place, document.region)())
+                self._key = _engine_key(place, document.region)
             except OSError as error:
                 self._key = error
         if isinstance(self._key, OSError):
@@ -131,3 +133,11 @@ class LiveFleet:
         if region not in self._aws:
             self._aws[region] = AwsCalls(region or "us-east-1")
         return self._aws[region]
+
+
+def _engine_key(place: str, region: str) -> str:
+    """Raises OSError. What is no engine key, another secret perhaps, is shown to no engine."""
+    key = secrets.read(place, region).strip()
+    if not engine.is_key(key):
+        raise OSError(f"{place}: {engine.NO_KEY}")
+    return key

@@ -1,6 +1,6 @@
 """Reads what `gpufleet status`, `top` and the web page show. What cannot be read is said, the rest is shown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 LEAST_WINDOW = timedelta(seconds=15)
 MOST_ACTS = 5
+MOST_NAMED = 5
+"""Instances that one line names."""
 PRICES_EVERY = timedelta(minutes=1)
 """Prices are read again: a console lives for weeks, and spot moves by the hour."""
 COSTS_EVERY = timedelta(seconds=30)
@@ -75,6 +77,7 @@ class Watched:
         instances = None if listed is None else tuple(listed.instances)
         self._cost(wired, now)
         signals = self._try("metrics", lambda: self._signals(wired, now), dict[str, Signals]())
+        self._problems += self._try("order keys", lambda: self._unknown_keys(wired, signals, now), list[str]())
         marked = [one.id for one in instances or () if one.idle_since is not None]
         read = Read(
             document=self.document,
@@ -139,6 +142,15 @@ class Watched:
 
         return book.cost(add_up(self.document, wired.engine, [span], now), span)
 
+    def _unknown_keys(self, wired: Wired, signals: Mapping[str, Signals], now: datetime) -> list[str]:
+        if self.document.orders is None:
+            return []
+        taken: dict[str, set[str]] = {}
+        for labels, _ in wired.prometheus.query(queries.ORDER_KEYS, now):
+            taken.setdefault(labels.get("key", ""), set()).add(labels.get("instance_id", ""))
+        heard = [instance for instance, told in signals.items() if told.phase is not None]
+        return refused_orders(self.document.orders.fingerprints, heard, taken)
+
     def _signals(self, wired: Wired, now: datetime) -> dict[str, Signals]:
         interval = wired.prometheus.interval("engine") or timedelta(seconds=15)
         window = max(4 * interval, LEAST_WINDOW)
@@ -149,6 +161,22 @@ class Watched:
         for labels, _ in wired.prometheus.query(queries.PHASE, now):
             found.setdefault(labels.get("instance_id", ""), {})["phase"] = labels.get("phase")
         return {instance: Signals(**values) for instance, values in found.items()}
+
+
+def refused_orders(
+    fingerprints: Sequence[str], instances: Collection[str], taken: Mapping[str, Collection[str]]
+) -> list[str]:
+    """A line for each key of the settings whose orders some of these instances would refuse.
+
+    `taken`: which instances say that they take orders by a key. While keys change, it names who waits to be rolled.
+    """
+    lines: list[str] = []
+    for key in fingerprints:
+        if refusing := sorted(set(instances) - set(taken.get(key, ()))):
+            more = f" and {len(refusing) - MOST_NAMED} more" if len(refusing) > MOST_NAMED else ""
+            names = ", ".join(refusing[:MOST_NAMED])
+            lines.append(f"orders signed with key {key[:12]} would be refused by {names}{more}")
+    return lines
 
 
 def _by(wired: Wired, query: str, label: str, now: datetime) -> dict[str, float]:

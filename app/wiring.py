@@ -1,6 +1,6 @@
 """Puts the rooms together for the watchdogs of one fleet."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -18,10 +18,8 @@ from app.adapters import (
     is_dead_neighbour,
 )
 from app.declared import overrides_of
-from app.fleets import token_place
 from app.ledgers import ledger_errors, ledger_name, open_ledger_of, read_ledger_of
-from clouds import agents
-from clouds.agents import NodeAgents
+from clouds.agents import NodeAgents, Signer
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import CloudWatch
 from clouds.aws.groups import AwsGroups
@@ -88,7 +86,7 @@ def wire(
         inventory=inventory,
         groups=groups,
         metrics=prometheus,
-        agents=FleetAgents(agents_of(document)),
+        agents=FleetAgents(agents_of(document, lambda text: log.error("clock", error=text))),
         prices=prices_of(engine, document, clock.now()),
         messages=FleetMessages(engine, document, clock),
         ledger=ledger,
@@ -105,9 +103,17 @@ def inventory_of(document: FleetDocument) -> AllInstances:
     return _cloud(document)[1]
 
 
-def agents_of(document: FleetDocument) -> NodeAgents:
-    """The node agents of a fleet."""
-    return NodeAgents(agents.token(token_place(document), document.region))
+def agents_of(document: FleetDocument, warn: Callable[[str], None] = lambda _: None) -> NodeAgents:
+    """The node agents of a fleet; `warn` is told of those whose clocks are off. Reads no key yet."""
+
+    def key() -> Signer:
+        # brings a library of its own, which only those who give orders wait for
+        from clouds import order_key
+
+        place = None if document.orders is None else document.orders.private_key
+        return order_key.reader(place, document.region)()
+
+    return NodeAgents(key, warn=warn)
 
 
 def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Groups]:

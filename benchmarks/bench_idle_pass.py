@@ -163,7 +163,6 @@ def environment() -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": "bench",
         "AWS_SECRET_ACCESS_KEY": "bench",
         "AWS_EC2_METADATA_DISABLED": "true",
-        "GPUFLEET_AGENT_TOKEN": "bench",
     }
 
 

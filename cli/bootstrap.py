@@ -1,8 +1,8 @@
 """`gpufleet bootstrap`: what an environment needs before its first `pulumi up`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,8 @@ from cli.output import STDERR, STDOUT, Exit, print_json
 from clouds.foundation import Step
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.rsa import PublicKey
+from gpufleet.settings.document.orders import secret_names_begin
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +28,10 @@ class _Plan:
     steps: Iterator[Step]
     backend_url: str
     secrets_provider: str
-    token: str
+    engine_key: str
+    order_key: str
+    public_key: Callable[[], PublicKey | None]
+    """Of `order_key`, read from where it is kept."""
 
 
 def bootstrap(
@@ -35,62 +40,109 @@ def bootstrap(
     project: Annotated[
         str | None, typer.Option(help="Project id: make it on Google Cloud. Without it, on AWS.")
     ] = None,
+    order_key: Annotated[
+        str | None,
+        typer.Option(help="Name of the secret with the key that signs orders; another one to change keys."),
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Make what is missing; without it, only say so.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Make the state bucket, the key and the agents' token of an environment, once."""
-    missing = 0
+    """Make the state bucket, the key and the secrets of an environment, once, and print what settings need."""
+    begin = secret_names_begin(Cloud.AWS if project is None else Cloud.GCP, environment)
+    if order_key is not None and not order_key.startswith(begin):
+        raise AppError(f"--order-key {order_key}: the names of this environment's secrets begin with {begin}")
     try:
-        plan = _on_aws(environment, region) if project is None else _on_google(environment, region, project)
-        for step in plan.steps:
-            if step.present:
-                STDERR.print(f"there    {step.what}", highlight=False, markup=False, soft_wrap=True)
-            elif apply:
-                step.make()
-                STDERR.print(f"made     {step.what}", highlight=False, markup=False, soft_wrap=True)
-            else:
-                missing += 1
-                STDERR.print(f"missing  {step.what}", highlight=False, markup=False, soft_wrap=True)
+        if project is None:
+            plan = _on_aws(environment, region, order_key)
+        else:
+            plan = _on_google(environment, region, project, order_key)
+        missing = _make(plan.steps, apply=apply)
+        public = plan.public_key()
     except CloudError as error:
         raise AppError(f"{error}; what was made stays, and the next run goes on from there") from error
-    told = {"PULUMI_BACKEND_URL": plan.backend_url, "secrets_provider": plan.secrets_provider}
     if as_json:
-        print_json({"version": 1, "missing": missing, "agent_token": plan.token, **told})
+        print_json({"version": 1, "missing": missing, **_told(plan, public)})
     else:
-        STDOUT.print(f"export PULUMI_BACKEND_URL='{plan.backend_url}'", highlight=False, soft_wrap=True)
-        STDOUT.print(
-            f"pulumi stack init {plan.cloud}-{environment} --secrets-provider '{plan.secrets_provider}'",
-            highlight=False,
-            soft_wrap=True,
-        )
+        for line in _lines(plan, public, environment):
+            STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
     if missing:
         STDERR.print(f"{missing} missing; run it again with --apply to make them")
         raise typer.Exit(Exit.FOUND)
 
 
-def _on_aws(environment: str, region: str) -> _Plan:
+def _make(steps: Iterator[Step], *, apply: bool) -> int:
+    """Go through the steps; how many are missing after them. Raises CloudError."""
+    missing = 0
+    for step in steps:
+        if step.present:
+            word = "there  "
+        elif apply:
+            step.make()
+            word = "made   "
+        else:
+            missing += 1
+            word = "missing"
+        STDERR.print(f"{word}  {step.what}", highlight=False, markup=False, soft_wrap=True)
+    return missing
+
+
+def _told(plan: _Plan, public: PublicKey | None) -> dict[str, Any]:
+    """What settings and Pulumi need, for JSON."""
+    keys = [] if public is None else [public.text]
+    return {
+        "engine_key": plan.engine_key,
+        "orders": {"private_key": plan.order_key, "public_keys": keys},
+        "PULUMI_BACKEND_URL": plan.backend_url,
+        "secrets_provider": plan.secrets_provider,
+    }
+
+
+def _lines(plan: _Plan, public: PublicKey | None, environment: str) -> list[str]:
+    """The same for people: what a shell takes, and what the settings file gets."""
+    stack = f"{plan.cloud}-{environment}"
+    lines = [
+        f"export PULUMI_BACKEND_URL='{plan.backend_url}'",
+        f"pulumi stack init {stack} --secrets-provider '{plan.secrets_provider}'",
+    ]
+    if public is not None:
+        lines += [
+            f"# in stacks/config/Pulumi.{stack}.yaml, below gpu-fleet:fleet:",
+            f"#   engine_key: {plan.engine_key}",
+            "#   orders:",
+            f"#     private_key: {plan.order_key}",
+            f"#     public_keys: [{public.text}]",
+        ]
+    return lines
+
+
+def _on_aws(environment: str, region: str, order_key: str | None) -> _Plan:
     from clouds.aws import bootstrap as aws
     from clouds.aws.calls import AwsCalls
 
     calls = AwsCalls(region)
-    wanted = aws.foundation(aws.account_of(calls), region, environment)
+    wanted = aws.foundation(aws.account_of(calls), region, environment, order_key)
     return _Plan(
         cloud=Cloud.AWS,
         steps=aws.steps(calls, wanted),
         backend_url=wanted.backend_url,
         secrets_provider=wanted.secrets_provider,
-        token=wanted.token,
+        engine_key=wanted.engine_key,
+        order_key=wanted.order_key,
+        public_key=lambda: aws.public_key(calls, wanted),
     )
 
 
-def _on_google(environment: str, region: str, project: str) -> _Plan:
+def _on_google(environment: str, region: str, project: str, order_key: str | None) -> _Plan:
     from clouds.gcp import bootstrap as google
 
-    wanted = google.Foundation(project=project, region=region, environment=environment)
+    rest = google.Rest()
+    wanted = google.Foundation(project=project, region=region, environment=environment, own_order_key=order_key)
     return _Plan(
         cloud=Cloud.GCP,
-        steps=google.steps(google.Rest(), wanted),
+        steps=google.steps(rest, wanted),
         backend_url=wanted.backend_url,
         secrets_provider=wanted.secrets_provider,
-        token=wanted.token,
+        engine_key=wanted.engine_key,
+        order_key=wanted.order_key,
+        public_key=lambda: google.public_key(rest, wanted),
     )

@@ -196,7 +196,7 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
     why = f"by hand, {_who(owner)}: {_why(reason)}"
     document, known = brakes.to_drain(instance, load(fleet), limited=deadline is not None)
     limit = _span(deadline) if deadline is not None else document.pool(known.pool or "").drain_deadline
-    status = brakes.drain(document, known, why, limit)
+    status = brakes.drain(document, known, why, limit, lambda text: STDERR.print(text, soft_wrap=True, markup=False))
     if as_json:
         row = {"environment": document.environment, "instance": known.id, "phase": status.phase}
         print_json([row | {"reason": status.reason, "deadline": durations.render(limit)}])

@@ -1,20 +1,22 @@
-"""Node agents over HTTP: ask how they are, ask them to drain."""
+"""Node agents over HTTP: ask how they are, give them signed orders."""
 
 import json
-import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httpx
 
-from clouds import secrets
 from clouds.deadlines import DeadlineTransport
 from clouds.plain import trusting_nobody
+from gpufleet.domain import orders
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Instance
+from gpufleet.domain.orders import AgentOrder, Claim, Drain, Refusal, Switch
 from gpufleet.domain.parsed import is_map
 
 PORT: Final = 9500
@@ -25,16 +27,41 @@ LARGEST: Final = 1_000_000
 """Bytes of an answer."""
 
 
-class NodeAgents:
-    """The agents of a fleet. The token is fetched when it is first needed, and never written anywhere."""
+FARTHEST_CLOCK: Final = timedelta(hours=2)
+"""How far an agent's clock may be from ours: beyond it an order is not signed with the agent's time.
 
-    def __init__(self, token: Callable[[], str], port: int = PORT, limit_s: float = LIMIT_S) -> None:
-        self._token = token
+The answer that tells it is not signed. Who sits between can so get an order that is good up to this much later.
+"""
+_LONGEST_MESSAGE: Final = 300
+
+
+class Signer(Protocol):
+    """The key that agents know (`clouds.order_key`)."""
+
+    def sign(self, body: bytes) -> Claim:
+        """The signature of these bytes."""
+        ...
+
+
+class NodeAgents:
+    """The agents of a fleet. The key is read when the first order is given, and never written anywhere."""
+
+    def __init__(
+        self,
+        key: Callable[[], Signer],
+        port: int = PORT,
+        limit_s: float = LIMIT_S,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`key` raises CloudError where it cannot be read; `warn` is told of clocks that are off."""
+        self._key, self._now, self._warn = key, now, warn
         self._port = port
         transport = DeadlineTransport(trusting_nobody(), limit_s)
         plain = {"Accept-Encoding": "identity"}
         self._client = httpx.Client(transport=transport, timeout=limit_s, trust_env=False, headers=plain)
-        self._known_token: str | None = None
+        self._known_key: Signer | None = None
 
     def close(self) -> None:
         """Close the connections."""
@@ -50,37 +77,47 @@ class NodeAgents:
 
     def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline_seconds: int) -> Mapping[str, Any]:
         """Ask to drain. Idempotent. Raises CloudError when the agent does not take it."""
-        order = {"by": by.value, "reason": reason, "deadline_s": deadline_seconds}
-        status, body = self._post(instance, "/drain", order)
-        if status != HTTPStatus.ACCEPTED:
-            raise CloudError(f"{instance.id}: its agent refused to drain ({status})")
-        return self._taken(instance, body)
+        deadline = timedelta(seconds=deadline_seconds)
+        return self._give(instance, Drain(by=by, reason=reason, deadline=deadline), "refused to drain")
 
     def switch(self, instance: Instance, digest: str) -> Mapping[str, Any]:
         """Ask to serve another revision. Idempotent. Raises CloudError when the agent does not take it."""
-        status, body = self._post(instance, "/switch", {"digest": digest})
-        if status != HTTPStatus.ACCEPTED:
-            words = body.decode(errors="replace")[:300].strip()
-            raise CloudError(f"{instance.id}: its agent refused the revision ({status}): {words}")
-        return self._taken(instance, body)
+        return self._give(instance, Switch(digest=digest), "refused the revision")
 
-    def _post(self, instance: Instance, path: str, wish: Mapping[str, Any]) -> tuple[int, bytes]:
+    def _give(self, instance: Instance, action: Drain | Switch, refused: str) -> Mapping[str, Any]:
+        """Sign and post an order; once more with the agent's time, where nothing but the time is wrong with it."""
         if instance.private_address is None:
             raise CloudError(
                 f"{instance.id}: has no private address (yet), so its agent cannot be asked; try again once it runs"
             )
-        url = self._url(instance, path)
-        headers = {"Authorization": f"Bearer {self._secret()}"}
-        try:
-            return self._answer("POST", url, headers=headers, json=wish)
-        except (httpx.HTTPError, ValueError) as error:
-            raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
-
-    def _taken(self, instance: Instance, body: bytes) -> Mapping[str, Any]:
+        status, body = self._post(instance, self._now(), action)
+        if status != HTTPStatus.ACCEPTED and (theirs := _clock_of(body)) is not None:
+            off = theirs - self._now()
+            if abs(off) <= FARTHEST_CLOCK:
+                if abs(off) > orders.WINDOW:
+                    self._warn(f"{instance.id}: its clock is {_ahead(off)} ours; the order is signed with its time")
+                status, body = self._post(instance, theirs, action)
+            else:
+                raise CloudError(
+                    f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} ours; set the one that is wrong",
+                    Refusal.WRONG_TIME,
+                )
+        if status != HTTPStatus.ACCEPTED:
+            code, message = _refusal(body)
+            raise CloudError(f"{instance.id}: its agent {refused} ({status}): {message}", code)
         try:
             return _object(body)
         except ValueError as error:
-            raise CloudError(f"{instance.id}: its agent took the wish and gave no answer: {error}") from error
+            raise CloudError(f"{instance.id}: its agent took the order and gave no answer: {error}") from error
+
+    def _post(self, instance: Instance, at: datetime, action: Drain | Switch) -> tuple[int, bytes]:
+        signed = orders.body(AgentOrder(instance=instance.id, action=action, at=at, nonce=secrets.token_hex(16)))
+        url = self._url(instance, orders.PATH)
+        headers = {"Authorization": orders.header(self._signer().sign(signed)), "Content-Type": "application/json"}
+        try:
+            return self._answer("POST", url, headers=headers, content=signed)
+        except (httpx.HTTPError, ValueError) as error:
+            raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
 
     def _status(self, instance: Instance) -> Mapping[str, Any] | None:
         if instance.private_address is None:
@@ -107,19 +144,37 @@ class NodeAgents:
     def _url(self, instance: Instance, path: str) -> str:
         return f"http://{instance.private_address}:{self._port}{path}"
 
-    def _secret(self) -> str:
-        if self._known_token is None:
-            self._known_token = self._token()
-        return self._known_token
+    def _signer(self) -> Signer:
+        if self._known_key is None:
+            self._known_key = self._key()
+        return self._known_key
 
 
-def token(reference: str, region: str) -> Callable[[], str]:
-    """The agents' token from $GPUFLEET_AGENT_TOKEN, else from where it lies (`clouds.secrets`)."""
+def _clock_of(answer: bytes) -> datetime | None:
+    """The agent's clock, in an answer that refuses nothing but an order's time."""
+    try:
+        found = _object(answer)
+        now = datetime.fromisoformat(found["now"]) if found["code"] == Refusal.WRONG_TIME else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return now if now is not None and now.tzinfo is not None else None
 
-    def fetch() -> str:
-        return os.environ.get("GPUFLEET_AGENT_TOKEN") or secrets.read(reference, region)
 
-    return fetch
+def _refusal(answer: bytes) -> tuple[str, str]:
+    """Code and message of an agent that says no; an agent that is broken into may say anything."""
+    try:
+        found = _object(answer)
+        code, message = str(found.get("code", "")), str(found.get("error", ""))
+    except ValueError:
+        code, message = "", answer.decode(errors="replace")
+    return code[:_LONGEST_MESSAGE], message[:_LONGEST_MESSAGE].strip()
+
+
+def _ahead(off: timedelta) -> str:
+    """`17 min ahead of`, `3 s behind`."""
+    seconds = abs(off).total_seconds()
+    length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"{length} {'ahead of' if off > timedelta() else 'behind'}"
 
 
 def _object(answer: bytes) -> Mapping[str, Any]:

@@ -11,6 +11,8 @@ PHASE: Final = f"{metrics.NODE_PHASE} == 1"
 """Labels instance_id and phase."""
 DRAINING: Final = metrics.NODE_DRAIN_DEADLINE.name
 """Labels instance_id and reason: who asked, and why."""
+ORDER_KEYS: Final = metrics.NODE_ORDER_KEY.name
+"""Labels instance_id and key: whose orders its agent takes."""
 HELD: Final = "sum by (pool) (gpufleet_held_requests)"
 FIRING: Final = 'count by (alertname, severity, pool, instance_id) (ALERTS{alertstate="firing"})'
 

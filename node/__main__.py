@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.model import Cloud, Phase
+from gpufleet.domain.rsa import public_key
 from node import server
 from node.agent import SETTLE, Agent
 from node.boot import Boot, World
@@ -19,6 +20,7 @@ from node.disks import LocalDisks
 from node.engine_client import HttpEngine
 from node.life import Clock, Life
 from node.log import Log
+from node.orders import Nonces, Orders
 from node.ports import CloudSide, StepError
 from node.switch import FOLLOW, Switch
 from node.systemd import Systemd, run
@@ -135,13 +137,19 @@ def serve(root: Path) -> int:
     )
     world = World(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
     agent = Agent(settings=settings, world=world, life=life, power_off=lambda: _power_off(log))
-    token = _Token(cloud, settings.agent_token)
+    orders = Orders(
+        instance=cloud.instance_id,
+        keys=[public_key(text) for text in settings.order_keys],
+        nonces=Nonces(root / "var/lib/gpu-fleet/orders.json", Clock(), life.warn),
+        now=Clock(),
+    )
+    life.order_keys = orders.fingerprints
     start = Boot(settings=settings, world=world, life=life)
     change = Switch(boot=start, settle=SETTLE)
-    server.serve(life, address=cloud.address, token=lambda: token.value, ask=agent.ask_to_drain, switch=change.ask)
+    server.serve(life, address=cloud.address, checked=orders, ask=agent.ask_to_drain, switch=change.ask)
     if life.phase not in (Phase.DRAINED, Phase.FAILED):
         threading.Thread(target=_guarded(start.run, life), name="boot", daemon=True).start()
-    threading.Thread(target=_report, args=(agent, token), name="report", daemon=True).start()
+    threading.Thread(target=_report, args=(agent,), name="report", daemon=True).start()
     threading.Thread(target=_follow, args=(change,), name="follow", daemon=True).start()
     while True:
         agent.tick()
@@ -160,9 +168,8 @@ def _guarded(work: Callable[[], object], life: Life) -> Callable[[], None]:
     return run
 
 
-def _report(agent: Agent, token: "_Token") -> None:
+def _report(agent: Agent) -> None:
     while True:
-        token.fetch(agent.life)
         agent.report()
         time.sleep(REPORT_S)
 
@@ -171,25 +178,6 @@ def _follow(change: Switch) -> None:
     while True:
         time.sleep(FOLLOW.total_seconds())
         change.life.warn("revision", change.follow())
-
-
-class _Token:
-    """The secret that drains need, read once it can be."""
-
-    def __init__(self, cloud: CloudSide, where: str) -> None:
-        self._cloud, self._where = cloud, where
-        self.value: str | None = None
-
-    def fetch(self, life: Life) -> None:
-        if self.value is not None:
-            return
-        try:
-            self.value = self._cloud.secret(self._where)
-        except OSError as error:
-            life.warn("token", str(error))
-        else:
-            life.log.hide(self.value)
-            life.warn("token", None)
 
 
 def _cloud(settings: InstanceSettings) -> CloudSide:

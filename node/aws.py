@@ -41,7 +41,7 @@ class Ec2Side:
         """`ssm:/name`. Raises OSError."""
         kind, _, name = where.partition(":")
         if kind != "ssm" or not name:
-            raise OSError(f"agent_token {where!r}: on AWS it is ssm:/name")
+            raise OSError(f"secret {where!r}: on AWS it is ssm:/name")
         return signed.get_parameter(self._session, name)
 
     def confirm_ready(self) -> None:

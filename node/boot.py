@@ -257,12 +257,15 @@ class Boot:
     def _engine_key(self) -> str:
         """Raises StepError: an engine that anybody may ask is not started."""
         if self._key is None:
+            place = self.settings.engine_key
             try:
-                token = self.world.cloud.secret(self.settings.agent_token)
-                self.life.log.hide(token, key := engines.api_key(token))
-                self._key = key
+                key = self.world.cloud.secret(place).strip()
             except OSError as error:
-                raise StepError(f"the engine's key is made from the agents' token: {error}") from error
+                raise StepError(f"the engine's key cannot be read: {error}") from error
+            self.life.log.hide(key)
+            if not engines.is_key(key):
+                raise StepError(f"{place}: {engines.NO_KEY}")
+            self._key = key
         return self._key
 
     def _exporter(self) -> None:

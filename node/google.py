@@ -66,7 +66,7 @@ class GoogleSide:
         """`gcp-secret:projects/P/secrets/NAME`. Raises OSError."""
         kind, _, name = where.partition(":")
         if kind != "gcp-secret" or not name:
-            raise OSError(f"agent_token {where!r}: on Google Cloud it is gcp-secret:projects/P/secrets/NAME")
+            raise OSError(f"secret {where!r}: on Google Cloud it is gcp-secret:projects/P/secrets/NAME")
         return signed.secret(name, self._metadata.token())
 
     def confirm_ready(self) -> None:

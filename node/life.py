@@ -57,6 +57,8 @@ class Life:
         """The revision that the bucket says is served, once it lies in the cache."""
         self.switching_to: str | None = None
         """The revision to which the engine changes now: the instance is out of the router for that time."""
+        self.order_keys: tuple[str, ...] = ()
+        """Fingerprints of the keys whose orders this agent takes."""
         self.switch_error: str | None = None
         """Why the last change of revision was taken back."""
         self._file = file
@@ -193,6 +195,7 @@ class Life:
                 "has_served": self._has_served,
                 "requests_running": self.requests_running,
                 "rebalance_advised": self.rebalance_advised,
+                "order_keys": list(self.order_keys),
                 "error": self._error,
                 "warnings": dict(self._warnings),
                 "boot": [

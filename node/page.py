@@ -40,4 +40,5 @@ def _values(life: Life) -> Iterator[tuple[Metric, list[tuple[dict[str, str], flo
     yield metrics.NODE_DRAINING, [({}, float(order is not None))]
     if order is not None:
         yield metrics.NODE_DRAIN_DEADLINE, [({"reason": order.reason}, order.deadline.timestamp())]
+    yield metrics.NODE_ORDER_KEY, [({"key": key}, 1.0) for key in life.order_keys]
     yield metrics.NODE_REQUESTS_CUT, [({}, counters.requests_cut)]

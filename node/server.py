@@ -1,30 +1,41 @@
 """The agent's faces: its HTTP API on port 9500 and HAProxy's agent check on port 9501."""
 
-import hmac
 import json
 import socketserver
 import threading
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from gpufleet.domain.drains import DrainOwner, owner_of_reason
+from gpufleet.domain import orders
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.orders import AgentOrder, Drain, OrderRefusedError, Refusal, Switch
 from node import page
 from node.drain import Order
 from node.life import Life
+from node.orders import Orders
 from node.switch import BusyError
-from serving.cache.manifest import ManifestError, check_digest
 from serving.exposition import CONTENT_TYPE
 
 HTTP_PORT: Final = 9500
 CHECK_PORT: Final = 9501
-_LARGEST_BODY: Final = 16 * 1024
 _LONGEST_NUMBER: Final = 20
-_KNOWN: Final = "there is GET /status, /metrics, /healthz and POST /drain, /switch"
-_LONGEST_REASON: Final = 200
-_LONGEST_DRAIN: Final = timedelta(hours=24)
+_KNOWN: Final = f"there is GET /status, /metrics, /healthz and POST {orders.PATH}"
+_STATUSES: Final[Mapping[Refusal, HTTPStatus]] = {
+    Refusal.UNSIGNED: HTTPStatus.UNAUTHORIZED,
+    Refusal.UNKNOWN_KEY: HTTPStatus.UNAUTHORIZED,
+    Refusal.BAD_SIGNATURE: HTTPStatus.UNAUTHORIZED,
+    Refusal.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Refusal.NO_LENGTH: HTTPStatus.LENGTH_REQUIRED,
+    Refusal.MALFORMED: HTTPStatus.BAD_REQUEST,
+    Refusal.OTHER_INSTANCE: HTTPStatus.FORBIDDEN,
+    Refusal.WRONG_TIME: HTTPStatus.FORBIDDEN,
+    Refusal.USED_NONCE: HTTPStatus.FORBIDDEN,
+    Refusal.TOO_MANY: HTTPStatus.SERVICE_UNAVAILABLE,
+    Refusal.BUSY: HTTPStatus.CONFLICT,
+}
 
 
 class _Http(ThreadingHTTPServer):
@@ -35,11 +46,11 @@ class _Http(ThreadingHTTPServer):
         self,
         address: tuple[str, int],
         life: Life,
-        token: Callable[[], str | None],
+        checked: Orders,
         ask: Callable[[DrainOwner, str, timedelta], Order],
         switch: Callable[[str], object],
     ) -> None:
-        self.life, self.token, self.ask, self.switch = life, token, ask, switch
+        self.life, self.checked, self.ask, self.switch = life, checked, ask, switch
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -72,66 +83,60 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, _KNOWN)
 
     def do_POST(self) -> None:
+        if self.path.split("?")[0] != orders.PATH:
+            self.close_connection = True
+            self._refuse(HTTPStatus.NOT_FOUND, _KNOWN)
+            return
+        try:
+            self._carry_out(self._read_order())
+        except OrderRefusedError as refused:
+            self._refuse(_STATUSES[refused.code], str(refused), refused)
+        else:
+            self._json(HTTPStatus.ACCEPTED, self._http.life.status())
+
+    def _read_order(self) -> AgentOrder:
+        """Raises OrderRefusedError: before the body is read, where the head is enough to say no."""
+        # until the body is read whole, where the next request begins cannot be known
+        closes, self.close_connection = self.close_connection, True
         said = self.headers.get("Content-Length", "0").strip()
         length = int(said) if said.isascii() and said.isdigit() and len(said) < _LONGEST_NUMBER else None
         if length is None or "Transfer-Encoding" in self.headers:
-            # where its body ends cannot be known, so neither where the next request begins
-            self.close_connection = True
-            self._refuse(HTTPStatus.LENGTH_REQUIRED, f"Content-Length: is {said!r}, must say the body's bytes")
-            return
-        if length > _LARGEST_BODY:
-            self.close_connection = True
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a drain order has at most {_LARGEST_BODY} bytes")
-            return
+            raise OrderRefusedError(Refusal.NO_LENGTH, f"Content-Length: is {said!r}, must say the body's bytes")
+        if length > orders.LARGEST:
+            raise OrderRefusedError(Refusal.TOO_LARGE, f"an order has at most {orders.LARGEST} bytes")
+        claim = self._http.checked.claim(self.headers.get("Authorization", ""))
         body = self.rfile.read(length)
-        actions = {"/drain": self._drain, "/switch": self._switch}
-        action = actions.get(self.path.split("?")[0])
-        if action is None:
-            self._refuse(HTTPStatus.NOT_FOUND, _KNOWN)
-        elif self._authorised():
-            action(body)
+        self.close_connection = closes
+        return self._http.checked.take(claim, body)
 
-    def _authorised(self) -> bool:
-        token = self._http.token()
-        if token is None:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "the agent has not read its token yet; try again")
-            return False
-        given = self.headers.get("Authorization", "").encode()
-        if hmac.compare_digest(given, f"Bearer {token}".encode()):
-            return True
-        self._refuse(HTTPStatus.UNAUTHORIZED, "give the environment's agent token as `Authorization: Bearer …`")
-        return False
+    def _carry_out(self, order: AgentOrder) -> None:
+        """Raises OrderRefusedError: BUSY."""
+        match order.action:
+            case Drain(by=by, reason=reason, deadline=deadline):
+                self._http.ask(by, reason, deadline)
+            case Switch(digest=digest):
+                try:
+                    self._http.switch(digest)
+                except BusyError as error:
+                    raise OrderRefusedError(Refusal.BUSY, str(error)) from error
 
-    def _drain(self, body: bytes) -> None:
-        try:
-            by, reason, deadline = _read_order(body)
-        except ValueError as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
-            return
-        self._http.ask(by, reason, deadline)
-        self._json(HTTPStatus.ACCEPTED, self._http.life.status())
-
-    def _switch(self, body: bytes) -> None:
-        try:
-            found = json.loads(body)
-            digest = check_digest(found["digest"])
-        except (ManifestError, ValueError, KeyError, TypeError) as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, f"digest: the revision's 64 characters are needed: {error}")
-            return
-        try:
-            self._http.switch(digest)
-        except BusyError as error:
-            self._refuse(HTTPStatus.CONFLICT, str(error))
-            return
-        self._json(HTTPStatus.ACCEPTED, self._http.life.status())
-
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
-        path = self.path.split("?")[0]
-        event = "drain" if (self.command, path) == ("POST", "/drain") else "request"
+    def _refuse(self, status: HTTPStatus, message: str, refused: OrderRefusedError | None = None) -> None:
+        """Say no, in the log too; `now` tells who signs orders what this agent's clock says."""
         self._http.life.log.warning(
-            event, outcome="refused", method=self.command, path=path, status=int(status), error=message
+            "request" if refused is None else "order",
+            outcome="refused",
+            code=None if refused is None else refused.code.value,
+            method=self.command,
+            path=self.path.split("?")[0],
+            status=int(status),
+            error=message,
         )
-        self._json(status, {"error": message})
+        answer = {"error": message}
+        if refused is not None:
+            answer["code"] = refused.code.value
+            if refused.now is not None:
+                answer["now"] = refused.now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._json(status, answer)
 
     def _json(self, status: HTTPStatus, value: Any) -> None:
         self._answer(status, json.dumps(value, indent=1).encode() + b"\n", "application/json")
@@ -142,33 +147,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-
-def _read_order(body: bytes) -> tuple[DrainOwner, str, timedelta]:
-    """Owner, reason and deadline of a drain order. Raises ValueError."""
-    try:
-        found = json.loads(body)
-    except ValueError as error:
-        raise ValueError(f"the body is no JSON: {error}") from error
-    order = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    reason, seconds = order.get("reason"), order.get("deadline_s")
-    if not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
-        raise ValueError("reason: say in a line of text why")
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int)
-        or not 0 <= seconds <= _LONGEST_DRAIN.total_seconds()
-    ):
-        raise ValueError(f"deadline_s: is {seconds!r}, must be whole seconds, a day at most")
-    return _owner(order, reason), reason[:_LONGEST_REASON], timedelta(seconds=seconds)
-
-
-def _owner(order: Mapping[str, Any], reason: str) -> DrainOwner:
-    """Who asks. A control host of release 0.1 sends no `by`. Raises ValueError."""
-    found = order["by"] if "by" in order else owner_of_reason(reason)[0]
-    if not isinstance(found, str) or found not in list(DrainOwner):
-        raise ValueError(f"by: is {found!r}, must be one of {', '.join(DrainOwner)}")
-    return DrainOwner(found)
 
 
 class _Check(socketserver.ThreadingTCPServer):
@@ -193,13 +171,13 @@ def serve(  # noqa: PLR0913 - what its faces reach
     life: Life,
     *,
     address: str,
-    token: Callable[[], str | None],
+    checked: Orders,
     ask: Callable[[DrainOwner, str, timedelta], Order],
     switch: Callable[[str], object],
     ports: tuple[int, int] = (HTTP_PORT, CHECK_PORT),
 ) -> tuple[_Http, _Check]:
     """Serve from threads of their own. Raises OSError when a port is taken."""
-    http = _Http((address, ports[0]), life, token, ask, switch)
+    http = _Http((address, ports[0]), life, checked, ask, switch)
     check = _Check((address, ports[1]), life)
     for server in (http, check):
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()

@@ -144,16 +144,16 @@ def _permissions() -> Iterator[str]:
         "region": "REGION",
         "account": "ACCOUNT",
         "environment": "ENV",
-        "agent_token": "/TOKEN",
     }
-    control = aws_permissions.of_control(**places, notices="QUEUE")
+    keys = ("/gpu-fleet/ENV/engine-key", "/gpu-fleet/ENV/order-key")
+    control = aws_permissions.of_control(**places, notices="QUEUE", secrets=keys)
     yield "## AWS: watchdogs and reports (control host)\n"
     yield from _allowed(control)
     yield "\n## AWS: rules for instances outside every pool (control host)\n"
     yield "Nothing without such a rule. These ask for one that stops, by a tag, and one by CloudWatch's evidence.\n"
     yield from _allowed(_of_orphans())
     yield "\n## AWS: GPU instances (node agent)\n"
-    yield from _allowed(aws_permissions.of_instances(**places))
+    yield from _allowed(aws_permissions.of_instances(**places, engine_key=keys[0]))
     yield f"\nThe agent calls {', '.join(f'`{action}`' for action in sorted(AGENT_ACTIONS))}."
     yield "\n## AWS: sessions of people (SSM)\n"
     yield from _allowed(aws_permissions.of_sessions(region="REGION", account="ACCOUNT"))

@@ -4,8 +4,6 @@ vLLM 0.32 is the one that is there. Another engine is another `Interface` and an
 that asks a store of metrics asks by vLLM's names, which Prometheus gives to the others' numbers (`renamed`).
 """
 
-import hashlib
-import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -90,12 +88,16 @@ DECIDED_ON_THE_INSTANCE: Final = frozenset(
 """Flags that settings may not give: the agent gives them, or they are not allowed (code from a model's folder)."""
 
 
-def api_key(agent_token: str) -> str:
-    """The API key of an environment's engines, from the token of its agents: HMAC-SHA256 (RFC 2104) in hex.
+_KEY: Final = re.compile(r"[0-9a-f]{64}")
+NO_KEY: Final = "holds no engine key (64 hexadecimal digits, as `gpufleet bootstrap` makes one)"
 
-    Who has the key computes on engines, and can drain nothing: the token does not follow from it.
+
+def is_key(text: str) -> bool:
+    """Whether it has the form of an environment's engine key: 256 bits in hex.
+
+    Anything else, another secret for example, is not shown to an engine.
     """
-    return hmac.new(agent_token.encode(), b"gpu-fleet engine", hashlib.sha256).hexdigest()
+    return _KEY.fullmatch(text) is not None
 
 
 _FLAG: Final = re.compile(r"--[a-z][a-z0-9.-]*(=.*)?|-[a-z]{1,4}")

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.rsa import KeyFormError, public_key
 from serving.engine import EngineKind
 
 VERSION: Final = 1
+MOST_ORDER_KEYS: Final = 2
+"""The one in use, and one that comes or goes."""
 _LONGEST_S: Final = 7 * 86400
 
 
@@ -61,8 +64,10 @@ class InstanceSettings:
     dcgm_image: str
     node_exporter_image: str | None = None
     """None: no numbers of the machine itself. Such settings are written as before there were any."""
-    agent_token: str
-    """Where the secret lies: `ssm:/…` or `gsm:projects/…`."""
+    engine_key: str
+    """Where the secret lies that the engine asks of its clients: `ssm:/…` or `gcp-secret:projects/…`."""
+    order_keys: tuple[str, ...]
+    """Public keys of who may give orders to the agent (`gpufleet.domain.rsa`); one, or two while keys change."""
     cache_dir: str = "/mnt/nvme/models"
     drain_deadline: timedelta
     drain_margin: timedelta = timedelta(seconds=5)
@@ -77,7 +82,7 @@ class InstanceSettings:
 
 
 _TEXTS: Final = (
-    "environment", "region", "pool", "bucket", "model", "served_name", "dcgm_image", "agent_token", "cache_dir",
+    "environment", "region", "pool", "bucket", "model", "served_name", "dcgm_image", "engine_key", "cache_dir",
 )  # fmt: skip
 _TIMES: Final = ("drain_deadline", "drain_margin", "metadata_poll", "power_off_after")
 
@@ -92,6 +97,7 @@ def to_json(settings: InstanceSettings) -> dict[str, Any]:
         "cloud": settings.cloud.value,
         "capacity_type": settings.capacity_type.value,
         "group": settings.group,
+        "order_keys": list(settings.order_keys),
         "engine": asdict(settings.engine) | {"args": list(settings.engine.args)},
         **({"node_exporter_image": node_exporter} if node_exporter else {}),
         **{f"{name}_s": _whole(getattr(settings, name)) for name in _TIMES},
@@ -129,6 +135,7 @@ def from_json(raw: Mapping[str, Any]) -> InstanceSettings:
         cloud=Cloud(raw["cloud"]),
         capacity_type=CapacityType(raw["capacity_type"]),
         group=raw.get("group"),
+        order_keys=_keys(raw["order_keys"]),
         engine=EngineSettings(
             kind=EngineKind(engine["kind"]),
             image=_text(engine, "image"),
@@ -149,6 +156,18 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name}: is {value!r}, must be a text")
     return value
+
+
+def _keys(found: object) -> tuple[str, ...]:
+    keys = tuple(str(each) for each in cast("list[object]", found)) if isinstance(found, list) else ()
+    if not 1 <= len(keys) <= MOST_ORDER_KEYS:
+        raise ValueError(f"order_keys: must be one or {MOST_ORDER_KEYS} public keys")
+    for key in keys:
+        try:
+            public_key(key)
+        except KeyFormError as error:
+            raise ValueError(f"order_keys: one {error}") from error
+    return keys
 
 
 def _seconds(raw: Mapping[str, Any], name: str) -> timedelta:

@@ -182,6 +182,9 @@ NODE_DRAIN_DEADLINE: Final = _node(
     "Unix seconds",
     "when the drain ends, and why it was asked for (label reason); absent without one",
 )
+NODE_ORDER_KEY: Final = _node(
+    "order_key", Kind.GAUGE, "1", "orders signed with this key are taken, by key (SHA-256 of the public key)"
+)
 NODE_REQUESTS_CUT: Final = _node(
     "requests_cut_total", Kind.COUNTER, "requests", "still running when the drain's time was over"
 )

@@ -1,15 +1,18 @@
 """What `pulumi up` runs."""
 
 import importlib
+import os
 from datetime import UTC, datetime
 
 import pulumi
 
 from gpufleet.settings.problems import SettingsError
+from stacks.local_key import with_local_key
 from stacks.reading import load
 
 try:
     settings = load(pulumi.Config(), pulumi.get_stack(), datetime.now(UTC).date())
+    settings = with_local_key(settings, os.environ)
 except SettingsError as error:
     raise pulumi.RunError(str(error)) from error
 # the other cloud's library is large: only the one that is used is read

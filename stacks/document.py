@@ -9,6 +9,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument, GroupEntry, Origin, Router
 from gpufleet.settings.document.money import Prices, SharedEntry
+from gpufleet.settings.document.orders import OrderKeys
 from gpufleet.settings.environment import MadeNetwork, Settings
 from prices.plan.extras import gp3_units
 from stacks import pools
@@ -29,7 +30,11 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             account=settings.account,
             generated_by=origin,
             bucket=bucket_url,
-            agent_token=pools.secret_place(settings, settings.agent_token),
+            engine_key=pools.secret_place(settings, settings.engine_key),
+            orders=OrderKeys(
+                private_key=pools.secret_place(settings, settings.orders.private_key),
+                public_keys=pools.order_keys(settings),
+            ),
             prometheus_url=settings.prometheus_url or f"http://control.{settings.domain}:9090",
             ledger_url=settings.ledger_url or LEDGER_ON_CONTROL_HOST,
             router=Router(url=settings.router_url or _router_url(settings)),

@@ -85,6 +85,7 @@ def _place(settings: Settings) -> _Place:
             bucket,
             permissions.INSTANCE_ON_BUCKET,
             permissions.INSTANCE,
+            (settings.engine_key,),
         ),
         control=_identity(
             settings,
@@ -93,7 +94,7 @@ def _place(settings: Settings) -> _Place:
             bucket,
             permissions.CONTROL_ON_BUCKET,
             (*permissions.CONTROL, *(permissions.STOP if stops else ())),
-            tuple(sorted(set(settings.control.secrets.values()))) if settings.control else (),
+            pools.secrets_of_control(settings, settings.control),
         ),
     )
     Firewall(
@@ -116,8 +117,8 @@ def _identity(  # noqa: PLR0913
     what: str,
     bucket: pulumi.Input[str],
     on_bucket: tuple[permissions.OnBucket, ...],
-    single: tuple[str, ...] = (),
-    secrets: tuple[str, ...] = (),
+    single: tuple[str, ...],
+    secrets: tuple[str, ...],
 ) -> MachineIdentity:
     return MachineIdentity(
         name,
@@ -128,7 +129,7 @@ def _identity(  # noqa: PLR0913
             bucket=bucket,
             bucket_name=settings.bucket.name,
             on_bucket=on_bucket,
-            secrets=(settings.agent_token, *secrets),
+            secrets=secrets,
             permissions=single,
         ),
     )

@@ -2,7 +2,8 @@
 
 from components.capacity import Owned, PoolCapacity
 from gpufleet.domain.model import CapacityType, Cloud
-from gpufleet.settings.environment import Pool, Settings
+from gpufleet.domain.rsa import public_key
+from gpufleet.settings.environment import Control, Pool, Settings
 from serving.engine import EngineKind
 from serving.instance_settings import BootLimits, EngineSettings, InstanceSettings
 
@@ -40,6 +41,17 @@ def boot_limits(pool: Pool) -> BootLimits:
     return BootLimits(engine=pool.engine.start_limit)
 
 
+def secrets_of_control(settings: Settings, control: Control | None) -> tuple[str, ...]:
+    """The names of the secrets that the control host reads: it signs orders, and its router asks engines."""
+    named = () if control is None else sorted(set(control.secrets.values()))
+    return (settings.engine_key, settings.orders.private_key, *named)
+
+
+def order_keys(settings: Settings) -> tuple[str, ...]:
+    """The public keys of who may give orders to agents, each in one line."""
+    return tuple(public_key(text).text for text in settings.orders.public_keys)
+
+
 def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityType) -> InstanceSettings:
     """What an instance of that pool and capacity type is told."""
     return InstanceSettings(
@@ -59,7 +71,8 @@ def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityTyp
         ),
         dcgm_image=settings.machines.dcgm_image,
         node_exporter_image=settings.machines.node_exporter_image,
-        agent_token=secret_place(settings, settings.agent_token),
+        engine_key=secret_place(settings, settings.engine_key),
+        order_keys=order_keys(settings),
         drain_deadline=pool.drain_deadline,
         boot_limits=boot_limits(pool),
     )

@@ -10,14 +10,18 @@ from urllib.parse import urlsplit
 
 from gpufleet.domain import catalogue, regions
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.rsa import KeyFormError, public_key
 from gpufleet.domain.secrets import find_secrets
+from gpufleet.settings.document.orders import secret_names_begin
 from gpufleet.settings.environment import Settings
 from gpufleet.settings.problems import Problem
 
-_TOKENS: Final = {
-    Cloud.AWS: (r"(?!/?(?:aws|ssm)\b)[A-Za-z0-9_.\-/]{1,1011}", "the name of an SSM parameter, as /gpu-fleet/prod/x"),
-    Cloud.GCP: (r"[A-Za-z0-9_-]{1,255}", "the name of a secret of Secret Manager, as gpu-fleet-prod-agent-token"),
+_SECRETS: Final = {
+    Cloud.AWS: (r"[A-Za-z0-9_.\-/]{1,1011}", "an SSM parameter"),
+    Cloud.GCP: (r"[A-Za-z0-9_-]{1,255}", "a secret of Secret Manager"),
 }
+"""The names that each store takes, and what they name."""
+_MOST_ORDER_KEYS: Final = 2
 _MACHINES: Final = {
     Cloud.AWS: (r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "one of AWS, as m6i.large"),
     Cloud.GCP: (r"[a-z][a-z0-9]*-[a-z0-9-]+", "one of Google Cloud, as e2-medium"),
@@ -34,7 +38,7 @@ ENDPOINTS: Final = (
 """AWS's services that software of a fleet calls; others are taken as they are written."""
 _WHOLE_PATH: Final = ("//", "/file:/")
 """How the path of a SQLite URL begins that means one file wherever it is read."""
-_EMBEDDED: Final = "local"
+EMBEDDED: Final = "local"
 """Environment of the embedded cloud, whose ledger lies in the clone that its commands are run in."""
 _GP3_IOPS: Final = (3000, 80_000)
 _GP3_MIB_PER_SECOND: Final = (125, 2000)
@@ -45,7 +49,8 @@ _LARGEST_DISK_GIB: Final = 65_536
 def check(settings: Settings, root: str, today: date) -> Iterator[Problem]:
     """What is wrong with single values of an environment; pools are looked at elsewhere."""
     yield from _region(settings, root)
-    yield from _secret_name(settings, root)
+    yield from _secret_names(settings, root)
+    yield from _order_keys(settings, root)
     yield from _bucket(settings, root)
     yield from _disks(settings, root)
     yield from _services(settings, root)
@@ -67,15 +72,47 @@ def _region(settings: Settings, root: str) -> Iterator[Problem]:
         )
 
 
-def _secret_name(settings: Settings, root: str) -> Iterator[Problem]:
-    pattern, form = _TOKENS[settings.cloud]
-    path, name = f"{root}.agent_token", settings.agent_token
+def _secret_names(settings: Settings, root: str) -> Iterator[Problem]:
+    yield from _secret_name(settings, f"{root}.engine_key", settings.engine_key, "engine-key")
+    path, name = f"{root}.orders.private_key", settings.orders.private_key
+    if name == settings.engine_key:
+        remedy = "give each a secret of its own: instances read the engine key"
+        yield Problem(path=path, wrong="is the secret of engine_key, too", value=name, remedy=remedy)
+        return
+    yield from _secret_name(settings, path, name, "order-key")
+
+
+def _secret_name(settings: Settings, path: str, name: str, customary: str) -> Iterator[Problem]:
+    pattern, what = _SECRETS[settings.cloud]
+    begin = secret_names_begin(settings.cloud, settings.environment)
+    form = f"the name of {what} of the environment, as {begin}{customary}"
     if kinds := find_secrets(name):
         # the value is not shown: it may be one
         remedy = f"keep it in the cloud's secret store, write {form} here, and change the secret"
         yield Problem(path=path, wrong=f"looks like {kinds[0]}, and settings are read by many", remedy=remedy)
-    elif not re.fullmatch(pattern, name):
-        yield Problem(path=path, wrong="names no secret", value=name, remedy=f"write {form}")
+    elif not re.fullmatch(pattern, name) or not name.startswith(begin) or name == begin:
+        yield Problem(path=path, wrong="names no secret of the environment", value=name, remedy=f"write {form}")
+
+
+def _order_keys(settings: Settings, root: str) -> Iterator[Problem]:
+    keys, path = settings.orders.public_keys, f"{root}.orders.public_keys"
+    if not 1 <= len(keys) <= _MOST_ORDER_KEYS:
+        remedy = "write the one in use (`gpufleet bootstrap` prints it), and while keys change the new one, too"
+        yield Problem(path=path, wrong="must be one or two keys", value=len(keys), remedy=remedy)
+        return
+    known: list[str] = []
+    for index, text in enumerate(keys):
+        try:
+            fingerprint = public_key(text).fingerprint
+        except KeyFormError as error:
+            # the value is not shown: it may be a private key
+            private = "PRIVATE KEY" in text
+            remedy = "make a new pair: this one is known now" if private else "write what `gpufleet bootstrap` prints"
+            yield Problem(path=f"{path}.{index}", wrong=str(error), remedy=remedy)
+            continue
+        if fingerprint in known:
+            yield Problem(path=f"{path}.{index}", wrong="is the same key again", remedy="remove it")
+        known.append(fingerprint)
 
 
 def _bucket(settings: Settings, root: str) -> Iterator[Problem]:
@@ -182,7 +219,7 @@ def _urls(settings: Settings, root: str) -> Iterator[Problem]:
         elif not known:
             remedy = f"write one as {' or '.join(f'{scheme}://…' for scheme in allowed)}"
             yield Problem(path=f"{root}.{name}", wrong="is no such address", value=url, remedy=remedy)
-        elif scattered and settings.environment != _EMBEDDED:
+        elif scattered and settings.environment != EMBEDDED:
             wrong = "is no whole path: each folder that a command runs in would have a ledger, and leases, of its own"
             remedy = "write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"
             yield Problem(path=f"{root}.{name}", wrong=wrong, value=url, remedy=remedy)

@@ -1,14 +1,14 @@
-"""What an environment needs before its first `pulumi up`: a place for state, a key, the agents' token. Made once."""
+"""What an environment needs before its first `pulumi up`: a place for state, a key, its secrets. Made once."""
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.state_bucket import StateBucket
-from clouds.foundation import TOKEN_BYTES, Step
+from clouds.foundation import Step, new_engine_key, new_order_key, public_half
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.rsa import PublicKey
 
 ABSENT: Final = frozenset({"NotFoundException", "ParameterNotFound"})
 
@@ -20,7 +20,8 @@ class Foundation:
     account: str
     bucket: str
     key_alias: str
-    token: str
+    engine_key: str
+    order_key: str
     region: str
 
     @property
@@ -32,13 +33,17 @@ class Foundation:
         return f"awskms://{self.key_alias}?region={self.region}"
 
 
-def foundation(account: str, region: str, environment: str) -> Foundation:
-    """The names for one environment. The state bucket serves all environments of an account and region."""
+def foundation(account: str, region: str, environment: str, order_key: str | None = None) -> Foundation:
+    """The names for one environment. The state bucket serves all environments of an account and region.
+
+    `order_key`: the name of the secret for orders, where it is not the customary one.
+    """
     return Foundation(
         account=account,
         bucket=f"gpu-fleet-state-{account}-{region}",
         key_alias=f"alias/gpu-fleet-{environment}",
-        token=f"/gpu-fleet/{environment}/agent-token",
+        engine_key=f"/gpu-fleet/{environment}/engine-key",
+        order_key=order_key or f"/gpu-fleet/{environment}/order-key",
         region=region,
     )
 
@@ -64,11 +69,26 @@ def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[Step]:
         present=_there(calls, "kms", "describe_key", KeyId=wanted.key_alias),
         make=lambda: _make_key(calls, wanted),
     )
-    yield Step(
-        what=f"secret {wanted.token} that guards the node agents",
-        present=_there(calls, "ssm", "get_parameter", Name=wanted.token),
-        make=lambda: _make_token(calls, wanted),
-    )
+    for name, what, make in (
+        (wanted.engine_key, "that engines ask of their clients", new_engine_key),
+        (wanted.order_key, "that signs orders to node agents", new_order_key),
+    ):
+        yield Step(
+            what=f"secret {name} {what}",
+            present=_there(calls, "ssm", "get_parameter", Name=name),
+            make=lambda name=name, make=make: _make_secret(calls, name, make()),
+        )
+
+
+def public_key(calls: AwsCalls, wanted: Foundation) -> PublicKey | None:
+    """The public half of the key that signs orders; None where there is no such key yet. Raises CloudError."""
+    try:
+        found = calls.one("ssm", "get_parameter", Name=wanted.order_key, WithDecryption=True)
+    except CloudError as error:
+        if error.code in ABSENT:
+            return None
+        raise
+    return public_half(wanted.order_key, str(found["Parameter"]["Value"]))
 
 
 def _there(calls: AwsCalls, service: str, operation: str, **arguments: str) -> bool:
@@ -89,13 +109,6 @@ def _make_key(calls: AwsCalls, wanted: Foundation) -> None:
     calls.one("kms", "create_alias", AliasName=wanted.key_alias, TargetKeyId=key)
 
 
-def _make_token(calls: AwsCalls, wanted: Foundation) -> None:
-    # Overwrite stays off: two who bootstrap at once must not leave agents and watchdogs with different tokens
-    calls.one(
-        "ssm",
-        "put_parameter",
-        Name=wanted.token,
-        Value=secrets.token_urlsafe(TOKEN_BYTES),
-        Type="SecureString",
-        Overwrite=False,
-    )
+def _make_secret(calls: AwsCalls, name: str, value: str) -> None:
+    # Overwrite stays off: two who bootstrap at once must not leave two readers with different values
+    calls.one("ssm", "put_parameter", Name=name, Value=value, Type="SecureString", Overwrite=False)

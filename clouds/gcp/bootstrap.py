@@ -1,11 +1,10 @@
-"""What an environment needs on Google Cloud before its first `pulumi up`: a place for state, a key, the token.
+"""What an environment needs on Google Cloud before its first `pulumi up`: a place for state, a key, its secrets.
 
 Plain REST (Cloud Storage v1, Cloud KMS v1, Secret Manager v1) through Google's authorized session: three services and
 eight calls are not worth three client libraries.
 """
 
 import base64
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,11 +15,12 @@ import requests
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 
-from clouds.foundation import TOKEN_BYTES, Step
+from clouds.foundation import Step, new_engine_key, new_order_key, public_half
 from clouds.gcp.calls import ENDPOINT
 from clouds.gcp.emulator import emulator
 from clouds.gcp.login import credentials, emulated
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.rsa import PublicKey
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 KEY_RING: Final = "gpu-fleet"
@@ -38,6 +38,8 @@ class Foundation:
     project: str
     region: str
     environment: str
+    own_order_key: str | None = None
+    """The name of the secret for orders, where it is not the customary one."""
 
     @property
     def bucket(self) -> str:
@@ -53,8 +55,12 @@ class Foundation:
         return f"projects/{self.project}/locations/{self.region}/keyRings/{KEY_RING}"
 
     @property
-    def token(self) -> str:
-        return f"gpu-fleet-{self.environment}-agent-token"
+    def engine_key(self) -> str:
+        return f"gpu-fleet-{self.environment}-engine-key"
+
+    @property
+    def order_key(self) -> str:
+        return self.own_order_key or f"gpu-fleet-{self.environment}-order-key"
 
     @property
     def backend_url(self) -> str:
@@ -114,11 +120,24 @@ def steps(rest: Rest, wanted: Foundation) -> Iterator[Step]:
         present=rest.ask("cloudkms", "GET", f"/v1/{wanted.key}") is not None,
         make=lambda: _make_key(rest, wanted),
     )
-    yield Step(
-        what=f"secret {wanted.token} that guards the node agents",
-        present=_has_token(rest, wanted),
-        make=lambda: _make_token(rest, wanted),
-    )
+    for name, what, make in (
+        (wanted.engine_key, "that engines ask of their clients", new_engine_key),
+        (wanted.order_key, "that signs orders to node agents", new_order_key),
+    ):
+        yield Step(
+            what=f"secret {name} {what}",
+            present=_has_value(rest, wanted, name),
+            make=lambda name=name, make=make: _make_secret(rest, wanted, name, make()),
+        )
+
+
+def public_key(rest: Rest, wanted: Foundation) -> PublicKey | None:
+    """The public half of the key that signs orders; None where there is no such key yet. Raises CloudError."""
+    place = f"/v1/projects/{wanted.project}/secrets/{wanted.order_key}/versions/latest:access"
+    found = rest.ask("secretmanager", "GET", place)
+    if found is None:
+        return None
+    return public_half(wanted.order_key, base64.b64decode(found["payload"]["data"]).decode(errors="replace"))
 
 
 def _bucket(rest: Rest, wanted: Foundation) -> Mapping[str, Any] | None:
@@ -170,23 +189,23 @@ def _in_a_year() -> str:
     return (datetime.now(UTC) + timedelta(days=365)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _has_token(rest: Rest, wanted: Foundation) -> bool:
+def _has_value(rest: Rest, wanted: Foundation, name: str) -> bool:
     """A secret without a version guards nothing: a run that was killed between the two goes on here."""
-    versions = f"/v1/projects/{wanted.project}/secrets/{wanted.token}/versions/latest"
+    versions = f"/v1/projects/{wanted.project}/secrets/{name}/versions/latest"
     return rest.ask("secretmanager", "GET", versions) is not None
 
 
-def _make_token(rest: Rest, wanted: Foundation) -> None:
+def _make_secret(rest: Rest, wanted: Foundation, name: str, value: str) -> None:
     home = f"/v1/projects/{wanted.project}/secrets"
     try:
-        rest.ask("secretmanager", "POST", f"{home}?secretId={wanted.token}", {"replication": {"automatic": {}}})
+        rest.ask("secretmanager", "POST", f"{home}?secretId={name}", {"replication": {"automatic": {}}})
     except CloudError as error:
         if error.code != str(CONFLICT):
             raise
-        if _has_token(rest, wanted):
-            return  # somebody made it meanwhile: agents and watchdogs must not get two tokens
-    payload = base64.b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode()
-    rest.ask("secretmanager", "POST", f"{home}/{wanted.token}:addVersion", {"payload": {"data": payload}})
+        if _has_value(rest, wanted, name):
+            return  # somebody made it meanwhile: two readers must not get different values
+    payload = base64.b64encode(value.encode()).decode()
+    rest.ask("secretmanager", "POST", f"{home}/{name}:addVersion", {"payload": {"data": payload}})
 
 
 def _words(answer: requests.Response) -> str:

@@ -7,16 +7,14 @@ from gpufleet.domain import tags
 from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
 
 
-def of_instances(
-    *, bucket: str, region: str, account: str, environment: str, agent_token: str
-) -> tuple[Allowed, ...]:
-    """A GPU instance: reads its agent and model, its token, says its phase, and answers for its own drain."""
+def of_instances(*, bucket: str, region: str, account: str, environment: str, engine_key: str) -> tuple[Allowed, ...]:
+    """A GPU instance: reads its agent, model and engine key, says its phase, and answers for its own drain."""
     return (
         Allowed(
             actions=("s3:GetObject",),
             resources=(f"arn:aws:s3:::{bucket}/agents/*", f"arn:aws:s3:::{bucket}/models/*"),
         ),
-        _token(region, account, agent_token),
+        _secrets(region, account, engine_key),
         Allowed(
             actions=("autoscaling:DescribeAutoScalingInstances", "autoscaling:DescribeLifecycleHooks"),
             # these calls know no resource
@@ -42,13 +40,13 @@ def of_control(  # noqa: PLR0913
     region: str,
     account: str,
     environment: str,
-    agent_token: str,
     notices: str,
-    secrets: Sequence[str] = (),
+    secrets: Sequence[str],
 ) -> tuple[Allowed, ...]:
     """The control host: looks at everything, sizes this environment's groups, marks this environment's instances.
 
-    `secrets`: SSM parameters beside the agents' token, which its settings name.
+    `secrets`: the SSM parameters that it reads: the key that signs orders, the engine key of its router, and what its
+    settings name.
     """
     return (
         Allowed(
@@ -92,7 +90,7 @@ def of_control(  # noqa: PLR0913
         ),
         # without it S3 answers 403 for what is not there: a first backup, a router's policy
         Allowed(actions=("s3:ListBucket",), resources=(f"arn:aws:s3:::{bucket}",)),
-        _token(region, account, agent_token, *secrets),
+        _secrets(region, account, *secrets),
         Allowed(actions=("sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"), resources=(notices,)),
     )
 
@@ -145,7 +143,7 @@ def of_sessions(*, region: str, account: str) -> tuple[Allowed, ...]:
     )
 
 
-def _token(region: str, account: str, *names: str) -> Allowed:
+def _secrets(region: str, account: str, *names: str) -> Allowed:
     return Allowed(
         actions=("ssm:GetParameter",),
         resources=tuple(f"arn:aws:ssm:{region}:{account}:parameter/{name.lstrip('/')}" for name in names),

@@ -10,6 +10,7 @@ from gpufleet.settings.document import Notify, Objectives
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, Strict
 from gpufleet.settings.document.money import Budget, Commitments, PartBudget, PriceOverride
+from gpufleet.settings.document.orders import OrderKeys
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
 
 Count = Annotated[int, Field(ge=0, le=10_000, strict=True)]
@@ -225,8 +226,11 @@ class Settings(Strict):
     zones: Zones
     network: Annotated[MadeNetwork | GivenNetwork, Field(discriminator="kind")]
     bucket: Bucket
-    agent_token: str
-    """Name of the secret that guards the node agents: an SSM parameter or a secret of Secret Manager."""
+    engine_key: str
+    """Name of the secret that engines ask of their clients: an SSM parameter or a secret of Secret Manager. GPU
+    instances and routers read it."""
+    orders: OrderKeys
+    """Of orders to node agents; the control host reads the private key."""
     machines: Machines
     models: Annotated[tuple[Model, ...], Field(min_length=1)]
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)]

@@ -89,6 +89,7 @@ def settings_of(folders: Folders, pulumi: Path, cloud: Cloud | None = None) -> d
         "GOOGLE_CLOUD_PROJECT": google.PROJECT,
         "GPUFLEET_COMPUTE_ENDPOINT": places.Places().google_url,
         "GPUFLEET_FLEET": FLEET_URLS[cloud or chosen(folders)],
+        "GPUFLEET_LOCAL_ORDER_KEY": str(folders.order_key),
         "GPUFLEET_SECRETMANAGER_ENDPOINT": places.Places().google_url,
         "STORAGE_EMULATOR_HOST": places.Places().google_url,
         "GPUFLEET_SLACK_API_URL": f"{places.Places().slack_url}/api/",

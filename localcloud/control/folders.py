@@ -70,6 +70,11 @@ class Folders:
         return self.local / "control"
 
     @property
+    def order_key(self) -> Path:
+        """The public half of the key that signs orders to the embedded environment's agents."""
+        return self.control / "order-key.pub"
+
+    @property
     def models(self) -> Path:
         return self.local / "models"
 

@@ -1,4 +1,4 @@
-"""What is in the account before the first `pulumi up`: the bucket, the agents' token, a model. Idempotent."""
+"""What is in the account before the first `pulumi up`: the bucket, two keys, a model. Idempotent."""
 
 import secrets
 import shutil
@@ -6,6 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from gpufleet.domain.files import write_whole
+from gpufleet.domain.rsa import EXPONENT, public_key
 from localcloud import places, tiny_model
 from localcloud.control.environment import token_of
 from localcloud.control.folders import Folders
@@ -14,7 +25,10 @@ from localcloud.sdk import BotoCoreError, ClientError, Config, session
 from serving.cache import manifest, publish
 
 BUCKET: Final = "gpu-fleet-local-models"
-TOKEN_PARAMETER: Final = "/gpu-fleet/local/agent-token"  # noqa: S105 - the parameter's name
+ENGINE_KEY: Final = "/gpu-fleet/local/engine-key"
+ORDER_KEY: Final = "/gpu-fleet/local/order-key"
+"""Names of the parameters; each of them is made anew with the cloud, whose memory ends with it."""
+_ORDER_KEY_BITS: Final = 3072
 MODEL: Final = "chat"
 REVISION: Final = "made-on-the-spot"
 
@@ -53,7 +67,9 @@ def seed(folders: Folders, say: Callable[[str], None]) -> None:
     token = token_of(folders)
     try:
         _make_bucket(token)
-        _make_agents_token(token)
+        _make_parameter(token, ENGINE_KEY, lambda: secrets.token_hex(32))
+        _make_parameter(token, ORDER_KEY, _new_order_key)
+        _write_public_key(folders, token)
         _put_model(folders, token, say)
     except (BotoCoreError, ClientError) as error:
         raise LocalError(f"the embedded cloud refused: {error}; see {folders.logs / 'cloud.log'}") from error
@@ -66,12 +82,30 @@ def _make_bucket(token: str) -> None:
     s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
 
 
-def _make_agents_token(token: str) -> None:
+def _make_parameter(token: str, name: str, value: Callable[[], str]) -> None:
     ssm = client("ssm", token)
     try:
-        ssm.put_parameter(Name=TOKEN_PARAMETER, Value=secrets.token_urlsafe(32), Type="SecureString", Overwrite=False)
-    except ssm.exceptions.ParameterAlreadyExists:
-        return
+        ssm.get_parameter(Name=name)
+    except ssm.exceptions.ParameterNotFound:
+        ssm.put_parameter(Name=name, Value=value(), Type="SecureString", Overwrite=False)
+
+
+def secret(name: str, token: str) -> str:
+    """The value of a parameter."""
+    return str(client("ssm", token).get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+
+
+def _new_order_key() -> str:
+    made = generate_private_key(EXPONENT, _ORDER_KEY_BITS)
+    return made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _write_public_key(folders: Folders, token: str) -> None:
+    """Put the public half of the order key where `pulumi up` finds it (`stacks.local_key`)."""
+    private = load_pem_private_key(secret(ORDER_KEY, token).encode(), password=None)
+    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    folders.order_key.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(folders.order_key, f"{public_key(pem.decode()).text}\n".encode())
 
 
 def make_model(folders: Folders) -> Path:

@@ -1,8 +1,7 @@
-"""What is in the Google project before the first `pulumi up`: the bucket, the agents' token, a model. Idempotent."""
+"""What is in the Google project before the first `pulumi up`: the bucket, two keys, a model. Idempotent."""
 
 import base64
 import json
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from localcloud import places
+from localcloud.control import seed as aws_seed
 from localcloud.control.environment import token_of
 from localcloud.control.folders import Folders
 from localcloud.control.seed import MODEL, REVISION, make_model
@@ -18,7 +18,9 @@ from localcloud.gcp.places import PROJECT
 from serving.cache import manifest, publish
 
 BUCKET: Final = "gpu-fleet-local-gcp-models"
-TOKEN_SECRET: Final = "gpu-fleet-local-agent-token"  # noqa: S105 - the secret's name
+ENGINE_KEY: Final = "gpu-fleet-local-engine-key"
+ORDER_KEY: Final = "gpu-fleet-local-order-key"
+"""Names of the secrets. Their values are those of the AWS side (`localcloud.control.seed`), which is made first."""
 _LIMIT_S: Final = 30.0
 
 
@@ -64,18 +66,19 @@ def seed(folders: Folders, say: Callable[[str], None]) -> None:
     api = _Api(token)
     try:
         api.made("POST", f"/storage/v1/b?project={PROJECT}", {"name": BUCKET, "versioning": {"enabled": True}})
-        _make_agents_token(api)
+        for name, parameter in ((ENGINE_KEY, aws_seed.ENGINE_KEY), (ORDER_KEY, aws_seed.ORDER_KEY)):
+            _make_secret(api, name, aws_seed.secret(parameter, token))
         _put_model(folders, token, say)
     except OSError as error:
         raise LocalError(f"the embedded Google Cloud does not answer: {error}; see {folders.logs}") from error
 
 
-def _make_agents_token(api: _Api) -> None:
+def _make_secret(api: _Api, name: str, value: str) -> None:
     base = f"/v1/projects/{PROJECT}/secrets"
-    api.made("POST", f"{base}?secretId={TOKEN_SECRET}", {"replication": {"automatic": {}}})
-    if api.call("GET", f"{base}/{TOKEN_SECRET}/versions/latest:access")[0] == 404:
-        token = base64.b64encode(secrets.token_urlsafe(32).encode()).decode()
-        api.made("POST", f"{base}/{TOKEN_SECRET}:addVersion", {"payload": {"data": token}})
+    api.made("POST", f"{base}?secretId={name}", {"replication": {"automatic": {}}})
+    if api.call("GET", f"{base}/{name}/versions/latest:access")[0] == 404:
+        data = base64.b64encode(value.encode()).decode()
+        api.made("POST", f"{base}/{name}:addVersion", {"payload": {"data": data}})
 
 
 def _put_model(folders: Folders, token: str, say: Callable[[str], None]) -> None:

@@ -17,13 +17,15 @@ from scripts.demo import look
 LARGEST: Final = 64 * 1024 * 1024
 
 
-def agents_token() -> str:
-    """The token that lets watchdogs drain: the one secret here that is worth the name."""
+def order_key() -> str:
+    """A line of the key that signs orders to agents: the one secret here that is worth the name."""
     folders = find_folders(os.environ)
     if chosen(folders) is Cloud.GCP:
-        return secret(f"projects/{PROJECT}/secrets/{seed_google.TOKEN_SECRET}", token_of(folders))
-    answer = seed.client("ssm", token_of(folders)).get_parameter(Name=seed.TOKEN_PARAMETER, WithDecryption=True)
-    return str(answer["Parameter"]["Value"])
+        pem = secret(f"projects/{PROJECT}/secrets/{seed_google.ORDER_KEY}", token_of(folders))
+    else:
+        pem = seed.secret(seed.ORDER_KEY, token_of(folders))
+    # one line: in JSON the line ends of the whole would be written otherwise
+    return pem.splitlines()[2]
 
 
 def places_with(secret: str, folders: Folders) -> list[str]:

@@ -296,11 +296,11 @@ def _report(stage: Stage) -> None:
     stage.fact("slack_reports", len(look.slack_messages()) - before, "the report is in Slack, too")
     _check_dashboards(stage)
 
-    token = secrets.agents_token()
-    found = secrets.places_with(token, find_folders(stage.environment, stage.root))
+    key = secrets.order_key()
+    found = secrets.places_with(key, find_folders(stage.environment, stage.root))
     stage.fact("secret_found_in", found)
     if found:
-        raise StoryError(f"the agents' token lies in clear in {', '.join(found)}")
+        raise StoryError(f"the key that signs orders lies in clear in {', '.join(found)}")
 
 
 def _check_dashboards(stage: Stage) -> None:

@@ -140,7 +140,7 @@ class Sources:
             self._note("engine key", "")
         except (OSError, ValueError) as error:
             rest = "keeping the last good one" if told.engine_key else "engines refuse requests without it"
-            self._note("engine key", f"engines' key, from the agents' token: {error}; {rest}")
+            self._note("engine key", f"engine key: {error}; {rest}")
         return told
 
     def _with_policy(self, told: Told) -> Told:

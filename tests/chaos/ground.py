@@ -13,15 +13,17 @@ from localcloud import tiny_model
 from monitoring import alertmanager, alerts
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from monitoring.rules import RuleSettings
+from tests import signing
 from tests.chaos.clients import PATIENCE_S, PatientTraffic
 from tests.chaos.clock import make_clock
 from tests.chaos.names import make_names, name_of, url
 from tests.chaos.stage import (
-    AGENTS_TOKEN,
     CONSOLE_TOKEN,
+    ENGINE_KEY,
     GROUP_INTERVAL,
     GROUP_WAIT,
     MARK,
+    ORDER_KEY,
     PARTS,
     STACK,
     Stage,
@@ -38,7 +40,8 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
     (folder / "ledger").mkdir()
     try:
         with started(folder, network, "--name", name_of("cloud", f"{network}.0.2")) as cloud:
-            cloud.client("ssm").put_parameter(Name=AGENTS_TOKEN, Value="of a test", Type="SecureString")
+            for name, value in ((ENGINE_KEY, signing.ENGINE_KEY), (ORDER_KEY, signing.pem())):
+                cloud.client("ssm").put_parameter(Name=name, Value=value, Type="SecureString")
             cloud.publish_model("chat", tiny_model.Shape())
             engine = make_engine(folder / "pulumi", network, ("aws",))
             traffic = PatientTraffic(
@@ -121,7 +124,8 @@ def write_settings(stage: Stage, disk_gib: int = 100) -> None:
     fleet["network"]["cidr"] = f"{network}.0.0/16"
     fleet["machines"]["disk_gib"] = disk_gib
     fleet["bucket"]["name"] = BUCKET
-    fleet["agent_token"] = AGENTS_TOKEN
+    fleet["engine_key"] = ENGINE_KEY
+    fleet["orders"] = {"private_key": ORDER_KEY, "public_keys": [signing.key().public.text]}
     fleet["models"][0]["source"] = f"s3://{BUCKET}/models/chat"
     fleet["prometheus_url"] = url(stage.names, "prometheus", stage.control_host, 9090)
     fleet["router_url"] = f"http://{stage.control_host}:8080"

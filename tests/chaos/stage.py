@@ -33,7 +33,8 @@ STACK: Final = "aws-local"
 FLEET: Final = f"s3://{BUCKET}/{PATH_IN_BUCKET}"
 MARK: Final = "GPUFLEET_CHAOS"
 """Every process of a run carries it in its environment, with the run's folder: so what is left over is found."""
-AGENTS_TOKEN: Final = "/gpu-fleet/local/agent-token"  # noqa: S105 - where this environment's commands look
+ENGINE_KEY: Final = "/gpu-fleet/local/engine-key"
+ORDER_KEY: Final = "/gpu-fleet/local/order-key"
 COMMAND_LIMIT_S: Final = 600
 START_LIMIT_S: Final = 600
 END_LIMIT_S: Final = 600

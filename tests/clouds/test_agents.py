@@ -7,15 +7,19 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.adapters import LONGEST_TEXT, FleetAgents
+from clouds import order_key
 from clouds.agents import LARGEST, NodeAgents
+from clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Instance
+from tests import signing
 from tests.networks import served
 from tests.watchdogs import plain
 
@@ -102,7 +106,7 @@ def agents() -> Iterator[Started]:
             for name, say in says.items():
                 server = Server((address(int(name[1:])), port), saying(say))
                 port = running.enter_context(served(server)).server_address[1]
-            made = NodeAgents(lambda: "token", port=port, limit_s=LIMIT_S)
+            made = NodeAgents(signing.key, port=port, limit_s=LIMIT_S)
             running.callback(made.close)
             return made
 
@@ -250,16 +254,86 @@ def test_a_wish_that_is_not_taken_whole_is_an_error(
 
 
 @pytest.mark.parametrize("ask", WISHES)
-def test_no_token_goes_out_to_an_instance_without_an_address(ask: Callable[[NodeAgents, Instance], object]) -> None:
-    fetched: list[str] = []
+def test_no_key_is_read_for_an_instance_without_an_address(ask: Callable[[NodeAgents, Instance], object]) -> None:
+    read: list[str] = []
 
-    def token() -> str:
-        fetched.append("token")
-        return "token"
+    def key() -> OrderKey:
+        read.append("key")
+        return signing.key()
 
-    asked = NodeAgents(token)
+    asked = NodeAgents(key)
     with pytest.raises(CloudError, match=r"i-1: has no private address \(yet\)"):
         ask(asked, instance(1, None))
     assert asked.statuses([instance(1, None)]) == {}
-    assert fetched == []
+    assert read == []
+    asked.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param({"code": "wrong_time"}, id="no clock"),
+        pytest.param({"code": "wrong_time", "now": 5}, id="a number"),
+        pytest.param({"code": "wrong_time", "now": "soon"}, id="no time"),
+        pytest.param({"code": "wrong_time", "now": "2026-11-21T07:00:00"}, id="no zone"),
+        pytest.param({"code": "used_nonce", "now": "2026-11-21T07:00:00Z"}, id="another refusal"),
+        pytest.param({"code": ["x"] * 1000, "error": {"a": "b" * 10_000}}, id="of other types"),
+        pytest.param(["wrong_time"], id="a list"),
+    ],
+)
+def test_a_refusal_that_is_none_of_ours_is_an_error_of_bounded_length(agents: Started, answer: Any) -> None:
+    body = json.dumps(answer).encode()
+    asked: list[bool] = []
+
+    def say(line: Any) -> None:
+        asked.append(True)
+        line.sendall(HEAD % b"403 Forbidden" + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    with pytest.raises(CloudError, match=r"i-1: its agent refused to drain \(403\)") as refused:
+        agents(i1=say).drain(instance(1, address(1)), DrainOwner.IDLE, "idle", 60)
+    assert len(str(refused.value)) < 500
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        pytest.param(None, "names no key for orders: an earlier release wrote it", id="a document of before"),
+        pytest.param("ssm:", "is no secret that is known", id="no place"),
+        pytest.param("file:/etc/shadow", "is no secret that is known", id="a file"),
+    ],
+)
+def test_a_key_that_cannot_be_read_says_who_may(
+    place: str | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(order_key.VARIABLE, raising=False)
+    with pytest.raises(CloudError, match=says):
+        order_key.reader(place, "us-east-1")()
+
+
+def test_a_key_comes_from_the_file_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "order-key.pem"
+    monkeypatch.setenv(order_key.VARIABLE, str(file))
+    read = order_key.reader("ssm:/gpu-fleet/x/order-key", "us-east-1")
+    with pytest.raises(CloudError, match="cannot be read, so no instance takes one"):
+        read()
+    for text in ("correct-horse-battery", "\udcff"):
+        file.write_text(text, errors="surrogateescape")
+        with pytest.raises(CloudError, match="order-key.pem: holds no private key in PEM") as refused:
+            read()
+        assert "horse" not in str(refused.value)
+    file.write_text(signing.pem())
+    assert read().public == signing.key().public
+
+
+def test_another_secret_that_a_document_names_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet document is written with fewer rights than those with which people read it."""
+    monkeypatch.delenv(order_key.VARIABLE, raising=False)
+    monkeypatch.setattr(order_key.secrets, "read", lambda *_: "correct-horse-battery")
+    asked = NodeAgents(order_key.reader("ssm:/prod/db/master-password", "us-east-1"))
+    with pytest.raises(CloudError, match="master-password: holds no private key") as refused:
+        asked.drain(instance(1, address(1)), DrainOwner.IDLE, "idle", 60)
+    assert "horse" not in str(refused.value)
     asked.close()

@@ -6,9 +6,11 @@ from typing import Any
 import boto3
 import pytest
 
-from clouds.aws.bootstrap import Foundation, account_of, foundation, steps
+from clouds.aws.bootstrap import Foundation, account_of, foundation, public_key, steps
 from clouds.aws.calls import AwsCalls
+from clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
+from serving import engine
 from tests.moto_account import moto_account
 from tests.networks import served
 
@@ -37,14 +39,40 @@ def make_all(calls: AwsCalls, wanted: Foundation) -> list[bool]:
 def test_everything_is_made_once(endpoint: str, region: str) -> None:
     calls = calls_to(endpoint, region)
     wanted = foundation(account_of(calls), region, "dev")
-    assert make_all(calls, wanted) == [False, False, False]
-    token = calls.one("ssm", "get_parameter", Name=wanted.token, WithDecryption=True)["Parameter"]
-    assert token["Type"] == "SecureString"
-    assert len(token["Value"]) >= 43
+    assert public_key(calls, wanted) is None
+    assert make_all(calls, wanted) == [False] * 4
+    made = {name: secret(calls, name) for name in (wanted.engine_key, wanted.order_key)}
+    assert {one["Type"] for one in made.values()} == {"SecureString"}
+    assert engine.is_key(made[wanted.engine_key]["Value"])
+    signer = OrderKey(made[wanted.order_key]["Value"])
+    assert public_key(calls, wanted) == signer.public
+    assert signer.public.modulus.bit_length() == 3072
+    assert len(made[wanted.order_key]["Value"]) < 4096, "the largest value of a standard parameter"
 
-    assert make_all(calls, wanted) == [True, True, True]
-    again = calls.one("ssm", "get_parameter", Name=wanted.token, WithDecryption=True)["Parameter"]
-    assert again["Value"] == token["Value"]
+    assert make_all(calls, wanted) == [True] * 4
+    assert {name: secret(calls, name)["Value"] for name in made} == {name: one["Value"] for name, one in made.items()}
+
+
+def secret(calls: AwsCalls, name: str) -> Any:
+    return calls.one("ssm", "get_parameter", Name=name, WithDecryption=True)["Parameter"]
+
+
+def test_another_key_for_orders_is_made_beside_the_one_in_use(endpoint: str) -> None:
+    calls = calls_to(endpoint)
+    wanted = foundation(account_of(calls), "us-east-1", "dev")
+    make_all(calls, wanted)
+    following = foundation(account_of(calls), "us-east-1", "dev", "/gpu-fleet/dev/order-key-2027")
+    assert make_all(calls, following) == [True, True, True, False]
+    assert public_key(calls, wanted) != public_key(calls, following)
+
+
+def test_a_secret_that_is_no_key_for_orders_is_named_and_not_shown(endpoint: str) -> None:
+    calls = calls_to(endpoint)
+    wanted = foundation(account_of(calls), "us-east-1", "dev")
+    calls.one("ssm", "put_parameter", Name=wanted.order_key, Value="correct-horse-battery", Type="SecureString")
+    with pytest.raises(CloudError, match="/gpu-fleet/dev/order-key: holds no private key") as refused:
+        public_key(calls, wanted)
+    assert "horse" not in str(refused.value)
 
 
 def test_the_state_bucket_is_closed_and_keeps_versions(endpoint: str) -> None:
@@ -61,7 +89,7 @@ def test_a_second_environment_shares_the_bucket_alone(endpoint: str) -> None:
     calls = calls_to(endpoint)
     account = account_of(calls)
     make_all(calls, foundation(account, "us-east-1", "dev"))
-    assert make_all(calls, foundation(account, "us-east-1", "prod")) == [True, False, False]
+    assert make_all(calls, foundation(account, "us-east-1", "prod")) == [True, False, False, False]
 
 
 LACKED = {
@@ -90,8 +118,8 @@ def test_a_bucket_of_which_nothing_but_the_name_was_made_is_finished(endpoint: s
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     calls.one("s3", "create_bucket", Bucket=wanted.bucket)
-    assert make_all(calls, wanted) == [False, False, False]
-    assert make_all(calls, wanted) == [True, True, True]
+    assert make_all(calls, wanted) == [False] * 4
+    assert make_all(calls, wanted) == [True] * 4
 
 
 def test_what_people_set_themselves_stays(endpoint: str) -> None:

@@ -13,16 +13,17 @@ import pytest
 
 from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
-from serving import agent_archive, engine, user_data
+from serving import agent_archive, user_data
 from serving.cache import manifest, publish
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
+from tests import signing
 from tests.clouds.conftest import REPOSITORY, RunningCloud, make_group, make_template, wait_for
+from tests.signing import ENGINE_KEY as KEY
 
 pytestmark = pytest.mark.slow
 
 BUCKET = "agent-models"
-TOKEN = "the-token-of-the-test"
 
 
 class Bucket:
@@ -43,7 +44,7 @@ class Bucket:
 
 @pytest.fixture(scope="module")
 def script(session_cloud: RunningCloud) -> str:
-    """User data of a pool `chat`, with model, agent and token where it looks for them."""
+    """User data of a pool `chat`, with model, agent and key where it looks for them."""
     s3 = session_cloud.client("s3")
     s3.create_bucket(Bucket=BUCKET)
     bucket = Bucket(s3)
@@ -52,7 +53,7 @@ def script(session_cloud: RunningCloud) -> str:
         described = manifest.describe(Path(folder) / "model", name="chat", revision="r1")
         publish.add(bucket, Path(folder) / "model", described)
         publish.rollout(bucket, name="chat", digest=described.digest)
-    session_cloud.client("ssm").put_parameter(Name="/agent/token", Value=TOKEN, Type="SecureString")
+    session_cloud.client("ssm").put_parameter(Name="/agent/key", Value=KEY, Type="SecureString")
     archive = agent_archive.build(REPOSITORY)
     digest = hashlib.sha256(archive).hexdigest()
     bucket.put_bytes(user_data.archive_key(digest), archive)
@@ -70,7 +71,8 @@ def script(session_cloud: RunningCloud) -> str:
         ),
         dcgm_image="gpu-fleet/dcgm-exporter@sha256:cd",
         node_exporter_image="gpu-fleet/node-exporter@sha256:ef",
-        agent_token="ssm:/agent/token",
+        engine_key="ssm:/agent/key",
+        order_keys=(signing.key().public.text,),
         drain_deadline=timedelta(seconds=10),
         metadata_poll=timedelta(seconds=1),
     )
@@ -115,8 +117,7 @@ def ready(cloud: RunningCloud, script: str, request: pytest.FixtureRequest) -> t
 
 def test_an_agent_boots_serves_and_shows_its_gpus(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
-    key = engine.api_key(TOKEN)
-    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {key}"})
+    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
     with urllib.request.urlopen(wish, timeout=5) as answer:
         assert json.load(answer)["data"][0]["id"] == "chat"
     with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
@@ -127,8 +128,7 @@ def test_an_agent_boots_serves_and_shows_its_gpus(cloud: RunningCloud, ready: tu
     commands = (cloud.machines / member / "var/log/disks.log").read_text("utf-8")
     assert "--raid-devices=8" in commands
     logs = "".join(path.read_text("utf-8", "replace") for path in (cloud.machines / member).rglob("*.log"))
-    assert TOKEN not in logs
-    assert key not in logs
+    assert KEY not in logs
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(wish.full_url, timeout=5)
 

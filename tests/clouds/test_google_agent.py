@@ -14,19 +14,19 @@ from google.cloud import storage
 
 from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
-from serving import agent_archive, engine, user_data
+from serving import agent_archive, user_data
 from serving.cache import manifest, publish
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
-from tests import local_token
+from tests import local_token, signing
 from tests.clouds.conftest import REPOSITORY, start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, REGION, Google
+from tests.signing import ENGINE_KEY as KEY
 
 pytestmark = pytest.mark.slow
 
 BUCKET = "agent-models"
-SECRET = f"projects/{PROJECT}/secrets/agent-token"  # noqa: S105 - its name
-TOKEN = "the-token-of-the-test"
+SECRET = f"projects/{PROJECT}/secrets/engine-key"  # noqa: S105 - its name
 
 
 class Bucket:
@@ -53,8 +53,8 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
     try:
         made = Google(cloud=cloud)
         made.make_network()
-        _post(made, f"/v1/projects/{PROJECT}/secrets?secretId=agent-token", {"replication": {"automatic": {}}})
-        _post(made, f"/v1/{SECRET}:addVersion", {"payload": {"data": base64.b64encode(TOKEN.encode()).decode()}})
+        _post(made, f"/v1/projects/{PROJECT}/secrets?secretId=engine-key", {"replication": {"automatic": {}}})
+        _post(made, f"/v1/{SECRET}:addVersion", {"payload": {"data": base64.b64encode(KEY.encode()).decode()}})
         script = _script(Bucket(made), tmp_path_factory.mktemp("model"))
         made.make_group("chat", made.make_template("chat", script), 1)
         yield made
@@ -91,7 +91,8 @@ def _script(bucket: Bucket, folder: Path) -> str:
             kind=EngineKind.VLLM, image="gpu-fleet/simulated-engine@sha256:ab", args=("--max-model-len", "2048")
         ),
         dcgm_image="gpu-fleet/dcgm-exporter@sha256:cd",
-        agent_token=f"gcp-secret:{SECRET}",
+        engine_key=f"gcp-secret:{SECRET}",
+        order_keys=(signing.key().public.text,),
         drain_deadline=timedelta(seconds=10),
         metadata_poll=timedelta(seconds=1),
     )
@@ -121,16 +122,14 @@ def _ready(google: Google) -> tuple[str, str]:
 
 def test_an_agent_boots_serves_labels_itself_and_drains_when_preempted(google: Google) -> None:
     name, address = _ready(google)
-    key = engine.api_key(TOKEN)
-    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {key}"})
+    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
     with urllib.request.urlopen(wish, timeout=5) as answer:
         assert json.load(answer)["data"][0]["id"] == "chat"
     with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
         assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 1
     wait_for("its label", lambda: google.instance(name).labels.get("gpu-fleet-phase") == "ready", 15)
     logs = [path.read_text("utf-8", "replace") for path in (google.cloud.machines / name).rglob("*.log")]
-    assert TOKEN not in "".join(logs)
-    assert key not in "".join(logs)
+    assert KEY not in "".join(logs)
     caller = f"gpu@{PROJECT}.iam.gserviceaccount.com/{name}"
     calls = {
         f"{row['service']}:{row['operation']}"

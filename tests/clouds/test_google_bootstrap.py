@@ -1,5 +1,6 @@
 """What an environment needs on Google Cloud, made once on the embedded one."""
 
+import base64
 import json
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 from cli.main import build
 from clouds.gcp.bootstrap import Foundation, Rest, steps
 from clouds.gcp.calls import ENDPOINT
+from clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
+from serving import engine
 from tests.clouds.conftest import RunningCloud
 from tests.local_token import BEARER
 from tests.networks import served
@@ -34,7 +37,8 @@ def held(cloud: RunningCloud, path: str) -> Mapping[str, Any]:
 
 def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:
     code, answer = said(cloud, "dev")
-    assert (code, answer["missing"]) == (3, 3)
+    assert (code, answer["missing"]) == (3, 4)
+    assert answer["orders"]["public_keys"] == []
     code, answer = said(cloud, "dev", "--apply")
     assert (code, answer["missing"]) == (0, 0)
     assert answer["PULUMI_BACKEND_URL"] == f"gs://gpu-fleet-state-{PROJECT}"
@@ -44,12 +48,39 @@ def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:
     bucket = held(cloud, f"/storage/v1/b/gpu-fleet-state-{PROJECT}")
     assert bucket["versioning"] == {"enabled": True}
     assert bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
-    token = f"/v1/projects/{PROJECT}/secrets/{answer['agent_token']}/versions"
-    first = held(cloud, f"{token}/latest:access")["payload"]["data"]
+    names = (answer["engine_key"], answer["orders"]["private_key"])
+    first = [value(cloud, name) for name in names]
+    assert engine.is_key(first[0])
+    assert answer["orders"]["public_keys"] == [OrderKey(first[1]).public.text]
 
     assert said(cloud, "dev", "--apply")[0] == 0
-    assert held(cloud, f"{token}/latest:access")["payload"]["data"] == first
-    assert said(cloud, "prod")[1]["missing"] == 2  # the bucket serves both
+    assert [value(cloud, name) for name in names] == first
+    assert said(cloud, "prod")[1]["missing"] == 3  # the bucket serves both
+
+
+def value(cloud: RunningCloud, name: str) -> str:
+    found = held(cloud, f"/v1/projects/{PROJECT}/secrets/{name}/versions/latest:access")
+    return base64.b64decode(found["payload"]["data"]).decode()
+
+
+def test_people_are_told_what_the_settings_file_gets(cloud: RunningCloud) -> None:
+    words = ["bootstrap", "told", "--region", REGION, "--project", PROJECT, "--apply"]
+    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    public = said(cloud, "told")[1]["orders"]["public_keys"][0]
+    assert done.stdout.splitlines()[2:] == [
+        "# in stacks/config/Pulumi.gcp-told.yaml, below gpu-fleet:fleet:",
+        "#   engine_key: gpu-fleet-told-engine-key",
+        "#   orders:",
+        "#     private_key: gpu-fleet-told-order-key",
+        f"#     public_keys: [{public}]",
+    ]
+
+
+def test_a_name_of_another_environment_is_refused(cloud: RunningCloud) -> None:
+    words = ["bootstrap", "dev", "--region", REGION, "--project", PROJECT, "--order-key", "gpu-fleet-prod-order-key"]
+    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    assert done.exit_code != 0
+    assert "begin with gpu-fleet-dev-" in str(done.exception or done.output)
 
 
 UNSET = {
@@ -110,16 +141,16 @@ def test_a_bucket_of_somebody_else_is_not_taken_for_ours(monkeypatch: pytest.Mon
             step.make()
 
 
-def test_a_token_that_a_killed_run_left_without_a_value_gets_one(
+def test_a_secret_that_a_killed_run_left_without_a_value_gets_one(
     cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     wanted = Foundation(project=PROJECT, region=REGION, environment="half")
     rest = Rest()
-    rest.ask("secretmanager", "POST", f"/v1/projects/{PROJECT}/secrets?secretId={wanted.token}", {})
-    token = list(steps(rest, wanted))[2]
-    assert not token.present
-    token.make()
+    rest.ask("secretmanager", "POST", f"/v1/projects/{PROJECT}/secrets?secretId={wanted.engine_key}", {})
+    step = list(steps(rest, wanted))[2]
+    assert not step.present
+    step.make()
     assert list(steps(rest, wanted))[2].present
 
 

@@ -70,7 +70,7 @@ READERS: dict[str, tuple[Callable[[str], object], type[OSError]]] = {
     "SSM": (lambda url: aws.get_parameter(session(url), "/token"), OSError),
     "Auto Scaling": (lambda url: aws.describe_group_of(session(url), "i-1"), OSError),
     "Google token": (lambda url: google.Metadata(host=url.removeprefix("http://")).token(), OSError),
-    "Google secret": (lambda _: read_secret("project", "agent-token"), CloudError),
+    "Google secret": (lambda _: read_secret("project", "engine-key"), CloudError),
     "Google API": (lambda url: google.call("GET", f"{url}/x", None), OSError),
     "Compute Engine, one": (lambda _: GoogleCalls("project").one("regions", "get", region="us-central1"), CloudError),
     "Compute Engine, pages": (

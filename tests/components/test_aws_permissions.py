@@ -21,8 +21,8 @@ PLACE = {
     "region": "us-east-1",
     "account": "111122223333",
     "environment": "prod",
-    "agent_token": "/token",
 }
+ENGINE_KEY, ORDER_KEY = "/gpu-fleet/prod/engine-key", "/gpu-fleet/prod/order-key"
 PEOPLE = {"bootstrap.py", "images.py", "state_bucket.py"}
 """Run by people with their own rights: the bucket, its key, the mirror."""
 IN_IAM = {"service-quotas": "servicequotas"}
@@ -59,6 +59,14 @@ def _action(service: str, operation: str) -> str:
     return f"{IN_IAM.get(service, service)}:{client.meta.method_to_api_mapping[operation]}"
 
 
+def of_control(notices: str) -> tuple[Allowed, ...]:
+    return permissions.of_control(**PLACE, notices=notices, secrets=(ENGINE_KEY, ORDER_KEY))
+
+
+def of_instances() -> tuple[Allowed, ...]:
+    return permissions.of_instances(**PLACE, engine_key=ENGINE_KEY)
+
+
 RULES = (
     OrphanPolicy(name="stopping", action=OrphanAction.STOP, tags={"team": "research"}, name_like="note*"),
     OrphanPolicy(name="listening", evidence=EvidenceSource.CLOUDWATCH, older_than=timedelta(days=7)),
@@ -71,7 +79,7 @@ def of_orphans(*rules: OrphanPolicy) -> tuple[Allowed, ...]:
 
 
 def test_the_control_host_may_call_what_its_code_calls() -> None:
-    granted = allowed(permissions.of_control(**PLACE, notices="arn:aws:sqs:us-east-1:111122223333:q"))
+    granted = allowed(of_control("arn:aws:sqs:us-east-1:111122223333:q"))
     assert granted | allowed(of_orphans(*RULES)) == called() | WRITTEN_OUT
 
 
@@ -88,12 +96,12 @@ def test_only_a_rule_lets_the_control_host_touch_what_is_no_pools() -> None:
 
 
 def test_an_instance_may_call_what_its_agent_calls() -> None:
-    assert allowed(permissions.of_instances(**PLACE)) == signed.ACTIONS
+    assert allowed(of_instances()) == signed.ACTIONS
 
 
 @pytest.mark.parametrize(
     "statements",
-    [permissions.of_instances(**PLACE), permissions.of_control(**PLACE, notices="arn:q"), of_orphans(*RULES)],
+    [of_instances(), of_control("arn:q"), of_orphans(*RULES)],
     ids=["instance", "control", "orphans"],
 )
 def test_what_changes_something_is_bound_to_the_environment(statements: Sequence[Allowed]) -> None:
@@ -110,5 +118,5 @@ def test_what_changes_something_is_bound_to_the_environment(statements: Sequence
 
 
 def test_an_instance_may_write_its_phase_and_no_other_tag() -> None:
-    writing = next(s for s in permissions.of_instances(**PLACE) if "ec2:CreateTags" in s.actions)
+    writing = next(s for s in of_instances() if "ec2:CreateTags" in s.actions)
     assert writing.when["ForAllValues:StringEquals"] == {"aws:TagKeys": [tags.PHASE]}

@@ -23,21 +23,23 @@ from gpufleet.settings.document import PATH_IN_BUCKET
 from localcloud import tiny_model
 from localcloud.places import ACCESS_KEY
 from localcloud.time_scale import FAST
-from serving import agent_archive, engine, user_data
+from serving import agent_archive, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
-from tests import local_token
+from tests import local_token, signing
 from tests.networks import end_process
 
 CLONE = Path(__file__).resolve().parents[2]
 BUCKET = "gpu-fleet-test-models"
 CONTROL = "control-host"
-TOKEN = "/gpu-fleet/test/agent-token"  # noqa: S105 - the parameter's name
+ENGINE_KEY = "/gpu-fleet/test/engine-key"
+ORDER_KEY = "/gpu-fleet/test/order-key"
+"""Names of the parameters."""
 SIMULATED = "gpu-fleet/simulated-engine@sha256:" + "0" * 64
-SECRET = "the agents' token"  # noqa: S105 - of a test
-WITH_KEY = {"Authorization": f"Bearer {engine.api_key(SECRET)}"}
+ORDERS = {"private_key": f"ssm:{ORDER_KEY}", "public_keys": [signing.key().public.text]}
+WITH_KEY = {"Authorization": f"Bearer {signing.ENGINE_KEY}"}
 """Headers of requests that go to an engine without the router."""
 
 
@@ -57,7 +59,7 @@ def wait_for(what: str, look: Callable[[], Any], limit_s: float = 60) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class EmbeddedCloud:
-    """A started cloud with a bucket, a token, a role and a network."""
+    """A started cloud with a bucket, two keys, a role and a network."""
 
     network: str
     folder: Path
@@ -86,9 +88,10 @@ class EmbeddedCloud:
         self.client("s3").upload_file(str(path), BUCKET, key)
 
     def set_up(self) -> None:
-        """Bucket with a served model, token, role."""
+        """Bucket with a served model, keys, role."""
         self.client("s3").create_bucket(Bucket=BUCKET)
-        self.client("ssm").put_parameter(Name=TOKEN, Value=SECRET, Type="SecureString")
+        for name, value in ((ENGINE_KEY, signing.ENGINE_KEY), (ORDER_KEY, signing.pem())):
+            self.client("ssm").put_parameter(Name=name, Value=value, Type="SecureString")
         iam = self.client("iam")
         iam.create_role(RoleName="gpu-instance", AssumeRolePolicyDocument="{}")
         iam.create_instance_profile(InstanceProfileName="gpu-instance")
@@ -223,7 +226,8 @@ def instance_settings(pool: str, kind: CapacityType, **more: Any) -> InstanceSet
         "served_name": "chat",
         "engine": EngineSettings(kind=EngineKind.VLLM, image=SIMULATED, args=("--max-model-len", "2048")),
         "dcgm_image": "gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
-        "agent_token": f"ssm:{TOKEN}",
+        "engine_key": f"ssm:{ENGINE_KEY}",
+        "order_keys": (signing.key().public.text,),
         "drain_deadline": timedelta(seconds=10),
         "metadata_poll": timedelta(seconds=1),
     }
@@ -250,6 +254,8 @@ def fleet_document(prometheus_url: str, ledger_url: str, pool: Mapping[str, Any]
         "bucket": f"s3://{BUCKET}",
         "prometheus_url": prometheus_url,
         "ledger_url": ledger_url,
+        "engine_key": f"ssm:{ENGINE_KEY}",
+        "orders": ORDERS,
         "router": {"url": "http://127.0.0.1:9"},
         "notify": {"slack_channel": "#gpu"},
         "pools": [dict(pool)],

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from gpufleet.domain import tags
-from tests.e2e.embedded_cloud import BUCKET, CLONE, SECRET, EmbeddedCloud, started, status, wait_for
+from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, started, status, wait_for
 from tests.e2e.test_instance_life import SETTINGS
 from tests.e2e.watched import prometheus
 from tests.local_token import KEYS
@@ -52,7 +52,6 @@ class Live:
             "AWS_ENDPOINT_URL": self.cloud.url,
             **KEYS,
             "AWS_EC2_METADATA_DISABLED": "true",
-            "GPUFLEET_AGENT_TOKEN": SECRET,
             "GPUFLEET_FLEET": " ".join(map(str, self.documents)),
             "TERM": "xterm-256color",
         }

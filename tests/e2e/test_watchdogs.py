@@ -18,7 +18,8 @@ from tests.e2e.embedded_cloud import (
     BUCKET,
     CLONE,
     CONTROL,
-    TOKEN,
+    ENGINE_KEY,
+    ORDER_KEY,
     status,
     wait_for,
 )
@@ -63,11 +64,12 @@ def _nobody_called_more_than_its_role_allows(fleet: Fleet) -> None:
         "region": "us-east-1",
         "account": "000000000000",
         "environment": "test",
-        "agent_token": TOKEN,
     }
     may = {
-        "control": permissions.of_control(**place, notices="arn:aws:sqs:us-east-1:000000000000:notices"),
-        "instances": permissions.of_instances(**place),
+        "control": permissions.of_control(
+            **place, notices="arn:aws:sqs:us-east-1:000000000000:notices", secrets=(ENGINE_KEY, ORDER_KEY)
+        ),
+        "instances": permissions.of_instances(**place, engine_key=ENGINE_KEY),
     }
     for side, statements in may.items():
         granted = {action for statement in statements for action in statement.actions}

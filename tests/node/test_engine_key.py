@@ -1,4 +1,4 @@
-"""The engine's key: derived from the agents' token, in one file for root, before the engine starts."""
+"""The engine's key: a secret of its own, in one file for root, before the engine starts."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,7 @@ from node.ports import StepError, UnitState
 from serving import engine as engines
 from serving.engine import EngineKind
 from tests.node.world import Machine
-
-TOKEN = "secret of ssm:/token"  # noqa: S105 - of the fake cloud
-KEY = engines.api_key(TOKEN)
+from tests.signing import ENGINE_KEY as KEY
 
 
 @pytest.fixture
@@ -51,9 +49,27 @@ def test_an_engine_that_anybody_may_ask_is_not_started(machine: Machine) -> None
     machine.cloud.refuses = True
     assert not machine.boot.run()
     assert machine.life.phase is Phase.FAILED
-    assert "agents' token" in machine.life.status()["error"]
+    assert "the engine's key cannot be read" in machine.life.status()["error"]
     assert ("start", engines.UNIT) not in machine.units.calls
     assert not laid(machine).exists()
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("hunter2", id="a password"),
+        pytest.param("e" * 63, id="cut"),
+        pytest.param("E" * 64, id="capitals"),
+        pytest.param("e" * 64 + "\nVLLM_SERVER_DEV_MODE=1", id="a second line"),
+    ],
+)
+def test_a_secret_that_is_no_engine_key_starts_no_engine_and_is_not_shown(machine: Machine, secret: str) -> None:
+    machine.cloud.engine_key = secret
+    assert not machine.boot.run()
+    assert "ssm:/engine-key: holds no engine key (64 hexadecimal digits" in machine.life.status()["error"]
+    assert ("start", engines.UNIT) not in machine.units.calls
+    assert not secret or secret not in json.dumps(machine.life.status()) + "".join(machine.lines)
 
 
 def test_an_engine_with_another_key_is_restarted_and_one_with_this_key_is_not(machine: Machine) -> None:

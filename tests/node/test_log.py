@@ -9,16 +9,17 @@ from typing import Any
 import httpx
 import pytest
 
+from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
+from gpufleet.domain.orders import AgentOrder, Drain
 from node import server
 from node.log import HIDDEN, Log
 from node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
 from serving import engine as engines
-from tests.node.world import START, Machine, settings
-
-TOKEN = f"secret of {settings().agent_token}"
-KEY = engines.api_key(TOKEN)
+from tests import signing
+from tests.node.world import START, Machine
+from tests.signing import ENGINE_KEY as KEY
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ class Served:
         self._servers = server.serve(
             machine.life,
             address="127.0.0.1",
-            token=lambda: TOKEN,
+            checked=machine.orders,
             ask=machine.agent.ask_to_drain,
             switch=machine.switch.ask,
             ports=(0, 0),
@@ -134,31 +135,48 @@ class Served:
 def test_secrets_are_in_no_line_and_refusals_are(machine: Machine) -> None:
     """Planted wherever somebody else's words come in: requests, reasons, errors of the engine and of programs."""
     machine.boot.run()
-    head, planted = {"Authorization": f"Bearer {TOKEN}"}, f"{TOKEN} {KEY}"
-    order = {"by": "person", "reason": planted, "deadline_s": 60}
+    planted = f"token {KEY}"
+    asked = AgentOrder(
+        instance=machine.cloud.instance_id,
+        action=Drain(by=DrainOwner.PERSON, reason=planted, deadline=timedelta(seconds=60)),
+        at=machine.clock(),
+        nonce="0" * 32,
+    )
+    signed = orders.body(asked)
+    nonsense = signed.replace(b'"person"', json.dumps(planted).encode())
     with closing(Served(machine)) as served:
+
+        def post(body: bytes, authorization: str, path: str = orders.PATH) -> httpx.Response:
+            return httpx.post(f"{served.url}{path}", content=body, headers={"Authorization": authorization})
+
+        def header(body: bytes) -> str:
+            return orders.header(signing.key().sign(body))
+
         answers = [
-            httpx.get(f"{served.url}/{KEY}?token={TOKEN}"),
-            httpx.post(f"{served.url}/drain?key={KEY}", json=order, headers={"Authorization": f"Bearer {TOKEN}x"}),
-            httpx.post(f"{served.url}/drain", json=order | {"by": planted}, headers=head),
-            httpx.post(f"{served.url}/switch", json={"digest": planted}, headers=head),
-            httpx.post(f"{served.url}/drain", json=order, headers=head),
+            httpx.get(f"{served.url}/{KEY}?token={KEY}"),
+            post(signed, f"Bearer {KEY}", f"{orders.PATH}?key={KEY}"),
+            post(signed, header(nonsense)),
+            post(nonsense, header(nonsense)),
+            post(signed, header(signed)),
         ]
     other = "AKIA" + "ABCDEFGHIJKLMNOP"
     machine.life.enter(Phase.DRAINED, f"Authorization: Bearer {KEY}, {other}")
-    assert [answer.status_code for answer in answers] == [404, 401, 400, 400, 202]
+    assert [answer.status_code for answer in answers] == [404, 401, 401, 400, 202]
     refused = [line for line in lines(machine) if line["outcome"] == "refused"]
-    assert [(one["level"], one["event"], one["method"], one["path"], one["status"]) for one in refused] == [
-        ("warning", "request", "GET", f"/{HIDDEN}", 404),
-        ("warning", "drain", "POST", "/drain", 401),
-        ("warning", "drain", "POST", "/drain", 400),
-        ("warning", "request", "POST", "/switch", 400),
+    told = [
+        (one["level"], one["event"], one.get("code"), one["method"], one["path"], one["status"]) for one in refused
     ]
-    assert f"by: is '{HIDDEN} {HIDDEN}'" in refused[2]["error"]
-    assert lines(machine, "drain")[-1]["detail"] == f"{HIDDEN} {HIDDEN}"
+    assert told == [
+        ("warning", "request", None, "GET", f"/{HIDDEN}", 404),
+        ("warning", "order", "unsigned", "POST", orders.PATH, 401),
+        ("warning", "order", "bad_signature", "POST", orders.PATH, 401),
+        ("warning", "order", "malformed", "POST", orders.PATH, 400),
+    ]
+    assert f"by: is 'token {HIDDEN}'" in refused[3]["error"]
+    assert lines(machine, "drain")[-1]["detail"] == f"token {HIDDEN}"
     assert lines(machine, "phase")[-1]["error"] == f"Authorization: Bearer {HIDDEN}, [an AWS access key]"
     written = "\n".join(machine.lines)
-    assert not any(secret in written for secret in (TOKEN, KEY, other))
+    assert not any(secret in written for secret in (KEY, other))
 
 
 def test_a_line_is_one_line_of_bounded_length_and_hides_what_json_would_write_otherwise() -> None:

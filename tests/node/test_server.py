@@ -1,26 +1,32 @@
 """The agent's faces on real sockets."""
 
 import json
+import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import httpx
 import pytest
 
 from app.adapters import FleetAgents
 from clouds.agents import NodeAgents
+from clouds.order_key import OrderKey
+from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from node import server
 from node.ports import CloudNotice, Notice
 from serving.exposition import parse
+from tests import signing
 from tests.node.world import START, Machine
 from tests.watchdogs import plain
 
-TOKEN = "the token"  # noqa: S105 - of a test
-ORDER = {"by": "idle", "reason": "idle", "deadline_s": 60}
+DRAIN = {"action": "drain", "by": "idle", "reason": "idle", "deadline_s": 60, "digest": None}
+SWITCH = {"action": "switch", "by": None, "reason": None, "deadline_s": None, "digest": "0" * 64}
 
 
 class Faces:
@@ -28,11 +34,10 @@ class Faces:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.token: str | None = TOKEN
         self.http, self.check = server.serve(
             machine.life,
             address="127.0.0.1",
-            token=lambda: self.token,
+            checked=machine.orders,
             ask=machine.agent.ask_to_drain,
             switch=machine.switch.ask,
             ports=(0, 0),
@@ -44,9 +49,29 @@ class Faces:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             return connection.makefile("rb").read()
 
-    def drain(self, body: object, token: str = TOKEN) -> httpx.Response:
-        text = body if isinstance(body, str) else json.dumps(body)
-        return httpx.post(f"{self.url}/drain", content=text, headers={"Authorization": f"Bearer {token}"})
+    def order(self, changes: Mapping[str, object] = MappingProxyType({}), **more: Any) -> dict[str, Any]:
+        """A drain that the agent would take, with changes."""
+        head = {"version": 1, "instance": self.machine.cloud.instance_id}
+        tail = {"at": self.machine.clock().isoformat(), "nonce": secrets.token_hex(16)}
+        return {**head, **DRAIN, **tail, **changes, **more}
+
+    def post(self, body: object, key: OrderKey | None = None, **headers: str) -> httpx.Response:
+        """Sign what is given, as it is, and post it."""
+        signed = body if isinstance(body, bytes) else json.dumps(body).encode()
+        authorization = orders.header((key or signing.key()).sign(signed))
+        head = {"Authorization": authorization, **headers}
+        return httpx.post(f"{self.url}{orders.PATH}", content=signed, headers=head)
+
+    def drain(self, **changes: object) -> httpx.Response:
+        return self.post(self.order(changes))
+
+    def refused(self, answer: httpx.Response, status: int, code: str) -> str:
+        """The message of a refusal, after which nothing has happened."""
+        assert (answer.status_code, answer.json()["code"]) == (status, code)
+        assert self.machine.life.ready
+        last = json.loads(self.machine.lines[-1])
+        assert (last["event"], last["outcome"], last["code"]) == ("order", "refused", code)
+        return answer.json()["error"]
 
 
 @pytest.fixture
@@ -60,30 +85,26 @@ def faces(bucket: Path, tmp_path: Path) -> Iterator[Faces]:
         one.server_close()
 
 
-def test_a_change_of_revision_needs_the_token_a_digest_and_a_ready_instance(faces: Faces) -> None:
-    def ask(body: object, token: str = TOKEN) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}"}
-        return httpx.post(f"{faces.url}/switch", content=json.dumps(body), headers=headers)
-
+def test_a_change_of_revision_needs_a_digest_and_a_ready_instance(faces: Faces) -> None:
     served = faces.machine.life.digest
-    assert ask({"digest": served}, "another").status_code == 401
-    assert ask({"digest": "../climbs"}).status_code == 400
-    assert ask([]).status_code == 400
+    for digest in ("../climbs", None, "A" * 64):
+        answer = faces.post(faces.order(SWITCH, digest=digest))
+        assert "digest" in faces.refused(answer, 400, "malformed")
     # what is served already is no change
-    assert ask({"digest": served}).status_code == 202
-    faces.drain(ORDER)
-    answer = ask({"digest": "0" * 64})
-    assert answer.status_code == 409
+    assert faces.post(faces.order(SWITCH, digest=served)).status_code == 202
+    faces.drain()
+    answer = faces.post(faces.order(SWITCH))
+    assert (answer.status_code, answer.json()["code"]) == (409, "busy")
     assert "draining" in answer.json()["error"]
 
 
 def test_a_drain_is_taken_once_and_haproxy_hears_of_it(faces: Faces) -> None:
     assert faces.asked_by_haproxy() == b"up ready\n"
-    answer = faces.drain(ORDER)
+    answer = faces.drain()
     assert answer.status_code == 202
     assert answer.json()["draining"] is True
     assert faces.asked_by_haproxy() == b"drain\n"
-    again = faces.drain({"by": "person", "reason": "again", "deadline_s": 600})
+    again = faces.drain(by="person", reason="again", deadline_s=600)
     assert {key: again.json()[key] for key in ("by", "reason", "deadline", "notice_at")} == {
         "by": "idle",
         "reason": "idle",
@@ -98,18 +119,16 @@ def test_a_drain_is_taken_once_and_haproxy_hears_of_it(faces: Faces) -> None:
 
 def test_only_the_owners_of_the_list_may_ask_and_the_first_one_stays(faces: Faces) -> None:
     for wrong in ("scale", "", "Idle", "idle ", 1, None, ["idle"], {"idle": 1}, True):
-        answer = faces.drain(ORDER | {"by": wrong})
-        assert answer.status_code == 400
-        assert answer.json()["error"] == f"by: is {wrong!r}, must be one of idle, spot, person, cloud, rollout"
-    assert faces.machine.life.ready
-    answers = [faces.drain(ORDER | {"by": by}) for by in ("rollout", "idle", "spot", "person", "cloud")]
+        said = faces.refused(faces.drain(by=wrong), 400, "malformed")
+        assert said == f"by: is {wrong!r}, must be one of idle, spot, person, cloud, rollout"
+    answers = [faces.drain(by=by) for by in ("rollout", "idle", "spot", "person", "cloud")]
     assert [(answer.status_code, answer.json()["by"]) for answer in answers] == [(202, "rollout")] * 5
 
 
 def test_the_control_host_reads_what_it_asked_for(faces: Faces) -> None:
     cloud = faces.machine.cloud
     one = plain.instance(1, id=cloud.instance_id, private_address=cloud.address)
-    with closing(NodeAgents(lambda: TOKEN, port=faces.http.server_address[1])) as asking:
+    with closing(NodeAgents(signing.key, port=faces.http.server_address[1], now=faces.machine.clock)) as asking:
         agents = FleetAgents(asking)
         asked = agents.drain(one, DrainOwner.SPOT, "spot: x", timedelta(seconds=60))
         cloud.said = [CloudNotice(kind=Notice.PREEMPTION)]
@@ -119,38 +138,34 @@ def test_the_control_host_reads_what_it_asked_for(faces: Faces) -> None:
     assert (seen.drain_by, seen.notice_at) == (DrainOwner.SPOT, START)
 
 
-def test_a_control_host_of_release_0_1_names_the_owner_in_its_reason(faces: Faces) -> None:
-    answer = faces.drain({"reason": "spot: spot is back", "deadline_s": 60})
-    assert (answer.status_code, answer.json()["by"]) == (202, "spot")
-
-
-def test_without_the_token_nothing_happens(faces: Faces) -> None:
-    assert faces.drain(ORDER, token="wrong").status_code == 401  # noqa: S106
-    assert httpx.post(f"{faces.url}/drain", json=ORDER).status_code == 401
-    faces.token = None
-    assert faces.drain(ORDER).status_code == 503
-    assert faces.machine.life.ready
-
-
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        pytest.param("{", "no JSON", id="no JSON"),
-        pytest.param([], "reason", id="a list"),
-        pytest.param({"deadline_s": 5}, "reason", id="no reason"),
-        pytest.param({"reason": "a\nb", "deadline_s": 5}, "reason", id="two lines"),
-        pytest.param({"reason": "x"}, "deadline_s", id="no deadline"),
-        pytest.param({"reason": "x", "deadline_s": -1}, "deadline_s", id="in the past"),
-        pytest.param({"reason": "x", "deadline_s": True}, "deadline_s", id="a yes"),
-        pytest.param({"reason": "x", "deadline_s": 10**9}, "deadline_s", id="for ever"),
-        pytest.param({"reason": "x", "deadline_s": 5}, "idle, spot, person, cloud, rollout", id="by nobody"),
+        pytest.param(b"{", "no JSON", id="no JSON"),
+        pytest.param(b"\xff", "no JSON", id="no text"),
+        pytest.param(b"[" * 2000, "no JSON", id="nested"),
+        pytest.param([], "an order is an object", id="a list"),
+        pytest.param({"deadline_s": 5}, "an order is an object", id="fields are missing"),
+        pytest.param({"more": 1}, "an order is an object", id="one field more"),
+        pytest.param({"version": 2}, "version: is 2", id="another version"),
+        pytest.param({"action": "delete"}, "action: is 'delete', must be drain or switch", id="another action"),
+        pytest.param({"action": ["drain"]}, "action", id="a list of actions"),
+        pytest.param({"instance": 5}, "instance", id="a number for the instance"),
+        pytest.param({"nonce": "0" * 31}, "nonce", id="a short nonce"),
+        pytest.param({"nonce": None}, "nonce", id="no nonce"),
+        pytest.param({"at": "now"}, "at: is no time", id="no time"),
+        pytest.param({"at": "2026-11-21T02:00:00"}, "at: has no time zone", id="no zone"),
+        pytest.param({"reason": None}, "reason", id="no reason"),
+        pytest.param({"reason": "a\nb"}, "reason", id="two lines"),
+        pytest.param({"deadline_s": None}, "deadline_s", id="no deadline"),
+        pytest.param({"deadline_s": -1}, "deadline_s", id="in the past"),
+        pytest.param({"deadline_s": True}, "deadline_s", id="a yes"),
+        pytest.param({"deadline_s": 10**9}, "deadline_s", id="for ever"),
     ],
 )
-def test_nonsense_is_refused_with_words(faces: Faces, body: object, says: str) -> None:
-    answer = faces.drain(body)
-    assert answer.status_code == 400
-    assert says in answer.json()["error"]
-    assert faces.machine.life.ready
+def test_nonsense_is_refused_with_words_though_it_is_signed(faces: Faces, body: Any, says: str) -> None:
+    sent = faces.order(body) if isinstance(body, dict) and body != {"deadline_s": 5} else body
+    assert says in faces.refused(faces.post(sent), 400, "malformed")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +181,7 @@ def test_nonsense_is_refused_with_words(faces: Faces, body: object, says: str) -
 def test_a_body_without_an_end_is_refused_before_it_is_read(faces: Faces, head: str) -> None:
     host, port = faces.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
-        connection.sendall(f"POST /drain HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
+        connection.sendall(f"POST {orders.PATH} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 411 ")
     assert faces.machine.life.ready
@@ -182,7 +197,7 @@ def test_metrics_tell_the_phase(faces: Faces) -> None:
 
 
 def test_metrics_tell_why_it_drains(faces: Faces) -> None:
-    faces.drain({"by": "spot", "reason": 'spot: "safer" zone', "deadline_s": 60})
+    faces.drain(by="spot", reason='spot: "safer" zone')
     samples = parse(httpx.get(f"{faces.url}/metrics").text)
     reasons = [s.labels["reason"] for s in samples if s.name == "gpufleet_node_drain_deadline_timestamp_seconds"]
     assert reasons == ['spot: "safer" zone']

@@ -12,6 +12,7 @@ import pytest
 from gpufleet.domain.model import CapacityType, Cloud
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings, InstanceSettingsError, load, to_json
+from tests import signing
 
 WRITTEN = InstanceSettings(
     environment="local",
@@ -24,7 +25,8 @@ WRITTEN = InstanceSettings(
     served_name="chat",
     engine=EngineSettings(kind=EngineKind.VLLM, image="e@sha256:0", args=("--max-model-len", "2048"), env={"A": "b"}),
     dcgm_image="d@sha256:1",
-    agent_token="ssm:/token",  # noqa: S106 - where it lies
+    engine_key="ssm:/engine-key",
+    order_keys=(signing.key().public.text, signing.key("next").public.text),
     drain_deadline=timedelta(seconds=90),
 )
 
@@ -41,7 +43,7 @@ def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
     assert (read.engine.args, read.engine.env) == (WRITTEN.engine.args, WRITTEN.engine.env)
     assert read.drain_deadline == WRITTEN.drain_deadline
     assert read.boot_limits.cache == WRITTEN.boot_limits.cache
-    assert read.agent_token == WRITTEN.agent_token
+    assert (read.engine_key, read.order_keys) == (WRITTEN.engine_key, WRITTEN.order_keys)
 
 
 @pytest.mark.parametrize("image", [None, "n@sha256:2"], ids=["none: as earlier stacks write it", "an image"])
@@ -64,6 +66,10 @@ def test_a_node_exporter_is_wanted_or_not(tmp_path: Path, image: str | None) -> 
         pytest.param("drain_margin_s", -1, "drain_margin_s", id="negative"),
         pytest.param("power_off_after_s", True, "power_off_after_s", id="a yes"),
         pytest.param("boot_limits_s", {"disks": 1}, "cache", id="a limit is missing"),
+        pytest.param("order_keys", [], "order_keys", id="no key for orders"),
+        pytest.param("order_keys", "MII", "order_keys", id="a text for keys"),
+        pytest.param("order_keys", ["MII"], "order_keys", id="what is no key"),
+        pytest.param("order_keys", [signing.key().public.text] * 3, "order_keys", id="three keys"),
         pytest.param("engine", {"kind": "llama", "image": "x", "args": [], "env": {}}, "llama", id="no engine"),
     ],
 )

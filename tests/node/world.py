@@ -6,16 +6,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.rsa import public_key
 from node.agent import Agent
 from node.boot import Boot, World
 from node.life import Life
 from node.log import Log
+from node.orders import Nonces, Orders
 from node.ports import CloudNotice, EngineLoad, StepError, UnitState
 from node.switch import Switch
 from serving import engine as engines
 from serving.cache.store import FolderStore, Store
 from serving.engine import EngineKind
 from serving.instance_settings import BootLimits, EngineSettings, InstanceSettings
+from tests import signing
 
 START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 
@@ -93,6 +96,7 @@ class FakeCloud:
     confirmed: int = 0
     ready_said: int = 0
     refuses: bool = False
+    engine_key: str = signing.ENGINE_KEY
 
     def notices(self) -> list[CloudNotice]:
         self._answer()
@@ -104,7 +108,8 @@ class FakeCloud:
 
     def secret(self, where: str) -> str:
         self._answer()
-        return f"secret of {where}"
+        assert where == "ssm:/engine-key", "an instance reads no other secret"
+        return self.engine_key
 
     def confirm_ready(self) -> None:
         self._answer()
@@ -162,7 +167,8 @@ def settings(**changes: object) -> InstanceSettings:
         served_name="chat",
         engine=EngineSettings(kind=EngineKind.VLLM, image="engine@sha256:0", args=(), env={}),
         dcgm_image="dcgm-exporter@sha256:1",
-        agent_token="ssm:/token",  # noqa: S106 - where it lies, not what it is
+        engine_key="ssm:/engine-key",
+        order_keys=(signing.key().public.text,),
         cache_dir="/mnt/nvme/models",
         drain_deadline=timedelta(seconds=90),
         drain_margin=timedelta(seconds=5),
@@ -197,6 +203,7 @@ class Machine:
     boot: Boot = field(init=False)
     agent: Agent = field(init=False)
     switch: Switch = field(init=False)
+    orders: Orders = field(init=False)
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.bucket)
@@ -218,6 +225,13 @@ class Machine:
                 resource=self.cloud.instance_id,
             ),
         )
+        self.orders = Orders(
+            instance=self.cloud.instance_id,
+            keys=[public_key(text) for text in self.settings.order_keys],
+            nonces=Nonces(self.root / "var/lib/gpu-fleet/orders.json", self.clock, self.life.warn),
+            now=self.clock,
+        )
+        self.life.order_keys = self.orders.fingerprints
         world = World(
             units=self.units,
             disks=self.disks,

@@ -31,7 +31,7 @@ SAFE_TEMPLATE: dict[str, Any] = {
     "networkInterfaces": [{"deviceIndex": 0, "associatePublicIpAddress": "false"}],
     "metadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 2.0},
     "blockDeviceMappings": [{"deviceName": "/dev/sda1", "ebs": {"encrypted": "true"}}],
-    "userData": base64.b64encode(b"#!/bin/bash\nagent_token=ssm:/gpu-fleet/dev/agent-token\n").decode(),
+    "userData": base64.b64encode(b"#!/bin/bash\nengine_key=ssm:/gpu-fleet/dev/engine-key\n").decode(),
 }
 SAFE_GCP: dict[str, Any] = {
     "machineType": "g2-standard-4",
@@ -160,7 +160,7 @@ ROLE_POLICY = "aws:iam/rolePolicy:RolePolicy"
         pytest.param(TEMPLATE, user_data('"token": "$TOKEN"'), None, id="a variable is no secret"),
         pytest.param(
             TEMPLATE,
-            user_data('"agent_token": "gcp-secret:projects/p-1/secrets/gpu-fleet-prod-agent-token"'),
+            user_data('"engine_key": "gcp-secret:projects/p-1/secrets/gpu-fleet-prod-engine-key"'),
             None,
             id="a reference is no secret",
         ),

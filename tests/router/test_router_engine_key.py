@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from app import router_fleet
 from app.router_fleet import KEY_AGAIN_S, LiveFleet
-from serving import engine
+from gpufleet.domain.activity import CloudError
 from serving.router import engine_key
 from serving.router.policy import Balance, PoolPolicy, RouterPolicy
 from serving.router.sources import Told
@@ -87,22 +88,42 @@ def test_a_key_is_kept_for_the_next_router_and_anything_else_is_none(tmp_path: P
     assert engine_key.kept(path) == ""
 
 
-def test_the_key_is_made_from_the_agents_token_and_a_silent_store_is_not_asked_at_every_look(
+def test_the_key_is_a_secret_of_its_own_and_a_silent_store_is_not_asked_at_every_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = document(CHAT).model_copy(update={"agent_token": "nowhere:token"})
-    now = 1000.0
+    told = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key"})
+    now, held, asked = 1000.0, dict[str, str](), list[str]()
+
+    def read(place: str, _region: str) -> str:
+        asked.append(place)
+        if place not in held:
+            raise CloudError(f"{place}: is not there")
+        return held[place]
+
+    monkeypatch.setattr(router_fleet.secrets, "read", read)
     fleet = LiveFleet("file:///fleet.json", clock=lambda: now)
-    monkeypatch.delenv("GPUFLEET_AGENT_TOKEN", raising=False)
-    with pytest.raises(OSError, match="nowhere:token"):
-        fleet.engine_key(told)
-    monkeypatch.setenv("GPUFLEET_AGENT_TOKEN", "first")
-    with pytest.raises(OSError, match="nowhere:token"):
-        fleet.engine_key(told)
+    for _ in range(3):
+        with pytest.raises(OSError, match="engine-key: is not there"):
+            fleet.engine_key(told)
+    assert len(asked) == 1
     now += KEY_AGAIN_S
-    assert fleet.engine_key(told) == engine.api_key("first")
-    monkeypatch.setenv("GPUFLEET_AGENT_TOKEN", "second")
+    held["ssm:/gpu-fleet/test/engine-key"] = f"{OLD}\n"
+    assert fleet.engine_key(told) == OLD
+    held["ssm:/gpu-fleet/test/engine-key"] = NEW
     now += 1e6
-    assert fleet.engine_key(told) == engine.api_key("first"), "it stays what it was when the router started"
-    moved = told.model_copy(update={"agent_token": "elsewhere:token"})
-    assert fleet.engine_key(moved) == engine.api_key("second")
+    assert fleet.engine_key(told) == OLD, "it stays what it was when the router started"
+    held["ssm:/gpu-fleet/test/engine-key-2"] = NEW
+    assert fleet.engine_key(told.model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key-2"})) == NEW
+
+
+def test_another_secret_that_a_document_names_reaches_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_fleet.secrets, "read", lambda *_: "xoxb-correct-horse-battery")
+    told = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/slack-token"})
+    with pytest.raises(OSError, match="slack-token: holds no engine key") as refused:
+        LiveFleet("file:///fleet.json").engine_key(told)
+    assert "horse" not in str(refused.value)
+
+
+def test_a_document_of_before_names_no_engine_key_and_the_last_one_is_kept() -> None:
+    with pytest.raises(OSError, match="an earlier release wrote it; run `pulumi up`"):
+        LiveFleet("file:///fleet.json").engine_key(document(CHAT).model_copy(update={"engine_key": None}))

@@ -22,18 +22,19 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("on-demand above the pool's max", AWS, {"pools.0.capacity.on_demand.max": 50},
      "pools.0.capacity.on_demand.max: is above the pool's max 12 (is 50); lower it, or raise the "
      "pool's max"),
-    ("empty agent token", AWS, {"agent_token": ""},
-     "agent_token: names no secret (is ''); write the name of an SSM parameter, as /gpu-fleet/prod/x"),
-    ("agent token secret value", AWS, {"agent_token": GITHUB},
-     "agent_token: looks like a GitHub token, and settings are read by many; keep it in the cloud's "
-     "secret store, write the name of an SSM parameter, as /gpu-fleet/prod/x here, and change the "
-     "secret"),
-    ("gcp agent token slash", GCP, {"agent_token": "/gpu-fleet/prod/x"},
-     "agent_token: names no secret (is '/gpu-fleet/prod/x'); write the name of a secret of Secret "
-     "Manager, as gpu-fleet-prod-agent-token"),
-    ("aws token with aws prefix", AWS, {"agent_token": "aws/foo"},
-     "agent_token: names no secret (is 'aws/foo'); write the name of an SSM parameter, as "
-     "/gpu-fleet/prod/x"),
+    ("empty engine key", AWS, {"engine_key": ""},
+     "engine_key: names no secret of the environment (is ''); write the name of an SSM parameter of the environment, "
+     "as /gpu-fleet/prod/engine-key"),
+    ("engine key secret value", AWS, {"engine_key": GITHUB},
+     "engine_key: looks like a GitHub token, and settings are read by many; keep it in the cloud's "
+     "secret store, write the name of an SSM parameter of the environment, as /gpu-fleet/prod/engine-key here, and "
+     "change the secret"),
+    ("gcp order key slash", GCP, {"orders.private_key": "/gpu-fleet/prod/x"},
+     "orders.private_key: names no secret of the environment (is '/gpu-fleet/prod/x'); write the name of a secret of "
+     "Secret Manager of the environment, as gpu-fleet-prod-order-key"),
+    ("secret of another environment", AWS, {"orders.private_key": "/gpu-fleet/dev/order-key"},
+     "orders.private_key: names no secret of the environment (is '/gpu-fleet/dev/order-key'); write the name of an "
+     "SSM parameter of the environment, as /gpu-fleet/prod/order-key"),
     ("env HF token", AWS, {"pools.0.engine.env": {"HF_TOKEN": HUB}},
      "pools.0.engine.env.HF_TOKEN: looks like a Hugging Face token; remove it and change the secret; "
      "models come from the bucket, so an engine needs none"),
@@ -312,9 +313,9 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "cloud: input should be 'aws' or 'gcp' (is ['aws'])"),
     ("capacity typo", AWS, {"pools.0.capacity.ondemand": {}},
      "pools.0.capacity.ondemand: is not a known setting (is {})"),
-    ("agent token with newline", AWS, {"agent_token": "/a\n"},
-     "agent_token: names no secret (is '/a\\n'); write the name of an SSM parameter, as "
-     "/gpu-fleet/prod/x"),
+    ("engine key with newline", AWS, {"engine_key": "/gpu-fleet/prod/a\n"},
+     "engine_key: names no secret of the environment (is '/gpu-fleet/prod/a\\n'); write the name of an SSM parameter "
+     "of the environment, as /gpu-fleet/prod/engine-key"),
     ("unknown setting deep near", AWS, {"pools.0.capacity.spot.machine_type": ["g6e.xlarge"]},
      "pools.0.capacity.spot.machine_type: is not a known setting (is ['g6e.xlarge'])"),
     ("block that is over as it begins", AWS, {**P5, "pools.0.capacity.reserved.0.block": BLOCK},
@@ -344,7 +345,7 @@ def test_a_switch_is_no_secret_whatever_it_is_called() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"agent_token": HUB}, id="token in place of its name"),
+        pytest.param({"engine_key": HUB}, id="token in place of its name"),
         pytest.param({"pools.0.engine.env": {"A": OPENAI, "DB_PASSWORD": "hunter2"}}, id="environment"),
         pytest.param({"pools.0.engine.args": ["--x", GITHUB]}, id="argument"),
         pytest.param({"notify.slack_channel": WEBHOOK}, id="webhook"),
@@ -379,7 +380,7 @@ def test_a_message_that_quotes_the_value_shows_no_secret_and_stays_short(value: 
             {"pools.0.watchdogs.idle.window": 5, "pools.0.watchdogs.scale.down_after": "x", "pools.1.min": -1},
             ["pools.0.watchdogs.idle.window", "pools.0.watchdogs.scale.down_after", "pools.1.min"], id="three",
         ),
-        pytest.param({"pools.0.spare": 50, "agent_token": ""}, ["pools.0.spare", "agent_token"], id="two checks"),
+        pytest.param({"pools.0.spare": 50, "engine_key": ""}, ["pools.0.spare", "engine_key"], id="two checks"),
         pytest.param({"pools.0.ownr": "me", "pools.0.owner": REMOVED}, ["pools.0.ownr", "pools.0.owner"], id="slip"),
         pytest.param({"cloud": "gcp"}, ["cloud"], id="the file of another cloud is one mistake"),
     ],

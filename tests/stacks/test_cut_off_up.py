@@ -31,7 +31,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     with embedded_cloud(tmp_path / "cloud", NETWORK):
         made = make_engine(tmp_path, NETWORK, ("aws",))
         made.client("s3").create_bucket(Bucket=BUCKET)
-        made.client("ssm").put_parameter(Name="/gpu-fleet/local/agent-token", Value="x" * 32, Type="SecureString")
+        made.client("ssm").put_parameter(Name="/gpu-fleet/local/engine-key", Value="e" * 64, Type="SecureString")
         config = made.settings(STACK)
         config["config"]["gpu-fleet:fleet"]["network"]["cidr"] = f"{NETWORK}.0.0/16"
         made.settings(STACK, config)

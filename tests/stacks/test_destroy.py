@@ -30,7 +30,7 @@ def test_what_is_protected_stays_until_somebody_unprotects_it(tmp_path: Path) ->
         for pool in fleet["pools"]:
             pool["target"] = pool["min"] = 0
         engine.settings(STACK, config)
-        engine.client("ssm").put_parameter(Name="/gpu-fleet/dev/agent-token", Value="x" * 32, Type="SecureString")
+        engine.client("ssm").put_parameter(Name="/gpu-fleet/dev/engine-key", Value="e" * 64, Type="SecureString")
         engine.run("stack", "init", STACK)
         engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
         bucket = fleet["bucket"]["name"]

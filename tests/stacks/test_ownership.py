@@ -23,7 +23,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with embedded_cloud(folder / "cloud", NETWORK):
         made = make_engine(folder, NETWORK)
         made.client("s3").create_bucket(Bucket=BUCKET)
-        made.client("ssm").put_parameter(Name="/gpu-fleet/local/agent-token", Value="x" * 32, Type="SecureString")
+        made.client("ssm").put_parameter(Name="/gpu-fleet/local/engine-key", Value="e" * 64, Type="SecureString")
         made.settings(STACK)
         made.run("stack", "init", STACK)
         yield made

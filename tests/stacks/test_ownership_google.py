@@ -22,7 +22,8 @@ NETWORK = free_network()
 STACK = "gcp-local"
 PROJECT = "gpu-fleet-local"
 BUCKET = "gpu-fleet-local-gcp-models"
-SECRET = "gpu-fleet-local-agent-token"  # noqa: S105 - its name
+SECRETS = ("gpu-fleet-local-engine-key", "gpu-fleet-local-order-key")
+"""Names."""
 LIMIT_S = 30
 
 
@@ -33,9 +34,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         made = make_engine(folder, NETWORK)
         post(made, f"/storage/v1/b?project={PROJECT}", {"name": BUCKET, "location": "US"})
         secrets = f"/v1/projects/{PROJECT}/secrets"
-        post(made, f"{secrets}?secretId={SECRET}", {"replication": {"automatic": {}}})
         value = base64.b64encode(b"x" * 32).decode()
-        post(made, f"{secrets}/{SECRET}:addVersion", {"payload": {"data": value}})
+        for name in SECRETS:
+            post(made, f"{secrets}?secretId={name}", {"replication": {"automatic": {}}})
+            post(made, f"{secrets}/{name}:addVersion", {"payload": {"data": value}})
         made.settings(STACK)
         made.run("stack", "init", STACK)
         yield made

@@ -209,7 +209,7 @@ class OneInstance:
 
 def test_programs_read_what_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.brakes.inventory_of", lambda _: OneInstance())
-    monkeypatch.setattr("app.brakes.agents_of", lambda _: None)
+    monkeypatch.setattr("app.brakes.agents_of", lambda *_: None)
     monkeypatch.setattr("app.brakes.FleetAgents", lambda _: OneInstance())
     words = ["drain", "i-1", "--reason", "odd noises", "--owner", "ann", "--json"]
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])

@@ -14,6 +14,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings, to_json
 from serving.user_data import UserDataError, archive_key, render
+from tests import signing
 
 AGENT = b"print('agent')\n"
 SHA256 = hashlib.sha256(AGENT).hexdigest()
@@ -28,7 +29,8 @@ SETTINGS = InstanceSettings(
     served_name="chat",
     engine=EngineSettings(kind=EngineKind.VLLM, image="vllm@sha256:00", args=("--max-model-len", "2048")),
     dcgm_image="dcgm@sha256:00",
-    agent_token="ssm:/gpu-fleet/local/agent-token",
+    engine_key="ssm:/gpu-fleet/local/engine-key",
+    order_keys=(signing.key().public.text,),
     drain_deadline=timedelta(seconds=90),
 )
 
@@ -82,7 +84,8 @@ def test_the_settings_file_is_the_contract() -> None:
         "served_name": "chat",
         "engine": {"kind": "vllm", "image": "vllm@sha256:00", "args": ["--max-model-len", "2048"], "env": {}},
         "dcgm_image": "dcgm@sha256:00",
-        "agent_token": "ssm:/gpu-fleet/local/agent-token",
+        "engine_key": "ssm:/gpu-fleet/local/engine-key",
+        "order_keys": [signing.key().public.text],
         "cache_dir": "/mnt/nvme/models",
         "drain_deadline_s": 90,
         "drain_margin_s": 5,

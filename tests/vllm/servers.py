@@ -16,13 +16,13 @@ from typing import Any
 
 import httpx
 
-from serving import engine
 from serving.exposition import Sample, parse, total
 from serving.metrics import Metric
+from tests import signing
 
 CLONE = Path(__file__).parents[2]
 MODULES = {"simulated": "localcloud.engine", "vllm": "localcloud.vllm"}
-KEY = engine.api_key("the token of the tests")
+KEY = signing.ENGINE_KEY
 """Clients here say it; an engine without a key does not care."""
 START_LIMIT_S = 400
 """vLLM needs 13 s on two quiet cores; cores are seldom quiet."""

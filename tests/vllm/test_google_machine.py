@@ -1,5 +1,6 @@
 """Real vLLM on a machine of the embedded Google Cloud: from Cloud Storage to first token, to its preemption."""
 
+import base64
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,24 +14,23 @@ import pytest
 from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
 from localcloud.gcp.places import PROJECT
-from serving import agent_archive, engine, user_data
+from serving import agent_archive, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
-from tests.e2e.control_ground import SLACK_VALUE, ZONE, OnGoogle
+from tests.e2e.control_ground import ZONE, OnGoogle
 from tests.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until
 from tests.local_token import BEARER
 from tests.networks import free_network
-from tests.vllm.servers import Streams
+from tests.vllm.servers import KEY, Streams
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 BOOT_LIMIT_S = 700
 NOTICE_S = 110
 NAME = "chat-spot-us-central1-a-g2-standard-8-".ljust(63, "0")
 """As long as Google lets a name be: vLLM's sockets lie in the machine's folder, which bears it."""
-KEY = engine.api_key(SLACK_VALUE)
-"""The ground has one secret; the machine takes it for the agents' token."""
+SECRETS = f"/v1/projects/{PROJECT}/secrets"
 INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
 
 
@@ -67,7 +67,7 @@ def settings(ground: OnGoogle) -> InstanceSettings:
         cloud=Cloud.GCP,
         region=ground.region,
         bucket=ground.bucket,
-        agent_token=ground.secret,
+        engine_key=f"gcp-secret:projects/{PROJECT}/secrets/engine-key",
         engine=EngineSettings(
             kind=EngineKind.VLLM,
             image="gpu-fleet/vllm-cpu@sha256:" + "0" * 64,
@@ -127,6 +127,9 @@ def machine(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ma
     with started(folder, network):
         ground = OnGoogle(url=f"http://{network}.0.4:4567", network=network)
         ground.set_up()
+        value = base64.b64encode(KEY.encode()).decode()
+        ground.call("POST", f"{SECRETS}?secretId=engine-key", {"replication": {"automatic": {}}})
+        ground.call("POST", f"{SECRETS}/engine-key:addVersion", {"payload": {"data": value}})
         yield _booted(ground, folder)
 
 
@@ -140,7 +143,7 @@ def _booted(ground: OnGoogle, folder: Path) -> Machine:
     sha256 = hashlib.sha256(archive).hexdigest()
     bucket.put_bytes(user_data.archive_key(sha256), archive)
     script = user_data.render(settings(ground), sha256)
-    assert SLACK_VALUE not in script
+    assert KEY not in script
     address = start(ground, script)
     wait_until(address, "ready", BOOT_LIMIT_S)
     return Machine(ground=ground, address=address, digest=manifest.digest)

@@ -11,12 +11,12 @@ import pytest
 
 from gpufleet.domain.model import CapacityType
 from localcloud import tiny_model
-from serving import engine, metrics
+from serving import metrics
 from serving.engine import EngineKind
 from serving.exposition import parse, total
 from serving.instance_settings import EngineSettings, InstanceSettings
+from tests import signing
 from tests.e2e.embedded_cloud import (
-    SECRET,
     EmbeddedCloud,
     instance_settings,
     started,
@@ -80,7 +80,7 @@ def machines(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         instances = {name: cloud.one_member(f"{name}-spot") for name in CONTEXTS}
         for instance in instances.values():
             wait_until(instance["PrivateIpAddress"], "ready", BOOT_LIMIT_S)
-        fleet = FakeFleet(key=engine.api_key(SECRET))
+        fleet = FakeFleet(key=signing.ENGINE_KEY)
         fleet.written = routers.document(*({"name": name, "model": f"models/{name}"} for name in CONTEXTS))
         fleet.machines = {
             instance["InstanceId"]: routers.instance(instance["InstanceId"], instance["PrivateIpAddress"], name)

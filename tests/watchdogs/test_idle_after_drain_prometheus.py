@@ -18,7 +18,7 @@ from app.adapters import FleetAgents
 from clouds.agents import NodeAgents
 from clouds.prometheus import Prometheus
 from gpufleet.domain.decisions import OutcomeKind, Reason
-from tests import prometheus
+from tests import prometheus, signing
 from tests.networks import served
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import FakeClock, World, idle_world, mark
@@ -157,7 +157,7 @@ def watched(tmp_path: Path) -> Generator[Watched]:
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(configuration))
         store = Prometheus(stack.enter_context(prometheus.running(tmp_path)))
         stack.callback(store.close)
-        agents = NodeAgents(lambda: "t", port=agent)
+        agents = NodeAgents(signing.key, port=agent)
         stack.callback(agents.close)
         ports = replace(world.ports(), metrics=store, agents=FleetAgents(agents), clock=WallClock(world))
         made = Watched(machine, world, ports, store)

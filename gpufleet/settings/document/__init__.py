@@ -17,6 +17,7 @@ from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
 from gpufleet.settings.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry, Unpriced
+from gpufleet.settings.document.orders import OrderKeys, is_of_environment, secret_names_begin
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
 from gpufleet.settings.problems import from_validation
 
@@ -125,9 +126,11 @@ class FleetDocument(Strict):
     account: str
     generated_by: Origin
     bucket: str
-    agent_token: str | None = None
-    """Where the node agents' token lies: `ssm:NAME` or `gcp-secret:projects/P/secrets/S`; None in documents written
-    before it was told."""
+    engine_key: str | None = None
+    """Where the key lies that engines ask of their clients: `ssm:NAME` or `gcp-secret:projects/P/secrets/S`. None, as
+    `orders`, in documents of a release that knew neither."""
+    orders: OrderKeys | None = None
+    """Of orders to node agents; `private_key` is a place, too."""
     prometheus_url: str
     ledger_url: str
     router: Router
@@ -151,6 +154,16 @@ class FleetDocument(Strict):
         for what, names in (("pools", pools), ("groups", groups)):
             if twice := sorted(name for name, times in Counter(names).items() if times > 1):
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
+        return self
+
+    @model_validator(mode="after")
+    def _own_secrets(self) -> "FleetDocument":
+        # a document is read with the rights of whoever reads it, and who wrote it may have fewer
+        orders = None if self.orders is None else self.orders.private_key
+        for name, place in (("engine_key", self.engine_key), ("orders.private_key", orders)):
+            if place is not None and not is_of_environment(place, self.cloud, self.environment):
+                begin = secret_names_begin(self.cloud, self.environment)
+                raise ValueError(f"{name}: is no secret of {self.environment}: its name must begin with {begin}")
         return self
 
     def group_names(self) -> dict[str, frozenset[str]]:
@@ -180,7 +193,8 @@ def parse(text: str | bytes, source: str) -> FleetDocument:
             (f"version: is {version!r}; this gpufleet reads version {VERSION}: upgrade the older of the two",),
         )
     try:
-        return FleetDocument.model_validate(raw)
+        # of documents before orders were signed: the place of a secret that nobody reads any more
+        return FleetDocument.model_validate({key: value for key, value in raw.items() if key != "agent_token"})
     except ValidationError as error:
         raise DocumentError(source, describe_problems(error)) from error
 

@@ -1,0 +1,125 @@
+"""Which orders this agent takes: signed by a key that it knows, for this instance, now, and once."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final, cast
+
+from gpufleet.domain.files import write_whole
+from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, OrderRefusedError, Refusal, read_body, read_header
+from gpufleet.domain.rsa import PublicKey
+
+VERSION: Final = 1
+REMEMBERED: Final = WINDOW * 4
+"""How long a nonce is kept: longer than its order could be taken (two windows), for clocks that are set back."""
+MOST: Final = 2000
+"""Nonces that are kept. A watchdog repeats an order with each of its passes, a few seconds apart at least."""
+
+
+class Nonces:
+    """The nonces of orders that were taken lately, kept over restarts of the agent.
+
+    Where they cannot be read back, no order is taken that was signed before this agent started: it may have been
+    taken already.
+    """
+
+    def __init__(self, file: Path, now: Callable[[], datetime], warn: Callable[[str, str | None], None]) -> None:
+        self._file, self._now, self._warn = file, now, warn
+        self._lock = threading.Lock()
+        self._earliest: datetime | None = None
+        try:
+            self._taken = _load(file)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self._taken: dict[str, float] = {}
+            self._earliest = now()
+
+    @property
+    def earliest(self) -> datetime | None:
+        """Orders signed before it are refused; None: no such limit."""
+        return self._earliest
+
+    def use(self, nonce: str, at: datetime) -> None:
+        """Note the nonce of an order signed at `at`. Raises OrderRefusedError."""
+        with self._lock:
+            oldest = (self._now() - REMEMBERED).timestamp()
+            self._taken = {key: when for key, when in self._taken.items() if when > oldest}
+            if nonce in self._taken:
+                raise OrderRefusedError(Refusal.USED_NONCE, "this order was taken already: sign another one")
+            if len(self._taken) >= MOST:
+                raise OrderRefusedError(Refusal.TOO_MANY, f"{MOST} orders within {REMEMBERED}: try again later")
+            self._taken[nonce] = at.timestamp()
+            self._save()
+
+    def _save(self) -> None:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._file, json.dumps({"version": VERSION, "nonces": self._taken}).encode() + b"\n")
+        except OSError as error:
+            # a full disk must not keep the instance from draining; what cannot be read back is refused by its time
+            with contextlib.suppress(OSError):
+                self._file.unlink(missing_ok=True)
+            self._warn("orders", f"{self._file}: {error.strerror}; orders taken are remembered by this process alone")
+        else:
+            self._warn("orders", None)
+
+
+def _load(file: Path) -> dict[str, float]:
+    """Raises OSError, ValueError, KeyError, TypeError, AttributeError."""
+    found = cast("Mapping[str, object]", json.loads(file.read_bytes())["nonces"])
+    return {str(nonce): float(cast("float", when)) for nonce, when in found.items()}
+
+
+class Orders:
+    """Checks what is posted. Both steps raise OrderRefusedError; `claim` before the body is read."""
+
+    def __init__(
+        self, *, instance: str, keys: Sequence[PublicKey], nonces: Nonces, now: Callable[[], datetime]
+    ) -> None:
+        self._instance, self._nonces, self._now = instance, nonces, now
+        self._keys = {key.fingerprint: key for key in keys}
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Of the keys whose orders are taken."""
+        return tuple(self._keys)
+
+    def claim(self, authorization: str) -> Claim:
+        """The signature of a header, where it can be one by a key that is known."""
+        claim = read_header(authorization)
+        key = self._keys.get(claim.fingerprint)
+        if key is None:
+            message = f"key {claim.fingerprint[:12]} is unknown here; known: {', '.join(k[:12] for k in self._keys)}"
+            raise OrderRefusedError(Refusal.UNKNOWN_KEY, message)
+        if not key.may_verify(claim.signature):
+            raise _bad_signature()
+        return claim
+
+    def take(self, claim: Claim, body: bytes) -> AgentOrder:
+        """The order; it is taken once."""
+        if not self._keys[claim.fingerprint].verify(body, claim.signature):
+            raise _bad_signature()
+        order = read_body(body)
+        if order.instance != self._instance:
+            raise OrderRefusedError(
+                Refusal.OTHER_INSTANCE, f"this is {self._instance}; the order is for another instance"
+            )
+        self._check_time(order.at)
+        self._nonces.use(order.nonce, order.at)
+        return order
+
+    def _check_time(self, at: datetime) -> None:
+        now, earliest = self._now(), self._nonces.earliest
+        if abs(now - at) > WINDOW or (earliest is not None and at < earliest):
+            message = f"signed at {_text(at)}; the clock here says {_text(now)}"
+            raise OrderRefusedError(Refusal.WRONG_TIME, message, now)
+
+
+def _bad_signature() -> OrderRefusedError:
+    return OrderRefusedError(Refusal.BAD_SIGNATURE, "the signature is not of this body and that key")
+
+
+def _text(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
