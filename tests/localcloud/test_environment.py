@@ -5,8 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.control.environment import exports, is_ours, is_stripped, local_environment, marked
+from localcloud.callers import TOKEN_FILE, VARIABLE, make_token
+from localcloud.control.environment import (
+    NO_TOKEN,
+    exports,
+    is_ours,
+    is_stripped,
+    local_environment,
+    marked,
+    token_of,
+)
 from localcloud.control.folders import Folders
+from localcloud.control.waiting import LocalError
 
 REAL = {
     "AWS_ACCESS_KEY_ID": "AKIAREAL",
@@ -77,3 +87,17 @@ def test_whose_a_process_is(folders: Folders, environment: dict[str, str], ours:
     filled = {name: value.format(local=folders.local) for name, value in environment.items()}
     assert is_ours(filled, folders) is ours
     assert is_ours(marked(filled, folders), folders)
+
+
+def test_a_shell_and_commands_get_the_token_of_the_cloud_that_runs_now(folders: Folders) -> None:
+    with pytest.raises(LocalError, match="gpufleet local up"):
+        token_of(folders)
+    assert local_environment(folders, Path("/pulumi"), {})["AWS_SECRET_ACCESS_KEY"] == NO_TOKEN
+    folders.cloud.mkdir(parents=True)
+    earlier, token = make_token(folders.cloud), make_token(folders.cloud)
+    assert earlier != token
+    assert (folders.cloud / TOKEN_FILE).stat().st_mode & 0o777 == 0o600
+    environment = local_environment(folders, Path("/pulumi"), {"GPUFLEET_EMULATOR_TOKEN": "of an earlier start"})
+    assert token_of(folders) == token == environment["AWS_SECRET_ACCESS_KEY"] == environment[VARIABLE]
+    assert environment["GPUFLEET_SLACK_TOKEN"] == f"xoxb-{token}"
+    assert f"export {VARIABLE}={token}" in exports(folders, Path("/pulumi"), {})
