@@ -260,3 +260,41 @@ def made_by_root(host: Machine, text: str) -> str:
     path = f"{DATA}/host/change.json"
     host.run("sh", "-c", 'umask 077 && printf %s "$1" >"$2"', "sh", text, path)
     return path
+
+
+ROOTS_LOOK: Final = """\
+import io, sys
+from pathlib import Path
+from app.control_host import LiveMachine
+from control.places import Places
+from control.releases import ReleaseError
+from control.settings import ControlSettings
+
+machine = LiveMachine(places=Places(), settings=ControlSettings(fleet="", bucket=""))
+try:
+    version = machine.schema()
+    with Path("/run/copy").open("w+b") as copy:
+        machine.save_ledger(copy)
+        size = copy.seek(0, 2)
+        copy.seek(0)
+        machine.put_back_ledger(copy) if sys.argv[1:] == ["put-back"] else None
+    print(version, size)
+except ReleaseError as error:
+    print("refused:", error)
+"""
+
+
+def test_root_handles_the_ledger_with_the_watchdogs_rights(host: Machine) -> None:
+    """Also one that a service put a link to a file of root's for."""
+    look = ("env", f"PYTHONPATH=/opt/gpu-fleet/releases/{SHA256}/lib:/opt/packages", sys_python(), "-c", ROOTS_LOOK)
+    version, size = host.run(*look).split()
+    assert version.isalnum() and int(size) > 4096
+    names = [f"gpufleet-{name}.service" for name in ("watch", "console")]
+    host.run("systemctl", "stop", *names)
+    assert host.run(*look, "put-back").split() == [version, size]
+    ledger, kept = f"{DATA}/ledger/ledger.db", f"{DATA}/ledger/kept.db"
+    assert host.run("stat", "-c", "%U %G %a", ledger).split() == ["gpufleet-watch", "gpufleet-ledger", "660"]
+    host.run("sh", "-c", f"cp /opt/fleet.json /run/roots && chmod 600 /run/roots && mv {ledger} {kept}")
+    host.run(*host.as_unit("gpufleet-feed.service", "gpufleet-watch", "ln", "-s", "/run/roots", ledger))
+    assert host.run(*look).startswith("refused:")
+    host.run("sh", "-c", f"rm {ledger} && mv {kept} {ledger} && systemctl start {' '.join(names)}")
