@@ -60,7 +60,7 @@ def read_settings(places: Places) -> ControlSettings:
         settings = load_settings(places.settings)
     except ControlSettingsError as error:
         raise AppError(str(error)) from error
-    os.environ.update(settings.environment | {"GPUFLEET_FLEET": settings.fleet})
+    os.environ.update(units.PATIENCE | settings.environment | {"GPUFLEET_FLEET": settings.fleet})
     if address := os.environ.get(_LOCAL_ADDRESS):
         return replace(settings, address=address, inner=address)
     return settings

@@ -27,6 +27,8 @@ PROGRAMS: Final = {
 
 _SHARING: Final = "0007"
 """Of those who write the ledger: its files are their group's too."""
+PATIENCE: Final = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3"}
+"""How long a machine's credentials are waited for; AWS' own second is over while a machine that boots is busy."""
 METADATA: Final = ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254")
 """Where both clouds give a machine's credentials to whoever asks from it."""
 
@@ -228,7 +230,7 @@ def _console(settings: ControlSettings, places: Places) -> Service:
 
 
 def _of_cloud(settings: ControlSettings) -> tuple[tuple[str, str], ...]:
-    return tuple({"GPUFLEET_FLEET": settings.fleet, **settings.environment}.items())
+    return tuple({"GPUFLEET_FLEET": settings.fleet, **PATIENCE, **settings.environment}.items())
 
 
 def _of_feed(places: Places) -> tuple[tuple[str, str], ...]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
 from clouds.aws.lean import lean
@@ -62,7 +62,7 @@ class AwsCalls:
         except ClientError as error:
             raise self._refused(name, error) from error
         except BROKEN as error:
-            raise CloudError(f"{name} in {self._region} failed: {error}") from error
+            raise self._failed(name, error) from error
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Every item under `key` of every page. A page that fails raises: a part is not the whole."""
@@ -78,7 +78,7 @@ class AwsCalls:
             raise self._refused(name, error) from error
         except BROKEN as error:
             self._count(name)
-            raise CloudError(f"{name} in {self._region} failed: {error}") from error
+            raise self._failed(name, error) from error
 
     def _count(self, name: str) -> None:
         with self._counting:
@@ -94,6 +94,13 @@ class AwsCalls:
     def _of_session(self, service: str, retried: bool) -> Any:
         client = _session().create_client(service, region_name=self._region, config=CONFIG if retried else ONCE)
         return lean(client) if service == "ec2" else client
+
+    def _failed(self, name: str, error: Exception) -> CloudError:
+        if isinstance(error, NoCredentialsError):
+            # a client asks for credentials when it is made and never again: one without is of no use for ever
+            with _MAKING:
+                self._clients.clear()
+        return CloudError(f"{name} in {self._region} failed: {error}")
 
     def _refused(self, name: str, error: ClientError) -> CloudError:
         detail = error.response.get("Error", {})
