@@ -63,7 +63,7 @@ class Cloud(BaseHTTPRequestHandler):
             self.answer(200, b'<DescribeInstancesResponse xmlns="%s"><reservationSet/>'
                              b"</DescribeInstancesResponse>" % space)
         elif b"WithDecryption" in asked:
-            self.answer(200, json.dumps({"Parameter": {"Value": "a-secret-of-the-cloud"}}).encode(), "text/json")
+            self.answer(200, json.dumps({"Parameter": {"Value": "ab" * 32}}).encode(), "text/json")
         else:
             self.answer(400, b"<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>")
 
@@ -144,6 +144,7 @@ def _put_volume(made: Machine) -> None:
 
 def _put_settings(made: Machine) -> None:
     places = {"prometheus_url": f"http://{NAME}:9090", "ledger_url": f"sqlite:///{DATA}/ledger.db"}
+    places["engine_key"] = "ssm:/gpu-fleet/test/engine-key"
     fleet = document({"name": "chat", "model": "models/chat"}).model_copy(update=places)
     (made.folder / "opt" / "fleet.json").write_text(render(fleet))
     settings = ControlSettings(
