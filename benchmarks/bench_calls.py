@@ -1,6 +1,6 @@
-"""Calls of a pass of the spot watchdog to AWS, in a market whose spot zones are all dry.
+"""Calls of a pass of the spot watchdog to either cloud, in a market whose spot zones are all dry.
 
-The clients are real, the region is in memory. The first pass of all reads what its zones remember of three days;
+The adapters are real, the region is in memory. The first pass of all reads what its zones remember of three days;
 later ones, of the daemon or each a process of its own (cron), read what came since.
 """
 
@@ -11,8 +11,10 @@ from datetime import timedelta
 from typing import Final
 
 from benchmarks.dry_market import DryMarket
+from benchmarks.dry_market_google import GoogleDryMarket
 from benchmarks.table import Table
 from gpufleet.domain.decisions import Target
+from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument, parse
 from tests.watchdogs.plain import document
 from tests.watchdogs.worlds import World
@@ -20,7 +22,10 @@ from watchdogs.observe.fleet import Lists
 from watchdogs.policy import digests
 from watchdogs.spot.watchdog import SpotWatchdog
 
-SIZES: Final = ((1, 3), (1, 9), (10, 3), (50, 3))
+SIZES: Final = {
+    Cloud.AWS: ((1, 3), (1, 9), (10, 3), (50, 3)),
+    Cloud.GCP: ((1, 3), (10, 3), (50, 3)),
+}
 """Pools, and zones of each."""
 BASE: Final = 10
 """Calls of a pass, beside one for each group with an open question and one for each action."""
@@ -47,13 +52,14 @@ class Calls:
 class Fleet:
     """Pools of one wanted replica each, that no zone gives."""
 
-    def __init__(self, pools: int, zones: int) -> None:
-        self.document = _document(pools, zones)
+    def __init__(self, pools: int, zones: int, cloud: Cloud = Cloud.AWS) -> None:
+        self.document = _document(pools, zones, cloud)
         self.world = World()
         for pool in self.document.pools:
             self.world.targets[pool.name] = Target(pool=pool.name, value=1, version=1)
             self.world.seen.add(("spot", pool.name, digests(self.document, "spot")[pool.name]))
-        self.market = DryMarket(self.document, self.world)
+        market = DryMarket if cloud is Cloud.AWS else GoogleDryMarket
+        self.market = market(self.document, self.world)
         self.lists = Lists()
         self._before: dict[str, tuple[int, int]] = {}
 
@@ -81,58 +87,78 @@ class Fleet:
 
 def run() -> Iterator[Table]:
     """Each size: a first pass that asks every zone, and passes while they back off, of the daemon and of cron."""
+    for cloud in SIZES:
+        yield _table(cloud)
+
+
+def _table(cloud: Cloud) -> Table:
     rows: list[tuple[str, ...]] = []
-    for pools, zones in SIZES:
+    for pools, zones in SIZES[cloud]:
         for form, of_its_own in (("daemon", False), ("cron", True)):
-            fleet = Fleet(pools, zones)
+            fleet = Fleet(pools, zones, cloud)
             fleet.market.refused_before(timedelta(days=3), timedelta(minutes=5))
             first = fleet.calls_of_a_pass()
             later = [fleet.calls_of_a_pass(of_its_own=of_its_own) for _ in range(LATER)]
             quiet = min(later, key=lambda calls: calls.made)
             asking = max(later, key=lambda calls: calls.made)
             rows += [
-                _row(f"{pools} x {zones}", f"{form}: {name}", calls)
+                _row(cloud, f"{pools} x {zones}", f"{form}: {name}", calls)
                 for name, calls in (
                     ("first of all", first),
                     (f"of the next {LATER}, the most", asking),
                     (f"of the next {LATER}, the least", quiet),
                 )
             ]
-    yield Table(
-        title="Calls of one pass of the spot watchdog, all spot zones dry",
-        columns=("pools x zones", "pass", "calls", "groups with a question", "actions", "allowed", *_OPERATIONS),
+    return Table(
+        title=f"Calls of one pass of the spot watchdog to {_NAMES[cloud]}, all spot zones dry",
+        columns=("pools x zones", "pass", "calls", "groups with a question", "actions", "allowed", *_COUNTED[cloud]),
         rows=tuple(rows),
         notes=(
             f"Allowed: {BASE}, one for each group with an open question and one for each action. The first pass of"
-            " all reads three days of activities, a page of 100 refusals at a time; cron's passes know the rest from"
-            " the ledger.",
+            f" all reads three days of {_PAGES[cloud]} at a time; cron's passes know the rest from the ledger.",
         ),
     )
 
 
-_OPERATIONS: Final = ("describe groups", "activities", "instances", "set size")
+_NAMES: Final = {Cloud.AWS: "AWS", Cloud.GCP: "Google Cloud"}
+_PAGES: Final = {Cloud.AWS: "activities, a page of 100 refusals", Cloud.GCP: "operations, a page of 500"}
+_COUNTED: Final = {
+    Cloud.AWS: {
+        "describe groups": {"autoscaling:describe_auto_scaling_groups"},
+        "activities": {"autoscaling:describe_scaling_activities"},
+        "instances": {"ec2:describe_instances"},
+        "set size": {"autoscaling:set_desired_capacity"},
+    },
+    Cloud.GCP: {
+        "lists of groups": {"compute:instance_group_managers.aggregated_list"},
+        "operations": {"compute:zone_operations.list"},
+        "instances": {"compute:instances.aggregated_list"},
+        "set size": {
+            "compute:instance_group_managers.resize_unary",
+            "compute:region_instance_group_managers.resize_unary",
+        },
+    },
+}
+"""Calls of which each column tells the number, by its title."""
 
 
-def _row(size: str, name: str, calls: Calls) -> tuple[str, ...]:
-    count = calls.by_operation.get
-    return (
-        size,
-        name,
-        str(calls.made),
-        str(calls.open_groups),
-        str(calls.actions),
-        str(calls.allowed),
-        str(count("autoscaling:describe_auto_scaling_groups", 0)),
-        str(count("autoscaling:describe_scaling_activities", 0)),
-        str(count("ec2:describe_instances", 0)),
-        str(count("autoscaling:set_desired_capacity", 0)),
-    )
+def _row(cloud: Cloud, size: str, name: str, calls: Calls) -> tuple[str, ...]:
+    counted = [sum(calls.by_operation.get(one, 0) for one in some) for some in _COUNTED[cloud].values()]
+    figures = (calls.made, calls.open_groups, calls.actions, calls.allowed, *counted)
+    return (size, name, *map(str, figures))
 
 
-def _document(pools: int, zones: int) -> FleetDocument:
+def _document(pools: int, zones: int, cloud: Cloud) -> FleetDocument:
     made = json.loads(document().model_dump_json())
     entry = made["pools"][0]
     spot, on_demand = entry["groups"][0], entry["groups"][2]
+    region = "us-east-1"
+    if cloud is Cloud.GCP:
+        region = "us-central1"
+        made |= {"cloud": "gcp", "region": region, "bucket": "gs://b", "account": "p"}
+        spot, on_demand = ({**one, "machine_types": ["g2-standard-8"]} for one in (spot, on_demand))
+        on_demand["zone"] = None
+    dash = "-" if cloud is Cloud.GCP else ""
     made["pools"] = [
         {
             **entry,
@@ -141,7 +167,7 @@ def _document(pools: int, zones: int) -> FleetDocument:
             "watchdogs": {"spot": {}},
             "groups": [
                 *(
-                    {**spot, "name": f"pool-{number}-spot-{zone}", "zone": f"us-east-1{'abcdefghi'[zone]}"}
+                    {**spot, "name": f"pool-{number}-spot-{zone}", "zone": f"{region}{dash}{'abcdefghi'[zone]}"}
                     for zone in range(zones)
                 ),
                 {**on_demand, "name": f"pool-{number}-od"},

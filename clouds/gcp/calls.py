@@ -58,7 +58,7 @@ class GoogleCalls:
         self.counts: dict[str, int] = {}
         self._clients: dict[str, Any] = {}
 
-    def one(self, service: str, operation: str, **request: Any) -> Any:
+    def one(self, service: str, operation: str, /, **request: Any) -> Any:
         """One call that answers at once. Raises CloudError with the operation and the cloud's words."""
         return self._guarded(service, operation, lambda: self._call(service, operation, request))
 
@@ -67,7 +67,7 @@ class GoogleCalls:
 
         The client's own `.result()` is not used: it asks the public endpoint, whatever endpoint the client has.
         """
-        state = self.one(service, f"{operation}_unary", **request)
+        state = self.begin(service, operation, **request)
         end = self._clock() + OPERATION_LIMIT_S
         while state.status != compute_v1.Operation.Status.DONE:
             if self._clock() > end:
@@ -76,9 +76,13 @@ class GoogleCalls:
             state = self._wait(state)
             if state.status != compute_v1.Operation.Status.DONE and self._clock() - asked < PAUSE_S:
                 self._sleep(PAUSE_S)
-        for error in state.error.errors:
-            words = f"compute:{service}.{operation} in {self.project} failed: {error.code}: {error.message}"
-            raise CloudError(words, error.code)
+        raise_failed(f"compute:{service}.{operation} in {self.project}", state)
+
+    def begin(self, service: str, operation: str, /, **request: Any) -> Any:
+        """One call that starts an operation, as it is then. Raises CloudError, also when it has failed at once."""
+        state = self.one(service, f"{operation}_unary", **request)
+        raise_failed(f"compute:{service}.{operation} in {self.project}", state)
+        return state
 
     def _wait(self, operation: Any) -> Any:
         place: dict[str, str] = {"operation": operation.name}
@@ -151,6 +155,12 @@ def _items(page: Any) -> Iterable[Any]:
     """What a page lists: pairs of place and list, where it is of all places."""
     found = page.managed_instances if hasattr(page, "managed_instances") else page.items
     return found.items() if is_map(found) else found
+
+
+def raise_failed(what: str, operation: Any) -> None:
+    """Raises CloudError with the first error of an operation, if it has one. `what`: what it does."""
+    for error in operation.error.errors:
+        raise CloudError(f"{what} failed: {error.code}: {error.message}", error.code)
 
 
 def _again(limit_s: float) -> Retry:

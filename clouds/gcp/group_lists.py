@@ -1,7 +1,7 @@
 """All managed instance groups of a project, and the instances that they made, by one list each.
 
-A group that is at rest needs no call of its own: its manager states that it does nothing with its instances, and as
-many as it wants are listed. Any other is asked for its members.
+A group that is at rest, or only makes instances, needs no call of its own: its manager states how many it leaves
+alone, and as many are listed, beside those that are being made. Any other is asked for its members.
 """
 
 from collections import defaultdict
@@ -16,11 +16,12 @@ from gpufleet.domain.activity import CloudError
 
 CREATED_BY: Final = "created-by"
 """Metadata that a managed instance group writes on its instances: the group's path."""
+UNBORN: Final = frozenset({"PROVISIONING", "STAGING"})
+"""What Compute Engine says of an instance that is being made."""
 _AT_REST: Final = ("none", "verifying")
+_MAKES: Final = ("creating", "creating_without_retries")
 _MOVES: Final = (
     "abandoning",
-    "creating",
-    "creating_without_retries",
     "deleting",
     "recreating",
     "refreshing",
@@ -42,30 +43,55 @@ class GroupLists:
     made: Mapping[Key, frozenset[str]]
     """Names of the listed instances that each group made."""
 
-    def at_rest(self, key: Key) -> frozenset[str] | None:
-        """The members of a group that does nothing with them; None: the group itself must be asked."""
+    unborn: frozenset[str]
+    """Names of those of them that are being made."""
+
+    def members(self, key: Key, *, grows: bool = False) -> frozenset[str] | None:
+        """The instances of a group that does nothing but make some; None: the group itself must be asked.
+
+        `grows`: it was resized just now, so that it may have begun less than it is to make.
+        """
         raw, made = self.managers[key], self.made.get(key, frozenset())
         actions = raw.current_actions
         if any(getattr(actions, move) for move in _MOVES):
             return None
-        resting = sum(getattr(actions, action) for action in _AT_REST)
-        return made if resting == int(raw.target_size) == len(made) else None
+        makes = sum(getattr(actions, action) for action in _MAKES)
+        rest = resting(raw)
+        # one of them that restarts is not being made, and what was abandoned is in no count
+        there = made - self.unborn if makes else made
+        lacks = int(raw.target_size) - rest - makes
+        return made if (lacks == 0 or (grows and lacks > 0)) and rest == len(there) else None
+
+
+def resting(raw: Any) -> int:
+    """How many instances a manager leaves alone."""
+    return sum(getattr(raw.current_actions, action) for action in _AT_REST)
+
+
+def managers(calls: GoogleCalls, region: str) -> dict[Key, Any]:
+    """All managers as they are now. Raises CloudError when a page fails, or a place of the region."""
+    found: dict[Key, Any] = {}
+    for place, scoped in calls.pages("instance_group_managers", "aggregated_list", max_results=PAGE):
+        check(place, scoped, region)
+        found |= {(str(place), raw.name): raw for raw in scoped.instance_group_managers}
+    return found
 
 
 def read(calls: GoogleCalls, environment: str, region: str) -> GroupLists:
     """The lists as they are now. Raises CloudError when a page fails, or a place of the region."""
-    managers: dict[Key, Any] = {}
-    for place, scoped in calls.pages("instance_group_managers", "aggregated_list", max_results=PAGE):
-        check(place, scoped, region)
-        managers |= {(str(place), raw.name): raw for raw in scoped.instance_group_managers}
+    listed = managers(calls, region)
     made: dict[Key, set[str]] = defaultdict(set)
+    unborn: set[str] = set()
     wanted = f"labels.{tags.label(tags.ENVIRONMENT)}={environment}"
     for place, scoped in calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE):
         check(place, scoped, region)
         for raw in scoped.instances:
             if (key := group_of(raw)) is not None:
                 made[key].add(raw.name)
-    return GroupLists(managers=managers, made={key: frozenset(names) for key, names in made.items()})
+                if raw.status in UNBORN:
+                    unborn.add(raw.name)
+    names = {key: frozenset(some) for key, some in made.items()}
+    return GroupLists(managers=listed, made=names, unborn=frozenset(unborn))
 
 
 def group_of(instance: Any) -> Key | None:

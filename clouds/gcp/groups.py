@@ -12,8 +12,9 @@ from typing import Any, Final
 from clouds.gcp import group_lists
 from clouds.gcp.activities import activities, refusal
 from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.group_lists import GroupLists
+from clouds.gcp.group_lists import UNBORN, GroupLists, Key
 from clouds.gcp.operations import TOGETHER, Lives, recent
+from clouds.gcp.resizes import Resizes
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
 from gpufleet.domain.model import CapacityType, Group, GroupList
 from gpufleet.settings.document import FleetDocument, GroupEntry
@@ -31,11 +32,12 @@ _BODY: Final = {
 """The client's names of request bodies follow no rule."""
 _LEAVING: Final = frozenset({"ABANDONING", "DELETING", "STOPPING", "SUSPENDING"})
 """What a manager does with instances that count no more."""
-_UNBORN: Final = frozenset({"PROVISIONING", "STAGING"})
 _CREATING: Final = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING"})
 _UNDECIDED: Final = frozenset({ActivityKind.IN_PROGRESS, ActivityKind.THROTTLED, ActivityKind.LATER})
 _SHARED_FOR_S: Final = 1.0
 """For so long one list of a zone's operations answers for all groups."""
+_BEGINS_WITHIN_S: Final = 5.0
+"""So soon after its resize a group has begun the operations of its launches: before, nothing is missing."""
 _SAME_REFUSAL: Final = timedelta(minutes=2)
 """A refusal is listed by its operation and, about then, by its group."""
 
@@ -46,6 +48,15 @@ class _Naming:
 
     base: str
     zones: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Making:
+    """Instances that a group was making when it was last read."""
+
+    count: int
+    names: frozenset[str] | None
+    """None: its members were not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +91,9 @@ class GoogleGroups:
         self._environment = document.environment
         self._namings: dict[str, _Naming] = {}
         self._operations: dict[str, _Operations] = {}
-        self._making: dict[str, frozenset[str]] = {}
-        """Instances that each group was making when it was last read; a group that was resized since is not here."""
+        self._resizes = Resizes(calls, clock)
+        self._making: dict[str, _Making] = {}
+        """By group as it was last read; a group that was resized since is not here."""
         self._known: Mapping[str, tuple[str, GroupEntry]] = {
             group.name: (pool.name, group) for pool in document.pools for group in pool.groups
         }
@@ -124,13 +136,20 @@ class GoogleGroups:
         return tuple(sorted(judged, key=lambda activity: (activity.at, activity.id)))
 
     def resize(self, group: Group, size: int) -> None:
-        """Set the target size. Raises ConflictError when somebody else has changed it since `group` was read."""
+        """Begin to set the target size. Raises ConflictError when it is not that of `group` any more.
+
+        That is told by what was read within `resizes.LATELY_S`; older sizes are read again, all at once. A refusal
+        that comes later is an error of the group when it is read next.
+        """
         service, place = self._place(group.name)
-        now = int(self._calls.one(service, "get", **place).target_size)
+        now = self._resizes.lately(group.name)
+        if now is None:
+            now = self._size(group.name)
         if now != group.desired:
             raise ConflictError(f"{group.name}: the size was {group.desired} when seen, it is {now}")
         self._making.pop(group.name, None)
-        self._calls.finish(service, "resize", **place, size=size)
+        self._operations.clear()
+        self._resizes.begin(group.name, service, place, size)
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
         """End an instance through its group. Ending what has left the group is no error."""
@@ -143,6 +162,7 @@ class GoogleGroups:
         body: dict[str, Any] = {"instances": [path]}
         if lower_desired:
             body["skip_instances_on_validation_error"] = True
+            self._resizes.forget(group)
         self._calls.finish(service, operation, **place, **{_BODY[service, operation]: body})
 
     def templates(self, group: str) -> tuple[str, Sequence[Member]]:
@@ -171,16 +191,31 @@ class GoogleGroups:
         """The lists of all groups, where that takes fewer calls than to ask each of them."""
         return group_lists.read(self._calls, self._environment, self._region) if len(names) > 1 else None
 
+    def _size(self, name: str) -> int:
+        """The target size as it is now. Those of the others are read with it, since they are resized next."""
+        managers = group_lists.managers(self._calls, self._region)
+        for other in self._known:
+            if (raw := managers.get(self._key(other))) is not None:
+                self._resizes.note(other, raw)
+        return self._resizes.read(name, self._place(name)[1], self._listed(name, managers))
+
+    def _key(self, name: str) -> Key:
+        _, entry = self._known[name]
+        return f"zones/{entry.zone}" if entry.zone else f"regions/{self._region}", name
+
+    def _listed(self, name: str, managers: Mapping[Key, Any]) -> Any:
+        if (key := self._key(name)) not in managers:
+            raise CloudError(f"the cloud does not know the group {name}; was the stack destroyed?")
+        return managers[key]
+
     def _group(self, name: str, lists: GroupLists | None = None) -> Group:
         service, place = self._place(name)
         pool, entry = self._known[name]
-        key = (f"zones/{entry.zone}" if entry.zone else f"regions/{self._region}", name)
-        if lists is not None and key not in lists.managers:
-            raise CloudError(f"the cloud does not know the group {name}; was the stack destroyed?")
-        raw = lists.managers[key] if lists is not None else self._calls.one(service, "get", **place)
+        raw = self._calls.one(service, "get", **place) if lists is None else self._listed(name, lists.managers)
+        desired = self._resizes.read(name, place, raw)
         self._namings[name] = self._naming_of(raw, name)
-        made = None if lists is None else lists.at_rest(key)
-        self._making[name] = frozenset()
+        made = None if lists is None else lists.members(self._key(name), grows=self._resizes.asked(name) is not None)
+        self._making[name] = _Making(count=max(0, desired - group_lists.resting(raw)), names=None)
         leaving: frozenset[str] = frozenset()
         if made is None:
             members = tuple(self._calls.pages(service, "list_managed_instances", **place))
@@ -188,15 +223,14 @@ class GoogleGroups:
             there = [member for member in members if member.instance_status]
             leaving = frozenset(_name(member.instance) for member in there if _is_leaving(member))
             made = frozenset(_name(member.instance) for member in there)
-            self._making[name] = frozenset(
-                _name(member.instance) for member in members if str(member.current_action) in _CREATING
-            )
+            making = [_name(member.instance) for member in members if str(member.current_action) in _CREATING]
+            self._making[name] = _Making(count=len(making), names=frozenset(making))
         return Group(
             name=name,
             pool=pool,
             capacity_type=entry.type,
             zone=entry.zone,
-            desired=int(raw.target_size),
+            desired=desired,
             min=0,
             max=entry.max,
             instance_ids=tuple(sorted(made - leaving)),
@@ -221,17 +255,28 @@ class GoogleGroups:
     def _lives(self, zone: str, since: datetime) -> Lives:
         """Operations of a zone since then at least; groups that are asked one after the other share one list."""
         known = self._operations.get(zone)
-        if known is None or known.since > since or self._clock() - known.at > _SHARED_FOR_S:
-            known = _Operations(at=self._clock(), since=since, lives=recent(self._calls, zone, since))
+        if known is None or known.since > since or self._clock() - known.at >= _SHARED_FOR_S:
+            lives = recent(self._calls, zone, since)
+            # the time after it: a list of many pages takes longer than it is shared
+            known = _Operations(at=self._clock(), since=since, lives=lives)
             self._operations[zone] = known
         return known.lives
 
     def _is_explained(self, name: str, found: Sequence[Activity]) -> bool:
-        """Whether operations state what became of all instances that a group makes."""
-        stated = {
-            one.instance_id for one in found if one.group == name and (one.kind.refuses or one.kind in _UNDECIDED)
-        }
-        return name in self._making and self._making[name] <= stated
+        """Whether operations state what became of all instances that a group makes, or cannot have begun yet."""
+        making, asked = self._making.get(name), self._resizes.asked(name)
+        if making is None:
+            return False
+        last = {one.instance_id: one for one in sorted(found, key=lambda one: one.at) if one.group == name}
+        stated = {key: one for key, one in last.items() if one.kind.refuses or one.kind in _UNDECIDED}
+        if asked is not None and self._clock() - asked.at < _BEGINS_WITHIN_S:
+            return True
+        if making.names is not None:
+            return making.names <= stated.keys()
+        if asked is None or asked.began is None:
+            return making.count == 0
+        began = asked.began  # what was refused before is no answer to this
+        return sum(one.at >= began for one in stated.values()) >= making.count
 
     def _errors(self, name: str, since: datetime) -> list[Activity]:
         """What a group could not make since then: also where no operation was begun for it."""
@@ -280,7 +325,7 @@ def _base(instance: str) -> str:
 def _is_leaving(member: Any) -> bool:
     """Whether a member counts no more. One that is recreated ends first, then is made again under its name."""
     action = str(member.current_action)
-    return action in _LEAVING or (action == "RECREATING" and str(member.instance_status) not in _UNBORN)
+    return action in _LEAVING or (action == "RECREATING" and str(member.instance_status) not in UNBORN)
 
 
 def _is_listed(error: Activity, found: Sequence[Activity]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from clouds.gcp.calls import ENDPOINT, GoogleCalls
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
-from gpufleet.domain.activity import ActivityKind, CloudError
+from gpufleet.domain.activity import ActivityKind, CloudError, ConflictError
 from gpufleet.domain.model import InstanceState
 from tests.clouds.google_answers import Answer, Compute, Query, compute
 from tests.clouds.google_documents import REGION, document, entry
@@ -296,7 +296,8 @@ def test_groups_at_rest_take_two_lists_however_many_they_are(project: Project, g
     "more",
     [
         pytest.param({"currentActions": {"none": 1, "deleting": 1}}, id="it deletes one"),
-        pytest.param({"currentActions": {"none": 1, "creating": 1}, "targetSize": 2}, id="it makes one"),
+        pytest.param({"currentActions": {"none": 1}, "targetSize": 2}, id="it has not begun to make one"),
+        pytest.param({"currentActions": {"creating": 1}}, id="what it has is none that it makes"),
         pytest.param({"currentActions": {"none": 2}, "targetSize": 2}, id="an instance is not listed"),
         pytest.param({"currentActions": {"none": 1}, "targetSize": 0}, id="it was resized just now"),
     ],
@@ -324,6 +325,67 @@ def test_members_that_are_being_checked_are_at_rest(project: Project, google: Co
     found = GoogleGroups(GoogleCalls("p"), FLEET).groups(NAMES)
     assert [len(one.instance_ids) for one in found] == [1, 1, 1]
     assert [path for path, _ in google.asked] == LISTS
+
+
+@pytest.mark.parametrize(("status", "count"), [("", 1), ("STAGING", 2)])
+def test_a_group_that_makes_one_needs_no_call_of_its_own(
+    project: Project, google: Compute, status: str, count: int
+) -> None:
+    for name in NAMES:
+        at_rest(project, name)
+    project.groups["spot-a"] |= {"currentActions": {"none": 1, "creating": 1}, "targetSize": 2}
+    if status:
+        path = f"projects/1/zones/{ZONE}/instanceGroupManagers/spot-a"
+        metadata = {"items": [{"key": "created-by", "value": path}]}
+        project.instances[ZONE].append(machine(status, name="test-spot-a-z3z4", metadata=metadata))
+    first, *_ = GoogleGroups(GoogleCalls("p"), FLEET).groups(NAMES)
+    assert (first.desired, len(first.instance_ids)) == (2, count)
+    assert [path for path, _ in google.asked] == LISTS
+
+
+def resized(project: Project, google: Compute, **operation: Any) -> GoogleGroups:
+    """Groups of which one was asked for two instead of one, and does not state that yet."""
+    for name in NAMES:
+        at_rest(project, name)
+    project.operation("compute.instanceGroupManagers.resize", "none", NOW, **operation)
+    (row,) = project.operations[ZONE]
+    begun = {**row, "status": "RUNNING", "error": {}}
+
+    def answer(path: str, query: Query) -> Answer:
+        return (200, begun) if path.endswith("/resize") else project.answer(path, query)
+
+    google.answer = answer
+    groups = GoogleGroups(GoogleCalls("p"), FLEET, lambda: 0.0)
+    seen, *_ = groups.groups(NAMES)
+    google.asked.clear()
+    groups.resize(seen, 2)
+    return groups
+
+
+def test_a_resize_is_one_call_and_is_not_waited_for(project: Project, google: Compute) -> None:
+    groups = resized(project, google, status="RUNNING")
+    assert [path for path, _ in google.asked] == [f"zones/{ZONE}/instanceGroupManagers/spot-a/resize"]
+    assert groups.groups(NAMES)[0].desired == 2, "it is under way, though the cloud states it later"
+
+
+def test_a_resize_that_fails_after_its_call_is_an_error_of_its_group_once(project: Project, google: Compute) -> None:
+    groups = resized(project, google, error={"errors": [GLOBAL_QUOTA]})
+    found = groups.readable(NAMES)
+    assert list(found.errors) == ["spot-a"]
+    assert "the resize of spot-a to 2 failed: QUOTA_EXCEEDED" in found.errors["spot-a"]
+    assert groups.readable(NAMES).groups["spot-a"].desired == 1, "nothing was changed"
+
+
+def test_a_size_that_somebody_else_changed_is_noticed(project: Project, google: Compute) -> None:
+    for name in NAMES:
+        at_rest(project, name)
+    seconds = [0.0]
+    groups = GoogleGroups(GoogleCalls("p"), FLEET, lambda: seconds[0])
+    seen, *_ = groups.groups(NAMES)
+    project.groups["spot-a"] |= {"targetSize": 3}
+    seconds[0] += 11
+    with pytest.raises(ConflictError, match="was 1 when seen, it is 3"):
+        groups.resize(seen, 2)
 
 
 def test_a_group_that_is_gone_is_named(project: Project) -> None:

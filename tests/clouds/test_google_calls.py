@@ -8,7 +8,16 @@ import pytest
 from components.gcp import permissions
 
 ROOT = Path(__file__).parents[2]
-WATCHDOGS = ("group_lists.py", "groups.py", "inventory.py", "lives.py", "operations.py", "quotas.py", "rollouts.py")
+WATCHDOGS = (
+    "group_lists.py",
+    "groups.py",
+    "inventory.py",
+    "lives.py",
+    "operations.py",
+    "quotas.py",
+    "resizes.py",
+    "rollouts.py",
+)
 RIGHTS = {
     # client and call -> the right that Google asks for (its reference of IAM permissions)
     ("instances", "get"): "compute.instances.get",
@@ -20,6 +29,7 @@ RIGHTS = {
     ("reservations", "aggregated_list"): "compute.reservations.list",
     ("zone_operations", "list"): "compute.zoneOperations.list",
     ("zone_operations", "wait"): "compute.zoneOperations.get",
+    ("region_operations", "get"): "compute.regionOperations.get",
     ("region_operations", "wait"): "compute.regionOperations.get",
     ("global_operations", "wait"): "compute.globalOperations.get",
     ("service", "get"): "compute.instanceGroupManagers.get",
@@ -30,7 +40,7 @@ RIGHTS = {
     ("service", "recreate_instances"): "compute.instanceGroupManagers.update",
 }
 """`service` is either kind of group: zonal and regional ones share their rights."""
-CALL = re.compile(r"\b(?:one|finish|newest|pages)\(\s*\"?(\w+)\"?,\s*\"?(\w+)\"?")
+CALL = re.compile(r"\b(?:one|_calls\.begin|finish|newest|pages)\(\s*\"?(\w+)\"?,\s*\"?(\w+)\"?")
 
 
 def calls_made() -> set[tuple[str, str]]:

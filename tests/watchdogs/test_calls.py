@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from benchmarks.bench_calls import BASE, Fleet
+from gpufleet.domain.model import Cloud
 
 THREE_DAYS, ASKED_EVERY = timedelta(days=3), timedelta(minutes=5)
 
@@ -15,6 +16,19 @@ def test_a_pass_makes_no_more_calls_than_it_may(pools: int, zones: int, *, cron:
     fleet = Fleet(pools, zones)
     fleet.market.refused_before(THREE_DAYS, ASKED_EVERY)
     fleet.calls_of_a_pass()
+    calls = [fleet.calls_of_a_pass(of_its_own=cron) for _ in range(20)]
+    over = [one for one in calls if one.made > one.allowed]
+    assert not over, over[0]
+    assert max(one.actions for one in calls) > 0, "zones were asked again"
+    assert min(one.made for one in calls) <= BASE
+
+
+@pytest.mark.parametrize("cron", [pytest.param(False, id="daemon"), pytest.param(True, id="cron")])
+@pytest.mark.parametrize("pools", [10, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_pass_on_google_cloud_makes_no_more_calls_than_it_may(pools: int, *, cron: bool) -> None:
+    fleet = Fleet(pools, 3, Cloud.GCP)
+    first = fleet.calls_of_a_pass()
+    assert first.made <= first.allowed, first
     calls = [fleet.calls_of_a_pass(of_its_own=cron) for _ in range(20)]
     over = [one for one in calls if one.made > one.allowed]
     assert not over, over[0]
