@@ -18,6 +18,7 @@ from localcloud.control import processes, sockets
 from localcloud.control.environment import is_ours
 from localcloud.control.folders import ROOT, find_folders
 from scripts.demo.recompute import recompute
+from tests.unit.report_arithmetic import faults
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 1200
@@ -147,6 +148,7 @@ def test_the_report_adds_up(story: dict[str, Any]) -> None:
     for name, rows in report["by"].items():
         assert abs(sum(Decimal(row["usd"]) for row in rows.values()) - total) <= LAST_PLACES, name
     assert abs(recompute(report).usd - total) <= LAST_PLACES
+    assert faults(report) == []
     assert story["slack_reports"] >= 1
 
 
