@@ -12,7 +12,7 @@ from clouds.gcp.groups import GoogleGroups
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
-from tests.local_token import BEARER
+from tests.local_token import BEARER, TOKEN
 from tests.networks import free_network
 from tests.stacks.engine import Engine, embedded_cloud, make_engine
 
@@ -88,6 +88,7 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine, monkeypat
     before = templates(engine)
 
     monkeypatch.setenv("GPUFLEET_COMPUTE_ENDPOINT", endpoint(engine))
+    monkeypatch.setenv("GPUFLEET_EMULATOR_TOKEN", TOKEN)
     described = fleet_document(engine)
     names = [group.name for pool in described.pools for group in pool.groups]
     watchdog = GoogleGroups(GoogleCalls(PROJECT), described)
