@@ -5,8 +5,9 @@ that asks a store of metrics asks by vLLM's names, which Prometheus gives to the
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
@@ -71,7 +72,7 @@ def renamed(interfaces: Iterable[Interface]) -> dict[str, str]:
     return {theirs: ours for theirs, ours in pairs if theirs != ours}
 
 
-DECIDED_ON_THE_INSTANCE: Final = frozenset(
+_DECIDED_ON_THE_INSTANCE: Final = frozenset(
     {
         "--model",
         "--host",
@@ -82,10 +83,85 @@ DECIDED_ON_THE_INSTANCE: Final = frozenset(
         "--download-dir",
         "--root-path",
         "--uds",
-        "--trust-remote-code",
     }
 )
-"""Flags that settings may not give: the agent gives them, or they are not allowed (code from a model's folder)."""
+"""Flags that the agent gives itself."""
+FLAGS: Final = frozenset(
+    {
+        # how a model is laid out over GPUs
+        "--tensor-parallel-size",
+        "-tp",
+        "--pipeline-parallel-size",
+        "-pp",
+        "--data-parallel-size",
+        "-dp",
+        "--enable-expert-parallel",
+        "--api-server-count",
+        "-asc",
+        "--disable-custom-all-reduce",
+        "--cpu-offload-gb",
+        # memory and batches
+        "--max-model-len",
+        "--gpu-memory-utilization",
+        "--kv-cache-memory-bytes",
+        "--kv-cache-dtype",
+        "--block-size",
+        "--max-num-seqs",
+        "--max-num-batched-tokens",
+        "--max-num-queued-reqs",
+        "--long-prefill-token-threshold",
+        "--enable-chunked-prefill",
+        "--no-enable-chunked-prefill",
+        "--enable-prefix-caching",
+        "--no-enable-prefix-caching",
+        "--prefix-caching-hash-algo",
+        "--scheduling-policy",
+        "--async-scheduling",
+        "--no-async-scheduling",
+        "--limit-mm-per-prompt",
+        "--mm-processor-cache-gb",
+        # numbers and kernels
+        "--dtype",
+        "--quantization",
+        "-q",
+        "--enforce-eager",
+        "--seed",
+        "--safetensors-load-strategy",
+        "--load-format",
+        "--speculative-config",
+        "--runner",
+        "--convert",
+        # answers
+        "--max-logprobs",
+        "--generation-config",
+        "--override-generation-config",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "--reasoning-parser",
+        "--chat-template-content-format",
+        "--enable-prompt-tokens-details",
+        "--enable-force-include-usage",
+        # logs, without prompts
+        "--uvicorn-log-level",
+        "--disable-log-stats",
+        "--no-enable-log-requests",
+    }
+)
+"""Flags that settings may give. What is not here was not looked at, or reads code (`--middleware`, plugins), files of
+the machine (`--config`, `--allowed-local-media-path`), other formats of weights, or writes prompts into logs."""
+_VALUES: Final[Mapping[str, frozenset[str]]] = {
+    "--load-format": frozenset({"auto", "safetensors", "dummy", "runai_streamer", "fastsafetensors"})
+}
+"""Values of flags whose other values are not safe: pickles run code."""
+_REFUSED_VARIABLES: Final = re.compile(
+    r"(?:LD_|PYTHON|HF_(?!HUB_DISABLE_)|HUGGING_?FACE|TRANSFORMERS_|GLIBC_|TORCH_EXTENSIONS|TRITON_CACHE|VLLM_ALLOW_|VLLM_SERVER_DEV)\w*"
+    r"|VLLM_(?:PLUGINS|CACHE_ROOT|CONFIG_ROOT|ASSETS_CACHE|USE_MODELSCOPE|HOST_IP|API_KEY|DEBUG_\w+|TORCH_PROFILER_DIR"
+    r"|NCCL_SO_PATH|LOGGING_CONFIG_PATH|NO_USAGE_STATS|HTTP_TIMEOUT_KEEP_ALIVE)"
+    r"|(?:HTTP|HTTPS|ALL|NO)_PROXY|PATH|HOME|SHELL|IFS|BASH_ENV|ENV|DO_NOT_TRACK|AWS_\w+|GOOGLE_\w+",
+    re.IGNORECASE,
+)
+"""Variables by which an engine loads other code, opens pages that change it, asks strangers for weights, or sends
+what it has elsewhere; and those that the instance sets."""
 
 
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
@@ -106,25 +182,58 @@ _FLAG: Final = re.compile(r"--[a-z][a-z0-9.-]*(=.*)?|-[a-z]{1,4}")
 def check_arguments(args: Sequence[str]) -> None:
     """Refuse what settings may not say. Raises ArgumentError that names the argument and the remedy.
 
-    Whether vLLM knows a flag is for its own parser to say, which runs in the tests with real vLLM.
+    Whether vLLM takes a flag's value is for its own parser to say, which runs in the tests with real vLLM.
     """
-    for argument in args:
-        name = argument.partition("=")[0]
-        if name in DECIDED_ON_THE_INSTANCE or any(
-            len(name) > 6 and forbidden.startswith(name) for forbidden in DECIDED_ON_THE_INSTANCE
-        ):
-            raise ArgumentError(f"engine argument {name}: is decided on the instance; remove it from the settings")
-        if argument.startswith("-") and not _FLAG.fullmatch(argument) and not _is_number(argument):
-            raise ArgumentError(f"engine argument {argument!r}: is no flag")
+    for _, error in wrong_arguments(args):
+        raise error
+
+
+def wrong_arguments(args: Sequence[str]) -> Iterator[tuple[int, ArgumentError]]:
+    """What of the arguments settings may not say: the place of each, and what is wrong with it.
+
+    A flag is written out: vLLM's parser takes any unambiguous beginning of one, and the last of two wins.
+    """
+    for index, argument in enumerate(args):
         if any(ord(character) < 32 for character in argument):
-            raise ArgumentError(f"engine argument {argument!r}: holds a control character")
+            yield index, ArgumentError(f"engine argument {argument!r}: holds a control character")
+            continue
+        name, separator, value = argument.partition("=")
+        if not argument.startswith("-") or _is_number(argument):
+            flag = args[index - 1] if index else ""
+            if flag in _VALUES and (wrong := _wrong_value(flag, argument)) is not None:
+                yield index, wrong
+        elif not _FLAG.fullmatch(argument):
+            yield index, ArgumentError(f"engine argument {argument!r}: is no flag")
+        elif name in _DECIDED_ON_THE_INSTANCE:
+            text = f"engine argument {name}: is decided on the instance; remove it from the settings"
+            yield index, ArgumentError(text)
+        elif name not in FLAGS:
+            close = get_close_matches(name, sorted(FLAGS)) or ["a flag that docs/security.md lists"]
+            text = (
+                f"engine argument {name}: is not one that settings may give; remove it or write {' or '.join(close)}"
+            )
+            yield index, ArgumentError(text)
+        elif separator and name in _VALUES and (wrong := _wrong_value(name, value)) is not None:
+            yield index, wrong
+
+
+def _wrong_value(flag: str, value: str) -> ArgumentError | None:
+    if value in _VALUES[flag]:
+        return None
+    known = ", ".join(sorted(_VALUES[flag]))
+    return ArgumentError(f"engine argument {flag}: {value!r} is not safe to load; write one of {known}")
 
 
 def check_environment(names: Iterable[str]) -> None:
-    """Refuse variables that the instance sets. Raises ArgumentError that names the variable and the remedy."""
+    """Refuse variables that the instance sets, and those that let an engine run other code or ask strangers.
+
+    Raises ArgumentError that names the variable and the remedy.
+    """
     for name in names:
         if any(name == known.key_variable for known in INTERFACES.values()):
             raise ArgumentError(f"engine variable {name}: is decided on the instance; remove it from the settings")
+        if _REFUSED_VARIABLES.fullmatch(name):
+            raise ArgumentError(f"engine variable {name}: is not one that settings may set; remove it")
 
 
 def _is_number(text: str) -> bool:
@@ -262,7 +371,7 @@ def engine_unit(
         f"--volume={scratch}:{scratch}:rw",
         f"--env-file={key_file}",
         f"--env=VLLM_CACHE_ROOT={scratch}",
-        *(f"--env={name}={value}" for name, value in {**_OFFLINE, **_KEPT_OPEN, **serve.env}.items()),
+        *(f"--env={name}={value}" for name, value in {**serve.env, **_OFFLINE, **_KEPT_OPEN}.items()),
         serve.image,
         *serve_arguments(serve),
     ]

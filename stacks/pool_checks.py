@@ -8,7 +8,7 @@ from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import Model, Pool, Settings
 from gpufleet.settings.problems import Problem
-from serving.engine import ArgumentError, check_arguments
+from serving.engine import wrong_arguments
 from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
 
 SHORTEST_START: Final = timedelta(seconds=10)
@@ -38,17 +38,14 @@ def check(settings: Settings, pool: Pool, path: str, today: date) -> Iterator[Pr
 
 
 def _engine(pool: Pool, path: str) -> Iterator[Problem]:
-    for index, argument in enumerate(pool.engine.args):
-        try:
-            check_arguments((argument,))
-        except ArgumentError as error:
-            wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
-            yield Problem(
-                path=f"{path}.engine.args.{index}",
-                wrong=wrong,
-                value=argument,
-                remedy=remedy or "write flags as --max-model-len",
-            )
+    for index, error in wrong_arguments(pool.engine.args):
+        wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
+        yield Problem(
+            path=f"{path}.engine.args.{index}",
+            wrong=wrong,
+            value=pool.engine.args[index],
+            remedy=remedy or "write flags as --max-model-len",
+        )
     if pool.engine.start_limit < SHORTEST_START:
         yield Problem(
             path=f"{path}.engine.start_limit",

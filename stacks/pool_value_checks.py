@@ -10,6 +10,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.domain.secrets import find_secrets, names_secret
 from gpufleet.settings.environment import Pool, Settings
 from gpufleet.settings.problems import Problem
+from serving.engine import ArgumentError, check_environment
 
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false"})
 """What turns something on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`), whatever it is called."""
@@ -86,6 +87,12 @@ def _environment(pool: Pool, path: str) -> Iterator[Problem]:
             yield Problem(path=where, wrong="is a variable that holds a secret", remedy=_SECRET_REMEDY)
         elif any(ord(character) < 32 for character in value):
             yield Problem(path=where, wrong="holds a control character", value=value, remedy="write one line of text")
+        else:
+            try:
+                check_environment((name,))
+            except ArgumentError as error:
+                wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
+                yield Problem(path=where, wrong=wrong, value=name, remedy=remedy)
 
 
 def _secret_arguments(pool: Pool, path: str) -> Iterator[Problem]:

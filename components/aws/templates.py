@@ -61,8 +61,8 @@ def launch_template(  # noqa: PLR0913
         metadata_options=ec2.LaunchTemplateMetadataOptionsArgs(
             http_endpoint="enabled",
             http_tokens="required",
-            # 2: the engine's container may ask for the role's credentials through one more hop
-            http_put_response_hop_limit=2,
+            # the agent runs on the machine itself; an answer that crosses into a container's network is dropped
+            http_put_response_hop_limit=1,
             instance_metadata_tags="disabled",
         ),
         block_device_mappings=[_root_disk(template.disk)],

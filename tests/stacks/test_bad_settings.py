@@ -55,7 +55,19 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("env empty name", AWS, {"pools.0.engine.env": {"": "x"}},
      "pools.0.engine.env.: is no name of a variable (is ''); write letters, digits and underlines, no "
      "digit first"),
-    ("arg api key value", AWS, {"pools.0.engine.args": ["--hf-token", HUB]},
+    ("arg that reads code", AWS, {"pools.0.engine.args": ["--middleware", "mine.Middleware"]},
+     "pools.0.engine.args.0: is not one that settings may give (is '--middleware'); remove it or write a flag that "
+     "docs/security.md lists"),
+    ("arg shortened", AWS, {"pools.0.engine.args": ["--max-model", "8192"]},
+     "pools.0.engine.args.0: is not one that settings may give (is '--max-model'); remove it or write "
+     "--max-model-len or --max-num-seqs"),
+    ("arg of an unsafe format", AWS, {"pools.0.engine.args": ["--load-format", "pt"]},
+     "pools.0.engine.args.1: 'pt' is not safe to load (is 'pt'); write one of auto, dummy, fastsafetensors, "
+     "runai_streamer, safetensors"),
+    ("env that opens pages", AWS, {"pools.0.engine.env": {"VLLM_SERVER_DEV_MODE": "1"}},
+     "pools.0.engine.env.VLLM_SERVER_DEV_MODE: is not one that settings may set (is 'VLLM_SERVER_DEV_MODE'); "
+     "remove it"),
+    ("arg api key value", AWS, {"pools.0.engine.args": ["--seed", HUB]},
      "pools.0.engine.args.1: looks like a Hugging Face token; remove it and change the secret; models "
      "come from the bucket, so an engine needs none"),
     ("a4x spot", GCP, {"pools.0.capacity.spot.machine_types": ["a4x-highgpu-4g"]},

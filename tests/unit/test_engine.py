@@ -1,3 +1,4 @@
+import re
 import shlex
 import shutil
 import subprocess
@@ -129,6 +130,17 @@ def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None
         pytest.param(("--api-key", "hunter2"), "--api-key", id="a secret"),
         pytest.param(("--Max", "1"), "is no flag", id="capitals"),
         pytest.param(("--seed", "1\nExecStartPre=/bin/sh"), "control character", id="a line of its own"),
+        *(
+            pytest.param((flag,), flag.partition("=")[0], id=flag)
+            for flag in (
+                *("--tru", "--hos=0.0.0.0", "--por=1", "--mod=x", "--roo=/", "--max-model", "--max_model_len=1"),
+                *("--config", "--tool-parser-plugin=/x.py", "--reasoning-parser-plugin=/x.py", "--middleware=m.f"),
+                *("--worker-extension-cls=m.C", "--logits-processors=m:C", "--hf-overrides={}", "--hf-token=x"),
+                *("--allowed-local-media-path=/", "--enable-log-requests", "--tokenizer=/x", "--chat-template=/x"),
+            )
+        ),
+        pytest.param(("--load-format=pt",), "'pt' is not safe", id="pickles"),
+        pytest.param(("--load-format", "npcache"), "'npcache' is not safe", id="pickles, in a word of its own"),
     ],
 )
 def test_arguments_that_settings_may_not_give(args: tuple[str, ...], says: str) -> None:
@@ -147,6 +159,48 @@ def test_arguments_that_settings_may_not_give(args: tuple[str, ...], says: str) 
 )
 def test_arguments_that_are_taken(args: tuple[str, ...]) -> None:
     engine.check_arguments(args)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_ALLOW_INSECURE_SERIALIZATION"),
+        *("VLLM_API_KEY", "VLLM_PLUGINS", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE", "LD_PRELOAD"),
+        *("PYTHONSTARTUP", "pythonpath", "HTTPS_PROXY", "PATH", "VLLM_CACHE_ROOT", "AWS_ENDPOINT_URL"),
+    ],
+)
+def test_variables_that_settings_may_not_set(name: str) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        engine.check_environment((name,))
+
+
+@pytest.mark.parametrize("name", ["VLLM_LOGGING_LEVEL", "NCCL_DEBUG", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE"])
+def test_variables_that_settings_may_set(name: str) -> None:
+    engine.check_environment((name,))
+
+
+def test_every_typed_option_is_a_flag_that_settings_may_give() -> None:
+    everything = VllmOptions(
+        max_model_len=1,
+        tensor_parallel_size=2,
+        pipeline_parallel_size=2,
+        data_parallel_size=2,
+        gpu_memory_utilization=0.5,
+        max_num_seqs=1,
+        max_num_batched_tokens=1,
+        kv_cache_dtype="fp8",
+        quantization="fp8",
+        dtype="auto",
+        block_size=16,
+        kv_cache_memory_bytes=1,
+        enable_prefix_caching=False,
+        enable_expert_parallel=True,
+        speculative_config="{}",
+        max_num_queued_reqs=1,
+        safetensors_load_strategy="lazy",
+        enforce_eager=True,
+    )
+    engine.check_arguments(everything.arguments())
 
 
 def test_options_say_only_what_differs() -> None:
@@ -198,3 +252,9 @@ def test_every_kind_of_engine_is_wired_everywhere() -> None:
 def test_several_copies_have_one_page_with_the_process_on_it(given: tuple[str, ...], added: bool) -> None:
     arguments = engine.serve_arguments(replace(SERVE, args=given))
     assert (arguments[-2:] == ("--api-server-count", "1")) is added
+
+
+def test_docs_list_the_flags_that_settings_may_give() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+    listed = text.partition("- **Engine arguments.**")[2].partition("- **Node exporter.**")[0]
+    assert set(re.findall(r"`(--?[a-z-]+)`", listed)) == engine.FLAGS

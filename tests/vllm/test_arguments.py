@@ -10,7 +10,7 @@ import yaml
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import UnknownMachineError
-from serving.engine import EngineKind, Serve, VllmOptions, serve_arguments
+from serving.engine import FLAGS, EngineKind, Serve, VllmOptions, serve_arguments
 from serving.sizing import families
 from serving.sizing.fit import Wish, smallest_fit
 from serving.sizing.model import SizingError, weigh
@@ -92,3 +92,13 @@ def test_vllm_understands_every_argument_that_we_give_it(ask: Ask) -> None:
     )
     assert {name: words for name, words in answers.items() if words is not None and name not in wrong} == {}
     assert all(answers[name] is not None for name in wrong)
+
+
+def test_vllm_has_every_flag_that_settings_may_give(ask: Ask) -> None:
+    flags = [*sorted(FLAGS), "--no-such-flag"]
+    # of a flag that it has not, the parser ends; one without its value is an ArgumentError
+    answers = ask({"arguments": [[*words(()), flag] for flag in flags]})["arguments"]
+    unknown = [
+        flag for flag, said in zip(flags, answers, strict=True) if said is not None and said.startswith("SystemExit")
+    ]
+    assert unknown == ["--no-such-flag"]
