@@ -16,6 +16,7 @@ import boto3
 
 from tests.chaos import heard
 from tests.chaos.evidence import REGION, TAKEN_BY_CLOUD, Places, Played, Verdict, epoch, key, read
+from tests.local_token import KEYS
 
 CENT: Final = Decimal("0.01")
 SECOND_S: Final = 1.01
@@ -161,7 +162,7 @@ class _Prices:
     """What the cloud's own price lists say."""
 
     def __init__(self, cloud: str) -> None:
-        session = boto3.Session("checker", "checker", region_name=REGION)
+        session = boto3.Session(*KEYS.values(), region_name=REGION)
         self._ec2: Any = session.client("ec2", endpoint_url=cloud)
         self._pricing: Any = session.client("pricing", endpoint_url=cloud)
 

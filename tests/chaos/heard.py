@@ -16,6 +16,7 @@ from typing import Any, Final
 import boto3
 
 from tests.chaos.evidence import ENDED_BY_US, REGION, Played, Span, Verdict, epoch, key, read
+from tests.local_token import KEYS
 
 ASKED_BEFORE: Final = timedelta(minutes=6)
 """So long may on-demand be asked for before a cloud without capacity gives it, with a clock that was set back."""
@@ -228,7 +229,7 @@ def _within(blind: Iterable[Span], began: float, ended: float) -> float:
 
 def refusals(cloud: str) -> Mapping[str, Sequence[float]]:
     """When each of chat's spot groups was refused an instance, as the cloud's own activities say."""
-    session = boto3.Session("checker", "checker", region_name=REGION)
+    session = boto3.Session(*KEYS.values(), region_name=REGION)
     scaling: Any = session.client("autoscaling", endpoint_url=cloud)
     groups = read(f"{cloud}/_localcloud/state")["groups"]
     names = [one["name"] for one in groups if (one["pool"], one["capacity_type"]) == ("chat", "spot")]

@@ -290,6 +290,7 @@ from datetime import UTC, datetime, timedelta
 from ledger.schema import open_ledger
 from notify.deliver import Clock, Delivery
 from notify.slack import SlackBot
+from tests import local_token
 bot = SlackBot(local_token.BOT, sys.argv[2], timeout_s=0.2)
 delivery = Delivery(engine=open_ledger(sys.argv[1]), receiver=bot, now=Clock().now,
                     patience=timedelta(seconds=0.3), settle=timedelta(seconds=0.05))
