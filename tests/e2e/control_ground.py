@@ -24,9 +24,12 @@ from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
 from localcloud.gcp.places import PROJECT
 from localcloud.machines.spec import MachineSpec
-from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, fleet_document, pool_entry, wait_for
+from tests import signing
+from tests.e2e.embedded_cloud import BUCKET, CLONE, ORDERS, EmbeddedCloud, fleet_document, pool_entry, wait_for
 from tests.local_token import BEARER
 
+KEY_NAME, ORDERS_NAME = "gpu-fleet-test-engine-key", "gpu-fleet-test-order-key"
+"""Secrets of the environment on Google Cloud."""
 ZONE = "us-central1-a"
 SLACK = "/gpu-fleet/test/slack-token"
 SLACK_VALUE = "xoxb-of-a-test-0123456789"
@@ -193,9 +196,11 @@ class OnGoogle:
     def set_up(self) -> None:
         self.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": BUCKET})
         secrets = f"/v1/projects/{PROJECT}/secrets"
-        self.call("POST", f"{secrets}?secretId=slack-token", {"replication": {"automatic": {}}})
-        payload = {"payload": {"data": base64.b64encode(SLACK_VALUE.encode()).decode()}}
-        self.call("POST", f"{secrets}/slack-token:addVersion", payload)
+        values = {"slack-token": SLACK_VALUE, KEY_NAME: signing.ENGINE_KEY, ORDERS_NAME: signing.pem()}
+        for name, value in values.items():
+            self.call("POST", f"{secrets}?secretId={name}", {"replication": {"automatic": {}}})
+            payload = {"payload": {"data": base64.b64encode(value.encode()).decode()}}
+            self.call("POST", f"{secrets}/{name}:addVersion", payload)
         home = f"/compute/v1/projects/{PROJECT}"
         self.call("POST", f"{home}/global/networks", {"name": "net", "autoCreateSubnetworks": False})
         body = {"name": "net", "network": "global/networks/net", "ipCidrRange": f"{self.network}.64.0/18"}
@@ -244,7 +249,15 @@ class OnGoogle:
 
     def document(self, prometheus_url: str, ledger_url: str) -> dict[str, Any]:
         group = {"type": "spot", "zone": ZONE, "name": "chat", "max": 3, "machine_types": ["g2-standard-4"]}
-        place = {"cloud": "gcp", "region": self.region, "account": PROJECT, "bucket": self.bucket}
+        secrets = f"gcp-secret:projects/{PROJECT}/secrets"
+        place = {
+            "cloud": "gcp",
+            "region": self.region,
+            "account": PROJECT,
+            "bucket": self.bucket,
+            "engine_key": f"{secrets}/{KEY_NAME}",
+            "orders": {**ORDERS, "private_key": f"{secrets}/{ORDERS_NAME}"},
+        }
         return fleet_document(prometheus_url, ledger_url, pool_entry("chat", [group]), **place)
 
 

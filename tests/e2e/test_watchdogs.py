@@ -108,6 +108,8 @@ def _no_spot_then_back(fleet: Fleet) -> None:
 
     # until it is gone it has its place in its group's size, beside the one that replaces it
     wait_for("the preempted one gone", lambda: fleet.cloud.is_gone(taken), 60)
+    # a group that notices during a pass looks for one by itself beside the one that the pass asks for
+    wait_for("its group to notice", lambda: taken not in _listed(fleet), 60)
     fleet.cloud.control("restore", {"pool": "batch", "zone": None})
     code, answer = fleet.run("watch", "spot", "--apply")
     assert sum(size for name, size in fleet.cloud.desired().items() if "spot" in name) == 2, answer
@@ -122,6 +124,12 @@ def _no_spot_then_back(fleet: Fleet) -> None:
 
     answer = wait_for("on-demand given back after the hold", given_back, 120)
     assert Reason.SPOT_IS_BACK in fleet.reasons(answer).values()
+
+
+def _listed(fleet: Fleet) -> set[str]:
+    names = [name for name, *_ in GROUPS]
+    found = fleet.cloud.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=names)
+    return {one["InstanceId"] for group in found["AutoScalingGroups"] for one in group["Instances"]}
 
 
 def _draining(fleet: Fleet) -> list[str]:
