@@ -173,7 +173,7 @@ def session_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningC
 
 @pytest.fixture
 def cloud(session_cloud: RunningCloud) -> Iterator[RunningCloud]:
-    """The shared cloud, with all capacity there; the groups of the test are deleted after it."""
+    """The shared cloud, with all capacity there; the groups and reservations of the test end with it."""
     session_cloud.control("POST", "restore", {})
     yield session_cloud
     session_cloud.control("POST", "restore", {})
@@ -186,6 +186,12 @@ def cloud(session_cloud: RunningCloud) -> Iterator[RunningCloud]:
         "the end of the test's groups",
         lambda: not scaling.describe_auto_scaling_groups()["AutoScalingGroups"],
     )
+    # an open one would take the launches of the next test, whatever capacity that one left
+    ec2 = session_cloud.client("ec2")
+    active = [{"Name": "state", "Values": ["active"]}]
+    for reservation in ec2.describe_capacity_reservations(Filters=active)["CapacityReservations"]:
+        if reservation["ReservationType"] == "default":
+            ec2.cancel_capacity_reservation(CapacityReservationId=reservation["CapacityReservationId"])
 
 
 def make_network(cloud: RunningCloud) -> Network:
