@@ -93,6 +93,29 @@ def test_after_a_lost_ask_the_others_answers_are_still_acted_on() -> None:
     assert sizes(world) == (3, 1, 0)
 
 
+def test_a_zone_that_refused_in_an_earlier_pass_is_waited_for_when_it_is_asked_again() -> None:
+    """Its old refusal is no answer to the new ask, which the cloud answers after some seconds."""
+    world = spread_world()
+    world.lose(instance(1).id)
+    watchdog(world).apply()
+    assert sizes(world) == (0, 1, 1), "both zones refused, and on-demand stands in"
+    world.now += timedelta(minutes=2)
+    world.targets["batch"] = replace(world.targets["batch"], value=3)
+    world.capacity |= {A: 1, B: 1}
+    answer, answers_at = world.reconcile, world.now + timedelta(seconds=8)
+    world.reconcile = lambda name: None  # type: ignore[method-assign]
+
+    def answer_late(_: str) -> None:
+        if world.now >= answers_at:
+            for name in world.groups:
+                answer(name)
+
+    world.before = answer_late
+    watchdog(world).apply()
+    assert sum(sizes(world)[:2]) >= 2, "spot came"
+    assert sizes(world)[2] == 1, "nothing more was bought on demand"
+
+
 def unnoticed(world: World, number: int) -> str:
     """It lives no more, and its group still lists it. It is a name."""
     key = instance(number).id

@@ -254,6 +254,12 @@ def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: PoolVie
     assert ("c" in {group.name for group in zones.untried(seen, START)}) is is_open
 
 
+def test_what_a_zone_refused_before_this_pass_does_not_answer_what_this_pass_asks() -> None:
+    seen = looking(happened("c", NO_CAPACITY, 5), desired=2)
+    asked = replace(seen, groups=[replace(g, awaited=g.name == "c") for g in seen.groups])
+    assert "c" in {group.name for group in zones.untried(asked, START)}
+
+
 @pytest.mark.parametrize(
     ("seen", "to_size", "reason"),
     [

@@ -1,6 +1,5 @@
 """What the spot watchdog does: resize groups and wait for their answers, drain and end what is no longer needed."""
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +18,7 @@ from watchdogs.observe.fleet import Looks
 from watchdogs.ports import Ports
 from watchdogs.spot import lifecycle
 from watchdogs.spot.decide import WATCHDOG
-from watchdogs.spot.limits import CEILINGS
+from watchdogs.spot.limits import CEILINGS, by_pool
 from watchdogs.spot.zones import CEILING, OTHERS_AFTER
 
 DRAIN_WAIT: Final = timedelta(minutes=2)
@@ -78,6 +77,11 @@ class Answers:
         self.since: dict[str, datetime] = {}
         """By pool: when this pass first asked for something whose answer it waits for."""
 
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The groups that have not answered yet."""
+        return frozenset(self._asks)
+
     def awaits(self, decision: Decision) -> bool:
         """Whether this size was asked for already, and is waited for."""
         ask = self._asks.get(decision.resource)
@@ -96,7 +100,7 @@ class Answers:
             self._asks[group.name] = _Ask(
                 pool=decision.pool,
                 size=decision.to_size or 0,
-                at=asked_at,
+                at=asked_at.replace(microsecond=0),  # activities carry whole seconds
                 unseen=frozenset(group.instance_ids) - {*living},
             )
 
@@ -180,7 +184,7 @@ class Actor:
         self._answers.keep(plan)
         resizes = [d for d in plan.acting if d.action is Action.RESIZE and not self._answers.awaits(d)]
         self._shrinking = [d.resource for d in resizes if (d.to_size or 0) < (d.from_size or 0)]
-        asked_at = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
+        asked_at = self._ports.clock.now()
         outcomes = [self._executor.attempt(decision, self._set_size) for decision in resizes]
         for done in (outcome.decision for outcome in outcomes if outcome.kind is OutcomeKind.DONE):
             self._answers.resized(done, self._groups[done.resource], self._instances, asked_at)
@@ -302,11 +306,9 @@ class Actor:
                     )
                 self._executor.notify(key, text)
         self._say_ceilings(plan)
-        by_pool: dict[str | None, list[Decision]] = defaultdict(list)
-        for decision in plan.decisions:
-            by_pool[decision.pool].append(decision)
+        of_pools = by_pool(plan.decisions)
         for pool in self._document.pools:
-            decisions = by_pool[pool.name]
+            decisions = of_pools[pool.name]
             self._say_crashed(pool, decisions)
             self._say_hung(pool, decisions)
             self._say_draining(pool, decisions)

@@ -173,15 +173,21 @@ def within_ceilings(
     `spend` is what runs, in all pools; None: the fleet has no such limit. Growth that is stopped altogether is kept,
     with the ceiling's reason and numbers.
     """
-    of_pools: dict[str | None, list[Decision]] = defaultdict(list)
-    for decision in decisions:
-        of_pools[decision.pool].append(decision)
+    of_pools = by_pool(decisions)
     rooms = {pool.name: _Room(pool, of_pools[pool.name], now) for pool in pools}
     purse = None if spend is None else _Purse(spend)
     if purse is not None:
         for room in rooms.values():
             room.pay_open_asks(purse)
     return [_within(rooms, purse, decision) for decision in decisions], None if purse is None else purse.spend
+
+
+def by_pool(decisions: Iterable[Decision]) -> Mapping[str | None, Sequence[Decision]]:
+    """The decisions of each pool, in their order; of a pool without any: none."""
+    found: dict[str | None, list[Decision]] = defaultdict(list)
+    for decision in decisions:
+        found[decision.pool].append(decision)
+    return found
 
 
 def _within(rooms: Mapping[str, "_Room"], purse: "_Purse | None", decision: Decision) -> Decision:

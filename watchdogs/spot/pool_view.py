@@ -80,6 +80,8 @@ class GroupView:
     zone: str | None
     desired: int
     max: int
+    awaited: bool = False
+    """This pass has asked it for instances and waits for its answer."""
     unseen: int = 0
     """Instances that it lists and nobody sees alive: dead ones, before it looks for others, or very new ones."""
     taken: tuple[str, ...] = ()

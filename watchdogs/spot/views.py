@@ -34,6 +34,8 @@ class Known:
     pass_started: datetime
     asked_since: Mapping[str, datetime]
     """By pool: since when this pass waits for answers of its groups."""
+    awaited: frozenset[str]
+    """Groups whose answers this pass waits for."""
     events: Sequence[Activity]
     """What happened to the groups of all pools, oldest first."""
     silent: Mapping[str, str]
@@ -145,6 +147,7 @@ class Views:
                         shared.actions.get(g.name, ()),
                         self._since(pool, known),
                     ),
+                    awaited=g.name in known.awaited,
                     taken=_taken(fleet.groups.get(g.name), fleet.members, known.lost),
                 )
                 for g in pool.groups

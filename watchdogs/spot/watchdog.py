@@ -184,6 +184,7 @@ class SpotWatchdog:
         known = Known(
             pass_started=started,
             asked_since=self._answers.since,
+            awaited=self._answers.awaited,
             events=events,
             silent=silent,
             targets=targets,

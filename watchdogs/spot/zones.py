@@ -343,9 +343,9 @@ def _failures(pool: PoolView, group: GroupView, now: datetime) -> dict[str, date
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
     events = pool.events_of(group.name)
     refused = [event for event in events if event.kind.refuses and event.at >= pool.pass_started]
-    looking = group.desired > len(pool.members_of(group.name))
-    if not refused and looking and events and events[-1].kind.refuses:
-        # the group looks by itself, for one that it lost, and was told no before this pass began
+    looks_by_itself = group.desired > len(pool.members_of(group.name)) and not group.awaited
+    if not refused and looks_by_itself and events and events[-1].kind.refuses:
+        # it looks for one that it lost, and was told no before this pass began
         refused = [event for event in events[-1:] if now - event.at < pool.policy.zone_backoff]
     if not refused:
         return None
