@@ -187,7 +187,7 @@ def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool
 def drain(
     document: FleetDocument, instance: Instance, reason: str, deadline: timedelta, warn: Callable[[str], None]
 ) -> AgentStatus:
-    """Ask an instance's node agent to drain; `warn` is told of a clock that is off. Raises AppError."""
+    """Ask an instance's node agent to drain; `warn` is notified of a clock that is off. Raises AppError."""
     try:
         return FleetAgents(agents_of(document, warn)).drain(instance, DrainOwner.PERSON, reason, deadline)
     except OSError as error:

@@ -13,7 +13,7 @@ from app.feed import SEEN, FeedPaths, Seen
 from app.router_fleet import LiveFleet
 from app.wiring import AllInstances, inventory_of
 from gpufleet.domain.catalogue import UnknownMachineError
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_private, write_whole
 from gpufleet.domain.model import InstanceList
 from gpufleet.domain.quotas import Need, needs
 from gpufleet.settings.document import FleetDocument, render
@@ -89,12 +89,7 @@ class Feeder:
 
     def _read_engine_key(self, document: FleetDocument) -> None:
         key = self.fleet.engine_key(document)
-        part = self.paths.engine_key.with_name(".engine-key.part")
-        part.unlink(missing_ok=True)
-        part.touch(mode=0o600)
-        part.write_text(key + "\n", "ascii")
-        part.chmod(KEY_MODE)
-        part.replace(self.paths.engine_key)
+        write_private(self.paths.engine_key, key + "\n", KEY_MODE)
 
     def _read_instances(self, document: FleetDocument) -> None:
         assert self._inventory is not None

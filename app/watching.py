@@ -148,8 +148,8 @@ class Watched:
         taken: dict[str, set[str]] = {}
         for labels, _ in wired.prometheus.query(queries.ORDER_KEYS, now):
             taken.setdefault(labels.get("key", ""), set()).add(labels.get("instance_id", ""))
-        heard = [instance for instance, told in signals.items() if told.phase is not None]
-        return refused_orders(self.document.orders.fingerprints, heard, taken)
+        answering = [instance for instance, signal in signals.items() if signal.phase is not None]
+        return refused_orders(self.document.orders.fingerprints, answering, taken)
 
     def _signals(self, wired: Wired, now: datetime) -> dict[str, Signals]:
         interval = wired.prometheus.interval("engine") or timedelta(seconds=15)

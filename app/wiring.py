@@ -104,7 +104,7 @@ def inventory_of(document: FleetDocument) -> AllInstances:
 
 
 def agents_of(document: FleetDocument, warn: Callable[[str], None] = lambda _: None) -> NodeAgents:
-    """The node agents of a fleet; `warn` is told of those whose clocks are off. Reads no key yet."""
+    """The node agents of a fleet; `warn` is notified of those whose clocks are off. Reads no key yet."""
 
     def key() -> Signer:
         # brings a library of its own, which only those who give orders wait for

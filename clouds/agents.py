@@ -55,7 +55,7 @@ class NodeAgents:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`key` raises CloudError where it cannot be read; `warn` is told of clocks that are off."""
+        """`key` raises CloudError where it cannot be read; `warn` is notified of clocks that are off."""
         self._key, self._now, self._warn = key, now, warn
         self._port = port
         transport = DeadlineTransport(trusting_nobody(), limit_s)

@@ -12,14 +12,26 @@ from gpufleet.domain.rsa import KeyFormError, PublicKey
 _ENGINE_KEY_BYTES: Final = 32
 
 
-def new_engine_key() -> str:
-    """What engines will ask of their clients: 256 bits in hex."""
-    return secrets.token_hex(_ENGINE_KEY_BYTES)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """One secret of an environment."""
+
+    name: str
+    what: str
+    make: Callable[[], str]
+    """A new value."""
 
 
-def new_order_key() -> str:
-    """The private key that will sign orders to node agents, as PEM."""
-    return new_pem()
+def secrets_of(engine_key: str, order_key: str) -> tuple[Secret, ...]:
+    """The secrets of an environment, by their names."""
+    return (
+        Secret(
+            name=engine_key,
+            what=f"secret {engine_key} that engines ask of their clients",
+            make=lambda: secrets.token_hex(_ENGINE_KEY_BYTES),
+        ),
+        Secret(name=order_key, what=f"secret {order_key} that signs orders to node agents", make=new_pem),
+    )
 
 
 def public_half(name: str, pem: str) -> PublicKey:

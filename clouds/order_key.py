@@ -31,17 +31,17 @@ VARIABLE: Final = "GPUFLEET_ORDER_KEY_FILE"
 class OrderKey:
     """Signs. Raises KeyFormError for a text that holds no such key; it names no part of the text."""
 
-    def __init__(self, pem: str) -> None:
+    def __init__(self, text: str) -> None:
         try:
-            key = load_pem_private_key(pem.encode(), password=None)
+            key = load_pem_private_key(text.encode(), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             # not the cause: a parser's message may quote what it read
             raise KeyFormError("holds no private key in PEM without a password") from None
         if not isinstance(key, RSAPrivateKey):
             raise KeyFormError("holds a private key that is not RSA")
         self._key = key
-        der = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        self.public: PublicKey = public_key(der.decode())
+        pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        self.public: PublicKey = public_key(pem.decode())
 
     def sign(self, body: bytes) -> Claim:
         """The signature of these bytes (RSASSA-PKCS1-v1_5, SHA-256)."""

@@ -56,7 +56,7 @@ class Paid(Protocol):
     def paid(self) -> Sequence[PaidCapacity]: ...
 
     def used_by(self, reservation: str) -> Mapping[str, int] | None:
-        """Account to how many instances it runs in a reservation; None: not told. Raises OSError."""
+        """Account to how many instances it runs in a reservation; None: not reported. Raises OSError."""
         ...
 
 
@@ -473,13 +473,13 @@ def _with_accounts(
     if not one.elsewhere:
         return one
     try:
-        told = sources.paid.used_by(one.reservation)
+        used = sources.paid.used_by(one.reservation)
     except OSError as error:
         notes.append(f"use of reservation {one.reservation} by account: {error}; the next pass asks again")
         return one
-    if told is None:
+    if used is None:
         return one
-    others = {account: count for account, count in told.items() if account != fleet.account and count}
+    others = {account: count for account, count in used.items() if account != fleet.account and count}
     # what the others do not use is of this account: of its other fleets, or of no fleet
     rest = one.elsewhere - sum(others.values())
     if rest < 0:  # the two answers are of different moments

@@ -53,7 +53,8 @@ class Forecast:
     """Full days that the rest was computed from, each by the share of it that was collected; with none there is only
     what was spent."""
     days_unknown: Decimal = money.ZERO
-    """What was not collected of those days. `expected` takes what of it lies in the month for as dear as the rest."""
+    """What was not collected of those days. `expected` takes what of it lies in the month to have cost as much as the
+    rest."""
     too_much: Decimal = money.ZERO
     """At most so much of `spent` may not have been."""
     too_little: Decimal = money.ZERO
@@ -84,7 +85,7 @@ class Forecast:
         if self.before is not None:
             found.append(f"not collected before {self.before[1]:%Y-%m-%d %H:%M} UTC")
         if self.not_collected:
-            hours = sum((end - start for start, end in self.not_collected), timedelta()) / timedelta(hours=1)
+            hours = sum((end - start for start, end in self.not_collected), timedelta()) / HOUR
             start, end = self.not_collected[0]
             more = f", and {len(self.not_collected) - 1} more" if len(self.not_collected) > 1 else ""
             found.append(f"{hours:,.1f} h not collected ({start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC{more})")

@@ -96,7 +96,7 @@ class CostQuery:
             last=looks.last,
             begun=looks.begun,
             gaps=_inside(looks.gaps, since, until),
-            confirmed=[one for one in self._confirmed if one.since < until and one.until > since],
+            confirmed=self._bills(since, until),
             uses=self._uses.get((since, until), {}),
             unreadable_prices=unreadable,
         )
@@ -148,12 +148,14 @@ class CostQuery:
 
     def closed(self, since: datetime, until: datetime) -> list[Confirmed]:
         """The bills that closed a part of the window, oldest span first."""
-        touching = (one for one in self._confirmed if one.since < until and one.until > since)
-        return [one for one in touching if one.facts is not None]
+        return [one for one in self._bills(since, until) if one.facts is not None]
+
+    def _bills(self, since: datetime, until: datetime) -> list[Confirmed]:
+        return [one for one in self._confirmed if one.since < until and one.until > since]
 
     def uncollected(self, since: datetime, horizon: datetime) -> list[Interval]:
         """Times of a span that was read without a look."""
-        gaps = [(start, end) for start, end in self._gaps if start < horizon and end > since]
+        gaps = _inside(self._gaps, since, horizon)
         known = Known(facts=Facts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
         return uncollected(known, since, horizon)
 

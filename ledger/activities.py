@@ -22,7 +22,7 @@ _HAPPENED: Final[Mapping[str, Move]] = dict.fromkeys(
 
 
 def note_activities(engine: Engine, fleet: str, read: Collection[GroupActivities], since: datetime) -> None:
-    """Write these groups and add their events; events before `since` are dropped. None: nothing is written."""
+    """Write these groups and add their events; events before `since` are dropped. Of no group: nothing is written."""
     if not read:
         return
     events = [_event_row(fleet, event) for one in read for event in one.events]

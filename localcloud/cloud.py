@@ -69,7 +69,7 @@ def _serve(options: argparse.Namespace, state: Path, machines: Path) -> int:
     token = make_token(state) if given is None else given.read_text("utf-8").strip()
     strip_environment()
     # boto3 and moto read the environment while they are imported: a real profile of the user would lead them astray
-    from localcloud.embedded import CloudError, Wish, start
+    from localcloud.embedded import CloudError, StartOptions, start
 
     ending = threading.Event()
 
@@ -80,7 +80,7 @@ def _serve(options: argparse.Namespace, state: Path, machines: Path) -> int:
     signal.signal(signal.SIGINT, on_signal)
     try:
         cloud = start(
-            Wish(
+            StartOptions(
                 places=places,
                 machines=machines,
                 time_scale=time_scale.of_environment(os.environ),

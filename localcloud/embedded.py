@@ -65,8 +65,8 @@ class EmbeddedCloud:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What is to be started."""
+class StartOptions:
+    """What is started."""
 
     places: Places
     machines: Path
@@ -79,12 +79,12 @@ class Wish:
     """Machines in plain folders, as where the kernel allows no namespaces."""
 
 
-def start(wish: Wish) -> EmbeddedCloud:
+def start(options: StartOptions) -> EmbeddedCloud:
     """Start the cloud with its servers and its loop. Raises CloudError when an address is taken."""
-    places, machines, time_scale = wish.places, wish.machines, wish.time_scale
-    callers = Callers(wish.token)
+    places, machines, time_scale = options.places, options.machines, options.time_scale
+    callers = Callers(options.token)
     calls = Calls()
-    yard = Yard(machines, plain=wish.plain)
+    yard = Yard(machines, plain=options.plain)
     faults = Faults(machines)
     hardware = LoopbackHardware(yard, callers, faults)
     world = World(places=places, hardware=hardware, time_scale=time_scale)
@@ -93,7 +93,7 @@ def start(wish: Wish) -> EmbeddedCloud:
     add_images(ec2)
     api_faults = ApiFaults()
     control = Control(world=world, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults)
-    door = Door(callers, {f"{name}:{places.api_port}" for name in (places.api_host, *wish.names)})
+    door = Door(callers, {f"{name}:{places.api_port}" for name in (places.api_host, *options.names)})
     with _port_taken(places.api_host, places.api_port):
         endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control, door))
     with _port_taken(places.google_host, places.google_port):

@@ -129,7 +129,7 @@ class MetadataServer:
         known: Callable[[str, str, str], None],
         is_silent: Callable[[], bool],
     ) -> None:
-        """`known(access_key, secret_key, principal)` is told of credentials that are handed out."""
+        """`known(access_key, secret_key, principal)` is notified of credentials that are handed out."""
         silence = self._silence = Silence(is_silent)
         self._facts = facts
         self._known = known

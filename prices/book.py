@@ -292,7 +292,7 @@ def is_stale(price: Price, now: datetime) -> bool:
 
 
 def serves_watchdogs(price: Price, now: datetime) -> bool:
-    """Whether watchdogs judge by it: by all but what a cloud told too long ago. Reports flag that as stale."""
+    """Whether watchdogs judge by it: by all but what a cloud reported too long ago. Reports flag that as stale."""
     return price.rank is not Rank.LIVE or not is_stale(price, now)
 
 

@@ -39,13 +39,7 @@ def check(settings: Settings, pool: Pool, path: str, today: date) -> Iterator[Pr
 
 def _engine(pool: Pool, path: str) -> Iterator[Problem]:
     for index, error in wrong_arguments(pool.engine.args):
-        wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
-        yield Problem(
-            path=f"{path}.engine.args.{index}",
-            wrong=wrong,
-            value=pool.engine.args[index],
-            remedy=remedy or "write flags as --max-model-len",
-        )
+        yield pool_value_checks.engine_problem(f"{path}.engine.args.{index}", error, pool.engine.args[index])
     if pool.engine.start_limit < SHORTEST_START:
         yield Problem(
             path=f"{path}.engine.start_limit",

@@ -74,6 +74,12 @@ def _times(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
         )
 
 
+def engine_problem(path: str, error: ArgumentError, value: str) -> Problem:
+    """What is wrong with an argument or a variable of an engine, and the remedy: as the error says them."""
+    wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
+    return Problem(path=path, wrong=wrong, value=value, remedy=remedy or "write flags as --max-model-len")
+
+
 def _environment(pool: Pool, path: str) -> Iterator[Problem]:
     for name, value in pool.engine.env.items():
         where = f"{path}.engine.env.{name}"
@@ -91,8 +97,7 @@ def _environment(pool: Pool, path: str) -> Iterator[Problem]:
             try:
                 check_environment((name,))
             except ArgumentError as error:
-                wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
-                yield Problem(path=where, wrong=wrong, value=name, remedy=remedy)
+                yield engine_problem(where, error, name)
 
 
 def _secret_arguments(pool: Pool, path: str) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.state_bucket import StateBucket
-from clouds.foundation import Step, new_engine_key, new_order_key, public_half
+from clouds.foundation import Step, public_half, secrets_of
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.rsa import PublicKey
 
@@ -69,14 +69,11 @@ def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[Step]:
         present=_there(calls, "kms", "describe_key", KeyId=wanted.key_alias),
         make=lambda: _make_key(calls, wanted),
     )
-    for name, what, make in (
-        (wanted.engine_key, "that engines ask of their clients", new_engine_key),
-        (wanted.order_key, "that signs orders to node agents", new_order_key),
-    ):
+    for secret in secrets_of(wanted.engine_key, wanted.order_key):
         yield Step(
-            what=f"secret {name} {what}",
-            present=_there(calls, "ssm", "get_parameter", Name=name),
-            make=lambda name=name, make=make: _make_secret(calls, name, make()),
+            what=secret.what,
+            present=_there(calls, "ssm", "get_parameter", Name=secret.name),
+            make=lambda secret=secret: _make_secret(calls, secret.name, secret.make()),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from clouds.aws.activities import FINISHED, is_asking, is_echo, read_activity
 from clouds.aws.calls import AwsCalls
+from clouds.aws.inventory import MALFORMED
 from clouds.aws.rollouts import OVER, counts, is_leaving
 from gpufleet.domain import tags
 from gpufleet.domain.activity import Activity, CloudError
@@ -18,8 +19,6 @@ _AT_ONCE: Final = 8
 OURS: Final = frozenset({"AZRebalance"})
 """Processes that the stack suspends in every group (`components.aws.gpu_pool.NO_OWN_MIND`)."""
 _GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
-_MALFORMED: Final = (KeyError, AttributeError, TypeError, ValueError)
-"""What reading an answer raises that lacks a field, or has something else there."""
 
 
 class AwsGroups:
@@ -45,7 +44,7 @@ class AwsGroups:
                 found[name] = _group(raw)
             except CloudError as error:
                 errors[name] = str(error)
-            except _MALFORMED as error:
+            except MALFORMED as error:
                 errors[name] = f"{name} cannot be read: {error!r}"
         for name in set(names) - found.keys() - errors.keys():
             errors[name] = f"the cloud does not know the group {name}; was the stack destroyed?"
@@ -70,7 +69,7 @@ class AwsGroups:
         for name in names:
             try:
                 found |= self._happened(name, since)
-            except _MALFORMED as error:
+            except MALFORMED as error:
                 raise CloudError(f"an activity of {name} cannot be read: {error!r}") from error
         return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
 
@@ -137,7 +136,7 @@ class AwsGroups:
         answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=name)
         try:
             return any(refresh["Status"] not in OVER for refresh in answer["InstanceRefreshes"])
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise CloudError(f"the refreshes of {name} cannot be read: {error!r}") from error
 
 
@@ -180,7 +179,7 @@ def _may_move(raw: Mapping[str, Any]) -> bool:
     """Whether a refresh may be at work; also of a group that cannot be read."""
     try:
         return _moves(raw)
-    except _MALFORMED:
+    except MALFORMED:
         return True
 
 

@@ -12,6 +12,8 @@ from gpufleet.domain.activity import CloudError, UnreadableError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
 
 PAGE: Final = 1000
+MALFORMED: Final = (KeyError, AttributeError, TypeError, ValueError)
+"""What reading an answer raises that lacks a field, or has something else there."""
 _T = TypeVar("_T")
 _FILTERED: Final = 200
 """Most values of one filter."""
@@ -132,7 +134,7 @@ class AwsInventory:
     def _instance(self, raw: Mapping[str, Any]) -> Instance:
         try:
             return self._read(raw)
-        except (KeyError, AttributeError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             name = raw.get("InstanceId")
             why = f"{name or 'an instance without a name'} cannot be read: {error!r}"
             said = f"ec2:describe_instances in {self._region}: {why}"

@@ -15,7 +15,7 @@ import requests
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 
-from clouds.foundation import Step, new_engine_key, new_order_key, public_half
+from clouds.foundation import Step, public_half, secrets_of
 from clouds.gcp.calls import ENDPOINT
 from clouds.gcp.emulator import emulator
 from clouds.gcp.login import credentials, emulated
@@ -120,14 +120,11 @@ def steps(rest: Rest, wanted: Foundation) -> Iterator[Step]:
         present=rest.ask("cloudkms", "GET", f"/v1/{wanted.key}") is not None,
         make=lambda: _make_key(rest, wanted),
     )
-    for name, what, make in (
-        (wanted.engine_key, "that engines ask of their clients", new_engine_key),
-        (wanted.order_key, "that signs orders to node agents", new_order_key),
-    ):
+    for secret in secrets_of(wanted.engine_key, wanted.order_key):
         yield Step(
-            what=f"secret {name} {what}",
-            present=_has_value(rest, wanted, name),
-            make=lambda name=name, make=make: _make_secret(rest, wanted, name, make()),
+            what=secret.what,
+            present=_has_value(rest, wanted, secret.name),
+            make=lambda secret=secret: _make_secret(rest, wanted, secret.name, secret.make()),
         )
 
 

@@ -138,7 +138,7 @@ class GoogleGroups:
     def resize(self, group: Group, size: int) -> None:
         """Begin to set the target size. Raises ConflictError when it is not that of `group` any more.
 
-        That is told by what was read within `resizes.LATELY_S`; older sizes are read again, all at once. A refusal
+        That is judged by what was read within `resizes.LATELY_S`; older sizes are read again, all at once. A refusal
         that comes later is an error of the group when it is read next.
         """
         service, place = self._place(group.name)

@@ -11,12 +11,16 @@ def write_whole(path: Path, body: bytes) -> None:
     half_done.replace(path)
 
 
-def write_private(path: Path, text: str) -> None:
-    """The same for its owner's eyes alone: nobody else may read the new one, not for a moment. Raises OSError."""
+def write_private(path: Path, text: str, mode: int = 0o600) -> None:
+    """The same for its owner's eyes alone, or as `mode` says: nobody else may read the new one, not for a moment.
+
+    Raises OSError.
+    """
     half_done = _half_done(path)
     half_done.unlink(missing_ok=True)
     with os.fdopen(os.open(half_done, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
+        os.fchmod(file.fileno(), mode)
     half_done.replace(path)
 
 

@@ -13,6 +13,7 @@ from localcloud.engine import arguments as simulated
 from node import driver
 from serving import engine
 from serving.engine import ArgumentError, EngineKind, Serve, VllmOptions
+from tests.engine_options import EVERYTHING
 
 SERVE = Serve(
     kind=EngineKind.VLLM,
@@ -180,27 +181,7 @@ def test_variables_that_settings_may_set(name: str) -> None:
 
 
 def test_every_typed_option_is_a_flag_that_settings_may_give() -> None:
-    everything = VllmOptions(
-        max_model_len=1,
-        tensor_parallel_size=2,
-        pipeline_parallel_size=2,
-        data_parallel_size=2,
-        gpu_memory_utilization=0.5,
-        max_num_seqs=1,
-        max_num_batched_tokens=1,
-        kv_cache_dtype="fp8",
-        quantization="fp8",
-        dtype="auto",
-        block_size=16,
-        kv_cache_memory_bytes=1,
-        enable_prefix_caching=False,
-        enable_expert_parallel=True,
-        speculative_config="{}",
-        max_num_queued_reqs=1,
-        safetensors_load_strategy="lazy",
-        enforce_eager=True,
-    )
-    engine.check_arguments(everything.arguments())
+    engine.check_arguments(EVERYTHING.arguments())
 
 
 def test_options_say_only_what_differs() -> None:

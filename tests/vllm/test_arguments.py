@@ -10,12 +10,13 @@ import yaml
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import UnknownMachineError
-from serving.engine import FLAGS, EngineKind, Serve, VllmOptions, serve_arguments
+from serving.engine import FLAGS, EngineKind, Serve, serve_arguments
 from serving.sizing import families
 from serving.sizing.fit import Wish, smallest_fit
 from serving.sizing.model import SizingError, weigh
 from serving.weights import Tensor
 from stacks import reading
+from tests.engine_options import EVERYTHING
 from tests.unit.public_models import CONFIGS
 from tests.vllm.conftest import Ask
 
@@ -60,28 +61,6 @@ def of_sizing() -> Iterator[tuple[str, list[str]]]:
                 except (SizingError, UnknownMachineError):
                     continue
                 yield f"{name} on {gpu}", words(found.options.arguments())
-
-
-EVERYTHING = VllmOptions(
-    max_model_len=4096,
-    tensor_parallel_size=4,
-    pipeline_parallel_size=2,
-    data_parallel_size=2,
-    gpu_memory_utilization=0.9,
-    max_num_seqs=64,
-    max_num_batched_tokens=8192,
-    kv_cache_dtype="fp8",
-    quantization="fp8",
-    dtype="half",
-    block_size=32,
-    kv_cache_memory_bytes=1 << 30,
-    enable_prefix_caching=False,
-    enable_expert_parallel=True,
-    speculative_config='{"method": "ngram", "num_speculative_tokens": 3}',
-    max_num_queued_reqs=100,
-    safetensors_load_strategy="prefetch",
-    enforce_eager=True,
-)
 
 
 def test_vllm_understands_every_argument_that_we_give_it(ask: Ask) -> None:
