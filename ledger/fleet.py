@@ -10,9 +10,11 @@ from gpufleet.domain.activity import GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
+from gpufleet.domain.last_lists import LastLists
 from ledger import decisions, operations
 from ledger.activities import note_activities, read_activities
 from ledger.boots import note_boots, read_boots
+from ledger.last_lists import last_lists, note_last_lists
 
 LEASE_TERM: Final = timedelta(minutes=10)
 """Longer than the longest call: a drain's deadline, and what boto3 may spend on its retries."""
@@ -84,6 +86,12 @@ class FleetLedger:
 
     def activities(self, since: datetime) -> Sequence[GroupActivities]:
         return read_activities(self._engine, self._fleet, since)
+
+    def last_lists(self) -> LastLists:
+        return last_lists(self._engine, self._fleet)
+
+    def note_last_lists(self, lists: LastLists, at: datetime) -> None:
+        note_last_lists(self._engine, self._fleet, lists, at)
 
     def note_activities(self, read: Collection[GroupActivities], since: datetime) -> None:
         note_activities(self._engine, self._fleet, read, since)

@@ -465,6 +465,15 @@ GROUP_READS: Final = Table(
 )
 """One row per group: until when its activities were read, and how it was then. Names are JSON."""
 
+LAST_LISTS: Final = Table(
+    "last_lists",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("lists", Text, nullable=False),
+)
+"""One row per fleet: the lists of groups, instances and agents' answers that a pass read last, as JSON."""
+
 GROUP_ACTIVITIES: Final = Table(
     "group_activities",
     METADATA,

@@ -35,6 +35,7 @@ from ledger.tables import (
     GROUP_ACTIVITIES,
     GROUP_READS,
     INTENTS,
+    LAST_LISTS,
     METADATA,
     OUTBOX,
     PRICES,
@@ -52,7 +53,7 @@ from ledger.tables import (
 
 KIND: Final = "gpu-fleet ledger"
 VERSION: Final = 1
-_LEFT_OUT: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name})
+_LEFT_OUT: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name, LAST_LISTS.name})
 _STREAM: Final = 2_000
 
 _MOVES: Final[Mapping[str, Mapping[str, Move]]] = {

@@ -15,6 +15,7 @@ from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
+from gpufleet.domain.last_lists import LastLists
 from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList
 
 
@@ -221,6 +222,14 @@ class Ledger(Protocol):
         """Write what was read of these groups: their events are added to those that are known. Older events than
         `since`, of all groups, are forgotten.
         """
+        ...
+
+    def last_lists(self) -> LastLists:
+        """The lists that a pass of any process noted last."""
+        ...
+
+    def note_last_lists(self, lists: LastLists, at: datetime) -> None:
+        """Write these in place of those before."""
         ...
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:

@@ -12,10 +12,13 @@ from gpufleet.domain.activity import Activity, ActivityKind, ConflictError, Grou
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.last_lists import Answer, LastLists
+from gpufleet.domain.model import CapacityType, Group, GroupList, Phase, SuspendedProcess
 from ledger import operations
 from ledger.fleet import FleetLedger
 from ledger.schema import open_ledger
-from tests.watchdogs.plain import START
+from tests.watchdogs.plain import START, instance
 from tests.watchdogs.worlds import FakeLedger, idle_world
 from watchdogs.ports import Ledger
 
@@ -152,6 +155,28 @@ def test_what_was_read_of_groups_is_added_to_what_is_known(both: Both) -> None:
     assert {one.group: one for one in both.ledger.activities(since)} == known
     (newer,) = (one for one in both.ledger.activities(LATER) if one.group == "a")
     assert newer.events == (over,)
+
+
+def test_the_lists_that_were_noted_last_are_found_by_another_process(both: Both) -> None:
+    assert both.ledger.last_lists() == LastLists()
+    one = instance(1, tags={"idle-since": "x"}, reservation="cr-1", ends_at=LATER)
+    group = Group(
+        name="a", pool="batch", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=1, min=0, max=2,
+        instance_ids=(one.id,), leaving=frozenset({"i-9"}),
+        suspended=(SuspendedProcess(process="Launch", reason="a person", by_cloud=False),),
+    )  # fmt: skip
+    status = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, phase_since=START)
+    noted = LastLists(
+        groups=Answer(value=GroupList(groups={"a": group}, errors={"b": "throttled"}), at=START),
+        instances=Answer(value=(one,), at=START),
+        statuses=Answer(value={one.id: status}, at=LATER),
+    )
+    for lists in (LastLists(), noted):
+        both.ledger.note_last_lists(lists, LATER)
+    found = both.ledger.last_lists()
+    assert (found.groups, found.statuses) == (noted.groups, noted.statuses)
+    assert found.instances is not None
+    assert tuple(found.instances.value) == (one,)
 
 
 def test_boots_are_written_anew_by_each_look_that_saw_more(both: Both) -> None:

@@ -333,12 +333,15 @@ def failing(world: World, *calls: str) -> None:
     world.before = before
 
 
+@pytest.mark.parametrize("is_daemon", [True, False], ids=["a daemon", "a process for each pass"])
 @pytest.mark.parametrize("call", ["instances", "groups", "statuses"])
-def test_a_shared_list_that_fails_ends_nothing_and_the_last_one_serves_for_five_minutes(call: str) -> None:
+def test_a_shared_list_that_fails_ends_nothing_and_the_last_one_serves_for_five_minutes(
+    call: str, is_daemon: bool
+) -> None:
     world, lists = two_pools(), Lists()
 
     def watch() -> Any:
-        return SpotWatchdog(FLEET, world.ports(), lists).apply()
+        return SpotWatchdog(FLEET, world.ports(), lists if is_daemon else None).apply()
 
     watch()
     world.targets[OTHER] = Target(pool=OTHER, value=1, version=2)

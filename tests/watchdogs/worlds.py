@@ -13,6 +13,7 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
+from gpufleet.domain.last_lists import LastLists
 from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList, InstanceState, Phase
 from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
 from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
@@ -48,6 +49,8 @@ class World:
     """What the ledger remembers of them, by instance and launch."""
     reads: dict[str, GroupActivities] = field(default_factory=dict[str, GroupActivities])
     """What the ledger remembers of groups, by name."""
+    last_lists: LastLists = LastLists()
+    """What a pass noted last for other processes."""
     ended: list[str] = field(default_factory=list[str])
     stopped: list[str] = field(default_factory=list[str])
     drains: list[str] = field(default_factory=list[str])
@@ -389,6 +392,14 @@ class FakeLedger:
             replace(one, events=tuple(event for event in one.events if event.at >= since))
             for one in self.world.reads.values()
         ]
+
+    def last_lists(self) -> LastLists:
+        self.world.before("last_lists")
+        return self.world.last_lists
+
+    def note_last_lists(self, lists: LastLists, at: datetime) -> None:
+        self.world.before("note_last_lists")
+        self.world.last_lists = lists
 
     def note_activities(self, read: Collection[GroupActivities], since: datetime) -> None:
         self.world.before("note_activities")

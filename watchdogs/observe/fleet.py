@@ -1,17 +1,20 @@
 """Reads a fleet's groups, instances and agents, each failure as local as it is.
 
 What one group or one instance does not tell stops decisions about itself (`hold`). If a list that all pools share
-cannot be read, the last one of this process is used for `LASTS`, and the pass ends nothing (`incomplete`).
+cannot be read, the last one is used for `LASTS`, and the pass ends nothing (`incomplete`). A new process finds the
+last one in the ledger.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Final, Generic, TypeVar
 
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.last_lists import Answer, LastLists
 from gpufleet.domain.model import Group, GroupList, Instance
 from watchdogs.observe.happened import Happened
 from watchdogs.observe.whole import Reader, Unlisted, unlisted
@@ -19,6 +22,8 @@ from watchdogs.ports import Ports
 
 LASTS: Final = timedelta(minutes=5)
 """For so long the last answer stands in for a list that cannot be read."""
+NOTED_EVERY: Final = LASTS / 2
+"""A process leaves its lists in the ledger this often: one that makes a single pass always does."""
 _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 _T = TypeVar("_T")
 
@@ -27,18 +32,23 @@ _T = TypeVar("_T")
 class Last(Generic[_T]):
     """The last answer to a question about all pools."""
 
-    _answer: _T | None = None
-    _at: datetime | None = None
+    answer: Answer[_T] | None = None
 
-    def ask(self, call: Callable[[], _T], now: datetime) -> tuple[_T, str | None]:
-        """The answer, or the last one and why there is no other. Raises OSError when there is none, or an old one."""
+    def ask(
+        self, call: Callable[[], _T], now: datetime, noted: Callable[[], Answer[_T] | None]
+    ) -> tuple[_T, str | None]:
+        """The answer, or the last one and why there is no other. Raises OSError when there is none, or an old one.
+
+        `noted`: the last one of another process.
+        """
         try:
-            self._answer, self._at = call(), now
+            self.answer = Answer(value=call(), at=now)
         except OSError as error:
-            if self._answer is None or self._at is None or now - self._at > LASTS:
+            last = self.answer or noted()
+            if last is None or now - last.at > LASTS:
                 raise
-            return self._answer, str(error)
-        return self._answer, None
+            return last.value, str(error)
+        return self.answer.value, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +95,15 @@ class Lists:
     instances: Last[Sequence[Instance]] = field(default_factory=Last[Sequence[Instance]])
     statuses: Last[Mapping[str, AgentStatus]] = field(default_factory=Last[Mapping[str, AgentStatus]])
     happened: Happened = field(default_factory=Happened)
+    _noted_at: datetime | None = None
+
+    def note(self, ports: Ports, now: datetime) -> None:
+        """Leave the lists in the ledger for a process that cannot read them, unless this one did so just now."""
+        if self._noted_at is not None and now - self._noted_at < NOTED_EVERY:
+            return
+        last = LastLists(groups=self.groups.answer, instances=self.instances.answer, statuses=self.statuses.answer)
+        ports.ledger.note_last_lists(last, now)
+        self._noted_at = now
 
 
 @dataclass(slots=True)
@@ -160,13 +179,18 @@ class Looks:
 def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> Fleet:
     """One look. Raises OSError when a shared list cannot be read and no recent one is known."""
     lists = looks.lists
-    groups, old_groups = lists.groups.ask(lambda: looks.groups(ports, names), now)
-    instances, old_instances = lists.instances.ask(lambda: looks.instances(ports, groups.groups.values(), now), now)
+    noted = cache(ports.ledger.last_lists)
+    groups, old_groups = lists.groups.ask(lambda: looks.groups(ports, names), now, lambda: noted().groups)
+    instances, old_instances = lists.instances.ask(
+        lambda: looks.instances(ports, groups.groups.values(), now), now, lambda: noted().instances
+    )
     listed = {one.id: one for one in instances}
     missing = unlisted(looks.reader, groups.groups.values(), listed, now)
     listed |= missing.living
     members = _members(groups, listed, names, is_old=old_instances is not None)
-    statuses, old_statuses = lists.statuses.ask(lambda: ports.agents.statuses(list(members.values())), now)
+    statuses, old_statuses = lists.statuses.ask(
+        lambda: ports.agents.statuses(list(members.values())), now, lambda: noted().statuses
+    )
     return Fleet(
         groups=groups.groups,
         listed=listed,

@@ -118,6 +118,7 @@ class SpotWatchdog:
                 break
         actor.end(plan)
         self._note_activities(self._ports.clock.now())
+        self._lists.note(self._ports, self._ports.clock.now())
         return executor.finish(seen.views, plan)
 
     def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:

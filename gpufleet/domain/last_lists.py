@@ -1,0 +1,29 @@
+"""What a pass read last of all pools, for a later process that cannot read it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import GroupList, Instance
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Generic[T]):
+    """The answer to a question about all pools, and when it came."""
+
+    value: T
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLists:
+    """The last answers. None: it was never read."""
+
+    groups: Answer[GroupList] | None = None
+    instances: Answer[Sequence[Instance]] | None = None
+    statuses: Answer[Mapping[str, AgentStatus]] | None = None
+    """By instance."""
