@@ -28,7 +28,16 @@ KEY_AGAIN_S: Final = 30.0
 class LiveFleet:
     """Reads from the document's URL and the cloud's API; its clients live as long as it does."""
 
-    def __init__(self, url: str, keys_file: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        url: str,
+        keys_file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        explains: bool = True,
+    ) -> None:
+        """`explains`: whether instances that ended say why. A router's own rights do not cover that."""
+        self._explains = explains
         self._url = url
         self._keys_file = keys_file
         self._aws: dict[str, AwsCalls] = {}
@@ -57,6 +66,11 @@ class LiveFleet:
         try:
             return parse_policy(self._read(self.policy_url), self.policy_url)
         except FileNotFoundError:
+            return RouterPolicy()
+        except PermissionError:
+            # who may not list a bucket is refused what is not there, too
+            if self._is_there(self.policy_url):
+                raise
             return RouterPolicy()
 
     def write_policy(self, policy: RouterPolicy) -> None:
@@ -112,9 +126,23 @@ class LiveFleet:
         try:
             return self._calls().one("s3", "get_object", Bucket=parts.netloc, Key=key)["Body"].read()
         except OSError as error:
-            if getattr(error, "code", "") in ("NoSuchKey", "NoSuchBucket", "404"):
+            code = getattr(error, "code", "")
+            if code in ("NoSuchKey", "NoSuchBucket", "404"):
                 raise FileNotFoundError(f"{url}: no such object") from error
+            if code in ("AccessDenied", "403"):
+                raise PermissionError(f"{url}: {error}") from error
             raise
+
+    def _is_there(self, url: str) -> bool:
+        """Whether the bucket lists it. Raises OSError."""
+        parts = urlsplit(url)
+        key = parts.path.lstrip("/")
+        if parts.scheme == "gs":
+            from clouds.gcp.objects import list_objects
+
+            return key in list_objects(parts.netloc, key)
+        found = self._calls().one("s3", "list_objects_v2", Bucket=parts.netloc, Prefix=key, MaxKeys=1)
+        return any(one["Key"] == key for one in found.get("Contents", ()))
 
     def _google(self, document: FleetDocument) -> "GoogleInventory":
         if self._google_inventory is None:
@@ -123,7 +151,9 @@ class LiveFleet:
             from clouds.gcp.inventory import GoogleInventory
 
             calls = GoogleCalls(document.account)
-            self._google_inventory = GoogleInventory(calls, document.region, document.environment)
+            self._google_inventory = GoogleInventory(
+                calls, document.region, document.environment, explains=self._explains
+            )
         return self._google_inventory
 
     def _calls(self, region: str = "") -> AwsCalls:

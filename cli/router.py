@@ -73,7 +73,8 @@ def run(
     period_s, grace_s = _seconds(every) / 2, _seconds(grace)
     try:
         with only_one(paths):
-            sources = LiveFleet(_url(fleet), keys) if feed is None else FedFleet(_url(fleet), feed, keys)
+            url = _url(fleet)
+            sources = LiveFleet(url, keys, explains=False) if feed is None else FedFleet(url, feed, keys)
             controller = Controller(sources, settings, paths, _say)
             try:
                 controller.start()

@@ -155,7 +155,10 @@ def _permissions() -> Iterator[str]:
     yield "\n## AWS: GPU instances (node agent)\n"
     yield from _allowed(aws_permissions.of_instances(**places, engine_key=keys[0]))
     yield f"\nThe agent calls {', '.join(f'`{action}`' for action in sorted(AGENT_ACTIONS))}."
-    yield "\n## AWS: sessions of people (SSM)\n"
+    yield "\n## AWS: routers on machines of their own\n"
+    routers = {key: places[key] for key in ("bucket", "region", "account")}
+    yield from _allowed(aws_permissions.of_routers(**routers, engine_key=keys[0]))
+    yield "\n## AWS: sessions of people (SSM; control host and routers)\n"
     yield from _allowed(aws_permissions.of_sessions(region="REGION", account="ACCOUNT"))
     yield "\n## Google Cloud: watchdogs and reports (a custom role)\n"
     yield "| permission | for |\n|---|---|"
@@ -165,14 +168,22 @@ def _permissions() -> Iterator[str]:
     yield "| permission | for |\n|---|---|"
     for permission in gcp_permissions.STOP:
         yield f"| `{permission}` | act |"
-    yield "\n## Google Cloud: on the bucket\n"
-    yield "| who | role | prefixes |\n|---|---|---|"
+    yield "\n## Google Cloud: routers on machines of their own (a custom role)\n"
+    yield "| permission | for |\n|---|---|"
+    for permission in gcp_permissions.ROUTER:
+        yield f"| `{permission}` | {_use(permission.rsplit('.', 1)[-1])} |"
+    yield "\nAnd the secret of the engine key (`roles/secretmanager.secretAccessor` on that one).\n"
+    yield "## Google Cloud: on the bucket\n"
+    yield "| who | role | reads | lists |\n|---|---|---|---|"
     for who, roles in (
         ("GPU instances", gcp_permissions.INSTANCE_ON_BUCKET),
+        ("routers", gcp_permissions.ROUTER_ON_BUCKET),
         ("control host", gcp_permissions.CONTROL_ON_BUCKET),
     ):
         for held in roles:
-            yield f"| {who} | `{held.role}` | {', '.join(f'`{prefix}`' for prefix in held.prefixes) or 'all'} |"
+            reads = ", ".join(f"`{prefix}`" for prefix in held.prefixes)
+            lists = ", ".join(f"`{prefix}`" for prefix in held.listed) or "none"
+            yield f"| {who} | `{held.role}` | {reads or 'all'} | {lists if reads else 'all'} |"
 
 
 def _of_orphans() -> tuple[Allowed, ...]:

@@ -206,7 +206,12 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
         Routers(
             f"{place.prefix}-router",
             RoutersArgs(
-                machine=machine,
+                machine=MachineArgs(
+                    image=control.image,
+                    machine_type=control.machine_type,
+                    instance_profile=_router_identity(settings, place).profile_name,
+                    security_group=place.firewall.routers,
+                ),
                 subnet_ids={zone: place.subnet_ids[zone] for zone in zones},
                 network_id=place.network_id,
                 domain=settings.domain,
@@ -216,6 +221,17 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
             ),
         )
     pulumi.export("notices_url", notices.queue_url)
+
+
+def _router_identity(settings: Settings, place: _Place) -> MachineIdentity:
+    rights = permissions.of_routers(
+        bucket=settings.bucket.name,
+        region=settings.region,
+        account=settings.account,
+        engine_key=settings.engine_key,
+    )
+    sessions = permissions.of_sessions(region=settings.region, account=settings.account)
+    return MachineIdentity(f"{place.prefix}-router", (*rights, *sessions), place.tags)
 
 
 def _publish(settings: Settings, place: _Place, made: Mapping[str, GpuPool]) -> None:

@@ -36,6 +36,9 @@ class _Place:
     bucket: pulumi.Input[str]
     instances: MachineIdentity
     control: MachineIdentity
+    routers: MachineIdentity | None
+    """None: the control host is the router."""
+    firewall: Firewall
 
 
 def deploy(settings: Settings) -> None:
@@ -72,43 +75,57 @@ def _place(settings: Settings) -> _Place:
         else ModelBucket(f"{prefix}-models", settings.bucket.name, settings.region, common).bucket_name
     )
     stops = any(rule.action is OrphanAction.STOP for rule in settings.orphans)
-    place = _Place(
+    instances = _identity(
+        settings,
+        f"{prefix}-gpu",
+        "GPU instances of gpu-fleet",
+        bucket,
+        permissions.INSTANCE_ON_BUCKET,
+        permissions.INSTANCE,
+        (settings.engine_key,),
+    )
+    control = _identity(
+        settings,
+        f"{prefix}-ctl",
+        "Control host of gpu-fleet",
+        bucket,
+        permissions.CONTROL_ON_BUCKET,
+        (*permissions.CONTROL, *(permissions.STOP if stops else ())),
+        pools.secrets_of_control(settings, settings.control),
+    )
+    routers = None
+    if settings.control is not None and settings.control.routers > 1:
+        routers = _identity(
+            settings,
+            f"{prefix}-rtr",
+            "Routers of gpu-fleet",
+            bucket,
+            permissions.ROUTER_ON_BUCKET,
+            permissions.ROUTER,
+            (settings.engine_key,),
+        )
+    firewall = Firewall(
+        prefix,
+        FirewallArgs(
+            network_id=network_id,
+            instance_account=instances.email,
+            control_account=control.email,
+            router_account=routers.email if routers else None,
+            client_networks=settings.control.client_networks if settings.control else (),
+            node_exporter=settings.machines.node_exporter_image is not None,
+        ),
+    )
+    return _Place(
         prefix=prefix,
         labels=common,
         network_id=network_id,
         subnet=subnet,
         bucket=bucket,
-        instances=_identity(
-            settings,
-            f"{prefix}-gpu",
-            "GPU instances of gpu-fleet",
-            bucket,
-            permissions.INSTANCE_ON_BUCKET,
-            permissions.INSTANCE,
-            (settings.engine_key,),
-        ),
-        control=_identity(
-            settings,
-            f"{prefix}-ctl",
-            "Control host of gpu-fleet",
-            bucket,
-            permissions.CONTROL_ON_BUCKET,
-            (*permissions.CONTROL, *(permissions.STOP if stops else ())),
-            pools.secrets_of_control(settings, settings.control),
-        ),
+        instances=instances,
+        control=control,
+        routers=routers,
+        firewall=firewall,
     )
-    Firewall(
-        prefix,
-        FirewallArgs(
-            network_id=network_id,
-            instance_account=place.instances.email,
-            control_account=place.control.email,
-            client_networks=settings.control.client_networks if settings.control else (),
-            routers=settings.control is not None and settings.control.routers > 1,
-            node_exporter=settings.machines.node_exporter_image is not None,
-        ),
-    )
-    return place
 
 
 def _identity(  # noqa: PLR0913
@@ -171,11 +188,16 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
             labels=place.labels,
         ),
     )
-    if control.routers > 1:
+    if place.routers is not None:
         Routers(
             f"{place.prefix}-router",
             RoutersArgs(
-                machine=machine,
+                machine=MachineArgs(
+                    image=control.image,
+                    machine_type=control.machine_type,
+                    service_account=place.routers.email,
+                    subnet=place.subnet,
+                ),
                 zones=settings.zones[: control.routers],
                 region=settings.region,
                 network_id=place.network_id,
@@ -183,6 +205,7 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
                 domain_id=host.domain_id,
                 boot_data=control_data.of_router(settings, control),
                 labels=place.labels,
+                after=(place.firewall, place.routers),
             ),
         )
 

@@ -15,6 +15,7 @@ class RecordingMocks(pulumi.runtime.Mocks):
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         self.resources.append(args)
         made = {"name": f"{args.name}-3f2a", "arn": f"arn:{args.name}", "latestVersion": 1, "selfLink": args.name}
+        made |= {"email": f"{args.name}@example-project.iam.gserviceaccount.com"}
         return f"{args.name}-id", {**made, **args.inputs}
 
     def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[str, Any], None]:

@@ -43,7 +43,11 @@ class GoogleInventory:
         region: str,
         environment: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        explains: bool = True,
     ) -> None:
+        """`explains`: whether it looks up why instances ended, in their zones' operations."""
+        self._explains = explains
         self._calls = calls
         self._region = region
         self._environment = environment
@@ -132,7 +136,7 @@ class GoogleInventory:
             for one in ended
             if one.capacity_type is CapacityType.SPOT and one.state is InstanceState.STOPPED
         }
-        lately = [one for one in ended if self._now() - stopped[one.id] < _EXPLAINED]
+        lately = [one for one in ended if self._explains and self._now() - stopped[one.id] < _EXPLAINED]
         for zone in sorted({one.zone for one in lately}):
             since = min(stopped[one.id] for one in lately if one.zone == zone) - TOGETHER
             causes |= self._stated(zone, since, stopped.keys() & {one.id for one in lately})

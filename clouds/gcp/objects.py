@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from google.api_core.exceptions import GoogleAPIError, NotFound
+from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage import Client
 
@@ -11,11 +11,15 @@ from clouds.gcp.login import emulated
 
 
 def read_object(bucket: str, key: str) -> bytes:
-    """The bytes of an object. Raises OSError with the cloud's words (FileNotFoundError: no such object)."""
+    """The bytes of an object. Raises OSError with the cloud's words (FileNotFoundError: no such object;
+    PermissionError: it may not be read, or is not there and may not be listed).
+    """
     try:
         return _client().bucket(bucket).blob(key).download_as_bytes()
     except NotFound as error:
         raise FileNotFoundError(f"no such object ({error.code})") from error
+    except Forbidden as error:
+        raise PermissionError(f"Cloud Storage refused: {error}") from error
     except (GoogleAPIError, GoogleAuthError) as error:
         raise OSError(f"Cloud Storage could not be read: {error}") from error
 

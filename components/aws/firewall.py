@@ -15,6 +15,8 @@ AGENT_CHECK_PORT: Final = 9501
 ROUTER_PORT: Final = 8080
 ROUTER_METRICS_PORT: Final = 8404
 INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
+PORTS_FOR_ROUTERS: Final = (ENGINE_PORT, AGENT_CHECK_PORT)
+"""Of an instance's: requests, and the agent's check."""
 ANYWHERE: Final = "0.0.0.0/0"
 
 
@@ -24,7 +26,7 @@ class FirewallArgs:
     client_networks: Sequence[str] = ()
     """CIDRs whose machines may send requests to the router."""
     routers: bool = False
-    """Whether routers are machines of their own: their load balancer looks after them, and Prometheus reads them."""
+    """Whether routers are machines of their own, behind a load balancer; else the control host is the router."""
     node_exporter: bool = False
     """Whether instances serve the numbers of their operating system."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -35,12 +37,14 @@ class FirewallArgs:
 
 
 class Firewall(pulumi.ComponentResource):
-    """The control host to the instances' ports, named clients to the router, nobody else to anything."""
+    """The control host and routers to the instances' ports, named clients to routers, nobody else to anything."""
 
     instances: pulumi.Output[str]
     """Security group of GPU instances."""
     control: pulumi.Output[str]
-    """Security group of control host and routers."""
+    """Security group of the control host."""
+    routers: pulumi.Output[str]
+    """Security group of routers and their load balancer; the control host's where it is the router."""
 
     def __init__(self, name: str, args: FirewallArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:Firewall", name, None, opts)
@@ -49,12 +53,26 @@ class Firewall(pulumi.ComponentResource):
         instances = self._group("instances", "GPU instances of gpu-fleet")
         for port in (*INSTANCE_PORTS, *((NODE_EXPORTER_PORT,) if args.node_exporter else ())):
             self._from_group(f"{name}-instances-{port}", instances, control, port)
-        for port in (ROUTER_PORT, ROUTER_METRICS_PORT) if args.routers else ():
-            self._from_group(f"{name}-routers-{port}", control, control, port)
-        for client in args.client_networks:
-            self._from_network(f"{name}-router-{client}", control, client, ROUTER_PORT)
+        routers, rules = control, list[pulumi.Resource]()
+        if args.routers:
+            routers = self._group("routers", "Routers of gpu-fleet")
+            for port in PORTS_FOR_ROUTERS:
+                rule = f"{name}-instances-{port}-routers"
+                rules.append(self._from_group(rule, instances, routers, port, "from routers"))
+            rules += [
+                self._from_group(
+                    f"{name}-routers-{ROUTER_PORT}", routers, routers, ROUTER_PORT, "from the load balancer"
+                ),
+                self._from_group(f"{name}-routers-{ROUTER_METRICS_PORT}", routers, control, ROUTER_METRICS_PORT),
+            ]
+        rules += [
+            self._from_network(f"{name}-router-{client}", routers, client, ROUTER_PORT)
+            for client in args.client_networks
+        ]
         self.instances, self.control = instances.id, control.id
-        self.register_outputs({"instances": self.instances, "control": self.control})
+        # a router that is moved into the group must be reached at once
+        self.routers = pulumi.Output.all(routers.id, *(rule.urn for rule in rules)).apply(lambda known: known[0])
+        self.register_outputs({"instances": self.instances, "control": self.control, "routers": self.routers})
 
     def _group(self, role: str, description: str) -> ec2.SecurityGroup:
         name, child = f"{self._name}-{role}", pulumi.ResourceOptions(parent=self)
@@ -75,20 +93,27 @@ class Firewall(pulumi.ComponentResource):
         )
         return group
 
-    def _from_group(self, name: str, to: ec2.SecurityGroup, source: ec2.SecurityGroup, port: int) -> None:
-        vpc.SecurityGroupIngressRule(
+    def _from_group(  # noqa: PLR0913
+        self,
+        name: str,
+        to: ec2.SecurityGroup,
+        source: ec2.SecurityGroup,
+        port: int,
+        description: str = "from the control host",
+    ) -> pulumi.Resource:
+        return vpc.SecurityGroupIngressRule(
             name,
             security_group_id=to.id,
             referenced_security_group_id=source.id,
             ip_protocol="tcp",
             from_port=port,
             to_port=port,
-            description="from the control host",
+            description=description,
             opts=pulumi.ResourceOptions(parent=self),
         )
 
-    def _from_network(self, name: str, to: ec2.SecurityGroup, cidr: str, port: int) -> None:
-        vpc.SecurityGroupIngressRule(
+    def _from_network(self, name: str, to: ec2.SecurityGroup, cidr: str, port: int) -> pulumi.Resource:
+        return vpc.SecurityGroupIngressRule(
             name,
             security_group_id=to.id,
             cidr_ipv4=cidr,

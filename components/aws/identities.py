@@ -47,9 +47,11 @@ class MachineIdentity(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         role = iam.Role(name, assume_role_policy=_policy([_EC2_MAY_ASSUME]), tags=dict(tags), opts=child)
         policy = pulumi.Output.from_input(allowed).apply(lambda these: _policy([each.statement() for each in these]))
-        iam.RolePolicy(name, role=role.name, policy=policy, opts=child)
+        rights = iam.RolePolicy(name, role=role.name, policy=policy, opts=child)
         profile = iam.InstanceProfile(name, role=role.name, tags=dict(tags), opts=child)
-        self.profile, self.profile_name = profile.arn, profile.name
+        self.profile = profile.arn
+        # a machine that is given it has its rights at once
+        self.profile_name = pulumi.Output.all(profile.name, rights.urn).apply(lambda known: known[0])
         self.register_outputs({"profile": self.profile})
 
 

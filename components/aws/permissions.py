@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from components.aws.identities import Allowed
+from components.paths import BUNDLES, ROUTER_OBJECTS, ROUTER_POLICY
 from gpufleet.domain import tags
 from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
 
@@ -31,6 +32,27 @@ def of_instances(*, bucket: str, region: str, account: str, environment: str, en
             # no other key: an instance that is broken into cannot mark its neighbours as idle
             when=_of_environment("ec2", environment) | {"ForAllValues:StringEquals": {"aws:TagKeys": [tags.PHASE]}},
         ),
+    )
+
+
+def of_routers(*, bucket: str, region: str, account: str, engine_key: str) -> tuple[Allowed, ...]:
+    """A router on a machine of its own: reads what it is installed from, who goes where, the engine key, and who
+    serves. It changes nothing.
+    """
+    return (
+        Allowed(
+            actions=("s3:GetObject",),
+            resources=tuple(f"arn:aws:s3:::{bucket}/{name}" for name in (*ROUTER_OBJECTS, f"{BUNDLES}*")),
+        ),
+        # S3 answers 403 for what is not there: a list of this one name tells that from a right that is missing
+        Allowed(
+            actions=("s3:ListBucket",),
+            resources=(f"arn:aws:s3:::{bucket}",),
+            when={"StringEquals": {"s3:prefix": ROUTER_POLICY}},
+        ),
+        _secrets(region, account, engine_key),
+        # this call knows no resource
+        Allowed(actions=("ec2:DescribeInstances",), resources=("*",)),
     )
 
 

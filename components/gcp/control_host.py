@@ -1,6 +1,6 @@
 """The control host: watchdogs, Prometheus and router of an environment; in large ones, routers of their own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -100,6 +100,8 @@ class RoutersArgs:
     boot_data: str | None = None
     """Startup script; None: the machines start empty."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    after: Sequence[pulumi.Resource] = ()
+    """What lets them reach, read and be reached."""
 
 
 class Routers(pulumi.ComponentResource):
@@ -121,10 +123,8 @@ class Routers(pulumi.ComponentResource):
             load_balancing_scheme="INTERNAL",
             health_checks=health.id,
             backends=[
-                compute.RegionBackendServiceBackendArgs(
-                    group=self._router(f"{name}-{zone}", zone, args), balancing_mode="CONNECTION"
-                )
-                for zone in args.zones
+                compute.RegionBackendServiceBackendArgs(group=group, balancing_mode="CONNECTION")
+                for group in self._routers(name, args)
             ],
             opts=child,
         )
@@ -151,11 +151,17 @@ class Routers(pulumi.ComponentResource):
         )
         self.register_outputs({})
 
-    def _router(self, name: str, zone: str, args: RoutersArgs) -> pulumi.Output[str]:
-        child = pulumi.ResourceOptions(parent=self)
-        labels = {**args.labels, label(ROLE): ROUTER}
-        machine = small_machine(name, args.machine, zone, labels, child, (), args.boot_data)
-        return compute.InstanceGroup(name, zone=zone, instances=[machine.self_link], opts=child).self_link
+    def _routers(self, name: str, args: RoutersArgs) -> Iterator[pulumi.Output[str]]:
+        """The instance group of each router."""
+        labels, after = {**args.labels, label(ROLE): ROUTER}, args.after
+        for zone in args.zones:
+            # one after the other: Google stops a machine for some changes, its service account for one
+            opts = pulumi.ResourceOptions(parent=self, depends_on=list(after))
+            named = f"{name}-{zone}"
+            machine = small_machine(named, args.machine, zone, labels, opts, (), args.boot_data)
+            after = (machine,)
+            child = pulumi.ResourceOptions(parent=self)
+            yield compute.InstanceGroup(named, zone=zone, instances=[machine.self_link], opts=child).self_link
 
 
 def small_machine(  # noqa: PLR0913

@@ -15,6 +15,8 @@ AGENT_CHECK_PORT: Final = 9501
 ROUTER_PORT: Final = 8080
 ROUTER_METRICS_PORT: Final = 8404
 INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
+PORTS_FOR_ROUTERS: Final = (ENGINE_PORT, AGENT_CHECK_PORT)
+"""Of an instance's: requests, and the agent's check."""
 ANYWHERE: Final = "0.0.0.0/0"
 TUNNEL_NETWORK: Final = "35.235.240.0/20"
 """Where connections of the Identity-Aware Proxy come from (Google's documentation of TCP forwarding)."""
@@ -28,11 +30,11 @@ class FirewallArgs:
     instance_account: pulumi.Input[str]
     """Service account of GPU instances."""
     control_account: pulumi.Input[str]
-    """Service account of control host and routers."""
+    """Service account of the control host."""
+    router_account: pulumi.Input[str] | None = None
+    """Service account of routers on machines of their own; None: the control host is the router."""
     client_networks: Sequence[str] = ()
     """CIDRs whose machines may send requests to the router."""
-    routers: bool = False
-    """Whether routers are machines of their own, whose metrics the control host reads."""
     node_exporter: bool = False
     """Whether instances serve the numbers of their operating system."""
 
@@ -42,7 +44,9 @@ class FirewallArgs:
 
 
 class Firewall(pulumi.ComponentResource):
-    """The control host to the instances' ports, named clients to the router, people through IAP, nobody else."""
+    """The control host and routers to the instances' ports, named clients to routers, people through IAP, nobody
+    else.
+    """
 
     def __init__(self, name: str, args: FirewallArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:gcp:Firewall", name, None, opts)
@@ -60,13 +64,21 @@ class Firewall(pulumi.ComponentResource):
             target_service_accounts=[args.instance_account],
         )
         control = [args.control_account]
-        self._allow("tunnel", (22,), source_ranges=(TUNNEL_NETWORK,), target_service_accounts=control)
-        self._allow("router-probes", (ROUTER_PORT,), source_ranges=PROBE_NETWORKS, target_service_accounts=control)
-        if args.routers:
+        routers = control if args.router_account is None else [args.router_account]
+        every = control if args.router_account is None else [*control, *routers]
+        self._allow("tunnel", (22,), source_ranges=(TUNNEL_NETWORK,), target_service_accounts=every)
+        self._allow("router-probes", (ROUTER_PORT,), source_ranges=PROBE_NETWORKS, target_service_accounts=routers)
+        if args.router_account is not None:
+            self._allow(
+                "instances-routers",
+                PORTS_FOR_ROUTERS,
+                source_service_accounts=routers,
+                target_service_accounts=[args.instance_account],
+            )
             metrics = (ROUTER_METRICS_PORT,)
-            self._allow("routers", metrics, source_service_accounts=control, target_service_accounts=control)
+            self._allow("routers", metrics, source_service_accounts=control, target_service_accounts=routers)
         if args.client_networks:
-            self._allow("router", (ROUTER_PORT,), source_ranges=args.client_networks, target_service_accounts=control)
+            self._allow("router", (ROUTER_PORT,), source_ranges=args.client_networks, target_service_accounts=routers)
         self.register_outputs({})
 
     def _allow(

@@ -14,6 +14,8 @@ class OnBucket:
     role: str
     prefixes: tuple[str, ...] = ()
     """Empty: every object."""
+    listed: tuple[str, ...] = ()
+    """Beginnings of names that it may list; only beside `prefixes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class MachineIdentity(pulumi.ComponentResource):
                 bucket=args.bucket,
                 role=right.role,
                 member=member,
-                condition=_only(args.bucket_name, right.prefixes),
+                condition=_only(args.bucket_name, right),
                 opts=child,
             )
         for secret in args.secrets:
@@ -78,8 +80,13 @@ class MachineIdentity(pulumi.ComponentResource):
         self.register_outputs({"email": self.email})
 
 
-def _only(bucket: str, prefixes: Sequence[str]) -> storage.BucketIAMMemberConditionArgs | None:
-    if not prefixes:
+def _only(bucket: str, right: OnBucket) -> storage.BucketIAMMemberConditionArgs | None:
+    if not right.prefixes:
         return None
-    said = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in prefixes]
+    said = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in right.prefixes]
+    # a list is about the bucket, and what it asks for is an attribute of the request
+    said += [f'{_LISTED}.startsWith("{prefix}")' for prefix in right.listed]
     return storage.BucketIAMMemberConditionArgs(title="own objects", expression=" || ".join(said))
+
+
+_LISTED = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'

@@ -3,9 +3,13 @@
 from typing import Final
 
 from components.gcp.identities import OnBucket
+from components.paths import BUNDLES, ROUTER_OBJECTS, ROUTER_POLICY
 
 INSTANCE_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectViewer", prefixes=("agents/", "models/")),)
 CONTROL_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectUser"),)
+ROUTER_ON_BUCKET: Final = (
+    OnBucket(role="roles/storage.objectViewer", prefixes=(*ROUTER_OBJECTS, BUNDLES), listed=(ROUTER_POLICY,)),
+)
 
 INSTANCE: Final = (
     # its own phase, as a label
@@ -13,6 +17,9 @@ INSTANCE: Final = (
     "compute.instances.setLabels",
 )
 """Google knows no "itself" in a role: the agent's code names its own instance alone."""
+
+ROUTER: Final = ("compute.instances.list",)
+"""Of a router on a machine of its own: who serves."""
 
 CONTROL: Final = (
     # looking

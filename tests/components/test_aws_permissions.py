@@ -67,6 +67,11 @@ def of_instances() -> tuple[Allowed, ...]:
     return permissions.of_instances(**PLACE, engine_key=ENGINE_KEY)
 
 
+def of_routers() -> tuple[Allowed, ...]:
+    place = {key: PLACE[key] for key in ("bucket", "region", "account")}
+    return permissions.of_routers(**place, engine_key=ENGINE_KEY)
+
+
 RULES = (
     OrphanPolicy(name="stopping", action=OrphanAction.STOP, tags={"team": "research"}, name_like="note*"),
     OrphanPolicy(name="listening", evidence=EvidenceSource.CLOUDWATCH, older_than=timedelta(days=7)),
@@ -101,8 +106,8 @@ def test_an_instance_may_call_what_its_agent_calls() -> None:
 
 @pytest.mark.parametrize(
     "statements",
-    [of_instances(), of_control("arn:q"), of_orphans(*RULES)],
-    ids=["instance", "control", "orphans"],
+    [of_instances(), of_routers(), of_control("arn:q"), of_orphans(*RULES)],
+    ids=["instance", "router", "control", "orphans"],
 )
 def test_what_changes_something_is_bound_to_the_environment(statements: Sequence[Allowed]) -> None:
     reading = ("Describe", "Get", "List", "Receive")

@@ -15,6 +15,7 @@ from components.gcp.network import Network, NetworkArgs
 from tests.fakes import RecordingMocks
 
 GPU, CONTROL = "gpu@p.iam.gserviceaccount.com", "ctl@p.iam.gserviceaccount.com"
+ROUTER = "rtr@p.iam.gserviceaccount.com"
 IAP = "35.235.240.0/20"
 PROBES = {"35.191.0.0/16", "130.211.0.0/22"}
 
@@ -47,7 +48,11 @@ def test_the_bucket_is_uniform_versioned_and_closed(mocks: RecordingMocks) -> No
 
 def rules(mocks: RecordingMocks, clients: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     args = FirewallArgs(
-        network_id="net", instance_account=GPU, control_account=CONTROL, client_networks=clients, routers=True
+        network_id="net",
+        instance_account=GPU,
+        control_account=CONTROL,
+        router_account=ROUTER,
+        client_networks=clients,
     )
     declare(lambda: Firewall("fw", args))
     return [rule.inputs for rule in mocks.of_type("gcp:compute/firewall:Firewall")]
@@ -57,20 +62,23 @@ def test_nobody_comes_in_from_anywhere(mocks: RecordingMocks) -> None:
     found = rules(mocks, ("10.1.0.0/16",))
     ranges = {one for rule in found for one in rule.get("sourceRanges") or ()}
     assert ranges == {IAP, "10.1.0.0/16", *PROBES}
-    assert all(rule["targetServiceAccounts"] in ([GPU], [CONTROL]) for rule in found)
+    assert all(rule["targetServiceAccounts"] in ([GPU], [ROUTER], [CONTROL, ROUTER]) for rule in found)
     with pytest.raises(ValueError, match=r"client_networks holds 0\.0\.0\.0/0"):
         FirewallArgs(network_id="net", instance_account=GPU, control_account=CONTROL, client_networks=("0.0.0.0/0",))
 
 
-def test_people_reach_the_control_host_through_iap_alone(mocks: RecordingMocks) -> None:
+def test_people_reach_control_host_and_routers_through_iap_alone(mocks: RecordingMocks) -> None:
     (ssh,) = [rule for rule in rules(mocks) if rule["allows"][0]["ports"] == ["22"]]
-    assert (ssh["sourceRanges"], ssh["targetServiceAccounts"]) == ([IAP], [CONTROL])
+    assert (ssh["sourceRanges"], ssh["targetServiceAccounts"]) == ([IAP], [CONTROL, ROUTER])
 
 
-def test_instances_are_reached_by_the_control_host_and_by_health_checks(mocks: RecordingMocks) -> None:
+def test_instances_are_reached_by_control_host_routers_and_health_checks(mocks: RecordingMocks) -> None:
     to_instances = [rule for rule in rules(mocks) if rule["targetServiceAccounts"] == [GPU]]
-    watched, probed = sorted(to_instances, key=lambda rule: "sourceRanges" in rule)
+    watched, asked, probed = sorted(
+        to_instances, key=lambda rule: ("sourceRanges" in rule, rule.get("sourceServiceAccounts"))
+    )
     assert watched["sourceServiceAccounts"] == [CONTROL]
+    assert (asked["sourceServiceAccounts"], asked["allows"][0]["ports"]) == ([ROUTER], ["8000", "9501"])
     assert watched["allows"][0]["ports"] == [str(port) for port in INSTANCE_PORTS]
     assert (set(probed["sourceRanges"]), probed["allows"][0]["ports"]) == (PROBES, ["9500"])
 
@@ -91,6 +99,7 @@ def test_node_exporters_are_reached_by_the_control_host_where_there_are_some(moc
     ("on_bucket", "single"),
     [
         pytest.param(permissions.INSTANCE_ON_BUCKET, permissions.INSTANCE, id="instance"),
+        pytest.param(permissions.ROUTER_ON_BUCKET, permissions.ROUTER, id="router"),
         pytest.param(permissions.CONTROL_ON_BUCKET, permissions.CONTROL, id="control host"),
     ],
 )
