@@ -25,11 +25,12 @@ METRIC_NAMES: Final = MetricNames(
     prompt=metrics.PROMPT_TOKENS.name,
     cached=metrics.PROMPT_TOKENS_CACHED.name,
     generation=metrics.GENERATION_TOKENS.name,
-    prefill_seconds="vllm:request_prefill_time_seconds_sum",
-    decode_seconds="vllm:request_decode_time_seconds_sum",
-    process_start="process_start_time_seconds",
+    prefill_seconds=f"{metrics.PREFILL_TIME}_sum",
+    decode_seconds=f"{metrics.DECODE_TIME}_sum",
+    process_start=metrics.PROCESS_STARTED,
     requests=(metrics.REQUESTS_RUNNING.name, metrics.REQUESTS_WAITING.name),
-    gpu_active=(metrics.GPU_ACTIVE.name, "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
+    gpu_active=(metrics.GPU_ACTIVE.name, metrics.GPU_ACTIVE_RENAMED),
+    router_job=metrics.ROUTER_JOB,
     teams=tuple(
         f"gpufleet_router_key_{name}_total"
         for name in ("replica_seconds", "input_tokens", "output_tokens", "unmetered")

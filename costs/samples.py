@@ -34,6 +34,8 @@ class MetricNames:
     """First name that an instance serves wins."""
     teams: tuple[str, ...] = ()
     """The router's counters by key: engine seconds, tokens in, tokens out, answers without usage."""
+    router_job: str = "router"
+    """What scrapes them: counters by key of any other job are not a router's."""
 
     def all(self) -> tuple[str, ...]:
         """Every name, for a selector."""
@@ -157,7 +159,7 @@ def team_readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> l
     columns = dict(zip(names.teams, ("replica_ms", "tokens_in", "tokens_out", "unmetered"), strict=False))
     keys: dict[tuple[str, str, str, str], list[Series]] = defaultdict(list)
     for one in series:
-        if one.name in columns:
+        if one.name in columns and one.labels.get("job") == names.router_job:
             team, model, pool = (one.labels.get(name, "") for name in ("key", "model", "pool"))
             keys[_address(one.labels), team, model, pool].append(one)
     found: list[TeamReading] = []

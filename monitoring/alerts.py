@@ -26,6 +26,7 @@ _JOB: Final = "{{ $labels.job }}"
 _WATCHDOG: Final = "{{ $labels.watchdog }}"
 _QUOTA: Final = "{{ $labels.quota }}"
 _WHAT: Final = "{{ $labels.what }}"
+_ROUTER: Final = f'{{job="{metrics.ROUTER_JOB}"}}'
 _NUMBER: Final = "{{ $value }}"
 _VALUE: Final = "{{ $value | humanize }}"
 _PERCENT: Final = "{{ $value | humanizePercentage }}"
@@ -191,7 +192,7 @@ def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="RequestsHeld",
-            expression="sum by (environment, pool) (gpufleet_held_requests) > 0",
+            expression=f"sum by (environment, pool) (gpufleet_held_requests{_ROUTER}) > 0",
             lasts=_minutes(5),
             severity=Severity.PAGE,
             summary=f"{_NUMBER} requests wait for a first replica of pool {_POOL}",
@@ -290,7 +291,7 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=_silent(),
             lasts=settings.metrics_missing,
             severity=Severity.TICKET,
-            summary=f"{_JOB} of {_INSTANCE} ({_POOL}) does not answer: it is kept, unjudged",
+            summary=f"{_JOB} of {_INSTANCE} ({_POOL}) does not answer as it should: it is kept, unjudged",
         ),
         Alert(
             name="AllMetricsMissing",
@@ -372,28 +373,28 @@ def _routers(settings: AlertSettings) -> tuple[Alert, ...]:
     return (
         Alert(
             name="CertificateEnding",
-            expression=f"gpufleet_router_certificate_end_timestamp_seconds - time() < {ends:.0f}",
+            expression=f"gpufleet_router_certificate_end_timestamp_seconds{_ROUTER} - time() < {ends:.0f}",
             lasts=timedelta(0),
             severity=Severity.TICKET,
             summary=f"The router's certificate ends in {_LENGTH}",
         ),
         Alert(
             name="RouterGone",
-            expression='up{job="router"} == 0 or absent(up{job="router"})',
+            expression='up{job=~"router|haproxy"} == 0 or absent(up{job="router"})',
             lasts=_minutes(2),
             severity=Severity.PAGE,
             summary="A router does not answer, or none is found",
         ),
         Alert(
             name="RouterProblem",
-            expression="gpufleet_router_problem == 1",
+            expression=f"gpufleet_router_problem{_ROUTER} == 1",
             lasts=_minutes(2),
             severity=Severity.PAGE,
             summary=f"The router goes on with the last good {_WHAT}: the new one cannot be used",
         ),
         Alert(
             name="ReplicasResting",
-            expression="gpufleet_router_resting_replicas > 0",
+            expression=f"gpufleet_router_resting_replicas{_ROUTER} > 0",
             lasts=_minutes(10),
             severity=Severity.TICKET,
             summary=f"{_NUMBER} replicas of pool {_POOL} keep failing",

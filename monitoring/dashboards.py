@@ -132,7 +132,7 @@ def _fleet() -> tuple[Panel, ...]:
         _panel_of(
             "Requests that wait", "Queued in engines, and held for a pool's first replica.", "short",
             _line(f"{rules.POOL_WAITING}{{{_HERE}}}", "{{pool}}"),
-            _line(f"sum by (pool) (gpufleet_held_requests{{{_HERE}}})", "{{pool}} held"),
+            _line(f'sum by (pool) (gpufleet_held_requests{{{_HERE},job="{metrics.ROUTER_JOB}"}})', "{{pool}} held"),
         ),
         _panel_of(
             "Failed requests", "Share of requests answered 5xx or cut off.", "percentunit",

@@ -14,6 +14,7 @@ import yaml
 from gpufleet.domain import tags
 from gpufleet.domain.durations import render as render_duration
 from gpufleet.domain.model import Cloud, Instance, InstanceState
+from monitoring.limits import bounded
 from serving.engine import INTERFACES, Interface, renamed
 from serving.metrics import HOST_CPU_SECONDS, PORTS, Source
 
@@ -124,6 +125,7 @@ def render(settings: PrometheusSettings) -> str:
         )
     if settings.watchdogs:
         scraped.append(_static("watchdogs", settings.watchdogs, "/metrics", environment))
+    document["scrape_configs"] = [bounded(job) for job in scraped]
     if settings.rule_files:
         document["rule_files"] = list(settings.rule_files)
     if settings.alertmanagers:

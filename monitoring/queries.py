@@ -13,7 +13,7 @@ DRAINING: Final = metrics.NODE_DRAIN_DEADLINE.name
 """Labels instance_id and reason: who asked, and why."""
 ORDER_KEYS: Final = metrics.NODE_ORDER_KEY.name
 """Labels instance_id and key: whose orders its agent takes."""
-HELD: Final = "sum by (pool) (gpufleet_held_requests)"
+HELD: Final = f'sum by (pool) (gpufleet_held_requests{{job="{metrics.ROUTER_JOB}"}})'
 FIRING: Final = 'count by (alertname, severity, pool, instance_id) (ALERTS{alertstate="firing"})'
 
 

@@ -114,8 +114,9 @@ def _of_instances(window: str) -> tuple[Recording, ...]:
 
 
 def _of_pools(window: str) -> tuple[Recording, ...]:
-    failed = f'sum by ({BY_POOL}) (rate(gpufleet_router_requests_total{{status=~"5xx|cut"}}[{window}]))'
-    every = f"sum by ({BY_POOL}) (rate(gpufleet_router_requests_total[{window}]))"
+    requests = f'gpufleet_router_requests_total{{job="{metrics.ROUTER_JOB}"'
+    failed = f'sum by ({BY_POOL}) (rate({requests},status=~"5xx|cut"}}[{window}]))'
+    every = f"sum by ({BY_POOL}) (rate({requests}}}[{window}]))"
     return (
         Recording(
             name=POOL_INSTANCES,

@@ -46,6 +46,8 @@ class Metric:
 
 PORTS: Final[Mapping[Source, int]] = {Source.ENGINE: 8000, Source.DCGM: 9400, Source.NODE: 9500, Source.HOST: 9100}
 """Where each source listens on an instance's private address; path /metrics."""
+ROUTER_JOB: Final = "router"
+"""The Prometheus job of the routers' own counters: the same names on an instance's page are not theirs."""
 
 
 def _engine(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
@@ -102,9 +104,15 @@ INTER_TOKEN_LATENCY: Final = _engine(
 )
 E2E_LATENCY: Final = _engine("e2e_request_latency_seconds", Kind.HISTOGRAM, "seconds", "arrival to last token")
 QUEUE_TIME: Final = _engine("request_queue_time_seconds", Kind.HISTOGRAM, "seconds", "waiting before the first run")
+PREFILL_TIME: Final = _engine("request_prefill_time_seconds", Kind.HISTOGRAM, "seconds", "reading a request's input")
+DECODE_TIME: Final = _engine("request_decode_time_seconds", Kind.HISTOGRAM, "seconds", "first token to last token")
 CACHE_CONFIG: Final = _engine(
     "cache_config_info", Kind.GAUGE, "always 1", "labels tell num_gpu_blocks, block_size, kv_cache_size_tokens"
 )
+PROCESS_STARTED: Final = "process_start_time_seconds"
+"""Of the engine's server: a later one means that its counters began again."""
+PROCESS_CPU: Final = "process_cpu_seconds_total"
+"""Of the engine's server: it moves while the process lives."""
 
 # GPU exporter: labels gpu, UUID, device, modelName, Hostname
 GPU_ACTIVE: Final = _dcgm(
@@ -138,6 +146,10 @@ UNCORRECTABLE_REMAPPED_ROWS: Final = _dcgm(
     "DEV_UNCORRECTABLE_REMAPPED_ROWS", Kind.COUNTER, "rows", "remapped for uncorrectable errors"
 )
 ROW_REMAP_FAILURE: Final = _dcgm("DEV_ROW_REMAP_FAILURE", Kind.GAUGE, "0 or 1", "remapping of rows has failed")
+GPU_ACTIVE_RENAMED: Final = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
+"""GPU_ACTIVE since DCGM 4.6.0 (release notes: headers keep the old name as an alias)."""
+GPU_UTILIZATION_RENAMED: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
+"""GPU_UTILIZATION since then, as a share of 1."""
 
 DCGM_BLANKS: Final = (
     9223372036854775792,
@@ -204,3 +216,19 @@ ALL: Final[Mapping[str, Metric]] = {
     metric.name: metric for metric in tuple(globals().values()) if isinstance(metric, Metric)
 }
 """By name."""
+
+_ALSO_READ: Final[Mapping[Source, tuple[str, ...]]] = {
+    Source.ENGINE: (PROCESS_STARTED, PROCESS_CPU),
+    Source.DCGM: (GPU_ACTIVE_RENAMED, GPU_UTILIZATION_RENAMED),
+}
+"""Names without a metric of their own above: of every process, or another name of a metric."""
+
+
+def series_names(source: Source) -> tuple[str, ...]:
+    """The name of every series of a source that anything here reads or documents."""
+    found = list(_ALSO_READ.get(source, ()))
+    for metric in ALL.values():
+        if metric.source is source:
+            parts = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
+            found += [f"{metric.name}{part}" for part in parts]
+    return tuple(sorted(found))

@@ -16,11 +16,6 @@ from serving import metrics
 from watchdogs.ports import Metrics
 
 _STAT: Final = "stat"
-_PULSE: Final = "process_cpu_seconds_total"
-_STARTED: Final = "process_start_time_seconds"
-_GPU_ACTIVE_RENAMED: Final = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
-"""The name since DCGM 4.6.0 (release notes: headers keep the old one as an alias)."""
-_GPU_UTIL_RENAMED: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
 _SLOWEST: Final = timedelta(seconds=90)
 """An exporter that lives has new values by then: those that collect seldom do so each 30 or 60 s."""
 _ENGINE: Final = "instance, engine, model_name"
@@ -123,7 +118,7 @@ def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
     chosen = f'{{job="{series.engine_job}",{series.labels}}}'
     running = f"{metrics.REQUESTS_RUNNING}{chosen}"
     waiting = f"{metrics.REQUESTS_WAITING}{chosen}"
-    started = f"{_STARTED}{chosen}"
+    started = f"{metrics.PROCESS_STARTED}{chosen}"
     counters = [f"{counter}{chosen}" for counter in _COUNTERS]
     flows = {f"changes{n}": f"sum by (instance_id) (changes({c}[{whole}]))" for n, c in enumerate(counters)}
     tokens = {f"tokens{n}": f"sum by (instance_id) (increase({c}[{whole}]))" for n, c in enumerate(counters[:2])}
@@ -149,7 +144,7 @@ def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
             "newest": f"min by (instance_id) (timestamp({running}))",
             "started": f"max by (instance_id) ({started})",
             "restarts": f"max by (instance_id) (changes({started}[{whole}])) > 0",
-            "pulse": f"min by (instance_id) (changes({_PULSE}{chosen}[{late}]))",
+            "pulse": f"min by (instance_id) (changes({metrics.PROCESS_CPU}{chosen}[{late}]))",
         }
         | flows
         | tokens
@@ -161,9 +156,9 @@ def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
     """What the GPU exporters say, in one expression."""
     whole, late = _seconds(window), _seconds(_recent(window, interval))
     chosen = f'{{job="{series.gpu_job}",{series.labels}}}'
-    active = (f"{metrics.GPU_ACTIVE}{chosen}", f"{_GPU_ACTIVE_RENAMED}{chosen}")
+    active = (f"{metrics.GPU_ACTIVE}{chosen}", f"{metrics.GPU_ACTIVE_RENAMED}{chosen}")
     util = f"{metrics.GPU_UTILIZATION}{chosen}"
-    util_ratio = f"{_GPU_UTIL_RENAMED}{chosen}"
+    util_ratio = f"{metrics.GPU_UTILIZATION_RENAMED}{chosen}"
     energy = f"{metrics.ENERGY}{chosen}"
 
     told = f"timestamp({active[0]}) or timestamp({active[1]})"
@@ -196,7 +191,7 @@ def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
 
 def highest_active(labels: str, window: timedelta) -> str:
     """Query for the highest `gpu_active` by instance, by either name of the field, whatever job scrapes it."""
-    field = f'{{__name__=~"{metrics.GPU_ACTIVE}|{_GPU_ACTIVE_RENAMED}",{labels}}}'
+    field = f'{{__name__=~"{metrics.GPU_ACTIVE}|{metrics.GPU_ACTIVE_RENAMED}",{labels}}}'
     return f"max by (instance_id) (max_over_time({field}[{_seconds(window)}]))"
 
 

@@ -237,8 +237,10 @@ def _prometheus(folder: Path) -> Iterator[None]:
         )
     )
     known = yaml.safe_load(text)
-    # no cloud here: the watchdogs' page plays all instances
+    # no cloud here: the watchdogs' page plays all instances, so its job keeps their names
     known["scrape_configs"] = [job for job in known["scrape_configs"] if job["job_name"] in ("watchdogs", "router")]
+    for job in known["scrape_configs"]:
+        del job["metric_relabel_configs"]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(known))
     address = f"{NETWORK}.0.10:9090"
     command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}"]

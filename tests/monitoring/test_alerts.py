@@ -35,8 +35,11 @@ def on(name: str, values: str, more: str = "", instance: str = "i-1") -> tuple[s
 
 
 def of(name: str, values: str, labels: str = 'environment="prod",pool="chat"') -> tuple[str, str]:
-    """A series of a pool or a fleet."""
-    return f"{name}{{{labels}}}", values
+    """A series of a pool or a fleet; a router's comes from routers' job, unless it says otherwise."""
+    whose = (
+        ',job="router"' if name.startswith(("gpufleet_router_", "gpufleet_held_")) and "job=" not in labels else ""
+    )
+    return f"{name}{{{labels}{whose}}}", values
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,8 @@ CASES = (
     Case("RequestsHeld", "at two routers, one alert", 1,
          (of("gpufleet_held_requests", "3x40", 'environment="prod",pool="chat",instance="a"'),
           of("gpufleet_held_requests", "2x40", 'environment="prod",pool="chat",instance="b"'))),
+    Case("RequestsHeld", "an engine's page that claims to hold some", 0,
+         (of("gpufleet_held_requests", "3x40", 'environment="prod",pool="chat",job="engine"'),)),
     Case("RequestsHeld", "for a moment", 0, (of("gpufleet_held_requests", "0x28 3x3"),)),
     Case("SpotLossHigh", "6 within the hour", 1, (of("gpufleet_preemptions_total", "0x10 6x60"),), "60m"),
     Case("SpotLossHigh", "one", 0, (of("gpufleet_preemptions_total", "0x10 1x60"),), "60m"),
@@ -221,6 +226,8 @@ CASES = (
     Case("CertificateEnding", "in 20 days", 0, (of("gpufleet_router_certificate_end_timestamp_seconds", "1728000x40", 'environment="prod"'),)),
     Case("RouterGone", "one of two", 1, (of("up", "0x40", 'job="router",instance="a"'), of("up", "1x40", 'job="router",instance="b"'))),
     Case("RouterGone", "none is found", 1, (of("up", "1x40", 'job="node"'),)),
+    Case("RouterGone", "its HAProxy's page is beyond a limit", 1,
+         (of("up", "1x40", 'job="router",instance="a"'), of("up", "0x40", 'job="haproxy",instance="a"'))),
     Case("RouterGone", "both answer", 0, (of("up", "1x40", 'job="router",instance="a"'), of("up", "1x40", 'job="router",instance="b"'))),
     Case("RouterGone", "started again", 0, (of("up", "1x29 0x1 1x10", 'job="router",instance="a"'),)),
     Case("RouterProblem", "an old configuration", 1, (of("gpufleet_router_problem", "1x40", 'environment="prod",what="config"'),)),

@@ -78,8 +78,10 @@ def test_node_exporters_are_found_as_everything_else_on_an_instance_is(discovery
     without, found = jobs(wanted=False), jobs(wanted=True)
     host = found.pop("host")
     assert found == without, "nothing else changes"
-    assert [rule["action"] for rule in host.pop("metric_relabel_configs")] == ["drop"]
-    assert json.dumps(host) == json.dumps(without["node"]).replace("9500", "9100")
+    assert [rule["action"] for rule in host["metric_relabel_configs"]] == ["drop", "keep"]
+    own = {"metric_relabel_configs", "sample_limit", "body_size_limit"}
+    node = {key: value for key, value in without["node"].items() if key not in own}
+    assert json.dumps({k: v for k, v in host.items() if k not in own}) == json.dumps(node).replace("9500", "9100")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_node_exporters_are_found_as_everything_else_on_an_instance_is(discovery
 )
 def test_a_large_machine_s_cpus_do_not_fill_prometheus(series: str, kept: bool) -> None:
     jobs = yaml.safe_load(render(PrometheusSettings(discovery=AWS, node_exporter=True)))["scrape_configs"]
-    ((rule,),) = [job["metric_relabel_configs"] for job in jobs if job["job_name"] == "host"]
+    ((rule, _),) = [job["metric_relabel_configs"] for job in jobs if job["job_name"] == "host"]
     assert (re.fullmatch(rule["regex"], series) is None) == kept
 
 
@@ -103,8 +105,10 @@ def test_numbers_of_another_engine_get_the_names_that_are_asked_for() -> None:
         jobs = yaml.safe_load(render(PrometheusSettings(discovery=AWS, **more)))["scrape_configs"]
         return {job["job_name"]: job["metric_relabel_configs"] for job in jobs if "metric_relabel_configs" in job}
 
-    assert renames() == {}
-    (rule,) = renames(engines=(VLLM, OTHER))["engine"]
+    assert {rule["action"] for rules in renames().values() for rule in rules} == {"keep"}
+    # what is kept is asked after the names are ours
+    rule, keep = renames(engines=(VLLM, OTHER))["engine"]
+    assert keep["action"] == "keep"
     assert (rule["regex"], rule["replacement"]) == ("other:num_running_reqs", "vllm:num_requests_running")
 
 

@@ -70,7 +70,7 @@ def test_a_copy_of_a_counter_counts_once(copy: dict[str, str], skew: float) -> N
 )
 @pytest.mark.parametrize("skew", [0, 0.2, -0.2, 7.5])
 def test_a_copy_of_what_a_router_counted_by_key_counts_once(copy: dict[str, str], skew: float) -> None:
-    router = {"instance": "10.0.0.9:9101", "key": "red", "model": "m", "pool": "chat"}
+    router = {"job": "router", "instance": "10.0.0.9:9101", "key": "red", "model": "m", "pool": "chat"}
     names = replace(NAMES, teams=("seconds", "in", "out", "unmetered"))
     one = [counter(name, range(0, 601, 10), router) for name in ("seconds", "out")]
     again = [counter(name, range(0, 601, 10), router | copy, skew) for name in ("seconds", "out")]

@@ -42,7 +42,10 @@ def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
         if name in METRIC_NAMES.teams:
             labels = dict(part.split("=") for part in rest.partition("}")[0].replace('"', "").split(","))
             value = float(rest.rpartition(" ")[2])
-            series.append(Series({"__name__": name, "instance": "r1", **labels}, [Sample(T0, value)]))
+            for job, instance in (("router", "r1"), ("engine", "i-1")):
+                # an instance whose page has a router's names charges no team
+                whose = {"__name__": name, "job": job, "instance": instance, **labels}
+                series.append(Series(whose, [Sample(T0, value)]))
     assert team_readings(FLEET, METRIC_NAMES, series) == [
         reading("search", 0, 1_500, tokens_in=70, tokens_out=9, unmetered=1)
     ]

@@ -143,11 +143,16 @@ def _tokens() -> Iterator[str]:
 
 
 def _held() -> Iterator[str]:
-    """Three requests were held by a router, until a quarter of an hour ago; its gauge told of them only then."""
+    """Three requests were held by a router, until a quarter of an hour ago; its gauge told of them only then.
+
+    An engine's page claims to hold a thousand, all the time.
+    """
     yield "# TYPE gpufleet_held_requests gauge"
     for n in range(60, 121):
         at = (NOW - timedelta(seconds=15 * n)).timestamp()
-        yield f'gpufleet_held_requests{{{HERE},instance="r"}} 3 {at:.0f}'
+        yield f'gpufleet_held_requests{{{HERE},job="router",instance="r"}} 3 {at:.0f}'
+    for at in MOMENTS:
+        yield f'gpufleet_held_requests{{{HERE},job="engine",instance_id="i-1"}} 1000 {at.timestamp():.0f}'
 
 
 @pytest.fixture(scope="module")

@@ -165,7 +165,8 @@ def present_query(environment: str, down_after: timedelta) -> str:
     short = f"{_seconds(min(RATE_WINDOW, down_after))}s"
     tokens = _rates(here, short)
     # two routers hold different requests
-    held = f'sum by (pool) ({HELD}{{environment="{environment}"}} or {HELD}{{environment=""}})'
+    router = f'{HELD}{{job="{metrics.ROUTER_JOB}",environment='
+    held = f'sum by (pool) ({router}"{environment}"}} or {router}""}})'
     # one of which an engine keeps its queue to itself is not read: its load would count as less than it is
     whole_engines = f"{metrics.REQUESTS_RUNNING}{here} + {metrics.REQUESTS_WAITING}{here}"
     told = (whole_engines, f"{metrics.REQUESTS_RUNNING}{here}", f"{metrics.REQUESTS_WAITING}{here}")
