@@ -14,7 +14,7 @@ from scripts.setup.running import run
 
 VERSION: Final = "2.0.2"
 REQUIREMENTS: Final = Path(__file__).with_name("focus_validator.txt")
-"""What it needs, pinned: newer releases of pyarrow want another NumPy than it does."""
+"""Itself and what it needs, with the hash of each file: newer releases of pyarrow want another NumPy than it does."""
 
 
 def environment_of(folders: Folders) -> Path:
@@ -30,12 +30,11 @@ def install(folders: Folders) -> None:
     """From PyPI; whole or not at all. Raises SetupError."""
     half = Path(tempfile.mkdtemp(prefix=".focus-validator-", dir=folders.cache))
     log = folders.logs / "setup-focus-validator.log"
-    pip = [str(half / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
-    wanted = [["--requirement", str(REQUIREMENTS)], ["--ignore-requires-python", f"focus-validator=={VERSION}"]]
+    pip = [str(half / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+    wanted = ["--ignore-requires-python", "--requirement", str(REQUIREMENTS)]
     try:
         run([sys.executable, "-m", "venv", str(half)], doing="making its environment", log=log, limit_s=120)
-        for what in wanted:
-            run([*pip, *what], doing="installing focus-validator from PyPI", log=log, limit_s=600)
+        run([*pip, *wanted], doing="installing focus-validator from PyPI", log=log, limit_s=600)
         half.rename(environment_of(folders))
     finally:
         shutil.rmtree(half, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -12,8 +13,12 @@ from localcloud.control.folders import Folders
 from scripts.setup.running import SetupError, answers, output_of, run
 
 UV_VERSION: Final = "0.13.8"
+UV_REQUIREMENTS: Final = Path(__file__).with_name("uv.txt")
+"""That release, with the hash of each of its files: pip refuses any other."""
 PROBE_S: Final = 6.0
 LIMIT_S: Final = 900
+_OTHER_HASH: Final = re.compile(r"^\s+Got\s+[0-9a-f]{64}", re.MULTILINE)
+"""How pip ends what it says of a file with another hash."""
 MIB_NEEDED: Final = 1500
 PYTHONS: Final = ((3, 11), (3, 12))
 
@@ -43,7 +48,7 @@ def uv_is_there(folders: Folders) -> bool:
 
 
 def install_uv(folders: Folders) -> None:
-    """uv from PyPI into `<cache>/uv`; whole or not at all."""
+    """uv from PyPI into `<cache>/uv`; whole or not at all. Raises SetupError, also for a file with another hash."""
     final = folders.cache / "uv"
     # a virtual environment keeps working under another name for what we need of it: the uv binary and `python -m`
     half = Path(tempfile.mkdtemp(prefix=".uv-", dir=folders.cache))
@@ -51,11 +56,22 @@ def install_uv(folders: Folders) -> None:
     try:
         run([sys.executable, "-m", "venv", str(half)], doing="making uv's environment", log=log, limit_s=120)
         run(
-            [str(half / "bin" / "python"), "-m", "pip", "install", "--quiet", f"uv=={UV_VERSION}"],
+            [
+                *(str(half / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"),
+                *("--requirement", str(UV_REQUIREMENTS)),
+            ],
             doing="installing uv from PyPI",
             log=log,
             limit_s=300,
         )
+    except SetupError as trouble:
+        if _OTHER_HASH.search(str(trouble)):
+            raise SetupError(
+                f"the package index gave a uv {UV_VERSION} whose hash is not in {UV_REQUIREMENTS}, so it was not"
+                f" installed (see {log}). Name an index that you trust (PIP_INDEX_URL), or ask who keeps this one."
+            ) from trouble
+        raise
+    else:
         shutil.rmtree(final, ignore_errors=True)
         half.rename(final)
     finally:

@@ -4,12 +4,14 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from localcloud.control.folders import ROOT, find_folders
-from scripts.setup import pulumi_cli
+from localcloud.control.folders import ROOT, Folders, find_folders
+from scripts.setup import focus_validator, pulumi_cli, python_env
+from scripts.setup.running import SetupError
 
 NOBODY_ANSWERS = "http://127.0.0.1:9"
 
@@ -91,3 +93,26 @@ def test_who_activated_the_environment_has_the_pulumi_cli_too(tmp_path: Path) ->
         theirs.touch()
         pulumi_cli.link(theirs, folders)
         assert beside.resolve() == theirs
+
+
+def test_the_pinned_hashes_are_of_the_releases_that_are_used() -> None:
+    assert f"uv=={python_env.UV_VERSION} \\" in python_env.UV_REQUIREMENTS.read_text()
+    assert f"focus-validator=={focus_validator.VERSION} \\" in focus_validator.REQUIREMENTS.read_text()
+
+
+def test_a_uv_with_another_hash_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever answers for the package index may answer with a file of his own."""
+    wheel = tmp_path / "index" / f"uv-{python_env.UV_VERSION}-py3-none-any.whl"
+    wheel.parent.mkdir()
+    info = f"uv-{python_env.UV_VERSION}.dist-info"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: uv\nVersion: {python_env.UV_VERSION}\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    folders = Folders(root=tmp_path, cache=tmp_path / "cache")
+    folders.cache.mkdir()
+    with pytest.raises(SetupError, match="whose hash is not in .*PIP_INDEX_URL"):
+        python_env.install_uv(folders)
+    assert list(folders.cache.iterdir()) == []
