@@ -42,8 +42,8 @@ class _Place:
     network_id: pulumi.Input[str]
     subnet_ids: Mapping[str, pulumi.Input[str]]
     firewall: Firewall
-    fabric: Fabric | None
-    """None: no pool has EFA."""
+    fabrics: Mapping[str, Fabric]
+    """Of the pools that have EFA: one of their own each, so one that is broken into reaches no other's ports."""
     bucket: pulumi.Input[str]
 
 
@@ -86,7 +86,6 @@ def _place(settings: Settings) -> _Place:
         if settings.bucket.existing
         else ModelBucket(f"{prefix}-models", settings.bucket.name, common).bucket_name
     )
-    efa = any(pool.network == "efa" for pool in settings.pools)
     return _Place(
         prefix=prefix,
         tags=common,
@@ -102,9 +101,22 @@ def _place(settings: Settings) -> _Place:
                 tags=common,
             ),
         ),
-        fabric=Fabric(f"{prefix}-fabric", network_id, common) if efa else None,
+        fabrics=_fabrics(settings, prefix, network_id, common),
         bucket=bucket,
     )
+
+
+def _fabrics(
+    settings: Settings, prefix: str, network_id: pulumi.Input[str], common: Mapping[str, str]
+) -> dict[str, Fabric]:
+    """By pool. The first takes over the group that all pools shared up to release 0.1: their instances are in it."""
+    made: dict[str, Fabric] = {}
+    for pool in settings.pools:
+        if pool.network == "efa":
+            before = () if made else (pulumi.Alias(name=f"{prefix}-fabric"),)
+            opts = pulumi.ResourceOptions(aliases=before)
+            made[pool.name] = Fabric(f"{prefix}-fabric-{pool.name}", network_id, common, opts)
+    return made
 
 
 def _template(settings: Settings, place: _Place) -> Template:
@@ -151,7 +163,7 @@ def _pool(  # noqa: PLR0913
             user_data=script,
             subnet_ids=place.subnet_ids,
             drain_deadline=pool.drain_deadline,
-            fabric_group=place.fabric.group if place.fabric and pool.network == "efa" else None,
+            fabric_group=place.fabrics[pool.name].group if pool.name in place.fabrics else None,
             after=(uploaded,),
         ),
     )

@@ -57,6 +57,23 @@ def placement_groups(engine: Engine) -> list[dict[str, Any]]:
     return engine.client("ec2").describe_placement_groups()["PlacementGroups"]
 
 
+def fabric_group(engine: Engine) -> str:
+    """The one security group of EFA interfaces."""
+    named = [{"Name": "description", "Values": ["EFA of gpu-fleet"]}]
+    (found,) = engine.client("ec2").describe_security_groups(Filters=named)["SecurityGroups"]
+    return found["GroupId"]
+
+
+def state_of_release_0_1(engine: Engine) -> None:
+    """As Pulumi's state was when all pools with EFA shared one group, which was not named after one of them."""
+    file = engine.folder / "state.json"
+    engine.run("stack", "export", "--file", str(file), "--stack", STACK)
+    text = file.read_text()
+    assert "::gpu-fleet-local-fabric-batch" in text
+    file.write_text(text.replace("::gpu-fleet-local-fabric-batch", "::gpu-fleet-local-fabric"))
+    engine.run("stack", "import", "--file", str(file), "--stack", STACK)
+
+
 def fleet_document(engine: Engine) -> FleetDocument:
     body = engine.client("s3").get_object(Bucket=BUCKET, Key=document.PATH_IN_BUCKET)["Body"].read()
     return document.parse(body, "the bucket")
@@ -83,10 +100,13 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine) -> None:
     engine.run("preview", "--expect-no-changes", "--stack", STACK)
     assert sizes(engine) == written
 
+    group = fabric_group(engine)
+    state_of_release_0_1(engine)
     settings(engine, disk_gib=120)
     said = engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
     assert "launchTemplate:LaunchTemplate" in said.replace("aws:ec2:LaunchTemplate", "launchTemplate:LaunchTemplate")
     assert sizes(engine) == written
+    assert fabric_group(engine) == group, "instances are in it: it could not be deleted"
     engine.run("preview", "--expect-no-changes", "--stack", STACK)
 
     engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK)
