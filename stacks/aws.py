@@ -21,6 +21,7 @@ from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.identities import MachineIdentity
 from components.aws.network import Network, NetworkArgs
 from components.aws.notices import Notices
+from components.aws.permissions import Machine
 from components.aws.templates import Disk, Template
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
@@ -84,7 +85,13 @@ def _place(settings: Settings) -> _Place:
     bucket = (
         settings.bucket.name
         if settings.bucket.existing
-        else ModelBucket(f"{prefix}-models", settings.bucket.name, common).bucket_name
+        else ModelBucket(
+            f"{prefix}-models",
+            settings.bucket.name,
+            common,
+            machines=permissions.machine_roles(settings.account, settings.environment),
+            publishers=settings.bucket.publishers,
+        ).bucket_name
     )
     return _Place(
         prefix=prefix,
@@ -121,7 +128,7 @@ def _fabrics(
 
 def _template(settings: Settings, place: _Place) -> Template:
     identity = MachineIdentity(
-        f"{place.prefix}-instance",
+        permissions.role_name(settings.environment, Machine.INSTANCE),
         permissions.of_instances(
             bucket=settings.bucket.name,
             region=settings.region,
@@ -192,7 +199,7 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
             *sessions,
         )
     )
-    identity = MachineIdentity(f"{place.prefix}-control", allowed, place.tags)
+    identity = MachineIdentity(permissions.role_name(settings.environment, Machine.CONTROL), allowed, place.tags)
     machine = MachineArgs(
         image=control.image,
         machine_type=control.machine_type,
@@ -243,7 +250,9 @@ def _router_identity(settings: Settings, place: _Place) -> MachineIdentity:
         engine_key=settings.engine_key,
     )
     sessions = permissions.of_sessions(region=settings.region, account=settings.account)
-    return MachineIdentity(f"{place.prefix}-router", (*rights, *sessions), place.tags)
+    return MachineIdentity(
+        permissions.role_name(settings.environment, Machine.ROUTER), (*rights, *sessions), place.tags
+    )
 
 
 def _publish(settings: Settings, place: _Place, made: Mapping[str, GpuPool]) -> None:

@@ -123,6 +123,18 @@ def _bucket(settings: Settings, root: str) -> Iterator[Problem]:
             value=settings.bucket.name,
             remedy="choose another",
         )
+    if not settings.bucket.publishers:
+        return
+    path = f"{root}.bucket.publishers"
+    if settings.cloud is not Cloud.AWS:
+        remedy = "remove it: on Google Cloud, give roles on the bucket to publishers alone"
+        yield Problem(path=path, wrong="is only for AWS", remedy=remedy)
+    elif settings.bucket.existing:
+        remedy = "remove it, and let the bucket's owner write the policy (docs/security.md shows it)"
+        yield Problem(path=path, wrong="is for a bucket that the program makes", remedy=remedy)
+    elif not any(f"::{settings.account}:" in publisher for publisher in settings.bucket.publishers):
+        remedy = "name the role that runs `pulumi up`, too: otherwise S3 refuses the next fleet document"
+        yield Problem(path=path, wrong=f"names nobody of account {settings.account}", remedy=remedy)
 
 
 def _disks(settings: Settings, root: str) -> Iterator[Problem]:

@@ -1,23 +1,34 @@
 """The bucket of an environment: models, agents and the fleet document."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import pulumi
 from pulumi_aws import s3
 
+from gpufleet.domain.bucket import PUBLISHED
+
+_WRITING: Final = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
+
 
 class ModelBucket(pulumi.ComponentResource):
-    """Versioned, encrypted, closed to the public, TLS only. Kept by `pulumi destroy` until somebody unprotects it."""
+    """Versioned, encrypted, closed to the public, TLS only, and what machines obey is written by none of them.
+
+    `machines`: patterns of the ARNs of machines' roles. `publishers`: of who alone writes what machines obey; empty:
+    whoever has the right and is no machine. Kept by `pulumi destroy` until somebody unprotects it.
+    """
 
     bucket_name: pulumi.Output[str]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         name: str,
         bucket_name: str,
         tags: Mapping[str, str],
+        machines: Sequence[str],
+        publishers: Sequence[str] = (),
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("gpu-fleet:aws:ModelBucket", name, None, opts)
@@ -48,7 +59,7 @@ class ModelBucket(pulumi.ComponentResource):
         s3.BucketPolicy(
             name,
             bucket=bucket.bucket,
-            policy=_tls_only(bucket_name),
+            policy=bucket_policy(bucket_name, machines, publishers),
             # S3 refuses two changes of a bucket's access at the same time
             opts=pulumi.ResourceOptions(parent=self, depends_on=[closed]),
         )
@@ -85,13 +96,29 @@ def _encrypted() -> s3.BucketServerSideEncryptionConfigurationRuleArgs:
     )
 
 
-def _tls_only(bucket_name: str) -> str:
-    statement = {
-        "Sid": "TlsOnly",
+def bucket_policy(bucket_name: str, machines: Sequence[str], publishers: Sequence[str] = ()) -> str:
+    """The bucket's policy. It only denies: who may do what else is in the roles."""
+    whole = f"arn:aws:s3:::{bucket_name}"
+    published = [f"{whole}/{prefix}*" for prefix in PUBLISHED]
+    statements = [
+        _denied("TlsOnly", "s3:*", [whole, f"{whole}/*"], {"Bool": {"aws:SecureTransport": "false"}}),
+        # a role that is given too much some day writes no document all the same
+        _denied("NoMachinePublishes", _WRITING, published, {"ArnLike": {"aws:PrincipalArn": list(machines)}}),
+    ]
+    if publishers:
+        others = {"ArnNotLike": {"aws:PrincipalArn": list(publishers)}}
+        statements.append(_denied("OnlyPublishersPublish", _WRITING, published, others))
+    return json.dumps({"Version": "2012-10-17", "Statement": statements}, sort_keys=True)
+
+
+def _denied(
+    sid: str, actions: str | Sequence[str], resources: Sequence[str], when: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "Sid": sid,
         "Effect": "Deny",
         "Principal": "*",
-        "Action": "s3:*",
-        "Resource": [f"arn:aws:s3:::{bucket_name}", f"arn:aws:s3:::{bucket_name}/*"],
-        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        "Action": actions if isinstance(actions, str) else list(actions),
+        "Resource": list(resources),
+        "Condition": when,
     }
-    return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, sort_keys=True)

@@ -1,11 +1,31 @@
 """The calls that each kind of machine makes on AWS. A test compares them with the code that makes them."""
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from components.aws.identities import Allowed
 from components.paths import BUNDLES, ROUTER_OBJECTS, ROUTER_POLICY
+from gpufleet.domain import bucket as layout
 from gpufleet.domain import tags
 from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
+
+
+class Machine(StrEnum):
+    """Kinds of machines, each with a role of its own."""
+
+    INSTANCE = "instance"
+    CONTROL = "control"
+    ROUTER = "router"
+
+
+def role_name(environment: str, machine: Machine) -> str:
+    """How the name of its role begins; Pulumi adds to it."""
+    return f"gpu-fleet-{environment}-{machine}"
+
+
+def machine_roles(account: str, environment: str) -> tuple[str, ...]:
+    """Patterns of the ARNs of all machines' roles of an environment."""
+    return tuple(f"arn:aws:iam::{account}:role/{role_name(environment, machine)}-*" for machine in Machine)
 
 
 def of_instances(*, bucket: str, region: str, account: str, environment: str, engine_key: str) -> tuple[Allowed, ...]:
@@ -107,9 +127,14 @@ def of_control(  # noqa: PLR0913
             when=_of_environment("ec2", environment),
         ),
         Allowed(
-            actions=("s3:GetObject", "s3:PutObject"),
-            resources=(f"arn:aws:s3:::{bucket}/*",),
+            actions=("s3:GetObject",),
+            resources=tuple(
+                f"arn:aws:s3:::{bucket}/{what}"
+                for what in ("approvals/*", "backups/*", "control/*", "fleet/*", "models/*/served.json")
+            ),
         ),
+        # the bucket keeps every version, and no call that removes one is allowed
+        Allowed(actions=("s3:PutObject",), resources=(f"arn:aws:s3:::{bucket}/{layout.BACKUPS}*",)),
         # without it S3 answers 403 for what is not there: a first backup, a router's policy
         Allowed(actions=("s3:ListBucket",), resources=(f"arn:aws:s3:::{bucket}",)),
         _secrets(region, account, *secrets),

@@ -16,6 +16,8 @@ class OnBucket:
     """Empty: every object."""
     listed: tuple[str, ...] = ()
     """Beginnings of names that it may list; only beside `prefixes`."""
+    ending: str = ""
+    """How their names end, too. Empty: in any way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +85,14 @@ class MachineIdentity(pulumi.ComponentResource):
 def _only(bucket: str, right: OnBucket) -> storage.BucketIAMMemberConditionArgs | None:
     if not right.prefixes:
         return None
-    said = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in right.prefixes]
+    objects = f"projects/_/buckets/{bucket}/objects/"
+    said = [f'resource.name.startsWith("{objects}{prefix}")' for prefix in right.prefixes]
     # a list is about the bucket, and what it asks for is an attribute of the request
     said += [f'{_LISTED}.startsWith("{prefix}")' for prefix in right.listed]
-    return storage.BucketIAMMemberConditionArgs(title="own objects", expression=" || ".join(said))
+    expression = " || ".join(said)
+    if right.ending:
+        expression = f'({expression}) && resource.name.endsWith("{right.ending}")'
+    return storage.BucketIAMMemberConditionArgs(title="own objects", expression=expression)
 
 
 _LISTED = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'

@@ -4,9 +4,17 @@ from typing import Final
 
 from components.gcp.identities import OnBucket
 from components.paths import BUNDLES, ROUTER_OBJECTS, ROUTER_POLICY
+from gpufleet.domain import bucket as layout
 
 INSTANCE_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectViewer", prefixes=("agents/", "models/")),)
-CONTROL_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectUser"),)
+CONTROL_ON_BUCKET: Final = (
+    # without a right to list the bucket it cannot tell what is absent, a router's policy, from what is refused
+    OnBucket(role="roles/storage.objectViewer"),
+    # creates, and neither replaces nor deletes
+    OnBucket(role="roles/storage.objectCreator", prefixes=(layout.BACKUPS,)),
+    # the pointer to the newest backup is replaced each time, for which Cloud Storage asks for the right to delete
+    OnBucket(role="roles/storage.objectUser", prefixes=(layout.BACKUPS,), ending=layout.POINTER),
+)
 ROUTER_ON_BUCKET: Final = (
     OnBucket(role="roles/storage.objectViewer", prefixes=(*ROUTER_OBJECTS, BUNDLES), listed=(ROUTER_POLICY,)),
 )

@@ -30,6 +30,10 @@ Said = Annotated[str, Field(pattern=r"\S")]
 """Some text."""
 MachineTypes = Annotated[tuple[MachineType, ...], Field(min_length=1)]
 Zones = Annotated[tuple[Zone, ...], Field(min_length=1)]
+Publisher = Annotated[
+    str, Field(pattern=r"^arn:aws:iam::\d{12}:(role|user)/[A-Za-z0-9_+=,.@/-][A-Za-z0-9_+=,.@/*-]*$")
+]
+"""ARN of a role or user, of one account; a `*` may not begin its name."""
 SecretVariable = Annotated[str, Field(pattern=r"^GPUFLEET_[A-Z0-9_]{1,60}$")]
 SecretName = Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500}$")]
 
@@ -63,6 +67,10 @@ class Bucket(Strict):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")]
     existing: Annotated[bool, Field(strict=True)] = False
     """True: made by somebody else, used as it is. False: made by the program, and protected."""
+    publishers: tuple[Publisher, ...] = ()
+    """AWS: ARNs of the roles and users who alone may write what machines obey (fleet document, models, approvals,
+    agents, software of the control host); `*` stands for some characters. The role that runs `pulumi up` must be one
+    of them. Absent: whoever has the right in the account. Machines never may."""
 
 
 class Model(Strict):

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from moto.iam.access_control import IAMPolicy, PermissionResult
@@ -9,8 +11,21 @@ from moto.s3.models import FakeBucket
 
 from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner
+from localcloud.places import ACCOUNT
 
 _SECURE: Final = "aws:SecureTransport"
+_PRINCIPAL: Final = "aws:PrincipalArn"
+_ARN_TESTS: Final = {"ArnLike": True, "ArnNotLike": False}
+"""Tests of who asks, and whether a pattern that fits makes them true."""
+
+caller: ContextVar[str] = ContextVar("caller")
+"""The ARN of the role or user whose request is being answered."""
+
+
+def arn_of(principal: str) -> str:
+    """The ARN of a principal as it is recorded: a machine's role and id, or the name that a person chose."""
+    role, _, instance = principal.partition("/")
+    return f"arn:aws:iam::{ACCOUNT}:{f'role/{role}' if instance else f'user/{role}'}"
 
 
 class LivingBucket(FakeBucket):
@@ -18,33 +33,41 @@ class LivingBucket(FakeBucket):
 
     moto takes a Deny with a condition for one without: a TLS-only bucket would refuse everybody, and an environment's
     first upload with it. The public endpoint that this one stands for is spoken to over HTTPS alone (that of a local
-    endpoint never leaves the machine), so `aws:SecureTransport` is true here. Other conditions stay moto's.
+    endpoint never leaves the machine), so `aws:SecureTransport` is true here. `aws:PrincipalArn` is who asks. Other
+    conditions stay moto's.
     """
 
     def get_permission(self, action: str, resource: str) -> Any:
         """What the policy says of an action: permitted, denied, or nothing."""
         if self.policy is None:
             return PermissionResult.NEUTRAL
-        return IAMPolicy(judged_over_tls(self.policy)).is_action_permitted(action, resource)
+        return IAMPolicy(judged(self.policy, caller.get(""))).is_action_permitted(action, resource)
 
 
-def judged_over_tls(policy: bytes | str) -> str:
-    """The policy with its questions about the transport answered: a statement that needs plain HTTP falls away."""
+def judged(policy: bytes | str, asking: str) -> str:
+    """The policy with its questions about the transport and the caller answered: a statement that does not hold for
+    this request falls away."""
     read = json.loads(policy)
     found = read["Statement"]
     statements = found if is_list(found) else [found]
-    answered = [_answered(statement) for statement in statements]
+    answered = [_answered(statement, asking) for statement in statements]
     return json.dumps({**read, "Statement": [one for one in answered if one is not None]})
 
 
-def _answered(statement: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    conditions = dict(inner(statement, "Condition"))
-    wanted = dict(inner(conditions, "Bool"))
-    if _SECURE not in wanted:
-        return statement
-    if str(wanted.pop(_SECURE)).lower() != "true":
+def _answered(statement: Mapping[str, Any], asking: str) -> Mapping[str, Any] | None:
+    conditions = {name: dict(test) for name, test in inner(statement, "Condition").items()}
+    secure = conditions.get("Bool", {}).pop(_SECURE, "true")
+    if str(secure).lower() != "true":
         return None
-    left = {name: value for name, value in (conditions | {"Bool": wanted}).items() if value}
+    for test, fits in _ARN_TESTS.items():
+        patterns = conditions.get(test, {}).pop(_PRINCIPAL, None)
+        if patterns is not None and _is_like(asking, patterns) is not fits:
+            return None
+    left = {name: test for name, test in conditions.items() if test}
     return {name: value for name, value in statement.items() if name != "Condition"} | (
         {"Condition": left} if left else {}
     )
+
+
+def _is_like(arn: str, patterns: str | list[str]) -> bool:
+    return any(fnmatchcase(arn, pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns))

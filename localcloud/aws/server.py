@@ -19,6 +19,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from localcloud.aws import api_faults, calls, price_list
 from localcloud.aws.api_faults import ApiFault, ApiFaults
+from localcloud.aws.bucket_policy import arn_of, caller
 from localcloud.aws.calls import Calls
 from localcloud.aws.signature import LARGEST_BODY, Signature, header_of
 from localcloud.aws.world import World
@@ -74,6 +75,7 @@ class Front:
             return _send(start_response, api_faults.answer(fault))
         if signature.service == price_list.SERVICE:
             return _send(start_response, price_list.answer(operation, body))
+        caller.set(arn_of(principal))
         with self._world.lock if signature.service in _LOCKED else nullcontext():
             return self._moto(environ, start_response)
 

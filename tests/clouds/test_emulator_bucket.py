@@ -8,10 +8,14 @@ from uuid import uuid4
 import pytest
 from botocore.exceptions import ClientError
 
+from localcloud.aws.bucket_policy import arn_of
+from localcloud.places import ACCESS_KEY, ACCOUNT
 from tests.clouds.conftest import RunningCloud
 
 TLS_ONLY = {"Condition": {"Bool": {"aws:SecureTransport": "false"}}}
 PLAIN_ONLY = {"Condition": {"Bool": {"aws:SecureTransport": "true"}}}
+ME = f"arn:aws:iam::{ACCOUNT}:user/{ACCESS_KEY}"
+MACHINES = f"arn:aws:iam::{ACCOUNT}:role/gpu-fleet-*"
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,12 @@ PLAIN_ONLY = {"Condition": {"Bool": {"aws:SecureTransport": "true"}}}
         pytest.param(TLS_ONLY, False, True, id="a single statement"),
         pytest.param(PLAIN_ONLY, True, False, id="HTTPS is denied"),
         pytest.param({}, True, False, id="everybody is denied"),
+        pytest.param({"Condition": {"ArnLike": {"aws:PrincipalArn": [ME, MACHINES]}}}, True, False, id="I am denied"),
+        pytest.param(
+            {"Condition": {"ArnLike": {"aws:PrincipalArn": [MACHINES]}}}, True, True, id="others are denied"
+        ),
+        pytest.param({"Condition": {"ArnNotLike": {"aws:PrincipalArn": ME}}}, True, True, id="all but me are denied"),
+        pytest.param({"Condition": {"ArnNotLike": {"aws:PrincipalArn": MACHINES}}}, True, False, id="all but others"),
     ],
 )
 def test_a_bucket_is_written_to_when_its_policy_lets_https_in(
@@ -39,3 +49,11 @@ def test_a_bucket_is_written_to_when_its_policy_lets_https_in(
         with pytest.raises(ClientError, match="403"):
             s3.put_object(Bucket=bucket, Key="k", Body=b"x")
     assert json.loads(s3.get_bucket_policy(Bucket=bucket)["Policy"]) == json.loads(policy), "read back as written"
+
+
+def test_a_machine_asks_as_its_role_and_a_person_as_a_user() -> None:
+    assert (
+        arn_of("gpu-fleet-prod-control-1a2b3c4/i-0123")
+        == f"arn:aws:iam::{ACCOUNT}:role/gpu-fleet-prod-control-1a2b3c4"
+    )
+    assert arn_of("local") == f"arn:aws:iam::{ACCOUNT}:user/local"

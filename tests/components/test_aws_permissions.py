@@ -27,6 +27,7 @@ PEOPLE = {"bootstrap.py", "images.py", "state_bucket.py"}
 """Run by people with their own rights: the bucket, its key, the mirror."""
 IN_IAM = {"service-quotas": "servicequotas"}
 """Services that IAM writes otherwise than boto3."""
+CALLS_IN_IAM = {"ListObjectsV2": "ListBucket"}
 WRITTEN_OUT = {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}
 """`clouds/aws/objects.py` and S3Store call them without AwsCalls; who may not list is told 403 for what lacks."""
 
@@ -56,7 +57,8 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 def _action(service: str, operation: str) -> str:
     client = boto3.client(service, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return f"{IN_IAM.get(service, service)}:{client.meta.method_to_api_mapping[operation]}"
+    call = client.meta.method_to_api_mapping[operation]
+    return f"{IN_IAM.get(service, service)}:{CALLS_IN_IAM.get(call, call)}"
 
 
 def of_control(notices: str) -> tuple[Allowed, ...]:

@@ -1,0 +1,184 @@
+"""No machine writes what machines obey: asked of the documents that the program generates, role by role."""
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpufleet.domain.bucket import PUBLISHED
+from tests.fakes import RecordingMocks
+from tests.iam import allowed, denied, google_allows, statements
+from tests.stacks.settings_files import AWS, FLEET, GCP, changed, said
+from tests.stacks.test_program import run
+
+DOCUMENTS = (
+    "fleet/fleet.json",
+    "fleet/router.json",
+    "models/chat/served.json",
+    "models/chat/history.json",
+    f"models/chat/{'a' * 64}/manifest.json",
+    f"models/chat/{'a' * 64}/files/model.safetensors",
+    f"models/chat/{'a' * 64}/approved.json",
+    f"approvals/chat/{'a' * 64}.json",
+    f"agents/{'a' * 64}/gpufleet-node.pyz",
+    f"control/{'a' * 64}.tar.gz",
+)
+"""What a machine obeys."""
+WRITING = ("s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion")
+ACCOUNT = AWS[FLEET]["account"]
+BUCKET = AWS[FLEET]["bucket"]["name"]
+PERSON = f"arn:aws:iam::{ACCOUNT}:role/deployer"
+BACKUP = "backups/ledger/aws-prod-us-east-1/20261125T000000Z.jsonl.gz"
+POINTER = "backups/ledger/aws-prod-us-east-1/latest.json"
+
+
+def declared(config: Mapping[str, Any], stack: str, folder: Path) -> RecordingMocks:
+    recording = RecordingMocks()
+    path = folder / f"Pulumi.{stack}.yaml"
+    path.write_text(yaml.safe_dump({"config": copy.deepcopy(dict(config))}))
+    run(path, recording)
+    return recording
+
+
+def roles_of_machines(recording: RecordingMocks) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """The ARN and the statements of each role that an EC2 machine takes on."""
+    for role in recording.of_type("aws:iam/role:Role"):
+        if "ec2.amazonaws.com" in role.inputs["assumeRolePolicy"]:
+            name = f"{role.name}-3f2a"
+            policies = [
+                one.inputs["policy"]
+                for one in recording.of_type("aws:iam/rolePolicy:RolePolicy")
+                if one.inputs["role"] == name
+            ]
+            assert policies, f"{name} has no policy"
+            yield f"arn:aws:iam::{ACCOUNT}:role/{name}", statements(*policies)
+
+
+def policy_of_bucket(recording: RecordingMocks) -> list[Mapping[str, Any]]:
+    (policy,) = recording.of_type("aws:s3/bucketPolicy:BucketPolicy")
+    return statements(policy.inputs["policy"])
+
+
+def by(arn: str) -> dict[str, str]:
+    return {"aws:PrincipalArn": arn, "aws:SecureTransport": "true"}
+
+
+def at(key: str) -> str:
+    return f"arn:aws:s3:::{BUCKET}/{key}"
+
+
+EVERYTHING: Mapping[str, Any] = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+"""What a role may be given by mistake, or by an administrator in a hurry."""
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+def test_no_machine_of_aws_may_write_what_machines_obey(routers: int, tmp_path: Path) -> None:
+    recording = declared(changed(AWS, {"control.routers": routers}), "aws-prod", tmp_path)
+    policy, machines = policy_of_bucket(recording), list(roles_of_machines(recording))
+    assert len(machines) >= 2
+    for arn, its in machines:
+        for action in WRITING:
+            for key in DOCUMENTS:
+                assert not allowed(its, action, at(key), by(arn)), f"{arn} {action} {key}"
+                assert denied(policy, action, at(key), by(arn)), f"only its role keeps {arn} from {action} {key}"
+
+
+def test_every_published_prefix_has_a_document_here() -> None:
+    assert {key.partition("/")[0] + "/" for key in DOCUMENTS} == set(PUBLISHED)
+
+
+def test_the_control_host_writes_backups_and_removes_none(tmp_path: Path) -> None:
+    recording = declared(AWS, "aws-prod", tmp_path)
+    policy = policy_of_bucket(recording)
+    arn, its = next(found for found in roles_of_machines(recording) if "-control-" in found[0])
+    for key in (BACKUP, POINTER):
+        assert allowed([*its, *policy], "s3:PutObject", at(key), by(arn))
+        for action in ("s3:DeleteObject", "s3:DeleteObjectVersion"):
+            assert not allowed(its, action, at(key), by(arn))
+    for key in ("fleet/fleet.json", "fleet/router.json", f"control/{'a' * 64}.tar.gz", POINTER, BACKUP):
+        assert allowed([*its, *policy], "s3:GetObject", at(key), by(arn))
+    weights = f"models/chat/{'a' * 64}/files/model.safetensors"
+    assert not allowed(its, "s3:GetObject", at(weights), by(arn)), "it serves no model"
+
+
+def test_people_are_not_locked_out_by_default(tmp_path: Path) -> None:
+    policy = policy_of_bucket(declared(AWS, "aws-prod", tmp_path))
+    for action in WRITING:
+        for key in DOCUMENTS:
+            assert allowed([*policy, EVERYTHING], action, at(key), by(PERSON))
+
+
+def test_publishers_alone_publish_where_they_are_named(tmp_path: Path) -> None:
+    publishers = [PERSON, f"arn:aws:iam::{ACCOUNT}:role/aws-reserved/sso.amazonaws.com/*/AWSReservedSSO_Models_*"]
+    recording = declared(changed(AWS, {"bucket.publishers": publishers}), "aws-prod", tmp_path)
+    policy = policy_of_bucket(recording)
+    through_sso = (
+        f"arn:aws:iam::{ACCOUNT}:role/aws-reserved/sso.amazonaws.com/eu-west-1/AWSReservedSSO_Models_0123456789abcdef"
+    )
+    other = f"arn:aws:iam::{ACCOUNT}:role/somebody"
+    for key in DOCUMENTS:
+        for arn, may in ((PERSON, True), (through_sso, True), (other, False)):
+            assert allowed([*policy, EVERYTHING], "s3:PutObject", at(key), by(arn)) is may, f"{arn} {key}"
+    assert allowed([*policy, EVERYTHING], "s3:PutObject", at(BACKUP), by(other)), "backups are no documents"
+
+
+def test_a_machine_that_publishers_would_fit_is_denied(tmp_path: Path) -> None:
+    publishers = [f"arn:aws:iam::{ACCOUNT}:role/g*"]
+    recording = declared(changed(AWS, {"bucket.publishers": publishers}), "aws-prod", tmp_path)
+    policy = policy_of_bucket(recording)
+    for arn, _ in roles_of_machines(recording):
+        assert denied(policy, "s3:PutObject", at("fleet/fleet.json"), by(arn))
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "wrong"),
+    [
+        pytest.param(GCP, {"bucket.publishers": [PERSON]}, "is only for AWS", id="Google Cloud"),
+        pytest.param(
+            AWS,
+            {"bucket.publishers": [PERSON], "bucket.existing": True},
+            "a bucket that the program makes",
+            id="given",
+        ),
+        pytest.param(
+            AWS,
+            {"bucket.publishers": ["arn:aws:iam::999999999999:role/x"]},
+            "names nobody of account",
+            id="locked out",
+        ),
+        pytest.param(AWS, {"bucket.publishers": [f"arn:aws:iam::{ACCOUNT}:role/*"]}, "publishers", id="everybody"),
+        pytest.param(AWS, {"bucket.publishers": ["arn:aws:iam::*:role/x"]}, "publishers", id="any account"),
+        pytest.param(AWS, {"bucket.publishers": ["deployer"]}, "publishers", id="a name"),
+    ],
+)
+def test_publishers_that_are_refused(config: dict[str, Any], changes: dict[str, Any], wrong: str) -> None:
+    assert any(wrong in problem for problem in said(changed(config, changes))), said(changed(config, changes))
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+def test_no_machine_of_google_may_write_what_machines_obey_or_remove_a_backup(routers: int, tmp_path: Path) -> None:
+    recording = declared(changed(GCP, {"control.routers": routers}), "gcp-prod", tmp_path)
+    bucket = GCP[FLEET]["bucket"]["name"]
+    members: dict[str, list[Mapping[str, Any]]] = {}
+    for one in recording.of_type("gcp:storage/bucketIAMMember:BucketIAMMember"):
+        members.setdefault(json.dumps(one.inputs["member"]), []).append(one.inputs)
+    assert members
+    for member, rights in members.items():
+        for permission in ("create", "update", "delete"):
+            for key in DOCUMENTS:
+                assert not google_allows(rights, permission, bucket, key), f"{member} {permission} {key}"
+        for permission in ("update", "delete"):
+            assert not google_allows(rights, permission, bucket, BACKUP), f"{member} {permission} {BACKUP}"
+    writers = [rights for rights in members.values() if google_allows(rights, "create", bucket, BACKUP)]
+    (control,) = writers
+    assert google_allows(control, "delete", bucket, POINTER), "the pointer is replaced by each backup"
+    assert all(google_allows(control, "get", bucket, key) for key in ("fleet/fleet.json", BACKUP, POINTER))
+
+
+def test_a_bucket_of_somebody_else_gets_no_policy(tmp_path: Path) -> None:
+    recording = declared(changed(AWS, {"bucket.existing": True}), "aws-prod", tmp_path)
+    assert not recording.of_type("aws:s3/bucketPolicy:BucketPolicy")
