@@ -11,6 +11,7 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 from app.errors import AppError, Code
+from gpufleet.domain.printable import printable
 from gpufleet.domain.secrets import redacted
 from watchdogs.ports import SILENT, Log
 
@@ -55,10 +56,10 @@ def of_pass(environment: str, watchdog: str) -> Log:
 
 
 def _in_order(_: Any, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Time, level and event first; a field without a value is left out, and no value holds a secret."""
+    """Time, level and event first. A field without a value is left out; none holds a secret or steers a terminal."""
     first = {name: fields.pop(name) for name in _FIRST if name in fields}
     found = {name: value for name, value in {**first, **fields}.items() if value is not None}
-    return {name: redacted(value) if isinstance(value, str) else value for name, value in found.items()}
+    return {name: printable(redacted(value)) if isinstance(value, str) else value for name, value in found.items()}
 
 
 class _Lines:

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.errors import AppError
 from cli.output import ANSWER_BEGUN
+from gpufleet.domain.printable import in_json, printable
 
 
 def write_text(text: str, out: Path | None) -> None:
@@ -21,7 +22,7 @@ def write_lines(lines: Iterable[str], out: Path | None) -> None:
     """As `write_text`, of more than memory holds at once. What raises while the lines are made leaves no file."""
     if out is None:
         ANSWER_BEGUN.set()
-        sys.stdout.writelines(lines)
+        sys.stdout.writelines(map(printable, lines))
         return
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
@@ -41,4 +42,4 @@ def write_lines(lines: Iterable[str], out: Path | None) -> None:
 
 def write_json(value: Any, out: Path | None) -> None:
     """One JSON document."""
-    write_text(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n", out)
+    write_text(in_json(json.dumps(value, indent=2, default=str, ensure_ascii=False)) + "\n", out)

@@ -1,6 +1,5 @@
 """`gpufleet host`: what a control host does with its bundle. Its boot data and units run these; people may, too."""
 
-import sys
 from datetime import timedelta
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from app import control_host, control_start
 from app.errors import AppError, Code
-from cli.output import Exit, say
+from cli.output import Exit, say, write
 from cli.stopping import on_signals
 from gpufleet.domain import durations
 
@@ -45,9 +44,9 @@ def check(
     services = control_host.services_of(control_host.here())
     wrong = control_host.wrong_after(services, read_span(within), read_span(well_for))
     if wrong is not None:
-        sys.stderr.write(f"{wrong}\n")
+        say(wrong)
         raise typer.Exit(Exit.FOUND)
-    sys.stdout.write(f"{len(services)} services are well\n")
+    write(f"{len(services)} services are well\n")
 
 
 @app.command()
@@ -73,7 +72,7 @@ def feed(
 @app.command("try")
 def try_() -> None:
     """Whether this release could run here: the image's programs, the fleet document, a copy of the ledger."""
-    sys.stdout.write(f"{control_host.try_release(control_host.here())}\n")
+    write(f"{control_host.try_release(control_host.here())}\n")
 
 
 def read_span(text: str) -> timedelta:

@@ -1,6 +1,5 @@
 """`gpufleet ledger`: prove it, carry it elsewhere, see how large it is."""
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from app.fleets import load, load_only
 from cli import ledger_backup
 from cli.files import write_lines
 from cli.options import FleetOption, JsonOption
-from cli.output import STDERR, Exit, print_json
+from cli.output import STDERR, Exit, print_json, write
 from ledger.invariants import Breach
 
 _MOST = 50
@@ -39,9 +38,9 @@ def verify(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
         )
     else:
         for one in found[:_MOST]:
-            sys.stdout.write(f"broken: {one.rule}: {one.where}: {one.found}\n")
+            write(f"broken: {one.rule}: {one.where}: {one.found}\n")
         more = f", {len(found) - _MOST} not shown" if len(found) > _MOST else ""
-        sys.stdout.write(f"{len(found)} breaches{more}\n" if found else "the ledger is sound\n")
+        write(f"{len(found)} breaches{more}\n" if found else "the ledger is sound\n")
     if found:
         raise typer.Exit(Exit.FOUND)
 

@@ -97,6 +97,7 @@ def _run() -> None:
     from app.errors import AppError
     from cli.output import STDERR, Exit, discard, exit_of, print_error
     from gpufleet.domain import cycles
+    from gpufleet.domain.printable import printable
 
     try:
         with cycles.not_looked_for(kept=True):
@@ -125,7 +126,7 @@ def _run() -> None:
         if not isinstance(error, OSError):
             print_error(said, sys.argv)
         discard(sys.stdout)
-        sys.stderr.write(f"gpufleet: {said}\n")
+        sys.stderr.write(f"gpufleet: {printable(said)}\n")
         sys.exit(Exit.FAILED)
 
 

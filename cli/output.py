@@ -4,19 +4,29 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Final, NoReturn, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from app.errors import Code
+from gpufleet.domain.printable import in_json, printable
 
 
 class _Terminal(Console):
-    """Leaves it to `main` what becomes of a reader that went away: rich would exit with 1, as if we had failed."""
+    """Shows words of others, an error or a tag say, without what steers a terminal: rich lets escape sequences pass.
+
+    Leaves it to `main` what becomes of a reader that went away: rich would exit with 1, as if we had failed.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            # rich's own: a live screen moves the cursor
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
@@ -81,10 +91,15 @@ def print_json(value: Any) -> None:
     """
     ANSWER_BEGUN.set()
     try:
-        sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+        sys.stdout.write(in_json(json.dumps(value, indent=2, default=str, ensure_ascii=False)) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         discard(sys.stdout)
+
+
+def write(text: str) -> None:
+    """Text as it is on stdout, for people and files alike, but for what steers a terminal."""
+    sys.stdout.write(printable(text))
 
 
 def say(line: str) -> None:

@@ -17,7 +17,7 @@ from app.errors import AppError, Code
 from app.fleets import load
 from app.plan_tokens import Expected
 from cli.options import FleetOption
-from cli.output import STDERR, STDOUT, Exit, print_json
+from cli.output import STDERR, STDOUT, Exit, print_json, write
 from costs.render import table
 from gpufleet.domain.prices import Price
 from prices.plan.cost import PlanCost, PlanCostError, parts_of, plan_cost
@@ -63,7 +63,7 @@ def plan_cost_command(
     if json_output:
         print_json(as_json(before, after) | {"expected": [plan_tokens.as_json(row) for row in expected]})
     elif as_markdown:
-        sys.stdout.write(markdown(before, after) + "".join(f"- {plan_tokens.words(row)}\n" for row in expected))
+        write(markdown(before, after) + "".join(f"- {plan_tokens.words(row)}\n" for row in expected))
     else:
         _show(before, after, expected)
     if limit is not None and after.usd_per_month > limit:

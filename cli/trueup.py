@@ -1,6 +1,5 @@
 """`gpufleet report trueup`: the cloud's bill against the ledger."""
 
-import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -14,7 +13,7 @@ from app.fleets import load_only
 from app.trueup import Reconciled, decimal_of, reconcile
 from app.windows import Window
 from cli.options import FleetOption, JsonOption
-from cli.output import Exit, print_json
+from cli.output import Exit, print_json, write
 from cli.windows import parse_moment
 from costs.bills import Bill, BillError, read_bill
 from costs.document import instant
@@ -53,8 +52,8 @@ def trueup(
     if as_json:
         print_json(_as_json(document, found, done))
     else:
-        sys.stdout.write(_as_text(document, found, done.compared))
-        sys.stdout.writelines(f"! {line}\n" for line in _of_closed(done))
+        write(_as_text(document, found, done.compared))
+        write("".join(f"! {line}\n" for line in _of_closed(done)))
     if done.is_refused:
         raise typer.Exit(Exit.FAILED)
     if done.compared.differences:

@@ -6,7 +6,8 @@ out). The order of a channel is the order of its ids; a channel sends one messag
 `HOLDS_UP` times holds up nobody any longer: those behind it pass while it waits.
 
 Texts come in plain and are stored as Slack's markup: this is the one place that escapes. Names, tags and error texts
-of others can therefore neither mention people nor hide a link (Slack, "Formatting text for app surfaces").
+of others can therefore neither mention people nor hide a link (Slack, "Formatting text for app surfaces"), and
+characters that turn text around or steer a terminal are replaced.
 """
 
 import json
@@ -27,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from gpufleet.domain.printable import printable
 from ledger.database import insert_into, writing
 from ledger.tables import EPOCH, OUTBOX
 
@@ -97,6 +99,7 @@ def enqueue(connection: Connection, message: Message, now: datetime) -> bool:
 
 def escape(text: str) -> str:
     """Plain text as Slack's markup: the three characters that it reserves are written as entities."""
+    text = printable(text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -107,11 +110,11 @@ def _mentioning(user: str, text: str) -> str:
 
 
 def _escaped(detail: Any) -> Any:
-    """The same, with the text of every block that Slack reads as markup escaped."""
+    """The same, with the text of every block that Slack reads as markup escaped, and of every other one printable."""
     if isinstance(detail, Mapping):
         found = {str(key): _escaped(value) for key, value in cast(Mapping[Any, Any], detail).items()}
-        if found.get("type") == "mrkdwn" and isinstance(found.get("text"), str):
-            found["text"] = escape(found["text"])
+        if isinstance(text := found.get("text"), str):
+            found["text"] = escape(text) if found.get("type") == "mrkdwn" else printable(text)
         return found
     if isinstance(detail, list | tuple):
         return [_escaped(one) for one in cast(Sequence[Any], detail)]
