@@ -13,6 +13,7 @@ from node import disks, driver, engine_key, health
 from node.life import Life, Step
 from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, StoppedError, Units, UnitState
 from serving import engine as engines
+from serving.cache.approval import check_approved
 from serving.cache.disk import Cache, CacheError, NoSpaceError
 from serving.cache.manifest import ManifestError
 from serving.cache.sync import CorruptError, Progress, Sync, served_digest
@@ -181,7 +182,8 @@ class Boot:
         self.lease.enter_context(cache.lease(digest))
 
     def bring(self, sync: Sync, digest: str, progress: Progress) -> Path:
-        """Bring a revision into the cache. Raises what `Sync.bring` raises."""
+        """Bring a revision into the cache: in production an approved one alone. Raises what `Sync.bring` raises."""
+        check_approved(sync.store, sync.model, digest, self.settings.environment)
         with self.life.log.timed("cache", model=self.settings.model, digest=digest) as line:
             try:
                 return sync.bring(digest, self.life.now(), progress)

@@ -55,6 +55,7 @@ FILES: Final = (
     "node/systemd.py",
     "serving/__init__.py",
     "serving/cache/__init__.py",
+    "serving/cache/approval.py",
     "serving/cache/disk.py",
     "serving/cache/manifest.py",
     "serving/cache/staging.py",

@@ -33,7 +33,7 @@ def of_instances(*, bucket: str, region: str, account: str, environment: str, en
     return (
         Allowed(
             actions=("s3:GetObject",),
-            resources=(f"arn:aws:s3:::{bucket}/agents/*", f"arn:aws:s3:::{bucket}/models/*"),
+            resources=tuple(f"arn:aws:s3:::{bucket}/{what}/*" for what in ("agents", "approvals", "models")),
         ),
         _secrets(region, account, engine_key),
         Allowed(

@@ -6,7 +6,9 @@ from components.gcp.identities import OnBucket
 from components.paths import BUNDLES, ROUTER_OBJECTS, ROUTER_POLICY
 from gpufleet.domain import bucket as layout
 
-INSTANCE_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectViewer", prefixes=("agents/", "models/")),)
+INSTANCE_ON_BUCKET: Final = (
+    OnBucket(role="roles/storage.objectViewer", prefixes=("agents/", "approvals/", "models/")),
+)
 CONTROL_ON_BUCKET: Final = (
     # without a right to list the bucket it cannot tell what is absent, a router's policy, from what is refused
     OnBucket(role="roles/storage.objectViewer"),

@@ -1,6 +1,7 @@
-"""Who allowed a revision to be served. The note lies beside the revision, so it holds for those bytes alone.
+"""Who allowed a revision to be served: `approvals/<name>/<digest>.json`, which holds for those bytes alone.
 
-`models/<name>/<digest>/approved.json`. Rights to write it are rights of the bucket; this room only reads the note.
+Approvals have a prefix of their own, so that who may add models need not be who may approve them. Version 0.1 wrote
+`models/<name>/<digest>/approved.json`; that is read for one release more.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from serving.cache.manifest import ManifestError
+from serving.cache.manifest import ManifestError, check_digest
 from serving.cache.store import Store, Writer, read_object
 
 VERSION: Final = 1
@@ -24,6 +25,10 @@ class Approval:
     by: str
     at: datetime
     note: str = ""
+
+
+class NotApprovedError(ManifestError):
+    """Nobody allowed this revision to be served."""
 
 
 def needs_approval(environment: str) -> bool:
@@ -43,17 +48,51 @@ def approve(writer: Writer, approval: Approval, *, model: str) -> None:
         "at": approval.at.astimezone(UTC).isoformat(timespec="seconds"),
         "note": approval.note,
     }
-    writer.put_bytes(f"{base}/approved.json", json.dumps(value, ensure_ascii=False).encode() + b"\n")
+    writer.put_bytes(_key(model, approval.digest), json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
 
 def read_approval(store: Store, model: str, digest: str) -> Approval | None:
-    """The note of a revision; None without one. Raises ManifestError for one about other bytes, OSError."""
-    key = f"{model}/{digest}/approved.json"
+    """The note of a revision; None without one. Raises ManifestError for one about other bytes, OSError.
+
+    PermissionError where it is absent, too, for who may not list the bucket.
+    """
+    check_digest(digest)
+    refused: list[PermissionError] = []
     with contextlib.closing(store.connect()) as reader:
-        try:
-            body = read_object(reader, key, _LARGEST)
-        except FileNotFoundError:
-            return None
+        for key in (_key(model, digest), f"{model}/{digest}/approved.json"):
+            try:
+                return _parsed(read_object(reader, key, _LARGEST), key, digest)
+            except FileNotFoundError:
+                continue
+            except PermissionError as error:
+                refused.append(error)
+    for error in refused:
+        raise error
+    return None
+
+
+def check_approved(store: Store, model: str, digest: str, environment: str) -> None:
+    """Raises NotApprovedError where the environment needs an approval that this revision does not have, ManifestError
+    for one about other bytes, OSError."""
+    if not needs_approval(environment):
+        return
+    try:
+        found = read_approval(store, model, digest)
+    except PermissionError as error:
+        # an instance may not list the bucket, so S3 does not tell it what is absent from what is refused
+        raise NotApprovedError(
+            f"{digest[:12]}: is not approved for {environment}, or {_key(model, digest)} may not be read ({error})"
+        ) from error
+    if found is None:
+        raise NotApprovedError(f"{digest[:12]}: is not approved for {environment}: run `gpufleet model approve`")
+
+
+def _key(model: str, digest: str) -> str:
+    folder, _, name = model.rpartition("/")
+    return f"{folder.removesuffix('models')}approvals/{name}/{digest}.json"
+
+
+def _parsed(body: bytes, key: str, digest: str) -> Approval:
     try:
         raw: dict[str, Any] = json.loads(body)
         found = Approval(

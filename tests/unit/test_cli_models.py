@@ -129,8 +129,8 @@ def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_
     # the note of one revision is no note of another
     tiny_model.make(model, tiny_model.Shape(seed=1))
     second = add(model, bucket, "second")
-    notes = bucket / "models/chat"
-    (notes / second / "approved.json").write_bytes((notes / first / "approved.json").read_bytes())
+    notes = bucket / "approvals/chat"
+    (notes / f"{second}.json").write_bytes((notes / f"{first}.json").read_bytes())
     with pytest.raises(AppError, match="approve it again"):
         run("model", "rollout", second, *at)
     with pytest.raises(AppError, match="no such revision"):
