@@ -30,6 +30,15 @@ def _network(value: str) -> str:
 Network = Annotated[str, AfterValidator(_network)]
 
 
+def _page(value: str) -> str:
+    if "lora_adapter" in value:
+        raise ValueError("it loads code paths of the engine; adapters are no matter of clients")
+    return value
+
+
+Page = Annotated[str, Field(pattern=r"^/v1/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+){0,4}$"), AfterValidator(_page)]
+
+
 class Balance(StrEnum):
     """How a replica of a pool is chosen."""
 
@@ -120,6 +129,8 @@ class RouterPolicy(_Strict):
     require_key: bool = False
     requests_per_10s: Annotated[int, Field(ge=1)] | None = None
     """Of one key that has no limit of its own."""
+    more_pages: tuple[Page, ...] = ()
+    """Pages of engines that clients may POST to, beside `rules.PAGES`."""
     models: dict[ModelName, ModelPolicy] = Field(default_factory=dict[str, ModelPolicy])
     pools: dict[PoolName, PoolPolicy] = Field(default_factory=dict[str, PoolPolicy])
 

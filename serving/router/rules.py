@@ -32,7 +32,21 @@ _CONNECTION_ID: Final = "%{+X}Ts%[rand]"
 _NEW_ID: Final = "%[var(sess.id)]-%rt"
 """Of a request whose client names none: its connection, and how many requests the router had before it."""
 _ID: Final = "^[A-Za-z0-9._-]{1,64}$"
-_PAGE: Final = r"^/v1/(?!.*\.\.)"
+PAGES: Final = (
+    "/v1/chat/completions",
+    "/v1/chat/completions/batch",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+)
+"""What clients may POST to: pages of vLLM 0.32 that answer one request and change nothing of the engine. Compared as
+they are written, so no other way of writing a path (`%2e%2e`) leads anywhere else."""
 _SAYING_MORE: Final = (
     "forwarded", "transfer-encoding", "x-gpufleet-[^,]*", "x-max-latency-ms", "x-model(?:-override)?", "x-user-class",
 )  # fmt: skip
@@ -42,7 +56,7 @@ _CLASS: Final = "^[a-z][a-z0-9-]{0,30}$"
 
 def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings) -> str:
     """The whole section."""
-    pages, client = _pages(topology), _client(policy)
+    pages, client = _pages(topology, policy), _client(policy)
     place = policy.priorities.get(policy.default_class, 0)
     first, later = ([*pages, *client], []) if policy.require_key else ([], [*pages, *client])
     lines = [
@@ -104,7 +118,7 @@ def _headers(policy: RouterPolicy) -> list[str]:
     ]
 
 
-def _pages(topology: Topology) -> list[str]:
+def _pages(topology: Topology, policy: RouterPolicy) -> list[str]:
     models = {
         "object": "list",
         "data": [{"id": name, "object": "model", "created": 0, "owned_by": "gpu-fleet"} for name in topology.models],
@@ -112,10 +126,12 @@ def _pages(topology: Topology) -> list[str]:
     return [
         "    http-request del-header Forwarded",
         "    http-request del-header X-Gpufleet- -m beg",
-        "    # pages of the router's own; of an engine's pages clients see /v1/ alone (not /metrics, /sleep)",
+        "    # pages of the router's own; of an engine's pages clients see these alone (not /metrics, /sleep)",
+        f"    acl page_of_engines path {' '.join(dict.fromkeys([*PAGES, *policy.more_pages]))}",
         "    http-request return status 200 content-type text/plain string ok if METH_GET { path /router/health }",
         answer(200, json.dumps(models), when="METH_GET { path /v1/models }"),
-        answer(404, invalid("There is no such page.", "not_found"), when=f"!{{ path -m reg {_PAGE} }}"),
+        answer(404, invalid("There is no such page.", "not_found"), when="!page_of_engines"),
+        answer(404, invalid("This page takes POST alone.", "not_found"), when="!METH_POST"),
     ]
 
 
@@ -131,7 +147,8 @@ def _early(policy: RouterPolicy) -> list[str]:
         "    # the short way, for requests whose headers say no more: none of the rules after it is for them",
         f"    acl usual_page path {' '.join(pages)}",
         f"    acl no_more_said req.hdr_names -m reg '^(?!(?:.*,)?(?:{names})(?:,|$))'",
-        f"    http-request set-var(txn.pool) var(txn.model),map_str({Map.MODELS.file}) if usual_page no_more_said",
+        f"    http-request set-var(txn.pool) var(txn.model),map_str({Map.MODELS.file})"
+        " if usual_page METH_POST no_more_said",
         f"    http-request allow if {_DECIDED}",
         "    # a name that nobody serves is not written into the log: it may be anything",
         "    http-request set-var(txn.named) var(txn.model)",

@@ -1,5 +1,6 @@
 """Which pool gets a request, and why; what clients are told when it cannot be served."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -135,8 +136,61 @@ def test_the_client_address_is_ours_to_say(decided: Router) -> None:
 
 
 def test_pages_of_the_engine_are_not_for_clients(decided: Router) -> None:
-    for path in ("/metrics", "/sleep", "/v1/../metrics", "/"):
-        assert decided.client.post(f"{decided.url}{path}", json={"model": "chat"}).status_code == 404, path
+    for path in (
+        *("/metrics", "/sleep", "/v1/../metrics", "/", "/invocations", "/tokenize", "/v1", "/v1/", "/v1/x"),
+        *(
+            "/v1/%2e%2e/metrics",
+            "/v1/..%2fmetrics",
+            "/v1/chat%2fcompletions",
+            "/v1/chat/completions/",
+            "//v1/completions",
+        ),
+        *(
+            "/v1/load_lora_adapter",
+            "/v1/unload_lora_adapter",
+            "/V1/completions",
+            "/v1/completions;x",
+            "/v1/./completions",
+        ),
+    ):
+        assert _status(decided, "POST", path) == 404, path
+    assert not [one["path"] for one in decided.replicas["i-chat"].does.seen if "completions" not in one["path"]]
+
+
+@pytest.mark.parametrize("require_key", [False, True])
+def test_a_page_takes_posts_alone(router: Router, require_key: bool) -> None:
+    _four_pools(router, RouterPolicy(require_key=require_key))
+    if require_key:
+        router.until(lambda: _status(router, "POST", "/v1/completions", "") == 401, "keys are asked for")
+    for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert _status(router, method, "/v1/completions") == 404, method
+    assert _status(router, "POST", "/v1/completions") == 200
+    assert _status(router, "POST", "/v1/completions?stream=1") == 200
+
+
+def test_a_page_that_the_policy_adds_is_served(router: Router) -> None:
+    _four_pools(router, RouterPolicy(more_pages=("/v1/pooling",)))
+    router.until(lambda: _status(router, "POST", "/v1/pooling") == 200, "the policy is in force")
+    assert _status(router, "POST", "/v1/pooling/x") == 404
+
+
+@pytest.mark.parametrize(
+    "page", ["/metrics", "/v1/../x", "/v1/", "/v1/a b", "/v1/load_lora_adapter", "v1/x", "/v1/x\n"]
+)
+def test_a_policy_adds_no_page_that_moves_an_engine(page: str) -> None:
+    with pytest.raises(ValueError, match="more_pages"):
+        RouterPolicy(more_pages=(page,))
+
+
+def _status(router: Router, method: str, path: str, key: str = "sk-slow") -> int:
+    """Of a request for model chat with exactly that path: a client library would tidy it up."""
+    address, _, port = router.url.removeprefix("http://").rpartition(":")
+    body = b'{"model": "chat"}'
+    whose = f"Authorization: Bearer {key}\r\n" if key else ""
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n{whose}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection((address, int(port)), timeout=30) as client:
+        client.sendall(head.encode() + body)
+        return int(client.makefile("rb").readline().split()[1])
 
 
 def test_arms_take_their_shares_and_users_stay(router: Router) -> None:
@@ -269,13 +323,13 @@ def test_an_empty_pool_holds_so_many_for_so_long(router: Router) -> None:
 
 
 def test_a_client_that_left_is_not_held(router: Router) -> None:
-    import socket
-
     router.fleet.written = document(POOLS[0])
     router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
     address, _, port = router.url.removeprefix("http://").rpartition(":")
     body = b'{"model": "chat"}'
     with socket.create_connection((address, int(port))) as client:
-        client.sendall(b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
         router.until(lambda: router.controller.activator.held() == {"chat": 1}, "it is held")
     router.until(lambda: router.controller.activator.held() == {"chat": 0}, "it is not held any more")

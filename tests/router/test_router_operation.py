@@ -216,14 +216,15 @@ def test_slow_senders_are_cut_off(steady: Router) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5 6\r\n\r\nhello",
-        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nbad header: 1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5 6\r\n\r\nhello",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nbad header: 1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 90000\r\n"
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"0\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 90000\r\n"
         b"x-model: chat\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     ],
     ids=[
