@@ -100,17 +100,19 @@ class LivesAndPaid(Lives, Paid, Protocol):
 
 
 def _lives_and_market(document: FleetDocument) -> tuple[api_calls.Calls, LivesAndPaid, Market]:
+    groups = document.owned_groups()
     match document.cloud:
         case Cloud.AWS:
             calls = AwsCalls(document.region)
-            return calls, AwsLives(calls, document.region, document.environment), AwsPrices(calls, document.region)
+            lives = AwsLives(calls, document.region, document.environment, groups)
+            return calls, lives, AwsPrices(calls, document.region)
         case Cloud.GCP:
             # large, and read only where there is something of Google's
             from clouds.gcp.calls import GoogleCalls
             from clouds.gcp.lives import GoogleLives, NoMarket
 
             google = GoogleCalls(document.account)
-            return google, GoogleLives(google, document.region, document.environment), NoMarket()
+            return google, GoogleLives(google, document.region, document.environment, groups), NoMarket()
 
 
 def facts_of(document: FleetDocument) -> FleetFacts:

@@ -23,7 +23,7 @@ def rollouts_of(document: FleetDocument, pool: Pool, say: Callable[[str], None])
     calls = GoogleCalls(document.account)
     return GoogleRollouts(
         groups=GoogleGroups(calls, document),
-        inventory=GoogleInventory(calls, document.region, document.environment),
+        inventory=GoogleInventory(calls, document.region, document.environment, document.owned_groups()),
         agents=agents_of(document, say),
         pool=pool,
         say=say,

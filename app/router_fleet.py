@@ -1,7 +1,7 @@
 """What a router is told: the fleet document, the policy beside it, the keys, the cloud's inventory."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -13,6 +13,7 @@ from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory
 from gpufleet.domain.files import write_whole
 from gpufleet.domain.model import Cloud, Instance
+from gpufleet.domain.owners import OwnedGroup
 from gpufleet.settings.document import FleetDocument, parse
 from serving import engine
 from serving.router.keys import ApiKey, parse_keys
@@ -42,6 +43,7 @@ class LiveFleet:
         self._keys_file = keys_file
         self._aws: dict[str, AwsCalls] = {}
         self._google_inventory: GoogleInventory | None = None
+        self._google_groups: Mapping[str, OwnedGroup] = {}
         self._clock = clock
         self._key_place = ""
         self._key: str | OSError = ""
@@ -110,7 +112,8 @@ class LiveFleet:
         match document.cloud:
             case Cloud.AWS:
                 calls = self._calls(document.region)
-                return AwsInventory(calls, document.region, document.environment).instances()
+                groups = document.owned_groups()
+                return AwsInventory(calls, document.region, document.environment, groups).instances()
             case Cloud.GCP:
                 return self._google(document).instances()
 
@@ -145,15 +148,17 @@ class LiveFleet:
         return any(one["Key"] == key for one in found.get("Contents", ()))
 
     def _google(self, document: FleetDocument) -> "GoogleInventory":
-        if self._google_inventory is None:
+        groups = document.owned_groups()
+        if self._google_inventory is None or groups != self._google_groups:
             # large, and read only where there is something of Google's
             from clouds.gcp.calls import GoogleCalls
             from clouds.gcp.inventory import GoogleInventory
 
             calls = GoogleCalls(document.account)
             self._google_inventory = GoogleInventory(
-                calls, document.region, document.environment, explains=self._explains
+                calls, document.region, document.environment, groups, explains=self._explains
             )
+            self._google_groups = groups
         return self._google_inventory
 
     def _calls(self, region: str = "") -> AwsCalls:

@@ -121,14 +121,15 @@ def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Grou
     match document.cloud:
         case Cloud.AWS:
             calls = AwsCalls(document.region)
-            return calls, AwsInventory(calls, document.region, document.environment), AwsGroups(calls)
+            aws = AwsInventory(calls, document.region, document.environment, document.owned_groups())
+            return calls, aws, AwsGroups(calls)
         case Cloud.GCP:
             from clouds.gcp.calls import GoogleCalls
             from clouds.gcp.groups import GoogleGroups
             from clouds.gcp.inventory import GoogleInventory
 
             google = GoogleCalls(document.account)
-            inventory = GoogleInventory(google, document.region, document.environment)
+            inventory = GoogleInventory(google, document.region, document.environment, document.owned_groups())
             return google, inventory, GoogleGroups(google, document)
 
 

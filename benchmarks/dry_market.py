@@ -27,7 +27,7 @@ class DryMarket:
     def __init__(self, document: FleetDocument, world: World) -> None:
         self.calls = AwsCalls(REGION, lambda service: _Client(self, service))
         self.groups = AwsGroups(self.calls)
-        self.inventory = AwsInventory(self.calls, REGION, document.environment)
+        self.inventory = AwsInventory(self.calls, REGION, document.environment, document.owned_groups())
         self._environment = document.environment
         self._world = world
         self._types = {group.name: group.type for pool in document.pools for group in pool.groups}

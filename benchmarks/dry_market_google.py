@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final
+from zlib import crc32
 
 from google.cloud import compute_v1
 
@@ -33,7 +34,9 @@ class GoogleDryMarket:
     def __init__(self, document: FleetDocument, world: World, answers_after: timedelta = timedelta(0)) -> None:
         self.calls = _Calls(self)
         self.groups = GoogleGroups(self.calls, document, clock=lambda: world.now.timestamp())
-        self.inventory = GoogleInventory(self.calls, document.region, document.environment, lambda: world.now)
+        self.inventory = GoogleInventory(
+            self.calls, document.region, document.environment, document.owned_groups(), now=lambda: world.now
+        )
         self.answers_after = answers_after
         self.world = world
         self._environment = document.environment
@@ -132,9 +135,10 @@ class GoogleDryMarket:
         for group, members in self._members.items():
             path = f"projects/1/{self._place(group)}/instanceGroupManagers/{group}"
             for name, at in members:
-                found[f"zones/{self._region}-a"].append(
+                found[f"zones/{self._entries[group].zone or f'{self._region}-a'}"].append(
                     compute_v1.Instance(
                         name=name,
+                        id=crc32(name.encode()),
                         machine_type="zones/z/machineTypes/g2-standard-8",
                         status="RUNNING",
                         creation_timestamp=at.isoformat(),
@@ -145,14 +149,16 @@ class GoogleDryMarket:
         return _scoped("instances", found)
 
     def managed(self, group: str) -> Iterator[Any]:
-        made = [_managed(name, "RUNNING", "NONE") for name, _ in self._members[group]]
+        zone = self._entries[group].zone or f"{self._region}-a"
+        made = [_managed(zone, name, "RUNNING", "NONE") for name, _ in self._members[group]]
         lacks = self._size[group] - len(made)
-        wanted = [_managed(self._wanted[group], "", "CREATING") for _ in range(lacks)]
+        wanted = [_managed(zone, self._wanted[group], "", "CREATING") for _ in range(lacks)]
         yield SimpleNamespace(managed_instances=made + wanted, next_page_token="")
 
 
-def _managed(name: str, status: str, action: str) -> Any:
-    return SimpleNamespace(instance=f"zones/z/instances/{name}", instance_status=status, current_action=action)
+def _managed(zone: str, name: str, status: str, action: str) -> Any:
+    link, number = f"zones/{zone}/instances/{name}", crc32(name.encode()) if status else 0
+    return SimpleNamespace(instance=link, id=number, instance_status=status, current_action=action)
 
 
 def _scoped(field: str, rows: dict[str, list[Any]]) -> Iterator[Any]:

@@ -44,7 +44,9 @@ class Signer(Protocol):
 
 
 class NodeAgents:
-    """The agents of a fleet. The key is read when the first order is given, and never written anywhere."""
+    """The agents of a fleet's members; others are neither asked nor given orders.
+
+    The key is read when the first order is given, and never written anywhere."""
 
     def __init__(
         self,
@@ -68,12 +70,13 @@ class NodeAgents:
         self._client.close()
 
     def statuses(self, instances: Sequence[Instance]) -> dict[str, Mapping[str, Any]]:
-        """The answer of GET /status by instance; one that does not answer whole is absent."""
-        if not instances:
+        """The answer of GET /status by instance; one that does not answer whole, or is in no pool, is absent."""
+        members = [one for one in instances if one.pool is not None]
+        if not members:
             return {}
-        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(instances))) as pool:
-            answers = pool.map(self._status, instances)
-            return {i.id: answer for i, answer in zip(instances, answers, strict=True) if answer is not None}
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(members))) as pool:
+            answers = pool.map(self._status, members)
+            return {i.id: answer for i, answer in zip(members, answers, strict=True) if answer is not None}
 
     def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline_seconds: int) -> Mapping[str, Any]:
         """Ask to drain. Idempotent. Raises CloudError when the agent does not take it."""
@@ -86,6 +89,11 @@ class NodeAgents:
 
     def _give(self, instance: Instance, action: Drain | Switch, refused: str) -> Mapping[str, Any]:
         """Sign and post an order; once more with the agent's time, where nothing but the time is wrong with it."""
+        if instance.pool is None:
+            raise CloudError(
+                f"{instance.id}: is in no group of a pool of the fleet document, so it is given no order: "
+                "`gpufleet status` lists it among the orphans"
+            )
         if instance.private_address is None:
             raise CloudError(
                 f"{instance.id}: has no private address (yet), so its agent cannot be asked; try again once it runs"

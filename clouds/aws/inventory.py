@@ -10,6 +10,7 @@ from clouds.aws.reasons import end_reason
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError, UnreadableError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
+from gpufleet.domain.owners import NO_GROUPS, OwnedGroup
 
 PAGE: Final = 1000
 MALFORMED: Final = (KeyError, AttributeError, TypeError, ValueError)
@@ -38,15 +39,22 @@ OF_ONE_ITEM: Final = frozenset(
 UnauthorizedOperation too: our rights are on instances that carry the environment's tag, which one may have lost.
 """
 GROUP_TAG: Final = "aws:autoscaling:groupName"
+"""Written by EC2 Auto Scaling alone: nobody else may write a tag that begins with `aws:`."""
 
 
 class AwsInventory:
-    """The instances tagged with an environment."""
+    """The instances tagged with an environment.
 
-    def __init__(self, calls: AwsCalls, region: str, environment: str) -> None:
+    `groups`: those of its pools; who is in none of them is of no pool.
+    """
+
+    def __init__(
+        self, calls: AwsCalls, region: str, environment: str, groups: Mapping[str, OwnedGroup] = NO_GROUPS
+    ) -> None:
         self._calls = calls
         self._region = region
         self._environment = environment
+        self._groups = groups
 
     def instances(self) -> Sequence[Instance]:
         """All that are not terminated. Raises CloudError when a page fails, or one of them cannot be read."""
@@ -145,6 +153,8 @@ class AwsInventory:
         zone = raw["Placement"]["AvailabilityZone"]
         if not zone.startswith(self._region):
             raise ValueError(f"it is said to be in {zone}, and {self._region} was asked")
+        group = written.get(GROUP_TAG)
+        owned = self._groups.get(group or "")
         return Instance(
             id=raw["InstanceId"],
             cloud=Cloud.AWS,
@@ -155,8 +165,8 @@ class AwsInventory:
             state=_STATES[raw["State"]["Name"]],
             launched_at=raw["LaunchTime"].astimezone(UTC),
             environment=written.get(tags.ENVIRONMENT),
-            pool=written.get(tags.POOL),
-            group=written.get(GROUP_TAG),
+            pool=None if owned is None else owned.pool,
+            group=group,
             private_address=raw.get("PrivateIpAddress"),
             reservation=raw.get("CapacityReservationId"),
             tags=written,

@@ -11,6 +11,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.owners import NO_GROUPS, OwnedGroup
 
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NOT_ALLOWED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
@@ -22,8 +23,10 @@ say since when it is: it is paid until the last look that saw it active."""
 class AwsLives(AwsInventory):
     """The instances of an environment, terminated ones included as long as EC2 shows them (about an hour)."""
 
-    def __init__(self, calls: AwsCalls, region: str, environment: str) -> None:
-        super().__init__(calls, region, environment)
+    def __init__(
+        self, calls: AwsCalls, region: str, environment: str, groups: Mapping[str, OwnedGroup] = NO_GROUPS
+    ) -> None:
+        super().__init__(calls, region, environment, groups)
         self._filters = [{"Name": f"tag:{tags.ENVIRONMENT}", "Values": [environment]}]
 
     def lives(self) -> LifeList:

@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.group_lists import check, group_of
+from clouds.gcp.group_lists import check
+from clouds.gcp.members import Members
 from clouds.gcp.operations import ENDS, PAGE, POWERED_OFF, TOGETHER, cause, recent
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, UnreadableError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
+from gpufleet.domain.owners import NO_GROUPS, OwnedGroup
 
 _STATES: Final = {
     "PROVISIONING": InstanceState.PENDING,
@@ -35,15 +37,19 @@ _EXPLAINED: Final = timedelta(hours=1)
 
 
 class GoogleInventory:
-    """The instances labelled with an environment, in one region."""
+    """The instances labelled with an environment, in one region.
 
-    def __init__(
+    `groups`: those of its pools; who is not listed by one of them is of no pool.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it looks at, and the clock
         self,
         calls: GoogleCalls,
         region: str,
         environment: str,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        groups: Mapping[str, OwnedGroup] = NO_GROUPS,
         *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         explains: bool = True,
     ) -> None:
         """`explains`: whether it looks up why instances ended, in their zones' operations."""
@@ -51,6 +57,7 @@ class GoogleInventory:
         self._calls = calls
         self._region = region
         self._environment = environment
+        self._members = Members(calls, region, groups)
         self._now = now
         self._zones: dict[str, str] = {}
         self._stopped_at: dict[str, datetime] = {}
@@ -209,7 +216,7 @@ class GoogleInventory:
     def _instance(self, raw: Any, zone: str) -> Instance:
         try:
             return self._read(raw, zone)
-        except ValueError as error:
+        except (ValueError, CloudError) as error:
             said = f"compute:instances.aggregated_list: {raw.name} cannot be read: {error}"
             raise UnreadableError(raw.name, said) from error
 
@@ -222,7 +229,7 @@ class GoogleInventory:
         self._zones[raw.name] = zone
         self._note_stop(raw)
         labels = {_tag(key): value for key, value in raw.labels.items()}
-        group = group_of(raw)
+        group, pool = self._members.group_and_pool(raw, zone)
         return Instance(
             id=raw.name,
             cloud=Cloud.GCP,
@@ -233,8 +240,8 @@ class GoogleInventory:
             state=_STATES.get(raw.status, InstanceState.STOPPING),
             launched_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
             environment=labels.get(tags.ENVIRONMENT),
-            pool=labels.get(tags.POOL),
-            group=group[1] if group else None,
+            pool=pool,
+            group=group,
             private_address=raw.network_interfaces[0].network_i_p if raw.network_interfaces else None,
             reservation=next(iter(raw.reservation_affinity.values), None),
             ends_at=_ends_at(raw),

@@ -28,8 +28,8 @@ INSTANCE: Final = (
 )
 """Google knows no "itself" in a role: the agent's code names its own instance alone."""
 
-ROUTER: Final = ("compute.instances.list",)
-"""Of a router on a machine of its own: who serves."""
+ROUTER: Final = ("compute.instances.list", "compute.instanceGroupManagers.get")
+"""Of a router on a machine of its own: who serves, as the groups list their members."""
 
 CONTROL: Final = (
     # looking

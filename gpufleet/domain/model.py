@@ -65,8 +65,9 @@ class Instance:
     launched_at: datetime
     environment: str | None = None
     pool: str | None = None
-    """None: outside every pool (an orphan)."""
+    """The pool whose group it is of; None: none (an orphan), whatever its tags say."""
     group: str | None = None
+    """The scaling group that its cloud says it is of."""
     private_address: str | None = None
     reservation: str | None = None
     ends_at: datetime | None = None
@@ -78,7 +79,12 @@ class Instance:
     @property
     def is_of_the_house(self) -> bool:
         """Whether it is a control host or a router: in no pool by design, and paid for as `shared`."""
-        return self.pool is None and tags.ROLE in self.tags
+        return self.pool is None and self.group is None and tags.POOL not in self.tags and tags.ROLE in self.tags
+
+    @property
+    def claimed_pool(self) -> str | None:
+        """The pool that its tags name though it is in no group of one; None: it claims nothing."""
+        return self.tags.get(tags.POOL) if self.pool is None else None
 
     @property
     def idle_since(self) -> datetime | None:

@@ -7,6 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from gpufleet.domain.model import CapacityType, Instance, InstanceState
+from gpufleet.domain.owners import owner_of
 from gpufleet.settings.document import FleetDocument
 
 ENGINE_PORT: Final = 8000
@@ -38,6 +39,8 @@ class PoolEntry:
     name: str
     served_name: str
     """What clients write into `model`."""
+    groups: frozenset[str] = frozenset()
+    """Names of its scaling groups: who is in none of them is no replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +81,10 @@ def from_document(document: FleetDocument) -> Topology:
 
     Raises ValueError for a name that cannot stand in HAProxy's maps.
     """
+    groups = document.group_names()
     pools = tuple(
-        PoolEntry(name=pool.name, served_name=pool.model.rstrip("/").rpartition("/")[2]) for pool in document.pools
+        PoolEntry(name=pool.name, served_name=pool.model.rstrip("/").rpartition("/")[2], groups=groups[pool.name])
+        for pool in document.pools
     )
     for pool in pools:
         if not _MODEL_NAME.fullmatch(pool.served_name):
@@ -91,23 +96,24 @@ def from_document(document: FleetDocument) -> Topology:
 
 
 def replicas_of(instances: Iterable[Instance], topology: Topology) -> tuple[Replica, ...]:
-    """The instances that may serve: running, with an address, in a pool of this topology. Sorted.
+    """The instances that may serve: running, with an address, in a group of a pool of this topology. Sorted.
 
-    Whether they are ready is for HAProxy's checks to find out.
+    Tags alone make no replica: a replica is sent prompts and the engines' key. Whether it is ready is for HAProxy's
+    checks to find out.
     """
-    pools = {pool.name for pool in topology.pools}
+    groups = {pool.name: pool.groups for pool in topology.pools}
     return tuple(
         sorted(
             Replica(
-                pool=instance.pool,
+                pool=pool,
                 name=instance.id,
                 address=instance.private_address,
                 capacity_type=instance.capacity_type,
             )
             for instance in instances
             if instance.state is InstanceState.RUNNING
-            and instance.pool in pools
-            and instance.environment in (None, topology.environment)
+            and instance.environment == topology.environment
             and instance.private_address
+            and (pool := owner_of(groups, instance)) is not None
         )
     )

@@ -5,6 +5,7 @@ import json
 import socketserver
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -337,3 +338,15 @@ def test_another_secret_that_a_document_names_is_shown_to_nobody(monkeypatch: py
         asked.drain(instance(1, address(1)), DrainOwner.IDLE, "idle", 60)
     assert "horse" not in str(refused.value)
     asked.close()
+
+
+def test_who_is_in_no_pool_is_neither_asked_nor_given_an_order(agents: Started) -> None:
+    """Tags alone make no member: an order would tell whoever wrote them what a signed order looks like."""
+    asked: list[Any] = []
+    node = agents(i1=asked.append)
+    stranger = replace(instance(1, address(1)), pool=None)
+    assert node.statuses([stranger]) == {}
+    for order in (lambda: node.drain(stranger, DrainOwner.IDLE, "idle", 60), lambda: node.switch(stranger, "d" * 64)):
+        with pytest.raises(CloudError, match="i-1: is in no group of a pool"):
+            order()
+    assert not asked

@@ -506,20 +506,20 @@ def test_why_an_instance_ended(
     project.instances[ZONE] = [row]
     for what, more in operations:
         project.operation(what, row["name"], NOW - 2 * MINUTE, **more)
-    inventory = GoogleInventory(GoogleCalls("p"), REGION, "test", lambda: NOW)
+    inventory = GoogleInventory(GoogleCalls("p"), REGION, "test", now=lambda: NOW)
     assert [one.end_reason for one in inventory.instances()] == [reason]
 
 
 def test_only_instances_that_are_listed_and_not_alive_are_described_as_ended(project: Project) -> None:
     project.instances[ZONE] = [machine(), machine("RUNNING", name="again")]
-    inventory = GoogleInventory(GoogleCalls("p"), REGION, "test", lambda: NOW)
+    inventory = GoogleInventory(GoogleCalls("p"), REGION, "test", now=lambda: NOW)
     found = inventory.ended(["test-spot-a-x1y2", "again", "gone"])
     assert [(one.id, one.end_reason) for one in found] == [("test-spot-a-x1y2", K.PREEMPTED)]
 
 
 def test_what_ended_long_ago_asks_for_no_operations(project: Project, google: Compute) -> None:
     project.instances[ZONE] = [machine(lastStopTimestamp=stamp(NOW - timedelta(days=3)))]
-    (found,) = GoogleInventory(GoogleCalls("p"), REGION, "test", lambda: NOW).instances()
+    (found,) = GoogleInventory(GoogleCalls("p"), REGION, "test", now=lambda: NOW).instances()
     assert (found.state, found.end_reason) == (InstanceState.STOPPED, K.PREEMPTED)
     assert [path for path, _ in google.asked] == ["aggregated/instances"]
 
@@ -527,7 +527,7 @@ def test_what_ended_long_ago_asks_for_no_operations(project: Project, google: Co
 def test_operations_that_cannot_be_read_leave_the_instances_readable(project: Project, google: Compute) -> None:
     project.instances[ZONE] = [machine("STOPPING")]
     google.answer = lambda path, query: (403, {}) if "operations" in path else project.answer(path, query)
-    (found,) = GoogleInventory(GoogleCalls("p"), REGION, "test", lambda: NOW).instances()
+    (found,) = GoogleInventory(GoogleCalls("p"), REGION, "test", now=lambda: NOW).instances()
     assert found.end_reason is None
 
 

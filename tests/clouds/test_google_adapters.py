@@ -18,6 +18,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, ConflictError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Instance, InstanceState
+from gpufleet.domain.owners import OwnedGroup
 from gpufleet.settings.document import FleetDocument, parse
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, REGION, ZONE, Google
@@ -83,7 +84,8 @@ def made(google: Google, name: str, size: int, **more: Any) -> list[Any]:
 
 
 def inventory() -> GoogleInventory:
-    return GoogleInventory(GoogleCalls(PROJECT), REGION, "test")
+    groups = {"seen": OwnedGroup(pool="seen", zone=ZONE)}
+    return GoogleInventory(GoogleCalls(PROJECT), REGION, "test", groups)
 
 
 def test_instances_are_read_whole_with_what_watchdogs_need(google: Google) -> None:
@@ -109,7 +111,7 @@ def test_marks_are_written_and_taken_back_beside_those_of_others(google: Google)
     found = mine.instance(name)
     assert found is not None
     assert found.tags[tags.IDLE_SINCE] == "20261121t0215z"
-    assert found.pool == "marked", "labels of others stay"
+    assert found.tags[tags.POOL] == "marked", "labels of others stay"
     assert mine.untag([name], [tags.IDLE_SINCE]) == {}
     again = mine.instance(name)
     assert again is not None

@@ -13,6 +13,7 @@ WATCHDOGS = (
     "groups.py",
     "inventory.py",
     "lives.py",
+    "members.py",
     "operations.py",
     "quotas.py",
     "resizes.py",

@@ -69,6 +69,7 @@ def instance(number: int, pool: str | None = "chat", **tagged: str) -> Instance:
         launched_at=NOW - timedelta(hours=3),
         environment="prod",
         pool=pool,
+        group=None if pool is None else f"{pool}-spot",
         private_address="10.0.0.1",
         tags={f"gpu-fleet:{key.replace('_', '-')}": value for key, value in tagged.items()},
     )

@@ -193,7 +193,7 @@ def test_spot_that_is_being_taken_states_why(cloud: Emulated) -> None:
     cloud.control("preempt", {"instance": member(group), "notice_s": 0})
     cloud.hardware.end = lambda name: None  # type: ignore[method-assign]
     cloud.run(1)
-    found = GoogleInventory(GoogleCalls(PROJECT), REGION, "test", cloud.clock).instances()
+    found = GoogleInventory(GoogleCalls(PROJECT), REGION, "test", now=cloud.clock).instances()
     assert [one.end_reason for one in found] == [K.PREEMPTED]
 
 

@@ -43,7 +43,6 @@ def document(*pools: dict[str, Any]) -> FleetDocument:
         "min": 0,
         "max": 9,
         "drain_deadline": "10s",
-        "groups": [],
         "watchdogs": {},
     }
     return FleetDocument.model_validate(
@@ -58,7 +57,10 @@ def document(*pools: dict[str, Any]) -> FleetDocument:
             "prometheus_url": "http://127.0.0.1:1",
             "ledger_url": "sqlite://",
             "router": {"url": "http://127.0.0.1:1"},
-            "pools": [base | {"groups": []} | pool for pool in pools],
+            "pools": [
+                base | {"groups": [{"type": "on-demand", "name": f"{pool['name']}-any", "max": 9}]} | pool
+                for pool in pools
+            ],
         }
     )
 
@@ -75,6 +77,7 @@ def instance(name: str, address: str, pool: str, capacity_type: str = "on-demand
         launched_at=datetime(2026, 11, 21, tzinfo=UTC),
         environment="test",
         pool=pool,
+        group=f"{pool}-any",
         private_address=address,
     )
 

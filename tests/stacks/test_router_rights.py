@@ -183,7 +183,7 @@ def test_a_router_on_google_reads_what_it_needs_and_changes_nothing(
 ) -> None:
     member = "gpu-fleet-prod-rtr"
     (role,) = [one.inputs for one in mocks.of_type("gcp:projects/iAMCustomRole:IAMCustomRole") if one.name == member]
-    assert role["permissions"] == ["compute.instances.list"]
+    assert role["permissions"] == ["compute.instanceGroupManagers.get", "compute.instances.list"]
     (held,) = [
         one.inputs
         for one in mocks.of_type("gcp:storage/bucketIAMMember:BucketIAMMember")

@@ -330,17 +330,6 @@ def test_a_mark_of_the_future_is_made_anew(ahead: timedelta, action: Action) -> 
     assert decision.action is action
 
 
-def test_one_without_a_group_is_judged_as_others_are() -> None:
-    """Nobody could end it, and work takes its mark away all the same."""
-    world = due(1)
-    assert QUIET.engine is not None
-    world.instances[FIRST] = replace(world.instances[FIRST], group=None)
-    world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
-    (decision,) = watchdog(world, **rules()).apply().plan.decisions
-    assert (decision.action, decision.reason) == (Action.UNMARK, Reason.WORK_IS_BACK)
-    assert decision.usd_per_hour is None  # what serves is no waste
-
-
 def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
     world = idle_world(1)
     assert QUIET.gpu is not None

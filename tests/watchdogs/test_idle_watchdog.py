@@ -256,7 +256,7 @@ def test_what_no_group_owns_is_not_even_drained() -> None:
     world = due(1)
     world.instances[FIRST] = replace(world.instances[FIRST], group=None)
     done = watchdog(world).apply()
-    assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.NOT_STOPPABLE)]
+    assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.OUTSIDE_POOLS)]
     assert not world.drains and not world.ended
 
 

@@ -56,13 +56,13 @@ def stopping(**changes: Any) -> OrphanPolicy:
     ("changes", "listed"),
     [
         pytest.param({}, False, id="of a pool"),
-        pytest.param({"pool": None}, True, id="of no pool"),
-        pytest.param({"pool": "gone"}, True, id="of a pool that is no more"),
-        pytest.param({"group": None}, False, id="of a pool and no group"),
+        pytest.param({"pool": None}, False, id="of a group of a pool, without its tags"),
+        pytest.param({"pool": "gone", "group": "gone-a"}, True, id="of a pool that is no more"),
+        pytest.param({"group": None}, True, id="of a pool and no group"),
         pytest.param({"group": "batch-spot-a-killed"}, True, id="of a group that its pool has not"),
         pytest.param({"environment": "other"}, True, id="a pool of that name, elsewhere"),
-        pytest.param({"environment": None, "pool": None}, True, id="without tags"),
-        pytest.param({"pool": None, "state": InstanceState.STOPPED}, False, id="stopped"),
+        pytest.param({"environment": None, "pool": None, "group": None}, True, id="without tags"),
+        pytest.param({"group": None, "state": InstanceState.STOPPED}, False, id="stopped"),
     ],
 )
 def test_who_is_outside(changes: Mapping[str, Any], listed: bool) -> None:

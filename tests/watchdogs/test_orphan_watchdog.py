@@ -130,7 +130,7 @@ def keep_by_tag(world: World) -> None:
 
 
 def adopt(world: World) -> None:
-    world.instances[ONE] = replace(world.instances[ONE], environment="test", pool="batch")
+    world.instances[ONE] = replace(world.instances[ONE], environment="test", group="batch-spot-a")
 
 
 def work(world: World) -> None:

@@ -158,15 +158,12 @@ class IdleWatchdog:
         return frozenset(found), errors
 
     def _instances(self) -> tuple[Sequence[Instance], Mapping[str, str]]:
-        """Those of the inventory, and why others could not be read.
-
-        A pool's tag alone makes no member: an instance that a killed `pulumi up` left is none.
-        """
+        """Those of the inventory, and why others could not be read."""
         groups = self._document.group_names()
         # a page that repeats the last one's end must not count an instance twice for the floor
         found = self._ports.inventory.listed()
         once = {instance.id: instance for instance in found.instances}.values()
-        return tuple(i if owner_of(groups, i) == i.pool else replace(i, pool=None) for i in once), found.errors
+        return tuple(replace(i, pool=owner_of(groups, i)) for i in once), found.errors
 
     def _uncertain(
         self,

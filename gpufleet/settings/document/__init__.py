@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.owners import OwnedGroup
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
@@ -169,6 +170,12 @@ class FleetDocument(Strict):
     def group_names(self) -> dict[str, frozenset[str]]:
         """The names of each pool's groups."""
         return {pool.name: frozenset(group.name for group in pool.groups) for pool in self.pools}
+
+    def owned_groups(self) -> dict[str, OwnedGroup]:
+        """The pools' groups by name: who is in one of them is of the fleet, and nobody else."""
+        return {
+            group.name: OwnedGroup(pool=pool.name, zone=group.zone) for pool in self.pools for group in pool.groups
+        }
 
     def pool(self, name: str) -> Pool:
         """The pool of that name. Raises KeyError that lists the names there are."""
