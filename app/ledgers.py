@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from app.errors import AppError
 from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.ledger import REMEDY
 from ledger.operations import fleet_name
 from ledger.schema import LedgerError, explained, file_of, share_ledger, shown_url
 
@@ -20,7 +21,14 @@ def ledger_name(document: FleetDocument) -> str:
 
 
 def open_ledger_of(document: FleetDocument) -> Engine:
-    """The fleet's ledger, made where there is none. Raises AppError."""
+    """The fleet's ledger, made where there is none. Raises AppError.
+
+    One that a bucket's document names is opened only where no stranger can be given its password.
+    """
+    if (why := document.why_no_ledger) is not None:
+        raise AppError(
+            f"the fleet document of {document.environment}: its ledger_url {why}; {REMEDY}, then `pulumi up`"
+        )
     return _opened(document.ledger_url)
 
 

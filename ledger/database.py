@@ -1,5 +1,6 @@
 """The database behind the ledger: SQLite by default, PostgreSQL by URL."""
 
+import os
 import sqlite3
 import time
 from collections.abc import Generator
@@ -25,6 +26,9 @@ _OVER_A_NETWORK: Final = {
 
 Without them a server whose machine or network is gone is waited for as long as the kernel likes: hours.
 """
+_NO_PASSWORD_SHOWN: Final = {"require_auth": "scram-sha-256,none"}
+"""libpq: log in by proving to know the password, never by sending it or a hash of it, whatever a server asks for.
+`PGREQUIREAUTH` of the process says otherwise, as for RDS's tokens (`password`)."""
 
 
 def open_database(url: str) -> Engine:
@@ -36,8 +40,9 @@ def open_database(url: str) -> Engine:
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
-        waits = {word: value for word, value in _OVER_A_NETWORK.items() if word not in parsed.query}
-        return create_engine(parsed.set(drivername="postgresql+psycopg"), connect_args=waits, pool_pre_ping=True)
+        ours = _OVER_A_NETWORK | ({} if "PGREQUIREAUTH" in os.environ else _NO_PASSWORD_SHOWN)
+        given = {word: value for word, value in ours.items() if word not in parsed.query}
+        return create_engine(parsed.set(drivername="postgresql+psycopg"), connect_args=given, pool_pre_ping=True)
     engine = create_engine(parsed)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

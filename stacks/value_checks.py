@@ -12,6 +12,7 @@ from gpufleet.domain import catalogue, regions
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.rsa import KeyFormError, public_key
 from gpufleet.domain.secrets import find_secrets
+from gpufleet.settings.document.ledger import REMEDY, why_unverified
 from gpufleet.settings.document.orders import secret_names_begin
 from gpufleet.settings.environment import Settings
 from gpufleet.settings.problems import Problem
@@ -235,6 +236,9 @@ def _urls(settings: Settings, root: str) -> Iterator[Problem]:
             wrong = "is no whole path: each folder that a command runs in would have a ledger, and leases, of its own"
             remedy = "write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"
             yield Problem(path=f"{root}.{name}", wrong=wrong, value=url, remedy=remedy)
+        elif name == "ledger_url" and (why := why_unverified(url)):
+            # the fleet document carries it, and readers of a bucket's document open no such ledger
+            yield Problem(path=f"{root}.{name}", wrong=why, value=url, remedy=REMEDY)
 
 
 def _told(settings: Settings, root: str) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from collections import Counter
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, Field, ValidationError, model_validator
+from pydantic import AwareDatetime, Field, PrivateAttr, ValidationError, model_validator
 
 from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import CapacityType, Cloud
@@ -17,6 +17,7 @@ from gpufleet.domain.owners import OwnedGroup
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
+from gpufleet.settings.document.ledger import why_unverified
 from gpufleet.settings.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry, Unpriced
 from gpufleet.settings.document.orders import OrderKeys, is_of_environment, secret_names_begin
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
@@ -24,6 +25,7 @@ from gpufleet.settings.problems import from_validation
 
 VERSION: Final = 1
 PATH_IN_BUCKET: Final = "fleet/fleet.json"
+_BUCKETS: Final = ("s3://", "gs://")
 
 
 class DocumentError(ValueError):
@@ -146,6 +148,7 @@ class FleetDocument(Strict):
     shared: tuple[SharedEntry, ...] = ()
     commitments: Commitments = Commitments()
     alerts: AlertsEntry = AlertsEntry()
+    _of_bucket: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
     def _unique(self) -> "FleetDocument":
@@ -162,10 +165,15 @@ class FleetDocument(Strict):
         # a document is read with the rights of whoever reads it, and who wrote it may have fewer
         orders = None if self.orders is None else self.orders.private_key
         for name, place in (("engine_key", self.engine_key), ("orders.private_key", orders)):
-            if place is not None and not is_of_environment(place, self.cloud, self.environment):
+            if place is not None and not is_of_environment(place, self.cloud, self.environment, self.account):
                 begin = secret_names_begin(self.cloud, self.environment)
                 raise ValueError(f"{name}: is no secret of {self.environment}: its name must begin with {begin}")
         return self
+
+    @property
+    def why_no_ledger(self) -> str | None:
+        """Why the ledger must not be opened; None: it may. A document of the reader's own disk is trusted."""
+        return why_unverified(self.ledger_url) if self._of_bucket else None
 
     def group_names(self) -> dict[str, frozenset[str]]:
         """The names of each pool's groups."""
@@ -201,9 +209,12 @@ def parse(text: str | bytes, source: str) -> FleetDocument:
         )
     try:
         # of documents before orders were signed: the place of a secret that nobody reads any more
-        return FleetDocument.model_validate({key: value for key, value in raw.items() if key != "agent_token"})
+        found = FleetDocument.model_validate({key: value for key, value in raw.items() if key != "agent_token"})
     except ValidationError as error:
         raise DocumentError(source, describe_problems(error)) from error
+    # who may write the bucket need not be who reads it, so its reader's password is not for every server
+    found._of_bucket = source.startswith(_BUCKETS)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    return found
 
 
 def describe_problems(error: ValidationError) -> tuple[str, ...]:

@@ -35,12 +35,11 @@ def secret_names_begin(cloud: Cloud, environment: str) -> str:
             return f"gpu-fleet-{environment}-"
 
 
-def is_of_environment(place: str, cloud: Cloud, environment: str) -> bool:
-    """Whether a secret's place is one of the environment's own."""
+def is_of_environment(place: str, cloud: Cloud, environment: str, account: str) -> bool:
+    """Whether a secret's place is one of the environment's own. `account`: of AWS, or Google's project."""
     begin = secret_names_begin(cloud, environment)
     match cloud:
         case Cloud.AWS:
             return place.startswith(f"ssm:{begin}")
         case Cloud.GCP:
-            kind, _, rest = place.partition(":")
-            return kind == "gcp-secret" and rest.rpartition("/")[2].startswith(begin)
+            return place.startswith(f"gcp-secret:projects/{account}/secrets/{begin}")

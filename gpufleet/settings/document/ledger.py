@@ -1,0 +1,61 @@
+"""Whether a ledger that a document names is one to give a password to."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_URL: Final = re.compile(
+    r"postgresql(?:\+psycopg)?://(?:[^@/?#]*@)?(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]*)(?::\d{1,5})?"
+    r"(?:/[^@/?#]*)?(?:\?(?P<query>[^@#]*))?"
+)
+"""Stricter than SQLAlchemy and libpq read URLs, so that neither finds another host in one than this does."""
+_LOCAL: Final = re.compile(r"localhost|127(?:\.\d{1,3}){3}|\[?::1\]?|/.*")
+_NAME: Final = re.compile(r"[a-z_]+")
+_STRANGE: Final = ("service", "servicefile", "passfile")
+"""Options that name files of the reader's machine with hosts or passwords in them."""
+_AUTHENTICATION: Final = frozenset({"scram-sha-256", "none"})
+"""Ways to log in that show a server no password."""
+REMEDY: Final = "write ledger_url as postgresql://USER@HOST/DATABASE?sslmode=verify-full&sslrootcert=FILE"
+
+
+def why_unverified(url: str) -> str | None:
+    """Why a password may reach somebody else than the ledger's server; None: it may not.
+
+    SQLite, loopback and Unix sockets pass; every other server must prove its name by TLS.
+    """
+    if url.startswith(("sqlite:", "sqlite+")):
+        return None
+    found = _URL.fullmatch(url)
+    if found is None:
+        return "is no URL of SQLite, or of PostgreSQL on one host"
+    options = _options(found["query"] or "")
+    if options is None:
+        return "has an option that is written in an unusual way"
+    if strange := [name for name in _STRANGE if name in options]:
+        return f"has the option {strange[0]}"
+    if not set(",".join(options.get("require_auth", ())).split(",")) - {""} <= _AUTHENTICATION:
+        return "lets the server ask for the password itself (require_auth)"
+    if _is_local(found["host"], options) or options.get("sslmode") == ["verify-full"]:
+        return None
+    return "has no sslmode=verify-full, so whoever answers in the server's place gets the password"
+
+
+def _options(query: str) -> Mapping[str, Sequence[str]] | None:
+    """Options and their values as they are written, not decoded: what is encoded is then none of those that are
+    looked for. None: a name may be another one, once it is decoded."""
+    found: dict[str, list[str]] = {}
+    for option in query.split("&") if query else ():
+        name, _, value = option.partition("=")
+        if not _NAME.fullmatch(name):
+            return None
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _is_local(host: str, options: Mapping[str, Sequence[str]]) -> bool:
+    """Whether every host that the URL names is this machine. None: libpq's own, a socket."""
+    named = [
+        host,
+        *(one for key in ("host", "hostaddr") for value in options.get(key, ()) for one in value.split(",")),
+    ]
+    return all(_LOCAL.fullmatch(one) for one in named if one)
