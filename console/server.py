@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -16,9 +16,11 @@ from console.access import COOKIE, SESSION_S, Access
 from console.alerts import MOST_BYTES, Notice, WebhookError, read
 from console.document import document
 from console.view import FleetView, InstanceView
+from gpufleet.domain.connections import Bounded, TimelyRequests
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.loopback import FOREIGN_WORDS, foreign, header_of
 
+ALERTS: Final = "/alerts"
 MOST_FORM: Final = 4096
 TIMEOUT_S: Final = 15
 _HEADERS: Final = {
@@ -107,6 +109,10 @@ class Console:
         sys.stderr.write(f"{ascii(asked.path[:200])} refused: {found}\n")
         return _plain(403, FOREIGN_WORDS[found])
 
+    def unknown(self, asked: Asked) -> Answer | None:
+        """The refusal of a post by nobody who is known, but for the form that makes one known."""
+        return None if asked.path == "/sign-in" or self._user(asked) is not None else _who(asked)
+
     def get(self, asked: Asked) -> Answer:
         """A page."""
         if asked.path == "/healthz":
@@ -153,7 +159,7 @@ class Console:
             return self._sign_in(asked)
         user = self._user(asked)
         if user is None:
-            return Answer(status=401, body=page.sign_in(wrong=False))
+            return _who(asked)
         if asked.path == "/sign-out":
             return _away("/", cookie=f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict")
         if asked.path == "/keep":
@@ -163,7 +169,7 @@ class Console:
     def webhook(self, body: bytes, asked: Asked) -> Answer:
         """Alertmanager's post; needs the token as `Authorization: Bearer`."""
         if self._user(asked) is None:
-            return _plain(401, "give the console's token: Authorization: Bearer TOKEN")
+            return _who(asked)
         try:
             notice = read(json.loads(body))
         except (WebhookError, ValueError, RecursionError) as error:
@@ -197,6 +203,12 @@ class Console:
         except (KeepError, BookError) as error:
             return Answer(status=409, body=page.message("Not kept", str(error)))
         return _html(page.message("Kept", words))
+
+
+def _who(asked: Asked) -> Answer:
+    if asked.path == ALERTS:
+        return _plain(401, "give the console's token: Authorization: Bearer TOKEN")
+    return Answer(status=401, body=page.sign_in(wrong=False))
 
 
 def _fleet(views: Sequence[FleetView], name: str | None) -> FleetView | None:
@@ -242,10 +254,8 @@ def _away(where: str, cookie: str) -> Answer:
     return Answer(status=303, body="", headers={"Location": where, "Set-Cookie": cookie})
 
 
-class Server(ThreadingHTTPServer):
+class Server(Bounded, HTTPServer):
     """Answers from threads that do not keep the process from ending."""
-
-    daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who went away before the answer, as a scrape that waits no longer, is no news; all else is told."""
@@ -256,7 +266,7 @@ class Server(ThreadingHTTPServer):
 def serve(console: Console, host: str, port: int) -> Server:
     """Serve from threads. Raises OSError when the address is taken."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(TimelyRequests, BaseHTTPRequestHandler):
         server_version = "gpufleet"
         sys_version = ""
         timeout = TIMEOUT_S
@@ -266,13 +276,17 @@ def serve(console: Console, host: str, port: int) -> Server:
             self._answer(console.refused(asked) or console.get(asked))
 
         def do_POST(self) -> None:
-            refused = console.refused(self._asked({}))
+            asked = self._asked({})
+            length = _whole(self.headers.get("Content-Length"))
+            # before the body, which may be large
+            refused = console.refused(asked) or console.unknown(asked)
             if refused is not None:
                 self.close_connection = True
                 self._answer(refused)
+                # to close on what is on its way would take the answer back
+                self.rfile.read(min(length, MOST_FORM))
                 return
-            length = _whole(self.headers.get("Content-Length"))
-            alert = self.path == "/alerts"
+            alert = self.path == ALERTS
             if length > (MOST_BYTES if alert else MOST_FORM) or "Content-Length" not in self.headers:
                 self.close_connection = True
                 self._answer(_plain(413, "too large, or of no stated length"))

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, timedelta
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final
 
 from gpufleet.domain import orders
+from gpufleet.domain.connections import Bounded, TimelyRequests
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.orders import AgentOrder, Drain, OrderRefusedError, Refusal, Switch
 from node import page
@@ -38,8 +39,7 @@ _STATUSES: Final[Mapping[Refusal, HTTPStatus]] = {
 }
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
+class _Http(Bounded, HTTPServer):
     allow_reuse_address = True
 
     def __init__(
@@ -57,11 +57,10 @@ class _Http(ThreadingHTTPServer):
         """A client that went away is no news."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(TimelyRequests, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "gpufleet-node"
     sys_version = ""
-    timeout = 30
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent: watchdogs and Prometheus ask every few seconds."""
@@ -149,8 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class _Check(socketserver.ThreadingTCPServer):
-    daemon_threads = True
+class _Check(Bounded):
     allow_reuse_address = True
 
     def __init__(self, address: tuple[str, int], life: Life) -> None:

@@ -21,6 +21,7 @@ FILES: Final = (
     "gpufleet/domain/catalogue.py",
     "gpufleet/domain/clocks.py",
     "gpufleet/domain/codes.py",
+    "gpufleet/domain/connections.py",
     "gpufleet/domain/data/__init__.py",
     "gpufleet/domain/data/gpus.csv",
     "gpufleet/domain/data/machines.csv",

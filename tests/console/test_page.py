@@ -159,7 +159,7 @@ def test_metrics_need_no_token_and_know_no_secret(book: FakeBook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "size", "status"), [("/sign-in", 5000, 413), ("/alerts", 5_000_000, 413)], ids=["form", "alerts"]
+    ("path", "size", "status"), [("/sign-in", 5000, 413), ("/alerts", 5_000_000, 401)], ids=["form", "alerts"]
 )
 def test_large_posts_are_refused_unread(book: FakeBook, path: str, size: int, status: int) -> None:
     with serving(book) as url:

@@ -3,8 +3,9 @@
 import json
 import secrets
 import socket
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from app.adapters import FleetAgents
 from clouds.agents import NodeAgents
 from clouds.order_key import OrderKey
 from gpufleet.domain import orders
+from gpufleet.domain.connections import MOST_CONNECTIONS
 from gpufleet.domain.drains import DrainOwner
 from node import server
 from node.ports import CloudNotice, Notice
@@ -207,3 +209,16 @@ def test_the_page_that_says_it_lives(faces: Faces) -> None:
     assert httpx.get(f"{faces.url}/healthz").status_code == 200
     assert httpx.get(f"{faces.url}/other").status_code == 404
     assert httpx.post(f"{faces.url}/other", content="").status_code == 404
+
+
+@pytest.mark.parametrize("face", ["http", "check"])
+def test_connections_that_say_nothing_keep_nobody_out(faces: Faces, face: str) -> None:
+    port = (faces.http if face == "http" else faces.check).server_address[1]
+    before = threading.active_count()
+    with ExitStack() as stack:
+        for _ in range(MOST_CONNECTIONS + 40):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            silent.sendall(b"POST /orders HTTP/1.1\r\nX: ")
+        assert httpx.get(f"{faces.url}/healthz").status_code == 200
+        assert faces.asked_by_haproxy().startswith(b"up")
+        assert threading.active_count() - before <= MOST_CONNECTIONS + 40
