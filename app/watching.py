@@ -19,7 +19,7 @@ from ledger import operations
 from ledger.decisions import last_outcomes
 from ledger.sums import Span
 from monitoring import queries
-from watchdogs.ports import Prices
+from watchdogs.ports import Agents, Prices
 
 T = TypeVar("T")
 
@@ -27,6 +27,8 @@ LEAST_WINDOW = timedelta(seconds=15)
 MOST_ACTS = 5
 MOST_NAMED = 5
 """Instances that one line names."""
+FIRST_ASKED = 32
+"""Agents that are asked at once where there are no metrics: whether this machine reaches any of them."""
 PRICES_EVERY = timedelta(minutes=1)
 """Prices are read again: a console lives for weeks, and spot moves by the hour."""
 COSTS_EVERY = timedelta(seconds=30)
@@ -77,6 +79,8 @@ class Watched:
         instances = None if listed is None else tuple(listed.instances)
         self._cost(wired, now)
         signals = self._try("metrics", lambda: self._signals(wired, now), dict[str, Signals]())
+        if not any(signal.phase for signal in signals.values()):
+            signals = with_phases(signals, wired.ports.agents, instances or ())
         self._problems += self._try("order keys", lambda: self._unknown_keys(wired, signals, now), list[str]())
         marked = [one.id for one in instances or () if one.idle_since is not None]
         read = Read(
@@ -161,6 +165,19 @@ class Watched:
         for labels, _ in wired.prometheus.query(queries.PHASE, now):
             found.setdefault(labels.get("instance_id", ""), {})["phase"] = labels.get("phase")
         return {instance: Signals(**values) for instance, values in found.items()}
+
+
+def with_phases(signals: Mapping[str, Signals], agents: Agents, instances: Sequence[Instance]) -> dict[str, Signals]:
+    """Signals with phases as agents report them: a fleet without metrics is not a fleet of nothing.
+
+    Where none of the first agents answers, this machine reaches none of them, and the others are not waited for.
+    """
+    asked = [one for one in instances if one.alive and not one.is_of_the_house]
+    statuses = agents.statuses(asked[:FIRST_ASKED])
+    if statuses:
+        statuses = {**statuses, **agents.statuses(asked[FIRST_ASKED:])}
+    found = {key: replace(signals.get(key, Signals()), phase=status.phase) for key, status in statuses.items()}
+    return {**signals, **found}
 
 
 def refused_orders(

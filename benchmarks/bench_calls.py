@@ -29,6 +29,7 @@ SIZES: Final = {
 """Pools, and zones of each."""
 BASE: Final = 10
 """Calls of a pass, beside one for each group with an open question and one for each action."""
+COMPLETED: Final = "autoscaling:complete_lifecycle_action"
 LATER: Final = 20
 """Passes after the first one."""
 EVERY: Final = timedelta(seconds=30)
@@ -43,6 +44,7 @@ class Calls:
     open_groups: int
     """Groups that were asked for more or made smaller, or that have changed since the last pass."""
     actions: int
+    """Outcomes and completed hooks."""
 
     @property
     def allowed(self) -> int:
@@ -52,14 +54,16 @@ class Calls:
 class Fleet:
     """Pools of one wanted replica each, that no zone gives."""
 
-    def __init__(self, pools: int, zones: int, cloud: Cloud = Cloud.AWS) -> None:
+    def __init__(self, pools: int, zones: int, cloud: Cloud = Cloud.AWS, *, hooks: bool = False) -> None:
         self.document = _document(pools, zones, cloud)
         self.world = World()
         for pool in self.document.pools:
             self.world.targets[pool.name] = Target(pool=pool.name, value=1, version=1)
             self.world.seen.add(("spot", pool.name, digests(self.document, "spot")[pool.name]))
-        market = DryMarket if cloud is Cloud.AWS else GoogleDryMarket
-        self.market = market(self.document, self.world)
+        if cloud is Cloud.AWS:
+            self.market = DryMarket(self.document, self.world, hooks=hooks)
+        else:
+            self.market = GoogleDryMarket(self.document, self.world)
         self.lists = Lists()
         self._before: dict[str, tuple[int, int]] = {}
 
@@ -81,7 +85,7 @@ class Fleet:
             made=sum(counts.values()),
             by_operation=counts,
             open_groups=len(acted | changed),
-            actions=len(done.outcomes),
+            actions=len(done.outcomes) + counts.get(COMPLETED, 0),
         )
 
 

@@ -1,6 +1,7 @@
 """A region of AWS in memory whose spot zones are dry: what `bench_calls` counts the calls of a pass on."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -8,8 +9,9 @@ from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import AwsInventory
 from gpufleet.domain import tags
-from gpufleet.domain.model import CapacityType
+from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.settings.document import FleetDocument
+from tests.watchdogs.plain import READY
 from tests.watchdogs.worlds import World
 
 REGION: Final = "us-east-1"
@@ -24,7 +26,8 @@ REFUSED: Final = (
 class DryMarket:
     """Auto Scaling and EC2. Each spot group refuses at once; on-demand groups give what they are asked for."""
 
-    def __init__(self, document: FleetDocument, world: World) -> None:
+    def __init__(self, document: FleetDocument, world: World, *, hooks: bool = False) -> None:
+        """`hooks`: groups have a lifecycle hook on launches."""
         self.calls = AwsCalls(REGION, lambda service: _Client(self, service))
         self.groups = AwsGroups(self.calls)
         self.inventory = AwsInventory(self.calls, REGION, document.environment, document.owned_groups())
@@ -32,6 +35,7 @@ class DryMarket:
         self._world = world
         self._types = {group.name: group.type for pool in document.pools for group in pool.groups}
         self._zones = {group.name: group.zone for pool in document.pools for group in pool.groups}
+        self._state = "Pending:Wait" if hooks else "InService"
         self.desired = dict.fromkeys(self._types, 0)
         self._members: dict[str, list[dict[str, Any]]] = {name: [] for name in self._types}
         self._activities: dict[str, list[dict[str, Any]]] = {name: [] for name in self._types}
@@ -47,6 +51,10 @@ class DryMarket:
         """Wanted and there, by group."""
         return {name: (self.desired[name], len(self._members[name])) for name in self.desired}
 
+    def complete(self, name: str, instance_id: str) -> None:
+        (found,) = [one for one in self._members[name] if one["InstanceId"] == instance_id]
+        found["LifecycleState"] = "InService"
+
     def resize(self, name: str, size: int) -> None:
         self.desired[name] = size
         if self._types[name] is CapacityType.ON_DEMAND:
@@ -57,10 +65,13 @@ class DryMarket:
 
     def _launch(self, name: str) -> None:
         key = f"i-{sum(map(len, self._members.values())):017x}"
+        if self._state != "InService":
+            self._world.agents[key] = replace(READY, phase=Phase.CACHE, ready=False)
         self._members[name].append(
             {
                 "InstanceId": key,
                 "InstanceType": "g6.xlarge",
+                "LifecycleState": self._state,
                 "State": {"Name": "running"},
                 "Placement": {"AvailabilityZone": f"{REGION}a"},
                 "LaunchTime": self._world.now,
@@ -97,7 +108,7 @@ class DryMarket:
                 "MaxSize": 9,
                 "Tags": [{"Key": tags.CAPACITY_TYPE, "Value": self._types[name].value}],
                 "Instances": [
-                    {"InstanceId": one["InstanceId"], "LifecycleState": "InService"} for one in self._members[name]
+                    {key: one[key] for key in ("InstanceId", "LifecycleState")} for one in self._members[name]
                 ],
             }
             for name in names
@@ -129,4 +140,8 @@ class _Client:
 
     def set_desired_capacity(self, **asked: Any) -> dict[str, Any]:
         self._market.resize(asked["AutoScalingGroupName"], asked["DesiredCapacity"])
+        return {}
+
+    def complete_lifecycle_action(self, **asked: Any) -> dict[str, Any]:
+        self._market.complete(asked["AutoScalingGroupName"], asked["InstanceId"])
         return {}

@@ -5,11 +5,10 @@ Missing is not zero: a number that nobody told is None and shown as `–`.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from gpufleet.domain import tags
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.model import CapacityType, Instance, Phase
@@ -226,8 +225,6 @@ def build(read: Read, price: Price) -> FleetView:
 
 
 def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None, *, why: str | None) -> InstanceView:
-    # the agent writes its phase on the instance, too: without metrics a fleet is not a fleet of nothing
-    told = signals if signals.phase else replace(signals, phase=instance.tags.get(tags.PHASE))
     return InstanceView(
         id=instance.id,
         pool=instance.pool,
@@ -236,7 +233,7 @@ def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None
         machine_type=instance.machine_type,
         state=instance.state,
         launched_at=instance.launched_at,
-        signals=told,
+        signals=signals,
         usd_per_hour=usd_per_hour,
         idle_since=instance.idle_since,
         keep_until=instance.keep_until,

@@ -31,7 +31,6 @@ from serving.instance_settings import InstanceSettings, InstanceSettingsError, l
 
 UNIT: Final = "gpufleet-node.service"
 TICK_S: Final = 0.5
-REPORT_S: Final = 1.0
 METADATA_WAIT_S: Final = 120.0
 PASSED_ON: Final = (
     "AWS_ENDPOINT_URL",
@@ -39,7 +38,6 @@ PASSED_ON: Final = (
     "AWS_DEFAULT_REGION",
     "GCE_METADATA_HOST",
     "STORAGE_EMULATOR_HOST",
-    "GPUFLEET_COMPUTE_ENDPOINT",
     "GPUFLEET_SECRETMANAGER_ENDPOINT",
     "GPUFLEET_ROOT",
     "NO_PROXY",
@@ -149,7 +147,6 @@ def serve(root: Path) -> int:
     server.serve(life, address=cloud.address, checked=orders, ask=agent.ask_to_drain, switch=change.ask)
     if life.phase not in (Phase.DRAINED, Phase.FAILED):
         threading.Thread(target=_guarded(start.run, life), name="boot", daemon=True).start()
-    threading.Thread(target=_report, args=(agent,), name="report", daemon=True).start()
     threading.Thread(target=_follow, args=(change,), name="follow", daemon=True).start()
     while True:
         agent.tick()
@@ -166,12 +163,6 @@ def _guarded(work: Callable[[], object], life: Life) -> Callable[[], None]:
             life.enter(Phase.FAILED, f"a fault of the agent: {error!r}")
 
     return run
-
-
-def _report(agent: Agent) -> None:
-    while True:
-        agent.report()
-        time.sleep(REPORT_S)
 
 
 def _follow(change: Switch) -> None:
@@ -203,8 +194,7 @@ def _connect(settings: InstanceSettings) -> CloudSide:
             from clouds.gcp.signed import Metadata
             from node.google import GoogleSide
 
-            endpoint = os.environ.get("GPUFLEET_COMPUTE_ENDPOINT") or "https://compute.googleapis.com"
-            return GoogleSide(Metadata(), endpoint)
+            return GoogleSide(Metadata())
 
 
 def _power_off(log: Log) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpufleet.domain import tags
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
@@ -23,8 +22,6 @@ RESTARTS: Final = 3
 """Starts of an engine that ended, by the agent, beyond systemd's own; then the instance has failed."""
 LONGEST_NOTICE: Final = timedelta(seconds=125)
 """A preemption is announced two minutes before, at most; a notice that says otherwise was read by a wrong clock."""
-RETRY: Final = timedelta(seconds=10)
-"""Between tries of what the cloud refused."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,12 +38,6 @@ class Agent:
     _unwell_since: datetime | None = field(default=None, init=False)
     _quiet_since: datetime | None = field(default=None, init=False)
     _stopping_since: datetime | None = field(default=None, init=False)
-    _tagged: Phase | None = field(default=None, init=False)
-    _tag_refused_at: datetime | None = field(default=None, init=False)
-    _announced: bool = field(default=False, init=False)
-    _announce_refused_at: datetime | None = field(default=None, init=False)
-    _confirmed: bool = field(default=False, init=False)
-    _terminating: bool = field(default=False, init=False)
     _powered_off: bool = field(default=False, init=False)
 
     def tick(self) -> None:
@@ -56,27 +47,10 @@ class Agent:
         phase = self.life.phase
         if phase is Phase.READY:
             self._watch_engine(now)
-            self._announce(now)
         elif phase is Phase.FAILED:
             self._watch_failure(now)
         if self.life.order is not None and phase is not Phase.DRAINED:
             self._drain(self.life.order, now)
-        if self.life.phase is Phase.DRAINED and self._terminating and not self._confirmed:
-            self._confirm()
-
-    def report(self) -> None:
-        """Write the phase where people and watchdogs see it: a tag. Tried again later when the cloud refuses."""
-        now, phase = self.life.now(), self.life.phase
-        if phase is self._tagged or not is_over(self._tag_refused_at, RETRY, now):
-            return
-        try:
-            self.world.cloud.write_tags({tags.PHASE: phase.value})
-        except OSError as error:
-            self._tag_refused_at = now
-            self.life.warn("tag", f"the phase could not be written as a tag: {error}")
-        else:
-            self._tagged, self._tag_refused_at = phase, None
-            self.life.warn("tag", None)
 
     def ask_to_drain(self, by: DrainOwner, reason: str, deadline: timedelta) -> Order:
         """A person or a watchdog asks."""
@@ -101,7 +75,6 @@ class Agent:
         if notice.kind is Notice.REBALANCE:
             # only said: whether to leave early is for the spot watchdog
             return
-        self._terminating = self._terminating or notice.kind is Notice.TERMINATION
         order = Order(
             by=DrainOwner.CLOUD,
             reason=notice.kind.value,
@@ -174,28 +147,6 @@ class Agent:
                     duration_s=max(0.0, (now - order.asked_at).total_seconds()),
                     requests_cut=self.life.counters.requests_cut,
                 )
-
-    def _announce(self, now: datetime) -> None:
-        """Tell the group once that the instance serves: a rollout goes on to the next one then."""
-        if self._announced or not self.life.ready or not is_over(self._announce_refused_at, RETRY, now):
-            return
-        try:
-            self.world.cloud.confirm_ready()
-        except OSError as error:
-            self._announce_refused_at = now
-            self.life.warn("lifecycle hook", str(error))
-        else:
-            self._announced = True
-            self.life.warn("lifecycle hook", None)
-
-    def _confirm(self) -> None:
-        try:
-            self.world.cloud.confirm_termination()
-        except OSError as error:
-            self.life.warn("lifecycle hook", str(error))
-        else:
-            self._confirmed = True
-            self.life.warn("lifecycle hook", None)
 
     def _watch_engine(self, now: datetime) -> None:
         if not is_over(self._health_at, HEALTH_POLL, now):

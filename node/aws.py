@@ -1,6 +1,5 @@
 """An instance of EC2."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from urllib.parse import urlsplit
 
@@ -11,7 +10,7 @@ from serving.cache.store import Store
 
 
 class Ec2Side:
-    """EC2, Auto Scaling, SSM and S3 as the instance uses them."""
+    """EC2's metadata, SSM and S3 as the instance uses them."""
 
     def __init__(self, metadata: Metadata, region: str) -> None:
         """Ask for what never changes. Raises MetadataError."""
@@ -33,36 +32,12 @@ class Ec2Side:
             found.append(CloudNotice(kind=Notice.REBALANCE))
         return found
 
-    def write_tags(self, tags: Mapping[str, str]) -> None:
-        """On the instance itself. Raises OSError."""
-        signed.tag_instance(self._session, self.instance_id, tags)
-
     def secret(self, where: str) -> str:
         """`ssm:/name`. Raises OSError."""
         kind, _, name = where.partition(":")
         if kind != "ssm" or not name:
             raise OSError(f"secret {where!r}: on AWS it is ssm:/name")
         return signed.get_parameter(self._session, name)
-
-    def confirm_ready(self) -> None:
-        """Answer every hook of the group that waits for this instance to serve. Raises OSError."""
-        self._answer("EC2_INSTANCE_LAUNCHING")
-
-    def confirm_termination(self) -> None:
-        """Answer every hook of the group that waits for this instance to be drained. Raises OSError."""
-        self._answer("EC2_INSTANCE_TERMINATING")
-
-    def _answer(self, transition: str) -> None:
-        group = signed.describe_group_of(self._session, self.instance_id)
-        if group is None:
-            return
-        for hook in signed.lifecycle_hooks(self._session, group, transition):
-            try:
-                signed.complete_lifecycle_action(self._session, group=group, hook=hook, instance_id=self.instance_id)
-            except signed.AwsError as error:
-                # answered before, by an agent that was started again since; or its time was over
-                if "No active Lifecycle Action" not in str(error):
-                    raise
 
     def store(self, bucket: str) -> Store:
         """The models' bucket, `s3://name`. Raises OSError."""

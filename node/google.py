@@ -1,12 +1,12 @@
 """An instance of Compute Engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from clouds.gcp import signed
-from gpufleet.domain import tags as words
+from gpufleet.domain.tags import PREEMPTION_NOTICE
 from node.ports import CloudNotice, Notice
 from serving.cache.store import Store
 
@@ -20,22 +20,16 @@ _MOVES: Final = "TERMINATE_ON_HOST_MAINTENANCE"
 
 
 class GoogleSide:
-    """Compute Engine, Secret Manager and Cloud Storage as the instance uses them."""
+    """Compute Engine's metadata, Secret Manager and Cloud Storage as the instance uses them."""
 
-    def __init__(
-        self, metadata: signed.Metadata, compute: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
+    def __init__(self, metadata: signed.Metadata, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Ask for what never changes. Raises OSError."""
         self._metadata = metadata
-        self._compute = compute.rstrip("/")
         self._now = now
         self._heard: datetime | None = None
-        self._zone = metadata.need("instance/zone").strip()
-        """`projects/NUMBER/zones/ZONE`."""
-        self._project = metadata.need("project/project-id").strip()
         self.instance_id = metadata.need("instance/name").strip()
         self.address = metadata.need("instance/network-interfaces/0/ip").strip()
-        asked_for = metadata.get(f"instance/attributes/{words.PREEMPTION_NOTICE}")
+        asked_for = metadata.get(f"instance/attributes/{PREEMPTION_NOTICE}")
         self._notice = max(NOTICE, timedelta(seconds=_whole(asked_for)) - _HEARD_LATE)
         self.machine_type = metadata.need("instance/machine-type").strip().rsplit("/", 1)[-1]
 
@@ -49,31 +43,12 @@ class GoogleSide:
             found.append(CloudNotice(kind=Notice.REBALANCE))
         return found
 
-    def write_tags(self, tags: Mapping[str, str]) -> None:
-        """As labels of the instance itself. Raises OSError."""
-        zone = self._zone.rsplit("/", 1)[-1]
-        place = (
-            f"{self._compute}/compute/v1/projects/{self._project}/zones/{zone}/instances/{quote(self.instance_id)}"
-        )
-        token = self._metadata.token()
-        now = signed.call("GET", place, token)
-        labels = {**now.get("labels", {}), **{words.label(key): value for key, value in tags.items()}}
-        # the fingerprint makes it compare-and-set: labels that somebody changed meanwhile are not lost
-        body = {"labels": labels, "labelFingerprint": now.get("labelFingerprint")}
-        signed.call("POST", f"{place}/setLabels", token, body)
-
     def secret(self, where: str) -> str:
         """`gcp-secret:projects/P/secrets/NAME`. Raises OSError."""
         kind, _, name = where.partition(":")
         if kind != "gcp-secret" or not name:
             raise OSError(f"secret {where!r}: on Google Cloud it is gcp-secret:projects/P/secrets/NAME")
         return signed.secret(name, self._metadata.token())
-
-    def confirm_ready(self) -> None:
-        """Nothing waits for it: groups of Compute Engine know no lifecycle hooks."""
-
-    def confirm_termination(self) -> None:
-        """Nothing waits for it: who ends an instance drains it first."""
 
     def store(self, bucket: str) -> Store:
         """The models' bucket, `gs://name`. Raises OSError."""

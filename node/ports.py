@@ -1,6 +1,5 @@
 """What the agent needs of the world, so that tests can give it another one."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -79,20 +78,8 @@ class CloudSide(Protocol):
         """What holds now. Raises OSError."""
         ...
 
-    def write_tags(self, tags: Mapping[str, str]) -> None:
-        """On the instance itself. Raises OSError."""
-        ...
-
     def secret(self, where: str) -> str:
         """`ssm:/name`. Raises OSError."""
-        ...
-
-    def confirm_ready(self) -> None:
-        """Tell the group that waits for it that the instance serves. Raises OSError."""
-        ...
-
-    def confirm_termination(self) -> None:
-        """Tell the group that waits for it that the instance may go. Raises OSError."""
         ...
 
     def store(self, bucket: str) -> Store:

@@ -81,7 +81,8 @@ def _place(settings: Settings) -> _Place:
         "GPU instances of gpu-fleet",
         bucket,
         permissions.INSTANCE_ON_BUCKET,
-        permissions.INSTANCE,
+        # no right of Compute Engine: Google knows no "itself" in a role
+        (),
         (settings.engine_key,),
     )
     control = _identity(

@@ -85,6 +85,14 @@ class Groups(Protocol):
         """Let a group do again what its cloud had suspended. Google Cloud suspends nothing: there it does nothing."""
         ...
 
+    def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
+        """Let a group go on with instances that it holds at a lifecycle hook: those that serve, those that drained.
+
+        Completing what is complete is no error. Returns the error by instance where it failed; one bad item does not
+        stop the rest. Google Cloud has no hooks: there it does nothing.
+        """
+        ...
+
     def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         """Those of the groups that are being refreshed now.
 

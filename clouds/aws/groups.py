@@ -12,12 +12,13 @@ from clouds.aws.inventory import MALFORMED
 from clouds.aws.rollouts import OVER, counts, is_leaving
 from gpufleet.domain import tags
 from gpufleet.domain.activity import Activity, CloudError
-from gpufleet.domain.model import CapacityType, Group, GroupList, SuspendedProcess
+from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType, Group, GroupList, SuspendedProcess
 
 PAGE: Final = 100
 _AT_ONCE: Final = 8
 OURS: Final = frozenset({"AZRebalance"})
 """Processes that the stack suspends in every group (`components.aws.gpu_pool.NO_OWN_MIND`)."""
+_NOT_WAITING: Final = "No active Lifecycle Action"
 _GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
 
 
@@ -117,6 +118,30 @@ class AwsGroups:
             "autoscaling", "resume_processes", AutoScalingGroupName=name, ScalingProcesses=sorted(processes)
         )
 
+    def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
+        """Let the group go on with instances that wait at one of our hooks. Returns the error by instance.
+
+        One call for each. Hooks that other people have added are theirs to complete.
+        """
+        held = [(READY_HOOK, key) for key in serving] + [(DRAIN_HOOK, key) for key in drained]
+        found = {key: self._complete(name, hook, key) for hook, key in held}
+        return {key: error for key, error in found.items() if error is not None}
+
+    def _complete(self, name: str, hook: str, instance_id: str) -> str | None:
+        try:
+            self._calls.one(
+                "autoscaling",
+                "complete_lifecycle_action",
+                AutoScalingGroupName=name,
+                LifecycleHookName=hook,
+                InstanceId=instance_id,
+                LifecycleActionResult="CONTINUE",
+            )
+        except CloudError as error:
+            # its time was over, another pass was faster, or its agent is of a release that answers for itself
+            return None if _NOT_WAITING in str(error) else str(error)
+        return None
+
     def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         """Those of the groups with an instance refresh that is not over.
 
@@ -162,10 +187,16 @@ def _group(raw: Mapping[str, Any]) -> Group:
         max=raw["MaxSize"],
         instance_ids=tuple(member["InstanceId"] for member in members if counts(member)),
         leaving=frozenset(member["InstanceId"] for member in members if is_leaving(member)),
+        waiting_to_serve=_in_state(members, "Pending:Wait"),
+        waiting_to_end=_in_state(members, "Terminating:Wait"),
         suspended=tuple(
             _suspended(row) for row in raw.get("SuspendedProcesses", []) if row["ProcessName"] not in OURS
         ),
     )
+
+
+def _in_state(members: Sequence[Mapping[str, Any]], state: str) -> frozenset[str]:
+    return frozenset(member["InstanceId"] for member in members if member["LifecycleState"] == state)
 
 
 def _suspended(raw: Mapping[str, Any]) -> SuspendedProcess:

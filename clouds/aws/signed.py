@@ -8,25 +8,18 @@ TimeoutError may pass.
 import contextlib
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
 from clouds import objects, wire
 from clouds.aws.signature import Credentials, Request, sign
 from gpufleet.domain.parsed import is_map
 
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
 ACTIONS: Final = frozenset(
     {
-        "autoscaling:CompleteLifecycleAction",
-        "autoscaling:DescribeAutoScalingInstances",
-        "autoscaling:DescribeLifecycleHooks",
-        "ec2:CreateTags",
         "s3:GetObject",
         "ssm:GetParameter",
     }
@@ -115,86 +108,6 @@ def _call(session: Session, service: str, request: Request) -> tuple[int, bytes]
             if again or not session.learn_time(answer):
                 return answer.status, body
             again = True
-
-
-def _query_api(session: Session, service: str, version: str, fields: Mapping[str, str]) -> bytes:
-    """A call of the query protocol (EC2, Auto Scaling). Raises AwsError, OSError."""
-    body = urlencode({**fields, "Version": version}).encode()
-    request = Request(method="POST", url=f"{session.url(service)}/", headers={"Content-Type": _FORM}, body=body)
-    status, answer = _call(session, service, request)
-    if status != 200:
-        raise _xml_error(fields["Action"], status, answer)
-    return answer
-
-
-def _xml_error(operation: str, status: int, answer: bytes) -> AwsError:
-    code, message = "Unknown", answer[:200].decode(errors="replace")
-    with contextlib.suppress(ConnectionError):
-        for element in _elements(answer):
-            tag = element.tag.rpartition("}")[2]
-            if tag == "Code":
-                code = element.text or code
-            elif tag == "Message":
-                message = element.text or message
-    return AwsError(operation, status, code, message)
-
-
-def tag_instance(session: Session, instance_id: str, tags: Mapping[str, str]) -> None:
-    """Write tags on an instance. Raises AwsError, OSError."""
-    fields = {"Action": "CreateTags", "ResourceId.1": instance_id}
-    for number, (key, value) in enumerate(tags.items(), 1):
-        fields |= {f"Tag.{number}.Key": key, f"Tag.{number}.Value": value}
-    _query_api(session, "ec2", "2016-11-15", fields)
-
-
-def describe_group_of(session: Session, instance_id: str) -> str | None:
-    """The Auto Scaling group that an instance belongs to; None outside every group. Raises AwsError, OSError."""
-    fields = {"Action": "DescribeAutoScalingInstances", "InstanceIds.member.1": instance_id}
-    return _first_text(_query_api(session, "autoscaling", "2011-01-01", fields), "AutoScalingGroupName")
-
-
-def lifecycle_hooks(session: Session, group: str, transition: str) -> list[str]:
-    """Names of the group's hooks on `EC2_INSTANCE_LAUNCHING` or `…_TERMINATING`. Raises AwsError, OSError."""
-    fields = {"Action": "DescribeLifecycleHooks", "AutoScalingGroupName": group}
-    found: list[str] = []
-    for member in _elements(_query_api(session, "autoscaling", "2011-01-01", fields)):
-        values = {child.tag.rpartition("}")[2]: child.text or "" for child in member}
-        if values.get("LifecycleTransition") == f"autoscaling:{transition}":
-            found.append(values["LifecycleHookName"])
-    return found
-
-
-def complete_lifecycle_action(session: Session, *, group: str, hook: str, instance_id: str) -> None:
-    """Tell a group that it need not wait for the instance any more. Raises AwsError, OSError."""
-    fields = {
-        "Action": "CompleteLifecycleAction",
-        "AutoScalingGroupName": group,
-        "LifecycleHookName": hook,
-        "InstanceId": instance_id,
-        "LifecycleActionResult": "CONTINUE",
-    }
-    _query_api(session, "autoscaling", "2011-01-01", fields)
-
-
-def _elements(answer: bytes) -> "Iterator[Element]":
-    # imported where it is needed: a bucket's reader, which starts before a model comes, parses no XML
-    from xml.etree import ElementTree
-
-    try:
-        root = ElementTree.fromstring(answer)
-    except ElementTree.ParseError as error:
-        raise ConnectionError(f"an answer that is no XML: {answer[:40]!r}") from error
-    # a proxy's page may be XML, too: it would say that there is no group, and no hook to answer
-    if not root.tag.endswith("Response"):
-        raise ConnectionError(f"an answer that is none of AWS: {answer[:40]!r}")
-    return root.iter()
-
-
-def _first_text(answer: bytes, tag: str) -> str | None:
-    for element in _elements(answer):
-        if element.tag.rpartition("}")[2] == tag and element.text:
-            return element.text
-    return None
 
 
 def get_parameter(session: Session, name: str) -> str:

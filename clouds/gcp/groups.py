@@ -182,6 +182,11 @@ class GoogleGroups:
         """Nothing: a managed instance group has no processes that its cloud suspends."""
         del name, processes
 
+    def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
+        """Groups of Compute Engine have no lifecycle hooks: nothing waits."""
+        del name, serving, drained
+        return {}
+
     def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         """None: updates are opportunistic, so a rollout is our own command, which pauses the pool while it runs."""
         del names, surely

@@ -12,7 +12,7 @@ from components.aws.fabric import close_together
 from components.aws.templates import Template, launch_template
 from components.capacity import BLOCK_ENDS_EARLY, Owned, PoolCapacity, group_entry, reserved_at_creation
 from gpufleet.domain import tags
-from gpufleet.domain.model import CapacityType
+from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType
 from gpufleet.settings.document import GroupEntry
 from gpufleet.settings.environment import Block, Reserved
 
@@ -225,10 +225,10 @@ class GpuPool(pulumi.ComponentResource):
             wait_for_capacity_timeout="0",
             health_check_type="EC2",
             # in service is who serves: an instance refresh goes on only then. Declared with the group, since a hook
-            # of its own would come after the first instances. CONTINUE: an agent that cannot say so ends nothing
+            # of its own would come after the first instances. CONTINUE: a control host that is down ends nothing
             initial_lifecycle_hooks=[
                 autoscaling.GroupInitialLifecycleHookArgs(
-                    name="ready",
+                    name=READY_HOOK,
                     lifecycle_transition="autoscaling:EC2_INSTANCE_LAUNCHING",
                     default_result="CONTINUE",
                     heartbeat_timeout=int(BOOT_MAY_TAKE.total_seconds()),
@@ -244,9 +244,12 @@ class GpuPool(pulumi.ComponentResource):
         )
         autoscaling.LifecycleHook(
             f"{name}-drain",
+            # the control host completes it by this name
+            name=DRAIN_HOOK,
             autoscaling_group_name=group.name,
             lifecycle_transition="autoscaling:EC2_INSTANCE_TERMINATING",
-            # the node agent completes it as soon as nothing is in flight; a dead agent must not hold the machine
+            # completed in the pass after the last request; neither a dead agent nor a control host that is down
+            # must hold the machine
             default_result="CONTINUE",
             heartbeat_timeout=int((self._args.drain_deadline + HOOK_MARGIN).total_seconds()),
             opts=pulumi.ResourceOptions(parent=self),

@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 from components.aws.identities import Allowed
 from components.paths import BUNDLES, ROUTER_OBJECTS, ROUTER_POLICY
 from gpufleet.domain import bucket as layout
 from gpufleet.domain import tags
 from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
+
+_MARKS: Final[Mapping[str, Mapping[str, str | list[str]]]] = {
+    "ForAllValues:StringEquals": {"aws:TagKeys": [tags.IDLE_SINCE, tags.KEEP_UNTIL]}
+}
+"""The tags that watchdogs and people write on instances."""
 
 
 class Machine(StrEnum):
@@ -29,29 +35,13 @@ def machine_roles(account: str, environment: str) -> tuple[str, ...]:
 
 
 def of_instances(*, bucket: str, region: str, account: str, environment: str, engine_key: str) -> tuple[Allowed, ...]:
-    """A GPU instance: reads its agent, model and engine key, says its phase, and answers for its own drain."""
+    """A GPU instance: reads its agent, models and engine key. It changes nothing: IAM knows no "itself"."""
     return (
         Allowed(
             actions=("s3:GetObject",),
             resources=tuple(f"arn:aws:s3:::{bucket}/{what}/*" for what in ("agents", "approvals", "models")),
         ),
         _secrets(region, account, engine_key),
-        Allowed(
-            actions=("autoscaling:DescribeAutoScalingInstances", "autoscaling:DescribeLifecycleHooks"),
-            # these calls know no resource
-            resources=("*",),
-        ),
-        Allowed(
-            actions=("autoscaling:CompleteLifecycleAction",),
-            resources=(f"arn:aws:autoscaling:{region}:{account}:autoScalingGroup:*",),
-            when=_of_environment("autoscaling", environment),
-        ),
-        Allowed(
-            actions=("ec2:CreateTags",),
-            resources=(f"arn:aws:ec2:{region}:{account}:instance/*",),
-            # no other key: an instance that is broken into cannot mark its neighbours as idle
-            when=_of_environment("ec2", environment) | {"ForAllValues:StringEquals": {"aws:TagKeys": [tags.PHASE]}},
-        ),
     )
 
 
@@ -113,6 +103,7 @@ def of_control(  # noqa: PLR0913
         Allowed(
             actions=(
                 "autoscaling:CancelInstanceRefresh",
+                "autoscaling:CompleteLifecycleAction",
                 "autoscaling:ResumeProcesses",
                 "autoscaling:SetDesiredCapacity",
                 "autoscaling:StartInstanceRefresh",
@@ -124,7 +115,8 @@ def of_control(  # noqa: PLR0913
         Allowed(
             actions=("ec2:CreateTags", "ec2:DeleteTags"),
             resources=(f"arn:aws:ec2:{region}:{account}:instance/*",),
-            when=_of_environment("ec2", environment),
+            # no other key: else it could move instances into another environment or pool
+            when=_of_environment("ec2", environment) | _MARKS,
         ),
         Allowed(
             actions=("s3:GetObject",),
@@ -149,8 +141,7 @@ def of_orphans(*, region: str, account: str, environment: str, rules: Sequence[O
         changes = ("ec2:CreateTags", "ec2:DeleteTags")
         when = _named(rule, environment)
         instances = (f"arn:aws:ec2:{region}:{account}:instance/*",)
-        marks = {"ForAllValues:StringEquals": {"aws:TagKeys": [tags.IDLE_SINCE, tags.KEEP_UNTIL]}}
-        allowed.append(Allowed(actions=changes, resources=instances, when=when | marks))
+        allowed.append(Allowed(actions=changes, resources=instances, when=when | _MARKS))
         if rule.action is OrphanAction.STOP:
             allowed.append(Allowed(actions=("ec2:StopInstances",), resources=instances, when=when))
     if any(rule.evidence is EvidenceSource.CLOUDWATCH for rule in rules):

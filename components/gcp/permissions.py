@@ -21,13 +21,6 @@ ROUTER_ON_BUCKET: Final = (
     OnBucket(role="roles/storage.objectViewer", prefixes=(*ROUTER_OBJECTS, BUNDLES), listed=(ROUTER_POLICY,)),
 )
 
-INSTANCE: Final = (
-    # its own phase, as a label
-    "compute.instances.get",
-    "compute.instances.setLabels",
-)
-"""Google knows no "itself" in a role: the agent's code names its own instance alone."""
-
 ROUTER: Final = ("compute.instances.list", "compute.instanceGroupManagers.get")
 """Of a router on a machine of its own: who serves, as the groups list their members."""
 
@@ -48,7 +41,6 @@ CONTROL: Final = (
     "compute.zoneOperations.list",
     # sizes, and the end of single instances through their group
     "compute.instanceGroupManagers.update",
-    "compute.instances.delete",
     # marks
     "compute.instances.setLabels",
 )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError
@@ -124,6 +125,12 @@ class SuspendedProcess:
     """The cloud suspended it, as where launches fail for a day. What a person suspended is not ours to resume."""
 
 
+READY_HOOK: Final = "ready"
+"""The lifecycle hook of AWS's groups that holds an instance back until it serves."""
+DRAIN_HOOK: Final = "drain"
+"""The one that keeps an instance until it has drained."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """A scaling group of the cloud: Auto Scaling group or managed instance group."""
@@ -140,6 +147,10 @@ class Group:
     """Those that count towards `desired`."""
     leaving: frozenset[str] = frozenset()
     """Those that it is ending already, for as long as they live: they count no more, and need not be ended again."""
+    waiting_to_serve: frozenset[str] = frozenset()
+    """Those that it holds back after their launch until somebody confirms that they serve (a lifecycle hook)."""
+    waiting_to_end: frozenset[str] = frozenset()
+    """Those that it keeps before their end until somebody confirms that they have drained (a lifecycle hook)."""
     suspended: tuple[SuspendedProcess, ...] = ()
     """What it does not do for now; what our own stack suspends is left out."""
 

@@ -62,11 +62,8 @@ def test_the_control_host_may_make_every_call_of_the_adapters(call: tuple[str, s
     assert RIGHTS[call] in rights
 
 
-def test_an_instance_may_say_its_phase() -> None:
-    made = set(re.findall(r"signed\.call\(\"(GET|POST)\", (?:place|f\"\{place\}/(\w+)\")", agent()))
-    assert made == {("GET", ""), ("POST", "setLabels")}
-    assert set(permissions.INSTANCE) == {"compute.instances.get", "compute.instances.setLabels"}
-
-
-def agent() -> str:
-    return (ROOT / "node" / "google.py").read_text()
+def test_an_instance_calls_nothing_of_compute_engine() -> None:
+    """It has no right there: Google knows no "itself" in a role."""
+    text = (ROOT / "node" / "google.py").read_text() + (ROOT / "node" / "__main__.py").read_text()
+    assert "signed.call" not in text
+    assert "compute.googleapis" not in text

@@ -68,7 +68,6 @@ def imds(url: str) -> aws_metadata.Metadata:
 READERS: dict[str, tuple[Callable[[str], object], type[OSError]]] = {
     "IMDS credentials": (lambda url: imds(url).role_credentials(), aws_metadata.MetadataError),
     "SSM": (lambda url: aws.get_parameter(session(url), "/token"), OSError),
-    "Auto Scaling": (lambda url: aws.describe_group_of(session(url), "i-1"), OSError),
     "Google token": (lambda url: google.Metadata(host=url.removeprefix("http://")).token(), OSError),
     "Google secret": (lambda _: read_secret("project", "engine-key"), CloudError),
     "Google API": (lambda url: google.call("GET", f"{url}/x", None), OSError),

@@ -10,7 +10,7 @@ from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.templates import Template
 from components.capacity import Owned, PoolCapacity
 from gpufleet.domain import tags
-from gpufleet.domain.model import CapacityType
+from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType
 from gpufleet.settings.document import GroupEntry
 from gpufleet.settings.environment import Block, Capacity, OnDemand, Reserved, Spot
 from tests.fakes import RecordingMocks
@@ -149,11 +149,20 @@ def test_every_group_hands_the_fleet_tags_to_its_instances(mocks: RecordingMocks
         assert handed[tags.POOL] == "chat"
 
 
+def test_every_group_holds_an_instance_back_until_it_serves_and_goes_on_by_itself(mocks: RecordingMocks) -> None:
+    declare()
+    for group in mocks.of_type(GROUP):
+        (hook,) = group.inputs["initialLifecycleHooks"]
+        assert (hook["name"], hook["lifecycleTransition"]) == (READY_HOOK, "autoscaling:EC2_INSTANCE_LAUNCHING")
+        assert (hook["defaultResult"], hook["heartbeatTimeout"]) == ("CONTINUE", 1800)
+
+
 def test_every_group_waits_for_the_drain(mocks: RecordingMocks) -> None:
     declare()
     hooks = mocks.of_type("aws:autoscaling/lifecycleHook:LifecycleHook")
     assert {hook.inputs["autoscalingGroupName"] for hook in hooks} == {f"{g.name}-3f2a" for g in mocks.of_type(GROUP)}
     for hook in hooks:
+        assert (hook.inputs["name"], hook.inputs["defaultResult"]) == (DRAIN_HOOK, "CONTINUE")
         assert hook.inputs["lifecycleTransition"] == "autoscaling:EC2_INSTANCE_TERMINATING"
         assert hook.inputs["heartbeatTimeout"] == 150
 

@@ -124,6 +124,14 @@ def test_what_changes_something_is_bound_to_the_environment(statements: Sequence
                 assert f'{service}:ResourceTag/{tags.ENVIRONMENT}": "prod' in said, action
 
 
-def test_an_instance_may_write_its_phase_and_no_other_tag() -> None:
-    writing = next(s for s in of_instances() if "ec2:CreateTags" in s.actions)
-    assert writing.when["ForAllValues:StringEquals"] == {"aws:TagKeys": [tags.PHASE]}
+def test_an_instance_changes_nothing() -> None:
+    """IAM limits no call to the instance itself: whatever it may change, it may change of all of its environment."""
+    assert allowed(of_instances()) == {"s3:GetObject", "ssm:GetParameter"}
+
+
+def test_watchdogs_write_their_marks_and_no_other_tag() -> None:
+    writing = [s for s in (*of_control("arn:q"), *of_orphans(*RULES)) if "ec2:CreateTags" in s.actions]
+    assert len(writing) == 1 + len(RULES)
+    for statement in writing:
+        assert set(statement.actions) == {"ec2:CreateTags", "ec2:DeleteTags"}
+        assert statement.when["ForAllValues:StringEquals"] == {"aws:TagKeys": [tags.IDLE_SINCE, tags.KEEP_UNTIL]}

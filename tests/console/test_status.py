@@ -1,7 +1,9 @@
 """What `gpufleet status` shows: whole in 80 columns, honest about what nobody told."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from io import StringIO
 
@@ -9,10 +11,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from app.watching import FIRST_ASKED, with_phases
 from console import page
 from console.document import document as as_document
 from console.text import screen, short_money, short_number
 from console.view import AlertView, FleetView, Read, build
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import Instance, Phase
 from tests.console.fleet import LONG_POOL, NOW, busy_read, busy_view, document, instance
 
 
@@ -77,12 +83,39 @@ def test_what_an_on_call_engineer_asks_is_there(words: str) -> None:
     assert words in shown(busy_view(), width=200)
 
 
-def test_without_metrics_ready_comes_from_the_instances_own_tags() -> None:
-    machines = [instance(1, phase="ready"), instance(2, phase="draining"), instance(3)]
-    view = build(Read(document=document("chat"), at=NOW, instances=machines), lambda _: Decimal(1))
+class Agents:
+    """Agents of which some answer."""
+
+    def __init__(self, phases: Mapping[str, Phase]) -> None:
+        self._phases = phases
+        self.asked: list[str] = []
+
+    def statuses(self, instances: Sequence[Instance]) -> Mapping[str, AgentStatus]:
+        self.asked += [one.id for one in instances]
+        status = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False)
+        return {one.id: replace(status, phase=self._phases[one.id]) for one in instances if one.id in self._phases}
+
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
+        raise AssertionError("nobody drains")
+
+
+def test_without_metrics_agents_are_asked() -> None:
+    machines = [instance(number) for number in (1, 2, 3)]
+    agents = Agents({machines[0].id: Phase.READY, machines[1].id: Phase.DRAINING})
+    signals = with_phases({}, agents, machines)
+    read = Read(document=document("chat"), at=NOW, instances=machines, signals=signals)
+    view = build(read, lambda _: Decimal(1))
     (pool,) = view.pools
     assert (pool.ready, pool.draining, pool.tokens_per_second, pool.waiting) == (1, 1, None, None)
     assert line_of(shown(view), "chat")[-4:] == ["–", "–", "3.00", "–"]
+
+
+@pytest.mark.parametrize(("answers", "asked"), [(True, 100), (False, FIRST_ASKED)], ids=["reached", "out of reach"])
+def test_agents_that_this_machine_does_not_reach_are_not_waited_for_one_by_one(answers: bool, asked: int) -> None:
+    machines = [instance(number) for number in range(100)]
+    agents = Agents({one.id: Phase.READY for one in machines if answers})
+    assert len(with_phases({}, agents, machines)) == (100 if answers else 0)
+    assert len(agents.asked) == asked
 
 
 def test_control_host_and_routers_are_neither_orphans_nor_without_a_price() -> None:

@@ -156,7 +156,7 @@ class EmbeddedCloud:
         )
         scaling.put_lifecycle_hook(
             AutoScalingGroupName=name,
-            LifecycleHookName=f"{name}-drain",
+            LifecycleHookName="drain",
             LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
             DefaultResult="CONTINUE",
             HeartbeatTimeout=120,

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from clouds.aws import signed
-from gpufleet.domain import tags
+from clouds.aws.calls import AwsCalls
+from clouds.aws.groups import AwsGroups
 from gpufleet.domain.model import CapacityType
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings
@@ -103,7 +104,7 @@ class Streams:
         return not self.errors and usages == [tokens] * len(self._threads)
 
 
-def test_a_boot_makes_the_calls_that_its_role_may_make_and_tells_its_phase(
+def test_a_boot_ends_in_an_engine_that_serves_whoever_has_its_key(
     cloud: EmbeddedCloud, instance: dict[str, Any]
 ) -> None:
     address = instance["PrivateIpAddress"]
@@ -113,11 +114,6 @@ def test_a_boot_makes_the_calls_that_its_role_may_make_and_tells_its_phase(
         "the exporter", lambda: "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in httpx.get(f"http://{address}:9400/metrics").text
     )
 
-    def phase() -> bool:
-        (same,) = [i for i in cloud.members("chat-spot") if i["InstanceId"] == instance["InstanceId"]]
-        return {"Key": tags.PHASE, "Value": "ready"} in same["Tags"]
-
-    wait_for("the phase as a tag", phase)
     url, wish = f"http://{address}:8000/v1/completions", {"model": "chat", "prompt": "hello"}
     assert httpx.post(url, json=wish).status_code == 401
     answer = httpx.post(url, json=wish, headers=WITH_KEY)
@@ -138,14 +134,18 @@ def test_a_preempted_instance_loses_no_request_and_is_gone_in_time(
     wait_for("the end of the instance", lambda: cloud.is_gone(instance["InstanceId"]), 40)
 
 
-def test_an_instance_that_its_group_ends_drains_first_and_answers_the_hook(
+def test_an_instance_that_its_group_ends_drains_first_and_goes_when_its_hook_is_completed(
     cloud: EmbeddedCloud, instance: dict[str, Any]
 ) -> None:
-    streams = Streams(instance["PrivateIpAddress"], count=4, tokens=150)
+    address = instance["PrivateIpAddress"]
+    streams = Streams(address, count=4, tokens=150)
     cloud.client("autoscaling").terminate_instance_in_auto_scaling_group(
         InstanceId=instance["InstanceId"], ShouldDecrementDesiredCapacity=False
     )
     assert streams.all_whole(150)
+    wait_until(address, "drained", 30)
+    assert not cloud.is_gone(instance["InstanceId"]), "nobody has completed its hook"
+    complete(cloud, instance)
     # far earlier than the hook's own 120 s
     wait_for("the end of the instance", lambda: cloud.is_gone(instance["InstanceId"]), 30)
 
@@ -164,7 +164,15 @@ def test_an_agent_that_is_killed_comes_back_and_nobody_notices(
     cloud.client("autoscaling").terminate_instance_in_auto_scaling_group(
         InstanceId=instance["InstanceId"], ShouldDecrementDesiredCapacity=False
     )
-    wait_for("the instance gone", lambda: cloud.is_gone(instance["InstanceId"]), 90)
+    wait_until(address, "drained", 60)
+    complete(cloud, instance)
+    wait_for("the instance gone", lambda: cloud.is_gone(instance["InstanceId"]), 30)
+
+
+def complete(cloud: EmbeddedCloud, instance: dict[str, Any]) -> None:
+    """As the control host does in its next pass."""
+    calls = AwsCalls("us-east-1", cloud.client)
+    assert AwsGroups(calls).complete_hooks("chat-spot", serving=(), drained=[instance["InstanceId"]]) == {}
 
 
 def _agents(root: Path) -> list[int]:

@@ -124,38 +124,35 @@ def test_a_clock_that_is_set_back_hides_no_notice_and_holds_up_no_drain(machine:
     assert machine.life.phase is Phase.DRAINED
 
 
-def test_a_termination_by_the_group_is_confirmed_once_after_the_drain(machine: Machine) -> None:
+def test_a_termination_by_the_group_drains_once_and_says_so(machine: Machine) -> None:
+    """The control host reads it and completes the group's hook; the instance has no right to."""
     machine.engine.running = 1
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=30))
-    assert machine.cloud.confirmed == 0
     deadline = machine.life.status()["deadline"]
     machine.pass_time(timedelta(seconds=10))
-    assert machine.life.status()["deadline"] == deadline
+    assert (machine.life.status()["deadline"], machine.life.status()["drained"]) == (deadline, False)
     machine.engine.running = 0
     machine.pass_time(timedelta(seconds=10))
     assert machine.life.phase is Phase.DRAINED
-    assert machine.cloud.confirmed == 1
+    assert machine.life.status()["drained"]
 
 
-def test_a_hook_that_cannot_be_confirmed_is_tried_again(machine: Machine) -> None:
+def test_a_drain_ends_while_the_clouds_metadata_is_silent(machine: Machine) -> None:
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=6))
     machine.cloud.refuses = True
     machine.pass_time(timedelta(seconds=20))
     assert machine.life.phase is Phase.DRAINED
-    machine.cloud.refuses = False
-    machine.pass_time(timedelta(seconds=5))
-    assert machine.cloud.confirmed == 1
 
 
-def test_an_instance_that_a_watchdog_drained_confirms_when_its_group_ends_it_later(machine: Machine) -> None:
+def test_an_instance_that_a_watchdog_drained_stays_drained_when_its_group_ends_it_later(machine: Machine) -> None:
     machine.agent.ask_to_drain(DrainOwner.IDLE, "idle", timedelta(seconds=60))
     machine.pass_time(timedelta(seconds=10))
-    assert (machine.life.phase, machine.cloud.confirmed) == (Phase.DRAINED, 0)
+    assert machine.life.phase is Phase.DRAINED
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=10))
-    assert machine.cloud.confirmed == 1
+    assert machine.life.status()["drained"]
 
 
 def test_a_rebalance_recommendation_is_said_and_drains_nothing(machine: Machine) -> None:

@@ -40,6 +40,6 @@ class Told(Metadata):
     ],
 )
 def test_the_notice_that_the_template_asked_for_is_used(asked_for: dict[str, str], seconds: int) -> None:
-    side = GoogleSide(Told(KNOWN | asked_for), "http://127.0.0.1:1", lambda: NOW)
+    side = GoogleSide(Told(KNOWN | asked_for), lambda: NOW)
     (notice,) = side.notices()
     assert (notice.kind, notice.at) == (Notice.PREEMPTION, NOW + timedelta(seconds=seconds))

@@ -1,6 +1,6 @@
 """A world for the node agent that is all in memory, with a clock that tests move."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -92,9 +92,6 @@ class FakeCloud:
     address: str = "127.0.0.1"
     machine_type: str = "g6.xlarge"
     said: list[CloudNotice] = field(default_factory=list[CloudNotice])
-    written: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
-    confirmed: int = 0
-    ready_said: int = 0
     refuses: bool = False
     engine_key: str = signing.ENGINE_KEY
 
@@ -102,22 +99,10 @@ class FakeCloud:
         self._answer()
         return list(self.said)
 
-    def write_tags(self, tags: Mapping[str, str]) -> None:
-        self._answer()
-        self.written.append(tags)
-
     def secret(self, where: str) -> str:
         self._answer()
         assert where == "ssm:/engine-key", "an instance reads no other secret"
         return self.engine_key
-
-    def confirm_ready(self) -> None:
-        self._answer()
-        self.ready_said += 1
-
-    def confirm_termination(self) -> None:
-        self._answer()
-        self.confirmed += 1
 
     def store(self, bucket: str) -> Store:
         return FolderStore(self.bucket)
@@ -252,7 +237,6 @@ class Machine:
         until = self.clock.now + duration
         while self.clock.now < until:
             self.agent.tick()
-            self.agent.report()
             self.clock.now += step
 
     def since_start(self) -> float:

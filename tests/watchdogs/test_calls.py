@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from benchmarks.bench_calls import BASE, Fleet
+from benchmarks.bench_calls import BASE, COMPLETED, Fleet
 from gpufleet.domain.model import Cloud
 
 THREE_DAYS, ASKED_EVERY = timedelta(days=3), timedelta(minutes=5)
@@ -54,3 +54,14 @@ def test_what_zones_remember_is_read_once() -> None:
     for cron in (False, True):
         later = fleet.calls_of_a_pass(of_its_own=cron)
         assert later.by_operation.get("autoscaling:describe_scaling_activities", 0) <= 8
+
+
+@pytest.mark.parametrize("pools", [2, 10])
+def test_hooks_cost_one_call_for_each_instance(pools: int) -> None:
+    fleet = Fleet(pools, 3, hooks=True)
+    fleet.market.refused_before(THREE_DAYS, ASKED_EVERY)
+    fleet.calls_of_a_pass()
+    calls = [fleet.calls_of_a_pass() for _ in range(30)]
+    over = [one for one in calls if one.made > one.allowed]
+    assert not over, over[0]
+    assert sum(one.by_operation.get(COMPLETED, 0) for one in calls) == pools, "each once: what stands in for spot"

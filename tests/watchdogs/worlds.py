@@ -51,6 +51,8 @@ class World:
     """What the ledger remembers of groups, by name."""
     last_lists: LastLists = LastLists()
     """What a pass noted last for other processes."""
+    hooks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Group and instance of each hook that was completed."""
     ended: list[str] = field(default_factory=list[str])
     stopped: list[str] = field(default_factory=list[str])
     drains: list[str] = field(default_factory=list[str])
@@ -268,6 +270,19 @@ class FakeGroups:
         kept = tuple(one for one in there.suspended if one.process not in processes)
         self.world.groups[name] = replace(there, suspended=kept)
 
+    def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
+        self.world.before("complete_hooks")
+        there = self.world.groups[name]
+        assert there.waiting_to_serve.issuperset(serving), "it waits for them"
+        assert there.waiting_to_end.issuperset(drained), "it waits for them"
+        self.world.hooks += [(name, key) for key in (*serving, *drained)]
+        self.world.groups[name] = replace(
+            there,
+            waiting_to_serve=there.waiting_to_serve - set(serving),
+            waiting_to_end=there.waiting_to_end - set(drained),
+        )
+        return {}
+
     def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         self.world.before("in_rollout")
         return frozenset(self.world.rollouts & set(names))
@@ -316,7 +331,7 @@ class FakeAgents:
         found: dict[str, AgentStatus] = {}
         for one in instances:
             status = self.world.agents.get(one.id)
-            if status is None or not self.world.instances[one.id].alive:
+            if status is None or not self.world.instances.get(one.id, one).alive:
                 continue
             done = self.world.drained_at.get(one.id)
             if done is not None and self.world.now >= done:

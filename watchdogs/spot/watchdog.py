@@ -13,10 +13,11 @@ from typing import Final
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Decision, PastAction, Plan, Reason, Spend, Target
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from gpufleet.settings.document.money import Unpriced
-from watchdogs import boots, budgets
+from watchdogs import boots, budgets, hooks
 from watchdogs.brakes import kept_by_people, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.idle.decide import WATCHDOG as IDLE
@@ -51,6 +52,9 @@ class _Seen:
 
     groups: Mapping[str, Group]
     instances: Mapping[str, Instance]
+    listed: Mapping[str, Instance]
+    """Of all pools."""
+    statuses: Mapping[str, AgentStatus]
     views: tuple[PoolView, ...]
     known: Known
     spend: Spend | None
@@ -103,6 +107,8 @@ class SpotWatchdog:
         while True:
             now = self._ports.clock.now()
             seen = self._look(now, started)
+            if rounds == 0:
+                self._complete_hooks(executor, seen, now)
             self._note(executor, seen, now)
             plan = decide(seen.views, now, seen.spend)
             executor.record(plan)
@@ -120,6 +126,24 @@ class SpotWatchdog:
         self._note_activities(self._ports.clock.now())
         self._lists.note(self._ports, self._ports.clock.now())
         return executor.finish(seen.views, plan)
+
+    def _complete_hooks(self, executor: Executor, seen: _Seen, now: datetime) -> None:
+        """Complete hooks of all groups, also of pools without a spot watchdog, and whatever brakes say: nothing is
+        decided here. A failure ends no pass: hooks time out.
+        """
+        others = [group.name for pool in self._document.pools if pool.watchdogs.spot is None for group in pool.groups]
+        try:
+            unwatched = self._ports.groups.readable(others).groups.values() if others else ()
+            errors = hooks.complete(self._ports, [*seen.groups.values(), *unwatched], seen.listed, seen.statuses)
+        except OSError as error:
+            self._ports.log.error("hook", outcome="failed", error=str(error))
+            return
+        for name, error in errors.items():
+            executor.notify(
+                f"hooks:{name}:{now:%Y%m%d}",
+                f"The lifecycle hooks of {name} cannot be completed: {error}. Instances wait there until the hooks"
+                " time out. After an upgrade, `pulumi up` gives the control host the right to complete them.",
+            )
 
     def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:
         """Record what later passes must know: who booted, who is not ready any more or again, and who is lost."""
@@ -205,7 +229,16 @@ class SpotWatchdog:
         views = self._views.of(pools, fleet, known, now)
         spend = self._spend(fleet.listed.values())
         news = tuple(boots.changed(before, seen))
-        return _Seen(groups=fleet.groups, instances=members, views=views, known=known, news=news, spend=spend)
+        return _Seen(
+            groups=fleet.groups,
+            instances=members,
+            listed=fleet.listed,
+            statuses=fleet.statuses,
+            views=views,
+            known=known,
+            news=news,
+            spend=spend,
+        )
 
     def _spend(self, listed: Iterable[Instance]) -> Spend | None:
         """What the instances of all pools cost, also of those that no spot watchdog looks at."""

@@ -1,0 +1,165 @@
+"""Lifecycle hooks are completed by the spot watchdog's pass, from what agents report."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import Phase
+from tests.watchdogs.plain import READY, START, document, instance
+from tests.watchdogs.test_spot_watchdog import A, B, spread_world, watchdog
+from tests.watchdogs.worlds import FakeGroups, World
+from watchdogs import hooks
+from watchdogs.spot.watchdog import SpotWatchdog
+
+ONE, TWO = instance(1).id, instance(2).id
+LOADING = replace(READY, phase=Phase.ENGINE, ready=False)
+DRAINING = replace(READY, phase=Phase.DRAINING, ready=False, draining=True)
+DRAINED = replace(READY, phase=Phase.DRAINED, ready=False, draining=False, drained=True)
+
+
+def waiting(*, to_serve: Collection[str] = (), to_end: Collection[str] = ()) -> World:
+    """Two spot instances in service, but for those that wait at a hook of their group."""
+    world = spread_world()
+    for name, group in world.groups.items():
+        there = {key for key, one in world.instances.items() if one.group == name}
+        world.groups[name] = replace(
+            group,
+            waiting_to_serve=frozenset(there & {*to_serve}),
+            waiting_to_end=frozenset(there & {*to_end}),
+            leaving=frozenset(there & {*to_end}),
+            instance_ids=tuple(key for key in group.instance_ids if key not in to_end),
+        )
+    return world
+
+
+def of(world: World, key: str) -> str:
+    return world.instances[key].group or ""
+
+
+@pytest.mark.parametrize(
+    ("status", "completed"),
+    [
+        pytest.param(READY, True, id="ready"),
+        pytest.param(LOADING, False, id="loading"),
+        pytest.param(replace(READY, ready=False), False, id="its engine is not well"),
+        pytest.param(replace(DRAINING, has_served=True), True, id="served, drains"),
+        pytest.param(replace(DRAINED, has_served=True), True, id="served, drained"),
+        pytest.param(DRAINED, False, id="drained before it served"),
+        pytest.param(replace(LOADING, phase=Phase.FAILED), False, id="failed"),
+        pytest.param(None, False, id="silent"),
+    ],
+)
+def test_a_launch_hook_is_completed_when_its_instance_serves(status: AgentStatus | None, completed: bool) -> None:
+    world = waiting(to_serve=[ONE])
+    world.agents.pop(ONE)
+    if status is not None:
+        world.agents[ONE] = status
+    watchdog(world).apply()
+    assert world.hooks == ([(of(world, ONE), ONE)] if completed else [])
+
+
+@pytest.mark.parametrize(
+    ("status", "completed"),
+    [
+        pytest.param(DRAINED, True, id="drained"),
+        pytest.param(DRAINING, False, id="draining"),
+        pytest.param(READY, False, id="has not noticed yet"),
+        pytest.param(None, False, id="silent"),
+    ],
+)
+def test_a_hook_on_ends_is_completed_when_its_instance_has_drained(
+    status: AgentStatus | None, completed: bool
+) -> None:
+    world = waiting(to_end=[ONE])
+    world.agents.pop(ONE)
+    if status is not None:
+        world.agents[ONE] = status
+    watchdog(world).apply()
+    assert world.hooks == ([(of(world, ONE), ONE)] if completed else [])
+
+
+def test_an_agent_completes_nothing_of_another_instance() -> None:
+    """Whatever it reports, the group and the instance are the cloud's own words."""
+    world = waiting(to_serve=[TWO], to_end=[])
+    world.agents |= {ONE: replace(DRAINED, has_served=True), TWO: LOADING}
+    watchdog(world).apply()
+    assert world.hooks == []
+
+
+def test_a_dry_pass_completes_nothing() -> None:
+    world = waiting(to_serve=[ONE])
+    watchdog(world).dry()
+    assert world.hooks == []
+
+
+def test_a_pause_holds_no_hook() -> None:
+    """People pause watchdogs while they update: what boots meanwhile is to serve, what drains is to end."""
+    world = waiting(to_serve=[ONE], to_end=[TWO])
+    world.agents[TWO] = DRAINED
+    world.brakes.append(
+        Brake(since=START, kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="update", until=None)
+    )
+    watchdog(world).apply()
+    assert sorted(key for _, key in world.hooks) == [ONE, TWO]
+
+
+def test_pools_without_a_spot_watchdog_have_their_hooks_completed() -> None:
+    world = waiting(to_serve=[ONE])
+    plain = document()
+    pools = [
+        pool.model_copy(update={"watchdogs": pool.watchdogs.model_copy(update={"spot": None})})
+        for pool in plain.pools
+    ]
+    SpotWatchdog(plain.model_copy(update={"pools": tuple(pools)}), world.ports()).apply()
+    assert world.hooks == [(of(world, ONE), ONE)]
+
+
+def test_a_pass_completes_no_more_than_its_share() -> None:
+    world = World()
+    some = [instance(number, group=A) for number in range(1, hooks.MOST + 21)]
+    world.instances = {one.id: one for one in some}
+    world.agents = {one.id: READY for one in some}
+    world.groups[A] = replace(spread_world().groups[A], waiting_to_serve=frozenset(world.instances))
+    for expected in (hooks.MOST, hooks.MOST + 20):
+        assert hooks.complete(world.ports(), world.groups.values(), world.instances, {}) == {}
+        assert len(world.hooks) == expected
+    assert len(set(world.hooks)) == hooks.MOST + 20, "each once"
+
+
+class Refusing(FakeGroups):
+    """A cloud that refuses to complete the hooks of one group, as it does before `pulumi up` of this release."""
+
+    def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
+        if name == A:
+            return dict.fromkeys((*serving, *drained), "AccessDenied: autoscaling:CompleteLifecycleAction")
+        return super().complete_hooks(name, serving=serving, drained=drained)
+
+
+def test_a_group_whose_hooks_are_refused_stops_no_other_and_people_are_notified_once() -> None:
+    world = waiting(to_serve=[ONE, TWO])
+    assert {of(world, ONE), of(world, TWO)} == {A, B}
+    ports = replace(world.ports(), groups=Refusing(world))
+    for _ in range(2):
+        SpotWatchdog(document(), ports).apply()
+        world.now += timedelta(minutes=1)
+    (other,) = [key for key in (ONE, TWO) if of(world, key) == B]
+    assert world.hooks == [(B, other)]
+    (text,) = [text for key, text in world.messages.items() if key.startswith(f"spot:hooks:{A}:")]
+    assert "AccessDenied" in text
+    assert "pulumi up" in text
+
+
+def test_a_group_that_cannot_be_read_holds_no_other_up() -> None:
+    class Broken(FakeGroups):
+        def readable(self, names: Collection[str]) -> Any:
+            found = super().readable([name for name in names if name != A])
+            return replace(found, errors={A: "its tag is wrong"})
+
+    world = waiting(to_serve=[ONE, TWO])
+    SpotWatchdog(document(), replace(world.ports(), groups=Broken(world))).apply()
+    assert [name for name, _ in world.hooks] == [B]
