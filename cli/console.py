@@ -18,6 +18,8 @@ from console import server
 from console.access import Access
 
 TOKEN: Final = "GPUFLEET_CONSOLE_TOKEN"  # noqa: S105 - the variable's name
+_SHORTEST: Final = 16
+"""Characters of a secret."""
 
 
 def register(app: typer.Typer) -> None:
@@ -31,8 +33,15 @@ def console(
         Path | None, typer.Option("--token-file", help=f"File with the access token. Default: ${TOKEN}.")
     ] = None,
     proxy_header: Annotated[
-        str, typer.Option("--proxy-header", help="Header in which a proxy on this machine names who signed in.")
+        str, typer.Option("--proxy-header", help="Header in which a proxy names who signed in.")
     ] = "",
+    proxy_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--proxy-secret-file",
+            help="File with the secret that the proxy sends as X-Gpufleet-Proxy-Secret; needed by --proxy-header.",
+        ),
+    ] = None,
     direct: Annotated[
         bool,
         typer.Option(
@@ -50,7 +59,9 @@ def console(
     live = LiveBook(lambda: load(fleet), say, feed)
     if not wait:
         live.documents(datetime.now(UTC))
-    access = Access(token=_token(token_file), proxy_header=proxy_header)
+    access = Access(
+        token=_token(token_file), proxy_header=proxy_header, proxy_secret=_proxy(proxy_header, proxy_secret_file)
+    )
     stop = on_signals()
     try:
         running = server.serve(server.Console(live, access, own=f"{host}:{port}" if direct else ""), host, port)
@@ -61,12 +72,35 @@ def console(
     running.shutdown()
 
 
-def _token(path: Path | None) -> str:
+def _proxy(header: str, path: Path | None) -> str:
+    """The secret of the proxy that names who signed in; none without one."""
+    if not header and path is None:
+        return ""
+    if not header or path is None:
+        raise AppError(
+            "--proxy-header and --proxy-secret-file go together: everybody on this machine can send the header, the "
+            "proxy alone the secret (as X-Gpufleet-Proxy-Secret)",
+            Code.WRONG_USE,
+        )
+    secret = _read(path)
+    if len(secret) < _SHORTEST:
+        raise AppError(
+            f"{path}: the proxy's secret has {_SHORTEST} characters or more (`openssl rand -hex 24` makes one)",
+            Code.WRONG_USE,
+        )
+    return secret
+
+
+def _read(path: Path) -> str:
     try:
-        token = path.read_text().strip() if path else os.environ.get(TOKEN, "")
-    except OSError as error:
-        raise AppError(f"{path}: {error.strerror or error}") from error
-    if len(token) < 16:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AppError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _token(path: Path | None) -> str:
+    token = _read(path) if path else os.environ.get(TOKEN, "")
+    if len(token) < _SHORTEST:
         raise AppError(
             f"the console needs an access token of 16 characters or more: give --token-file or set {TOKEN} "
             "(`openssl rand -hex 24` makes one)",

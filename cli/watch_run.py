@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from http.server import ThreadingHTTPServer
 from typing import Annotated, Final
 
 import typer
@@ -24,6 +23,7 @@ from cli.options import FleetOption
 from cli.output import Exit, say
 from cli.stopping import on_signals
 from cli.watch_pass import Show, over_fleets, readable
+from console.server import Server
 from gpufleet.domain import durations
 from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Job, Schedule
@@ -154,7 +154,7 @@ def _told(name: str, run: Callable[[], bool]) -> bool:
         raise
 
 
-def _serve(listen: str, page: Page) -> ThreadingHTTPServer:
+def _serve(listen: str, page: Page) -> Server:
     host, port = host_and_port("--listen", listen, "127.0.0.1:9470")
     try:
         return serve(page, host, port)

@@ -6,20 +6,22 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address, ip_network
 from typing import Final
 
 COOKIE: Final = "gpufleet"
+PROXY_SECRET: Final = "x-gpufleet-proxy-secret"  # noqa: S105 - the header's name
+"""In which a proxy shows that it is the one: whoever forwards a port or has a shell comes from loopback, too."""
 SESSION_S: Final = 12 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """`token` of the console; with `proxy_header`, requests from `proxies` that carry it are signed in already."""
+    """`token` of the console; requests that carry `proxy_header` and the proxy's secret are signed in already."""
 
     token: str
     proxy_header: str = ""
-    proxies: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    proxy_secret: str = ""
+    """Without one no header counts."""
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     """Of this process: sessions end with it."""
 
@@ -36,9 +38,9 @@ class Access:
         """Compared in constant time."""
         return bool(self.token) and hmac.compare_digest(given.encode(), self.token.encode())
 
-    def user(self, headers: Mapping[str, str], client: str, now: float) -> str | None:
+    def user(self, headers: Mapping[str, str], now: float) -> str | None:
         """Who asks; None: nobody known."""
-        if self.proxy_header and (name := headers.get(self.proxy_header.lower())) and self._is_proxy(client):
+        if self.proxy_header and (name := headers.get(self.proxy_header.lower())) and self._is_proxy(headers):
             return name[:100]
         bearer = headers.get("authorization", "")
         if bearer.startswith("Bearer ") and self.is_token(bearer.removeprefix("Bearer ").strip()):
@@ -54,9 +56,9 @@ class Access:
         good = hmac.compare_digest(signed.encode(), self._sign("session", until).encode())
         return good and until.isdigit() and int(until) > now
 
-    def _is_proxy(self, client: str) -> bool:
-        address = ip_address(client)
-        return any(address in ip_network(network) for network in self.proxies)
+    def _is_proxy(self, headers: Mapping[str, str]) -> bool:
+        given = headers.get(PROXY_SECRET, "")
+        return bool(self.proxy_secret) and hmac.compare_digest(given.encode(), self.proxy_secret.encode())
 
     def _sign(self, kind: str, value: str) -> str:
         return hmac.new(self._secret, f"{kind} {value} {self.token}".encode(), hashlib.sha256).hexdigest()

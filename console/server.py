@@ -182,7 +182,7 @@ class Console:
         return _plain(200, "ok")
 
     def _user(self, asked: Asked) -> str | None:
-        return self._access.user(asked.headers, asked.client, time.time())
+        return self._access.user(asked.headers, time.time())
 
     def _sign_in(self, asked: Asked) -> Answer:
         if not self._access.is_token(asked.form.get("token", "")):

@@ -5,11 +5,15 @@ import socket
 from collections.abc import Iterator
 from decimal import Decimal
 from html.parser import HTMLParser
+from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
-from console.access import SESSION_S, Access
+from app.errors import AppError
+from cli.main import build as command
+from console.access import PROXY_SECRET, SESSION_S, Access
 from console.view import Read, build
 from gpufleet.domain.decisions import Reason
 from tests.console.fleet import NOW, busy_view, document, instance
@@ -61,15 +65,43 @@ def test_a_wrong_token_is_refused_and_a_right_one_gives_a_strict_cookie(book: Fa
 def test_a_session_is_signed_and_ends(cookie: str, later: float, known: bool) -> None:
     access = Access(token=TOKEN)
     value = cookie if len(cookie) > 1 else access.session(1000) + cookie
-    assert (access.user({"cookie": f"gpufleet={value}"}, "127.0.0.1", 1000 + later) is not None) is known
+    assert (access.user({"cookie": f"gpufleet={value}"}, 1000 + later) is not None) is known
 
 
-def test_a_proxys_header_counts_from_the_proxy_alone() -> None:
-    access = Access(token=TOKEN, proxy_header="X-Forwarded-User")
+def test_a_proxys_header_counts_with_the_proxys_secret_alone() -> None:
+    access = Access(token=TOKEN, proxy_header="X-Forwarded-User", proxy_secret="p" * 16)
     headers = {"x-forwarded-user": "ann"}
-    assert access.user(headers, "127.0.0.1", 0) == "ann"
-    assert access.user(headers, "10.0.0.9", 0) is None
-    assert Access(token=TOKEN).user(headers, "127.0.0.1", 0) is None
+    known = headers | {"x-gpufleet-proxy-secret": "p" * 16}
+    assert access.user(known, 0) == "ann"
+    # a forwarded port and every process of the machine come from loopback, too
+    assert access.user(headers, 0) is None
+    assert access.user(headers | {"x-gpufleet-proxy-secret": "wrong"}, 0) is None
+    assert access.user(headers | {"x-gpufleet-proxy-secret": ""}, 0) is None
+    assert access.user({"x-gpufleet-proxy-secret": "p" * 16}, 0) is None
+    assert Access(token=TOKEN, proxy_header="X-Forwarded-User").user(known, 0) is None
+    assert Access(token=TOKEN, proxy_header="X-Forwarded-User").user(headers | {PROXY_SECRET: ""}, 0) is None
+    assert Access(token=TOKEN).user(known, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--proxy-header", "X-User"], "go together"),
+        (["--proxy-secret-file", "secret"], "go together"),
+        (["--proxy-header", "X-User", "--proxy-secret-file", "short"], "16 characters or more"),
+        (["--proxy-header", "X-User", "--proxy-secret-file", "nowhere"], "nowhere: No such file"),
+    ],
+)
+def test_a_proxys_header_needs_its_secret(
+    options: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUFLEET_CONSOLE_TOKEN", TOKEN)
+    (tmp_path / "secret").write_text("p" * 16)
+    (tmp_path / "short").write_text("p")
+    done = CliRunner().invoke(command("console"), ["console", "--wait", *options])
+    assert isinstance(done.exception, AppError)
+    assert words in str(done.exception)
 
 
 def test_every_page_forbids_scripts_frames_and_the_outside(signed_in: httpx.Client) -> None:
