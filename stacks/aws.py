@@ -69,11 +69,14 @@ def _place(settings: Settings) -> _Place:
             prefix,
             NetworkArgs(
                 region=settings.region,
+                account=settings.account,
+                bucket=settings.bucket.name,
                 cidr=given.cidr,
                 zones=settings.zones,
                 zone_prefix=given.zone_prefix,
                 way_out=given.internet == "nat",
                 private_services=given.private_services,
+                registries=pools.registries(settings),
                 tags=common,
             ),
         )

@@ -1,5 +1,8 @@
 """Settings of a pool, as components and user data want them. The same for both clouds."""
 
+import re
+from typing import Final
+
 from components.capacity import Owned, PoolCapacity
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.rsa import public_key
@@ -7,11 +10,19 @@ from gpufleet.settings.environment import Control, Pool, Settings
 from serving.engine import EngineKind
 from serving.instance_settings import BootLimits, EngineSettings, InstanceSettings
 
+_ECR: Final = re.compile(r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com/.+")
 BUCKET_SCHEME = {Cloud.AWS: "s3", Cloud.GCP: "gs"}
 
 
 def bucket_url(settings: Settings) -> str:
     return f"{BUCKET_SCHEME[settings.cloud]}://{settings.bucket.name}"
+
+
+def registries(settings: Settings) -> tuple[str, ...]:
+    """The AWS accounts whose registries hold the images that GPU instances run."""
+    machines = settings.machines
+    images = (machines.dcgm_image, machines.node_exporter_image or "", *(p.engine.image for p in settings.pools))
+    return tuple(sorted({found[1] for image in images if (found := _ECR.fullmatch(image))}))
 
 
 def owned(settings: Settings, pool: Pool) -> Owned:

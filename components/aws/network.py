@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 import pulumi
 from pulumi_aws import ec2, vpc
 
+from components.aws import endpoints
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkArgs:
     region: str
+    account: str
+    bucket: str
+    """Name of the environment's bucket."""
     cidr: str
     zones: tuple[str, ...]
     zone_prefix: int = 20
@@ -19,6 +24,8 @@ class NetworkArgs:
     """One NAT gateway for all zones; it costs money for every hour and gigabyte."""
     private_services: tuple[str, ...] = ()
     """AWS services with an endpoint inside the network, as `ssm`; each costs money for every hour and zone."""
+    registries: tuple[str, ...] = ()
+    """Accounts whose container images machines run, beside `account`."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -111,6 +118,10 @@ class Network(pulumi.ComponentResource):
             service_name=f"com.amazonaws.{self._args.region}.s3",
             vpc_endpoint_type="Gateway",
             route_table_ids=[routes.id],
+            # beside a way out it would close nothing, and break downloads that S3 serves in this region
+            policy=None
+            if self._args.way_out
+            else endpoints.of_s3(region=self._args.region, account=self._args.account, bucket=self._args.bucket),
             tags=self._named(f"{self._name}-s3"),
             opts=self._child,
         )
@@ -145,6 +156,7 @@ class Network(pulumi.ComponentResource):
                 private_dns_enabled=True,
                 subnet_ids=list(self.subnet_ids.values()),
                 security_group_ids=[group.id],
+                policy=endpoints.of_service(service, account=self._args.account, registries=self._args.registries),
                 tags=self._named(f"{self._name}-{service}"),
                 opts=self._child,
             )

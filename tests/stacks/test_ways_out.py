@@ -1,0 +1,95 @@
+"""No endpoint of the network leads to a stranger: asked of the policies that the program generates."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.aws.endpoints import WITH_POLICY
+from stacks.value_checks import ENDPOINTS
+from tests.iam import allowed, statements
+from tests.stacks.settings_files import AWS, FLEET, changed
+from tests.stacks.test_bucket_writers import declared
+
+ACCOUNT, REGION = AWS[FLEET]["account"], AWS["aws:region"]
+BUCKET = AWS[FLEET]["bucket"]["name"]
+STRANGER = "999999999999"
+ENDPOINT = "aws:ec2/vpcEndpoint:VpcEndpoint"
+PACKAGE = f"arn:aws:s3:::al2023-repos-{REGION}-de612dc2/core/x.rpm"
+LAYER = f"arn:aws:s3:::prod-{REGION}-starport-layer-bucket/sha256/abc"
+
+
+def policies(folder: Path, changes: dict[str, Any] | None = None) -> dict[str, list[Mapping[str, Any]]]:
+    """Service to the statements of its endpoint's policy."""
+    recording = declared(changed(AWS, changes or {}), "aws-prod", folder)
+    found = {
+        one.inputs["serviceName"].removeprefix(f"com.amazonaws.{REGION}."): one for one in recording.of_type(ENDPOINT)
+    }
+    return {name: statements(one.inputs["policy"]) for name, one in found.items()}
+
+
+def by(principal: str, owner: str | None) -> dict[str, str]:
+    return {"aws:PrincipalAccount": principal} | ({"aws:ResourceAccount": owner} if owner else {})
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "principal", "owner", "passes"),
+    [
+        pytest.param("s3:GetObject", f"arn:aws:s3:::{BUCKET}/models/chat/x", ACCOUNT, ACCOUNT, True, id="our bucket"),
+        pytest.param("s3:PutObject", f"arn:aws:s3:::{BUCKET}/backups/x", ACCOUNT, ACCOUNT, True, id="a backup"),
+        pytest.param("s3:GetObject", f"arn:aws:s3:::{BUCKET}/models/x", ACCOUNT, STRANGER, True, id="a given bucket"),
+        pytest.param(
+            "s3:PutObject", "arn:aws:s3:::loot/weights", ACCOUNT, STRANGER, False, id="our key, their bucket"
+        ),
+        pytest.param("s3:PutObject", "arn:aws:s3:::loot/weights", STRANGER, STRANGER, False, id="a URL of theirs"),
+        pytest.param("s3:GetObject", "arn:aws:s3:::loot/prompt", STRANGER, STRANGER, False, id="said in a key"),
+        pytest.param(
+            "s3:PutObject", f"arn:aws:s3:::{BUCKET}/x", STRANGER, ACCOUNT, False, id="their key, our bucket"
+        ),
+        pytest.param("s3:GetObject", LAYER, STRANGER, STRANGER, True, id="an image's layer"),
+        pytest.param("s3:GetObject", PACKAGE, "anonymous", STRANGER, True, id="a package"),
+        pytest.param(
+            "s3:GetObject", f"arn:aws:s3:::al2023-repos-{REGION}-evil/x", STRANGER, STRANGER, False, id="a like name"
+        ),
+        pytest.param("s3:PutObject", LAYER, STRANGER, STRANGER, False, id="nothing is written there"),
+    ],
+)
+def test_s3_is_reached_in_our_account_alone(  # noqa: PLR0913
+    tmp_path: Path, action: str, resource: str, principal: str, owner: str, passes: bool
+) -> None:
+    assert allowed(policies(tmp_path)["s3"], action, resource, by(principal, owner)) is passes
+
+
+def test_every_endpoint_lets_our_identities_alone_pass(tmp_path: Path) -> None:
+    found = policies(tmp_path, {"network.private_services": sorted(ENDPOINTS)})
+    assert set(found) == {"s3", *ENDPOINTS}
+    for name, its in found.items():
+        assert not allowed(its, "sqs:SendMessage", "arn:aws:sqs:x:y:z", by(STRANGER, STRANGER)), name
+        assert not allowed(its, "sqs:SendMessage", "arn:aws:sqs:x:y:z", by(STRANGER, None)), name
+        if name != "s3":
+            assert allowed(its, "ec2:DescribeInstances", "*", by(ACCOUNT, None)), name
+            assert allowed(its, "sqs:SendMessage", "arn:aws:sqs:x:y:z", by(ACCOUNT, ACCOUNT)), name
+    for name in ("sqs", "logs", "secretsmanager", "kms", "events"):
+        assert not allowed(found[name], "sqs:SendMessage", "arn:aws:sqs:x:y:z", by(ACCOUNT, STRANGER)), name
+    shared = "arn:aws:ec2:x:999999999999:capacity-reservation/cr-0"
+    assert allowed(found["ec2"], "ec2:GetCapacityReservationUsage", shared, by(ACCOUNT, STRANGER))
+
+
+def test_beside_a_nat_s3_stays_open_since_nothing_would_be_closed(tmp_path: Path) -> None:
+    recording = declared(changed(AWS, {"network.internet": "nat"}), "aws-prod", tmp_path)
+    (s3,) = [one for one in recording.of_type(ENDPOINT) if one.inputs["serviceName"].endswith(".s3")]
+    assert s3.inputs.get("policy") is None
+
+
+def test_images_come_from_registries_that_the_settings_name(tmp_path: Path) -> None:
+    central = "444455556666"
+    image = f"{central}.dkr.ecr.{REGION}.amazonaws.com/dcgm@sha256:{'0' * 64}"
+    found = policies(tmp_path, {"machines.dcgm_image": image})
+    for name in ("ecr.api", "ecr.dkr"):
+        for owner, passes in ((ACCOUNT, True), (central, True), (STRANGER, False)):
+            assert allowed(found[name], "ecr:BatchGetImage", "arn:aws:ecr:x", by(ACCOUNT, owner)) is passes
+
+
+def test_services_that_the_settings_know_are_those_with_a_policy() -> None:
+    assert set(ENDPOINTS) == WITH_POLICY
