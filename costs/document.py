@@ -11,6 +11,7 @@ from io import StringIO
 from typing import Any, Final
 
 from costs.allocation import Charge, Kind, State
+from costs.cells import cell
 from costs.figures import Basis, Figure, UnitCosts
 from costs.report import Report
 from costs.speed import Speed
@@ -333,7 +334,7 @@ def report_csv(environment: str, report: Report) -> Iterator[tuple[str, ...]]:
 
 def _csv_row(environment: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     cells = {**row, "environment": environment}
-    return tuple("" if cells.get(name) is None else str(cells[name]) for name in CSV_COLUMNS)
+    return tuple(cell(None if cells.get(name) is None else str(cells[name])) for name in CSV_COLUMNS)
 
 
 FIGURE_COLUMNS: Final = (
@@ -359,8 +360,7 @@ def figures_csv(report: Report) -> str:
                 "usd_per_million_tokens_blended": row["usd_per_million_tokens"]["blended"],
                 "collected": round(report.collected, 6),
             }
-            cells = [flat[column] for column in FIGURE_COLUMNS[2:]]
-            writer.writerow([grouping, name, *("" if cell is None else cell for cell in cells)])
+            writer.writerow([grouping, cell(name), *(cell(flat[column]) for column in FIGURE_COLUMNS[2:])])
     return body.getvalue()
 
 

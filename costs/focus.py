@@ -20,6 +20,7 @@ from typing import Final
 
 from costs import bill_skus
 from costs.allocation import Charge, Kind, State
+from costs.cells import cell
 from costs.report import Report
 from costs.teams import TeamShare, times
 from gpufleet.domain import money
@@ -218,7 +219,7 @@ def write_csv(table: Iterable[Row]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in table:
-        writer.writerow("" if row[name] is None else row[name] for name in COLUMNS)
+        writer.writerow(cell(row[name]) for name in COLUMNS)
     return text.getvalue()
 
 

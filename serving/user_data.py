@@ -56,7 +56,8 @@ local metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}" token buc
   token=$(curl -fsS -H 'Metadata-Flavor: Google' \\
     "$metadata/computeMetadata/v1/instance/service-accounts/default/token" | cut -d'"' -f4)
   bucket=${1#gs://} bucket=${bucket%%/*} object=${1#gs://*/}
-  curl -fsS -H "Authorization: Bearer $token" -o "$2" \\
+  # by the shell itself, then by a pipe: arguments of a process are everybody's to read
+  printf 'header = "Authorization: Bearer %s"\\n' "$token" | curl -fsS --config - -o "$2" \\
     "${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}/storage/v1/b/$bucket/o/${object//\\//%2F}?alt=media\"""",
 }
 """Bash that copies the object of URL `$1` into the file `$2`, with the machine's own role."""

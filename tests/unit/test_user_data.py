@@ -13,7 +13,7 @@ import pytest
 from gpufleet.domain.model import CapacityType, Cloud
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings, to_json
-from serving.user_data import UserDataError, archive_key, render
+from serving.user_data import FETCH, UserDataError, archive_key, render
 from tests import signing
 
 AGENT = b"print('agent')\n"
@@ -176,3 +176,20 @@ def test_what_the_cloud_would_refuse_is_refused_here() -> None:
     settings = replace(SETTINGS, engine=replace(SETTINGS.engine, args=("x" * 16384,)))
     with pytest.raises(UserDataError, match="user data of pool chat has .* shorten engine args or env"):
         render(settings, SHA256)
+
+
+def test_the_token_of_a_boot_on_google_is_no_argument_of_a_process(tmp_path: Path) -> None:
+    # curl that notes what everybody could read of it, and what it is told by its pipe
+    body = (
+        'echo "$*" >>"$SEEN.arguments"\n'
+        'case "$*" in *service-accounts*) echo \'{"access_token":"ya29.secret"}\' ;; *) cat >"$SEEN.pipe" ;; esac'
+    )
+    (tmp_path / "curl").write_text(f"#!/bin/bash\n{body}\n")
+    (tmp_path / "curl").chmod(0o755)
+    script = f"set -euo pipefail\nfetch() {{\n  {FETCH[Cloud.GCP]}\n}}\nfetch gs://b/agents/a.pyz {tmp_path}/out\n"
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SEEN": str(tmp_path / "seen")}
+    subprocess.run(["bash", "-c", script], env=env, check=True, timeout=20)
+    arguments = (tmp_path / "seen.arguments").read_text()
+    assert "/storage/v1/b/b/o/agents%2Fa.pyz?alt=media" in arguments
+    assert "ya29" not in arguments
+    assert (tmp_path / "seen.pipe").read_text() == 'header = "Authorization: Bearer ya29.secret"\n'

@@ -1,0 +1,34 @@
+"""What a spreadsheet makes of a cell of our CSV: text of others is text."""
+
+import csv
+from decimal import Decimal
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from costs import focus
+from costs.cells import cell
+
+
+@pytest.mark.parametrize(
+    "text", ['=HYPERLINK("https://evil")', "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "-", "-1_0"]
+)
+def test_a_formula_is_text(text: str) -> None:
+    assert cell(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("value", ["team-a", "-1.50", "+3", "-1e-7", "1=1", "", -1.5, Decimal("-2.1"), 7, True])
+def test_all_else_stays_as_it_is(value: Any) -> None:
+    assert cell(value) == value
+
+
+def test_an_unknown_is_an_empty_field() -> None:
+    assert cell(None) == ""
+
+
+def test_focus_has_no_formula_of_an_owner() -> None:
+    row = dict.fromkeys(focus.COLUMNS) | {"SubAccountName": "=1+1", "BilledCost": Decimal("-0.5")}
+    (read,) = csv.DictReader(StringIO(focus.write_csv([row])))
+    assert read["BilledCost"] == "-0.5"
+    assert read["SubAccountName"] == "'=1+1"
