@@ -1,0 +1,151 @@
+"""Compares the packages of uv.lock with a database of known vulnerabilities, without asking anybody.
+
+The database is a zip of OSV records, as https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip has them
+(advisories of GitHub and PyPA). `python -m scripts.audit [--database ZIP] [--required]`: 1 where a package has a
+known vulnerability; without a database it says so and ends with 0, or with 2 where one is required (CI).
+"""
+
+import argparse
+import json
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+# comes with pytest
+from packaging.version import InvalidVersion, Version
+
+DATABASE: Final = Path(".local/advisories/pypi.zip")
+LOCK: Final = Path("uv.lock")
+ACCEPTED: Final[Mapping[str, str]] = {}
+"""Identifier of a vulnerability that does not concern us, and why."""
+
+
+def locked(text: str) -> dict[str, set[str]]:
+    """Package to its versions, of a uv.lock; what comes from no registry is our own."""
+    found: dict[str, set[str]] = {}
+    for package in tomllib.loads(text)["package"]:
+        if "registry" in package.get("source", {}):
+            found.setdefault(normalized(package["name"]), set()).add(package["version"])
+    return found
+
+
+def normalized(name: str) -> str:
+    """As PyPI compares names."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def records(database: Path) -> Iterator[dict[str, Any]]:
+    """Every record. Raises OSError and ValueError: it is no such database."""
+    try:
+        with zipfile.ZipFile(database) as archive:
+            for name in archive.namelist():
+                if name.endswith(".json"):
+                    yield json.loads(archive.read(name))
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{database}: is no zip of OSV records: {error}") from error
+
+
+def findings(packages: Mapping[str, set[str]], known: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each vulnerability of a package: name, version, identifiers, what fixes it, what it is."""
+    found: list[str] = []
+    for record in known:
+        names = {str(record["id"]), *record.get("aliases", ())}
+        if "withdrawn" in record or names & ACCEPTED.keys():
+            continue
+        for affected in record.get("affected", ()):
+            package = affected.get("package", {})
+            if package.get("ecosystem") != "PyPI":
+                continue
+            name = normalized(str(package.get("name", "")))
+            found += [
+                f"{name} {version}: {', '.join(sorted(names))}; fixed in {_fixed(affected)}: {_summary(record)}"
+                for version in sorted(packages.get(name, ()))
+                if is_affected(version, affected)
+            ]
+    return sorted(set(found))
+
+
+def is_affected(version: str, affected: Mapping[str, Any]) -> bool:
+    """Whether a version is listed, or lies in a range."""
+    if version in affected.get("versions", ()):
+        return True
+    return any(
+        _in_range(Version(version), part.get("events", ()))
+        for part in affected.get("ranges", ())
+        if part.get("type") == "ECOSYSTEM"
+    )
+
+
+def _in_range(version: Version, events: Iterable[Mapping[str, str]]) -> bool:
+    inside = False
+    for kind, text in sorted(
+        ((kind, text) for event in events for kind, text in event.items()), key=lambda one: _order(one[1])
+    ):
+        at = _order(text)
+        match kind:
+            case "introduced" if version >= at:
+                inside = True
+            case "fixed" if version >= at:
+                inside = False
+            case "last_affected" if version > at:
+                inside = False
+            case _:
+                pass
+    return inside
+
+
+def _order(text: str) -> Version:
+    """ "0" is before every version; what is no version is after all, so that it ends nothing."""
+    try:
+        return Version("0.dev0" if text == "0" else text)
+    except InvalidVersion:
+        return Version("99999999")
+
+
+def _fixed(affected: Mapping[str, Any]) -> str:
+    events = [event for part in affected.get("ranges", ()) for event in part.get("events", ())]
+    return ", ".join(dict.fromkeys(event["fixed"] for event in events if "fixed" in event)) or "no version yet"
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    said = str(record.get("summary") or record.get("details") or "no summary")
+    return " ".join(said.split())[:120]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Compare uv.lock with a database of known vulnerabilities.")
+    parser.add_argument("--database", type=Path, default=DATABASE)
+    parser.add_argument("--lock", type=Path, default=LOCK)
+    parser.add_argument("--required", action="store_true", help="fail where there is no database")
+    given = parser.parse_args(arguments)
+    if not given.database.exists():
+        said = "failed" if given.required else "skipped"
+        sys.stderr.write(f"audit: {said}: there is no database at {given.database} (`make advisories` fetches it)\n")
+        return 2 if given.required else 0
+    packages = locked(given.lock.read_text("utf-8"))
+    try:
+        known = list(records(given.database))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"audit: failed: {error}\n")
+        return 2
+    if not known:
+        sys.stderr.write(f"audit: failed: {given.database} holds no record\n")
+        return 2
+    found = findings(packages, known)
+    sys.stdout.writelines(f"{line}\n" for line in found)
+    at = datetime.fromtimestamp(given.database.stat().st_mtime, UTC)
+    sys.stderr.write(
+        f"audit: {len(found)} known vulnerabilities in {len(packages)} packages, "
+        f"by {len(known)} records of {at:%Y-%m-%d}\n"
+    )
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
