@@ -164,7 +164,12 @@ def _permissions() -> Iterator[str]:
     yield "| permission | for |\n|---|---|"
     for permission in sorted(gcp_permissions.CONTROL):
         yield f"| `{permission}` | {_use(permission.rsplit('.', 1)[-1])} |"
-    yield "\nWhere a rule for instances outside every pool stops, also:\n"
+    yield "\nIn a role of its own, on instances of the environment's pools alone, by a condition on their names; on"
+    yield "all where a rule looks at instances outside every pool:\n"
+    yield "| permission | for |\n|---|---|"
+    for permission in gcp_permissions.MARKS:
+        yield f"| `{permission}` | act |"
+    yield "\nOn all instances, where a rule for those outside every pool stops:\n"
     yield "| permission | for |\n|---|---|"
     for permission in gcp_permissions.STOP:
         yield f"| `{permission}` | act |"
@@ -198,7 +203,11 @@ def _allowed(statements: tuple[Allowed, ...]) -> Iterator[str]:
     yield "| action | for | on | only if |\n|---|---|---|---|"
     for statement in statements:
         on = ", ".join(f"`{resource}`" for resource in statement.resources)
-        when = "; ".join(f"{key} = {value}" for test in statement.when.values() for key, value in test.items())
+        when = "; ".join(
+            f"{key} is given" if operator == "Null" else f"{key} = {value}"
+            for operator, test in statement.when.items()
+            for key, value in test.items()
+        )
         for action in sorted(statement.actions):
             yield f"| `{action}` | {_use(action.rsplit(':', 1)[-1])} | {_cell(on)} | {_cell(when)} |"
 

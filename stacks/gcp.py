@@ -9,8 +9,8 @@ from components.gcp import permissions
 from components.gcp.bucket import ModelBucket, put_file, put_text
 from components.gcp.control_host import ControlHost, ControlHostArgs, MachineArgs, Routers, RoutersArgs
 from components.gcp.firewall import Firewall, FirewallArgs
-from components.gcp.gpu_pool import GpuPool, GpuPoolArgs, labels
-from components.gcp.identities import MachineIdentity, MachineIdentityArgs
+from components.gcp.gpu_pool import GpuPool, GpuPoolArgs, instance_prefix, labels
+from components.gcp.identities import MachineIdentity, MachineIdentityArgs, OnInstances
 from components.gcp.network import Network, NetworkArgs
 from components.gcp.templates import Disk, Template
 from gpufleet.domain import tags
@@ -74,6 +74,8 @@ def _place(settings: Settings) -> _Place:
         if settings.bucket.existing
         else ModelBucket(f"{prefix}-models", settings.bucket.name, settings.region, common).bucket_name
     )
+    # the names of machines outside every pool are other people's
+    beyond = bool(settings.orphans)
     stops = any(rule.action is OrphanAction.STOP for rule in settings.orphans)
     instances = _identity(
         settings,
@@ -91,8 +93,9 @@ def _place(settings: Settings) -> _Place:
         "Control host of gpu-fleet",
         bucket,
         permissions.CONTROL_ON_BUCKET,
-        (*permissions.CONTROL, *(permissions.STOP if stops else ())),
+        (*permissions.CONTROL, *(permissions.MARKS if beyond else ()), *(permissions.STOP if stops else ())),
         pools.secrets_of_control(settings, settings.control),
+        None if beyond else OnInstances(permissions=permissions.MARKS, prefix=instance_prefix(settings.environment)),
     )
     routers = None
     if settings.control is not None and settings.control.routers > 1:
@@ -137,6 +140,7 @@ def _identity(  # noqa: PLR0913
     on_bucket: tuple[permissions.OnBucket, ...],
     single: tuple[str, ...],
     secrets: tuple[str, ...],
+    on_instances: OnInstances | None = None,
 ) -> MachineIdentity:
     return MachineIdentity(
         name,
@@ -149,6 +153,7 @@ def _identity(  # noqa: PLR0913
             on_bucket=on_bucket,
             secrets=secrets,
             permissions=single,
+            on_instances=on_instances,
         ),
     )
 

@@ -37,6 +37,8 @@ def _allows(
 
 
 def _holds(operator: str, wanted: str | Sequence[str], found: str | Sequence[str] | None) -> bool:
+    if operator == "Null":
+        return (found is None or found == []) is (wanted == "true")
     patterns = [wanted] if isinstance(wanted, str) else wanted
     values = [] if found is None else [found] if isinstance(found, str) else list(found)
     kind = operator.removeprefix("ForAllValues:").removeprefix("ForAnyValue:").removesuffix("IfExists")

@@ -11,7 +11,9 @@ from gpufleet.domain import tags
 from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
 
 _MARKS: Final[Mapping[str, Mapping[str, str | list[str]]]] = {
-    "ForAllValues:StringEquals": {"aws:TagKeys": [tags.IDLE_SINCE, tags.KEEP_UNTIL]}
+    "ForAllValues:StringEquals": {"aws:TagKeys": [tags.IDLE_SINCE, tags.KEEP_UNTIL]},
+    # a call that names no key removes all tags, and the line above holds for it
+    "Null": {"aws:TagKeys": "false"},
 }
 """The tags that watchdogs and people write on instances."""
 

@@ -259,12 +259,17 @@ class GpuPool(pulumi.ComponentResource):
         )
 
 
+def instance_prefix(environment: str) -> str:
+    """How the names of all instances of an environment's pools begin."""
+    return f"{environment}-"
+
+
 def instance_base(environment: str, group: str) -> str:
     """What a group's instances are named after: its environment too, since a project may hold several.
 
     Cut at what Google Cloud takes, with a digest of the whole, so that no two groups share one.
     """
-    whole = f"{environment}-{group}"
+    whole = f"{instance_prefix(environment)}{group}"
     if len(whole) <= BASE_NAME_LIMIT:
         return whole
     digest = hashlib.sha256(whole.encode()).hexdigest()[:6]

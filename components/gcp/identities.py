@@ -21,6 +21,14 @@ class OnBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OnInstances:
+    """Permissions on instances whose names begin so."""
+
+    permissions: tuple[str, ...]
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineIdentityArgs:
     account_id: str
     """At most 30 characters."""
@@ -34,6 +42,7 @@ class MachineIdentityArgs:
     """Ids of secrets it may read."""
     permissions: Sequence[str] = ()
     """Single permissions in the project, gathered into a role of its own."""
+    on_instances: OnInstances | None = None
 
     def __post_init__(self) -> None:
         if len(self.account_id) > 30:
@@ -69,17 +78,39 @@ class MachineIdentity(pulumi.ComponentResource):
                 opts=child,
             )
         if args.permissions:
-            role = projects.IAMCustomRole(
-                name,
-                role_id=args.account_id.replace("-", "_"),
-                project=args.project,
-                title=args.what,
-                permissions=sorted(args.permissions),
-                opts=child,
+            _in_project(name, args, args.permissions, member, child)
+        if args.on_instances is not None:
+            _in_project(
+                f"{name}-instances", args, args.on_instances.permissions, member, child, args.on_instances.prefix
             )
-            projects.IAMMember(name, project=args.project, role=role.name, member=member, opts=child)
         self.email = account.email
         self.register_outputs({"email": self.email})
+
+
+def _in_project(  # noqa: PLR0913
+    name: str,
+    args: MachineIdentityArgs,
+    permissions: Sequence[str],
+    member: pulumi.Output[str],
+    opts: pulumi.ResourceOptions,
+    prefix: str | None = None,
+) -> None:
+    """A role of these permissions, given in the project; `prefix`: on instances whose names begin so."""
+    account_role = args.account_id.replace("-", "_")
+    role = projects.IAMCustomRole(
+        name,
+        role_id=account_role if prefix is None else f"{account_role}_instances",
+        project=args.project,
+        title=args.what if prefix is None else f"{args.what}: instances of pools",
+        permissions=sorted(permissions),
+        opts=opts,
+    )
+    condition = None
+    if prefix is not None:
+        # empty for what is no instance
+        expression = f'resource.name.extract("/instances/{{name}}").startsWith("{prefix}")'
+        condition = projects.IAMMemberConditionArgs(title="instances of pools", expression=expression)
+    projects.IAMMember(name, project=args.project, role=role.name, member=member, condition=condition, opts=opts)
 
 
 def _only(bucket: str, right: OnBucket) -> storage.BucketIAMMemberConditionArgs | None:

@@ -41,9 +41,11 @@ CONTROL: Final = (
     "compute.zoneOperations.list",
     # sizes, and the end of single instances through their group
     "compute.instanceGroupManagers.update",
-    # marks
-    "compute.instances.setLabels",
 )
+"""In the whole project: lists belong to no instance, and conditions know no names of instance groups."""
+
+MARKS: Final = ("compute.instances.setLabels",)
+"""On instances of pools alone, by their names; on all, where a rule looks at machines outside every pool."""
 
 STOP: Final = ("compute.instances.stop",)
-"""Beside those, where a rule for machines outside every pool stops."""
+"""On all, where such a rule stops."""

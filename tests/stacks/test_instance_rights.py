@@ -1,0 +1,150 @@
+"""What the identity of an instance or a control host gives who takes it over, as `pulumi up` declares it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.aws_rights import may, statements
+from tests.fakes import RecordingMocks
+from tests.stacks.test_program import run
+
+ROOT = Path(__file__).parents[2]
+GROUP = "arn:aws:autoscaling:us-east-1:111122223333:autoScalingGroup:u:autoScalingGroupName/legal-spot-a"
+INSTANCE = "arn:aws:ec2:us-east-1:111122223333:instance/i-other"
+OF_ENVIRONMENT = {
+    "ec2:ResourceTag/gpu-fleet:environment": "prod",
+    "autoscaling:ResourceTag/gpu-fleet:environment": "prod",
+}
+ROLE, MEMBER = "gcp:projects/iAMCustomRole:IAMCustomRole", "gcp:projects/iAMMember:IAMMember"
+ORPHANS = [{"name": "old", "older_than": "7d"}]
+
+
+def declared(mocks: RecordingMocks, folder: Path, cloud: str, **fleet: Any) -> None:
+    """Runs the program of production."""
+    path = folder / f"Pulumi.{cloud}-prod.yaml"
+    document = yaml.safe_load((ROOT / "stacks" / "config" / path.name).read_text())
+    document["config"]["gpu-fleet:fleet"] |= fleet
+    path.write_text(yaml.safe_dump(document))
+    run(path, mocks)
+
+
+def rights(mocks: RecordingMocks, name: str) -> list[dict[str, Any]]:
+    return statements(str(mocks.named("aws:iam/rolePolicy:RolePolicy", f"gpu-fleet-prod-{name}")["policy"]))
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "keys"),
+    [
+        pytest.param("autoscaling:CompleteLifecycleAction", GROUP, (), id="abandon the boots of others"),
+        pytest.param("autoscaling:RecordLifecycleActionHeartbeat", GROUP, (), id="hold others at their hooks"),
+        pytest.param("autoscaling:TerminateInstanceInAutoScalingGroup", GROUP, (), id="end others"),
+        pytest.param("autoscaling:DescribeAutoScalingInstances", "*", (), id="learn who they are"),
+        pytest.param("ec2:CreateTags", INSTANCE, ("gpu-fleet:phase",), id="the phase of others"),
+        pytest.param("ec2:CreateTags", INSTANCE, ("gpu-fleet:idle-since",), id="mark others as idle"),
+        pytest.param("ec2:DeleteTags", INSTANCE, ("gpu-fleet:pool",), id="take others out of their pool"),
+    ],
+)
+def test_an_instance_on_aws_changes_nothing_of_others(
+    mocks: RecordingMocks, tmp_path: Path, action: str, resource: str, keys: tuple[str, ...]
+) -> None:
+    declared(mocks, tmp_path, "aws")
+    assert not may(rights(mocks, "instance"), action, resource, OF_ENVIRONMENT | {"aws:TagKeys": list(keys)})
+
+
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("gpu-fleet:idle-since", True),
+        ("gpu-fleet:keep-until", True),
+        ("gpu-fleet:environment", False),
+        ("gpu-fleet:pool", False),
+        ("gpu-fleet:phase", False),
+        ("Name", False),
+    ],
+)
+@pytest.mark.parametrize("action", ["ec2:CreateTags", "ec2:DeleteTags"])
+def test_the_control_host_on_aws_writes_marks_and_moves_no_instance(
+    mocks: RecordingMocks, tmp_path: Path, action: str, key: str, written: bool
+) -> None:
+    declared(mocks, tmp_path, "aws")
+    assert may(rights(mocks, "control"), action, INSTANCE, OF_ENVIRONMENT | {"aws:TagKeys": [key]}) is written
+
+
+def test_the_control_host_on_aws_cannot_remove_all_tags_at_once(mocks: RecordingMocks, tmp_path: Path) -> None:
+    """A call that names no key removes them all: its instances would be of no pool any more."""
+    declared(mocks, tmp_path, "aws")
+    assert not may(rights(mocks, "control"), "ec2:DeleteTags", INSTANCE, OF_ENVIRONMENT)
+    assert not may(rights(mocks, "control"), "ec2:DeleteTags", INSTANCE, OF_ENVIRONMENT | {"aws:TagKeys": []})
+
+
+def test_the_control_host_on_aws_completes_hooks_of_its_own_environment(
+    mocks: RecordingMocks, tmp_path: Path
+) -> None:
+    declared(mocks, tmp_path, "aws")
+    complete = "autoscaling:CompleteLifecycleAction"
+    assert may(rights(mocks, "control"), complete, GROUP, OF_ENVIRONMENT)
+    other = dict.fromkeys(OF_ENVIRONMENT, "dev")
+    assert not may(rights(mocks, "control"), complete, GROUP, other)
+
+
+def held(mocks: RecordingMocks, account: str) -> dict[str, str | None]:
+    """Permissions of a service account in the project, each with its condition."""
+    roles = {one.name: one.inputs["permissions"] for one in mocks.of_type(ROLE)}
+    found: dict[str, str | None] = {}
+    for one in mocks.of_type(MEMBER):
+        if one.inputs["member"].startswith(f"serviceAccount:{account}@"):
+            condition = one.inputs.get("condition")
+            found |= dict.fromkeys(roles[one.name], condition and condition["expression"])
+    return found
+
+
+def holds(condition: str, name: str) -> bool:
+    """Reads the one form of condition on instances that we write, as Google's CEL does."""
+    found = re.fullmatch(r'resource\.name\.extract\("/instances/\{name\}"\)\.startsWith\("([^"]+)"\)', condition)
+    assert found, condition
+    _, there, extracted = name.partition("/instances/")
+    return bool(there) and extracted.startswith(found[1])
+
+
+def test_an_instance_on_google_has_no_right_in_the_project(mocks: RecordingMocks, tmp_path: Path) -> None:
+    declared(mocks, tmp_path, "gcp")
+    assert held(mocks, "gpu-fleet-prod-gpu") == {}
+
+
+def test_the_control_host_on_google_labels_instances_of_its_pools_alone(
+    mocks: RecordingMocks, tmp_path: Path
+) -> None:
+    declared(mocks, tmp_path, "gcp")
+    condition = held(mocks, "gpu-fleet-prod-ctl")["compute.instances.setLabels"]
+    assert condition
+    zone = "projects/p/zones/us-central1-a"
+    kinds = ("InstanceGroupManager", "RegionInstanceGroupManager")
+    managers = [
+        one.inputs for kind in kinds for one in mocks.of_type(f"gcp:compute/{kind[0].lower()}{kind[1:]}:{kind}")
+    ]
+    assert managers
+    for manager in managers:
+        assert holds(condition, f"{zone}/instances/{manager['baseInstanceName']}-x1y2")
+    for name in ("database-1", "gpu-fleet-prod-control-1a2b", "dev-chat-spot-x1y2", "xprod-chat-x1y2"):
+        assert not holds(condition, f"{zone}/instances/{name}"), name
+    assert not holds(condition, "projects/p/zones/us-central1-a/disks/prod-chat")
+    assert not holds(condition, "projects/prod-eu")
+
+
+def test_the_control_host_on_google_deletes_and_stops_no_instance_by_itself(
+    mocks: RecordingMocks, tmp_path: Path
+) -> None:
+    declared(mocks, tmp_path, "gcp")
+    for right in ("delete", "stop", "setMetadata", "setServiceAccount", "update"):
+        assert f"compute.instances.{right}" not in held(mocks, "gpu-fleet-prod-ctl")
+
+
+def test_a_rule_for_machines_outside_every_pool_lets_google_label_all(mocks: RecordingMocks, tmp_path: Path) -> None:
+    """Their names are other people's, so no condition can name them: the documentation says so."""
+    declared(mocks, tmp_path, "gcp", orphans=ORPHANS)
+    found = held(mocks, "gpu-fleet-prod-ctl")
+    assert found["compute.instances.setLabels"] is None
+    assert "compute.instances.stop" not in found
