@@ -25,6 +25,17 @@ KEY_FILE: Final = PurePosixPath("/run/gpu-fleet/engine.env")
 """On an instance: the engine's API key as a variable of its container. In memory, for root alone."""
 
 
+USER: Final = (2000, 0)
+"""User and group of the engine's container: `vllm` of its image, which is made to run as that (vllm#40275)."""
+SCRATCH: Final = ".vllm"
+"""Folder beside the models that the container may write: compiled kernels, which the next start reads again."""
+_LATE_KERNELS: Final = "/usr/local/lib/python3.12/dist-packages/flashinfer_cubin/cubins/flashinfer"
+"""Where FlashInfer makes links into its own package for some mixtures of experts (flashinfer#2834); the image lacks
+the folder."""
+METADATA: Final = {"iptables": "169.254.169.254", "ip6tables": "fd00:ec2::254,fd20:ce::254"}
+"""By the command that makes rules about it: where both clouds hand out a machine's credentials."""
+
+
 class EngineKind(StrEnum):
     """Engines that are known."""
 
@@ -158,6 +169,7 @@ _REFUSED_VARIABLES: Final = re.compile(
     r"|VLLM_ALLOW_|VLLM_SERVER_DEV)\w*"
     r"|VLLM_(?:PLUGINS|CACHE_ROOT|CONFIG_ROOT|ASSETS_CACHE|USE_MODELSCOPE|HOST_IP|API_KEY|DEBUG_\w+|TORCH_PROFILER_DIR"
     r"|NCCL_SO_PATH|LOGGING_CONFIG_PATH|NO_USAGE_STATS|HTTP_TIMEOUT_KEEP_ALIVE)"
+    r"|TORCHINDUCTOR_CACHE_DIR|XDG_\w+|USER|LOGNAME"
     r"|(?:HTTP|HTTPS|ALL|NO)_PROXY|PATH|HOME|SHELL|IFS|BASH_ENV|ENV|DO_NOT_TRACK|AWS_\w+|GOOGLE_\w+",
     re.IGNORECASE,
 )
@@ -345,6 +357,33 @@ _KEPT_OPEN: Final[Mapping[str, str]] = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75"}
 """Seconds that an idle connection of the router may last; vLLM's own 5 would end some just as a request comes."""
 
 
+def _places(scratch: PurePosixPath) -> Mapping[str, str]:
+    """What an engine needs that is not root, on a read-only system: a home, a name, and folders to compile in."""
+    return {
+        "HOME": str(scratch),
+        # PyTorch asks for the user's name, and a number that the image does not know has none
+        "USER": "vllm",
+        "LOGNAME": "vllm",
+        "XDG_CACHE_HOME": f"{scratch}/cache",
+        "VLLM_CACHE_ROOT": str(scratch),
+        "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/torchinductor",
+        "TRITON_CACHE_DIR": f"{scratch}/triton",
+    }
+
+
+def _no_metadata() -> Iterator[str]:
+    """Commands, for before each start: only root, so the node agent, reaches instance metadata from this machine.
+
+    The container is in the machine's network. On Google Cloud the address also serves names and time, over UDP and
+    port 53: those stay open. A rule that is there is made anew, so there is one.
+    """
+    for command, address in METADATA.items():
+        rule = f"OUTPUT -d {address} -p tcp ! --dport 53 -m owner ! --uid-owner 0 -j REJECT"
+        yield f"-{command} -w -D {rule}"
+        # a kernel without IPv6 has no such way
+        yield f"{'-' if command == 'ip6tables' else ''}{command} -w -I {rule}"
+
+
 def engine_unit(
     serve: Serve, *, cache_dir: PurePosixPath, key_file: PurePosixPath = KEY_FILE, devices: Sequence[str] = ()
 ) -> str:
@@ -353,9 +392,13 @@ def engine_unit(
     The API key is in `key_file` and nowhere else: a command line is read by everybody on the machine.
     `KillMode=mixed` signals the container's client alone, which hands SIGTERM to the engine's main process: vLLM
     drains only when its workers are left alone. Options of docker are written as one word each (`--name=value`).
+
+    The container is not root, has no capabilities, and writes memory and its scratch folder alone. The unit does not
+    start where metadata cannot be closed to it.
     """
     check_environment(serve.env)
-    scratch = cache_dir / ".vllm"
+    scratch, (user, group) = cache_dir / SCRATCH, USER
+    variables = {**serve.env, **_OFFLINE, **_KEPT_OPEN, **_places(scratch)}
     command = [
         "docker",
         "run",
@@ -364,6 +407,13 @@ def engine_unit(
         "--network=host",
         "--ipc=host",
         "--gpus=all",
+        f"--user={user}:{group}",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--read-only",
+        # docker's own default is noexec: compilers try what they made there
+        "--tmpfs=/tmp:exec,nosuid,nodev,mode=1777",
+        f"--tmpfs={_LATE_KERNELS}:nosuid,nodev,mode=1777",
         *(f"--device={device}" for device in devices),
         "--ulimit=memlock=-1",
         "--stop-signal=SIGTERM",
@@ -371,15 +421,18 @@ def engine_unit(
         f"--volume={cache_dir}:{cache_dir}:ro",
         f"--volume={scratch}:{scratch}:rw",
         f"--env-file={key_file}",
-        f"--env=VLLM_CACHE_ROOT={scratch}",
-        *(f"--env={name}={value}" for name, value in {**serve.env, **_OFFLINE, **_KEPT_OPEN}.items()),
+        *(f"--env={name}={value}" for name, value in variables.items()),
         serve.image,
         *serve_arguments(serve),
     ]
     return _unit(
         description=f"gpu-fleet engine: {serve.kind} serving {serve.served_name}",
         command=command,
-        before="docker rm --force gpufleet-engine",
+        before=(
+            "-docker rm --force gpufleet-engine",
+            f"install -d -o {user} -g {group} -m 0700 {quote(str(scratch))}",
+            *_no_metadata(),
+        ),
         stop_s=serve.shutdown_timeout_s + STOP_GRACE_S,
         more=("Restart=on-failure", "RestartSec=5", "OOMPolicy=stop", "LimitMEMLOCK=infinity"),
     )
@@ -433,13 +486,16 @@ def _exporter_unit(what: str, name: str, words: Sequence[str]) -> str:
     return _unit(
         description=f"gpu-fleet {what}",
         command=["docker", "run", "--rm", f"--name={name}", "--network=host", *words],
-        before=f"docker rm --force {name}",
+        before=(f"-docker rm --force {name}",),
         stop_s=10,
         more=("Restart=always", "RestartSec=5"),
     )
 
 
-def _unit(*, description: str, command: Sequence[str], before: str, stop_s: int, more: Sequence[str]) -> str:
+def _unit(
+    *, description: str, command: Sequence[str], before: Sequence[str], stop_s: int, more: Sequence[str]
+) -> str:
+    """`before`: commands for before each start; a leading `-`: it may fail."""
     lines = [
         "[Unit]",
         f"Description={description}",
@@ -450,7 +506,7 @@ def _unit(*, description: str, command: Sequence[str], before: str, stop_s: int,
         "",
         "[Service]",
         "Type=exec",
-        f"ExecStartPre=-{before}",
+        *(f"ExecStartPre={one}" for one in before),
         "ExecStart=" + " ".join(quote(word) for word in command),
         "KillMode=mixed",
         "KillSignal=SIGTERM",

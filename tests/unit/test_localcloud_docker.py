@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from localcloud.machines.image.docker import UsageError, command, parse_run, program
+from localcloud.machines.image.owners import without_owners
 from serving import engine
 
 
@@ -70,3 +71,9 @@ def test_the_unit_of_the_node_exporter_is_understood_and_sees_the_machine_s_own_
     program, root, address = command(run, tmp_path)[3:6]
     assert (program, address) == ("localcloud.node_exporter", "--web.listen-address=127.16.1.4:9100")
     assert Path(root.removeprefix("--path.rootfs=")) == tmp_path
+
+
+def test_an_emulated_machine_gives_files_to_nobody_else() -> None:
+    """It runs as whoever started it, who is seldom root."""
+    words = ["-d", "-o", "2000", "-g", "0", "-m", "0700", "--owner=root", "/mnt/nvme/models/.vllm"]
+    assert without_owners(words) == ["-d", "-m", "0700", "/mnt/nvme/models/.vllm"]

@@ -1,0 +1,71 @@
+"""Code in the engine's container asks for the machine's credentials: only root of the machine gets them."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from serving import engine
+from serving.engine import EngineKind, Serve
+
+SERVE = Serve(
+    kind=EngineKind.VLLM,
+    image="vllm@sha256:" + "a" * 64,
+    model_path=PurePosixPath("/m"),
+    served_name="chat",
+    host="10.0.0.1",
+    shutdown_timeout_s=90,
+)
+ADDRESS = "169.254.169.254"
+
+
+def before_each_start() -> list[list[str]]:
+    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))
+    lines = [line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStartPre=")]
+    return [shlex.split(line) for line in lines if "tables" in line]
+
+
+def test_an_engine_is_not_started_where_metadata_cannot_be_closed_to_it() -> None:
+    assert [command[0] for command in before_each_start()] == ["-iptables", "iptables", "-ip6tables", "-ip6tables"]
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("iptables", "unshare", "setpriv", "ip"))),
+    reason="needs root, iptables and network namespaces",
+)
+def test_the_engines_user_reaches_no_metadata_and_root_and_name_servers_do(tmp_path: Path) -> None:
+    """In a network of its own: twice, as an engine that is started anew."""
+    serve = tmp_path / "serve.py"
+    serve.write_text(
+        "import socket, sys\n"
+        f"all = [socket.create_server(({ADDRESS!r}, port)) for port in (80, 53)]\n"
+        "print('up', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    rules = [command for command in before_each_start() if command[0].endswith("iptables")] * 2
+    made = "\n".join(shlex.join([command[0].removeprefix("-"), *command[1:]]) for command in rules)
+    python = shlex.quote(str(Path(sys.executable).resolve()))
+    user, group = engine.USER
+    script = f"""
+    ip link set lo up && ip address add {ADDRESS}/32 dev lo || exit 9
+    mkfifo {tmp_path}/end; exec 3<>{tmp_path}/end
+    {python} {serve} <{tmp_path}/end >{tmp_path}/up &
+    until grep -q up {tmp_path}/up; do :; done
+    {made}
+    iptables -S OUTPUT | grep -c {ADDRESS}
+    for port in 80 53; do
+        bash -c ": <>/dev/tcp/{ADDRESS}/$port" && echo root $port
+        setpriv --reuid {user} --regid {group} --clear-groups bash -c ": <>/dev/tcp/{ADDRESS}/$port" &&
+            echo engine $port
+    done
+    kill %1
+    """
+    command = ["unshare", "--net", "bash", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 9 or "unshare" in done.stderr:
+        pytest.skip(f"no network namespaces here: {done.stderr}")
+    assert done.stdout.splitlines() == ["1", "root 80", "root 53", "engine 53"], done.stderr
