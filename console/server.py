@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,6 +21,10 @@ from gpufleet.domain.decisions import Past
 from gpufleet.domain.loopback import FOREIGN_WORDS, foreign, header_of
 
 ALERTS: Final = "/alerts"
+REFUSED: Final = frozenset({401, 403, 404, 413})
+REFUSALS_S: Final = 10.0
+MOST_REFUSALS: Final = 20
+"""In the log within `REFUSALS_S`; the next line counts those left out."""
 MOST_FORM: Final = 4096
 TIMEOUT_S: Final = 15
 _HEADERS: Final = {
@@ -104,10 +108,7 @@ class Console:
     def refused(self, asked: Asked) -> Answer | None:
         """The refusal of a request for where it comes from; None: it is to be answered."""
         found = foreign(lambda name: asked.headers.get(name.lower()), {self._own}) if self._own else None
-        if found is None:
-            return None
-        sys.stderr.write(f"{ascii(asked.path[:200])} refused: {found}\n")
-        return _plain(403, FOREIGN_WORDS[found])
+        return None if found is None else _plain(403, FOREIGN_WORDS[found])
 
     def unknown(self, asked: Asked) -> Answer | None:
         """The refusal of a post by nobody who is known, but for the form that makes one known."""
@@ -254,6 +255,34 @@ def _away(where: str, cookie: str) -> Answer:
     return Answer(status=303, body="", headers={"Location": where, "Set-Cookie": cookie})
 
 
+class Refusals:
+    """A line of JSON on stderr for each request that was refused, so many in a while: who floods fills no log."""
+
+    def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock = write, clock
+        self._lock = threading.Lock()
+        self._began, self._written, self._left_out = float("-inf"), 0, 0
+
+    def note(self, method: str, asked: Asked, status: int) -> None:
+        """No query, header or form is in it; nor is a request that was answered otherwise."""
+        if status not in REFUSED:
+            return
+        with self._lock:
+            if self._clock() - self._began >= REFUSALS_S:
+                self._began, self._written = self._clock(), 0
+            if self._written == MOST_REFUSALS:
+                self._left_out += 1
+                return
+            self._written += 1
+            left_out, self._left_out = self._left_out, 0
+        line = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": "warning", "event": "request",
+            "outcome": "refused", "status": status, "method": method, "path": asked.path[:200],
+            "client": asked.client, "left_out": left_out,
+        }  # fmt: skip
+        self._write(json.dumps(line) + "\n")
+
+
 class Server(Bounded, HTTPServer):
     """Answers from threads that do not keep the process from ending."""
 
@@ -265,6 +294,7 @@ class Server(Bounded, HTTPServer):
 
 def serve(console: Console, host: str, port: int) -> Server:
     """Serve from threads. Raises OSError when the address is taken."""
+    refusals = Refusals(lambda line: sys.stderr.write(line))
 
     class Handler(TimelyRequests, BaseHTTPRequestHandler):
         server_version = "gpufleet"
@@ -273,7 +303,7 @@ def serve(console: Console, host: str, port: int) -> Server:
 
         def do_GET(self) -> None:
             asked = self._asked({})
-            self._answer(console.refused(asked) or console.get(asked))
+            self._answer(console.refused(asked) or console.get(asked), asked)
 
         def do_POST(self) -> None:
             asked = self._asked({})
@@ -282,20 +312,20 @@ def serve(console: Console, host: str, port: int) -> Server:
             refused = console.refused(asked) or console.unknown(asked)
             if refused is not None:
                 self.close_connection = True
-                self._answer(refused)
+                self._answer(refused, asked)
                 # to close on what is on its way would take the answer back
                 self.rfile.read(min(length, MOST_FORM))
                 return
             alert = self.path == ALERTS
             if length > (MOST_BYTES if alert else MOST_FORM) or "Content-Length" not in self.headers:
                 self.close_connection = True
-                self._answer(_plain(413, "too large, or of no stated length"))
+                self._answer(_plain(413, "too large, or of no stated length"), asked)
                 return
             body = self.rfile.read(length)
             if alert:
-                self._answer(console.webhook(body, self._asked({})))
+                self._answer(console.webhook(body, asked), asked)
                 return
-            self._answer(console.post(self._asked(_fields(body.decode(errors="replace")))))
+            self._answer(console.post(self._asked(_fields(body.decode(errors="replace")))), asked)
 
         def _asked(self, form: Mapping[str, str]) -> Asked:
             path, query = _split(self.path)
@@ -303,7 +333,8 @@ def serve(console: Console, host: str, port: int) -> Server:
             client = str(self.client_address[0])
             return Asked(path=path, query=_fields(query), form=form, headers=headers, client=client)
 
-        def _answer(self, answer: Answer) -> None:
+        def _answer(self, answer: Answer, asked: Asked) -> None:
+            refusals.note(self.command, asked, answer.status)
             body = answer.body.encode()
             self.send_response(answer.status)
             for name, value in (_HEADERS | dict(answer.headers or {})).items():
@@ -314,7 +345,7 @@ def serve(console: Console, host: str, port: int) -> Server:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Requests are no news; what fails is shown to who asked."""
+            """Requests are no news but for those refused; what fails is shown to who asked."""
 
     server = Server((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="console", daemon=True).start()

@@ -65,7 +65,11 @@ _COUNTED: Final = {
     "tokens": r"(?:(\d*)/(\d*)|-)",
 }  # fmt: skip
 _REQUEST: Final = re.compile(
-    "^request " + " ".join(f"{name}={_COUNTED.get(name, _ANY)}" for name, _ in LOG_FIELDS) + "$", re.MULTILINE
+    "^request "
+    + " ".join(f"{name}={_COUNTED.get(name, _ANY)}" for name, _ in LOG_FIELDS)
+    # not in lines of the release before
+    + r"(?: client=\S*)?$",
+    re.MULTILINE,
 )
 """One line of a request; HAProxy writes about its servers, too. A loaded router writes tens of thousands of lines a
 second, so they are found and counted many at a time."""

@@ -39,7 +39,10 @@ LOG_FIELDS: Final = (
 """One line for each request: times in ms, sizes in bytes, `-` for nothing. No header, query or body: neither prompts
 nor keys are in it."""
 
-LOG_FORMAT: Final = "request " + " ".join(f"{name}={value}" for name, value in LOG_FIELDS)
+LOG_FORMAT: Final = (
+    "request " + " ".join(f"{name}={value}" for name, value in LOG_FIELDS) + " client=%[var(txn.refused)]"
+)
+"""With the client's address, where the router or an engine refused it (401, 403, 404)."""
 
 
 def render(topology: Topology, policy: RouterPolicy, replicas: Iterable[Replica], settings: RouterSettings) -> str:

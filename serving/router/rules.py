@@ -115,6 +115,8 @@ def _headers(policy: RouterPolicy) -> list[str]:
         f" {{ req.fhdr(x-request-id) -m reg {_ID} }}",
         "    http-request set-header X-Request-Id %[var(txn.id)]",
         "    http-after-response set-header X-Request-Id %[var(txn.id)] if { var(txn.id) -m found }",
+        "    # the log names who was refused",
+        "    http-after-response set-var(txn.refused) var(sess.client) if { status 401 403 404 }",
     ]
 
 

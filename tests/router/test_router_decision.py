@@ -168,6 +168,22 @@ def test_a_page_takes_posts_alone(router: Router, require_key: bool) -> None:
     assert _status(router, "POST", "/v1/completions?stream=1") == 200
 
 
+def test_who_is_refused_stands_in_the_log(router: Router) -> None:
+    _four_pools(router, RouterPolicy(require_key=True))
+    log = router.controller.paths.access_log
+    router.until(lambda: _status(router, "POST", "/v1/completions", "sk-wrong") == 401, "keys are asked for")
+    assert _status(router, "POST", "/v1/load_lora_adapter", "sk-wrong") == 404
+    assert _status(router, "POST", "/v1/completions") == 200
+
+    def lines(status: int) -> list[str]:
+        return [line for line in log.read_text().splitlines() if f" status={status} " in line]
+
+    router.until(lambda: bool(lines(401) and lines(404) and lines(200)), "their lines are there")
+    assert {line.rpartition(" ")[2] for line in lines(401) + lines(404)} == {"client=127.0.0.1"}
+    assert {line.rpartition(" ")[2] for line in lines(200)} == {"client=-"}
+    assert "sk-wrong" not in log.read_text()
+
+
 def test_a_page_that_the_policy_adds_is_served(router: Router) -> None:
     _four_pools(router, RouterPolicy(more_pages=("/v1/pooling",)))
     router.until(lambda: _status(router, "POST", "/v1/pooling") == 200, "the policy is in force")
