@@ -224,7 +224,7 @@ def _configure(document: FleetDocument, settings: ControlSettings, places: Place
         alertmanager=f"{settings.inner}:9093",
         routers=[f"{near}:8404"] if settings.routes else (),
         token_file=places.token_for(User.ALERTMANAGER),
-        targets_file=FeedPaths(folder=places.feed).targets,
+        targets_file=str(FeedPaths(folder=places.feed).targets),
     )
     monitoring_files.write(document, places.monitoring, addresses)
     say(f"{places.monitoring}: Prometheus, Alertmanager and Grafana of {document.environment}")

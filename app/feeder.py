@@ -4,20 +4,19 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from app import quotas
 from app.errors import AppError
 from app.feed import SEEN, FeedPaths, Seen
 from app.router_fleet import LiveFleet
+from app.targets import TargetsFile, write_changed
 from app.wiring import AllInstances, inventory_of
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.files import write_private, write_whole
 from gpufleet.domain.model import InstanceList
 from gpufleet.domain.quotas import Need, needs
 from gpufleet.settings.document import FleetDocument, render
-from monitoring import prometheus
 from serving.router.policy import render_policy
 
 DOCUMENT_EVERY_S: Final = 5.0
@@ -85,7 +84,7 @@ class Feeder:
         self._document, self._inventory = found, self.inventory(found)
 
     def _read_policy(self) -> None:
-        _write_changed(self.paths.policy, render_policy(self.fleet.policy()).encode())
+        write_changed(self.paths.policy, render_policy(self.fleet.policy()).encode())
 
     def _read_engine_key(self, document: FleetDocument) -> None:
         key = self.fleet.engine_key(document)
@@ -99,16 +98,9 @@ class Feeder:
             return
         seen = Seen(at=at, instances=tuple(found.instances), errors=found.errors)
         write_whole(self.paths.instances, SEEN.dump_json(seen) + b"\n")
-        targets = prometheus.targets(found.instances, document.environment)
-        _write_changed(self.paths.targets, json.dumps(targets, indent=1).encode() + b"\n")
+        TargetsFile(self.paths.targets).write(found, document.environment)
         self._written = (found, at)
 
     def _read_limits(self, document: FleetDocument) -> None:
         limits = self.limits(document, needs(document))
-        _write_changed(self.paths.limits, json.dumps(dict(limits)).encode() + b"\n")
-
-
-def _write_changed(path: Path, body: bytes) -> None:
-    """Leave a file alone that says so already: Prometheus reads it again whenever it is written. Raises OSError."""
-    if not path.is_file() or path.read_bytes() != body:
-        write_whole(path, body)
+        write_changed(self.paths.limits, json.dumps(dict(limits)).encode() + b"\n")

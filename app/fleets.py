@@ -41,6 +41,16 @@ def urls_of(urls: Sequence[str] | None) -> list[str]:
     return chosen
 
 
+def one_url(urls: Sequence[str] | None, who: str) -> str:
+    """The one URL that is named; `who`, as in "a router serves", takes no more. Raises AppError."""
+    chosen = list(urls or []) or os.environ.get("GPUFLEET_FLEET", "").split()
+    if len(chosen) != 1:
+        raise AppError(
+            f"{who} one fleet, {len(chosen)} are named: give --fleet URL or set GPUFLEET_FLEET", Code.WRONG_USE
+        )
+    return chosen[0]
+
+
 def load_only(urls: Sequence[str] | None, why: str) -> FleetDocument:
     """The one document that is named. Raises AppError with `why` if there are several."""
     documents = load(urls)

@@ -1,6 +1,5 @@
 """What Prometheus, Alertmanager and Grafana of a fleet read, as files."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Final
 from app.errors import AppError, Code
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.files import write_whole
-from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertSettings
 from monitoring import alertmanager, alerts, dashboards, prometheus
@@ -26,11 +24,11 @@ class Addresses:
     daemon: str
     alertmanager: str
     routers: Sequence[str]
-    """Empty: routers are machines of their own, found by their tag."""
+    """Empty: routers are machines of their own, listed among the targets."""
     token_file: Path
     """The console's token, as Alertmanager's machine sees it."""
-    targets_file: Path | None = None
-    """Targets of a feed, as Prometheus' machine sees it; None: Prometheus asks the cloud."""
+    targets_file: str = prometheus.TARGETS_FILE
+    """As Prometheus' machine sees it; without a whole path it lies beside prometheus.yml."""
 
 
 def write(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequence[str] = ()) -> None:
@@ -46,7 +44,9 @@ def write(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequenc
 
 def _files(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequence[str]) -> Mapping[str, str]:
     watched = prometheus.PrometheusSettings(
-        discovery=_discovery(document, addresses.targets_file),
+        cloud=document.cloud,
+        environment=document.environment,
+        targets_file=addresses.targets_file,
         haproxy=tuple(addresses.routers),
         watchdogs=(addresses.console, addresses.daemon),
         alertmanagers=(addresses.alertmanager,),
@@ -63,28 +63,6 @@ def _files(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequen
         "alertmanager.yml": alertmanager.render(webhook),
         **{f"grafana/{name}": text for name, text in grafana.items()},
     }
-
-
-def _discovery(document: FleetDocument, targets_file: Path | None) -> prometheus.Discovery:
-    zones = sorted({*document.zones, *(group.zone for pool in document.pools for group in pool.groups if group.zone)})
-    if document.cloud is Cloud.GCP and not zones:
-        raise AppError("the fleet document names no zone: Prometheus asks Google Cloud zone by zone")
-    return prometheus.Discovery(
-        cloud=document.cloud,
-        environment=document.environment,
-        region=document.region,
-        project=document.account if document.cloud is Cloud.GCP else None,
-        zones=tuple(zones) if document.cloud is Cloud.GCP else (),
-        targets_file=None if targets_file is None else str(targets_file),
-        # Prometheus' own discovery does not read the variables
-        endpoint=os.environ.get("AWS_ENDPOINT_URL") if document.cloud is Cloud.AWS else _targets_of_embedded(),
-    )
-
-
-def _targets_of_embedded() -> str | None:
-    """The list of targets that stands in for Compute Engine's discovery on the embedded cloud."""
-    endpoint = os.environ.get("GPUFLEET_COMPUTE_ENDPOINT")
-    return f"{endpoint}/_localcloud/targets" if endpoint else None
 
 
 def alert_settings(document: FleetDocument, p99: Sequence[str]) -> AlertSettings:

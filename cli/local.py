@@ -202,21 +202,12 @@ def _config(folders: Folders, cloud: Cloud) -> dict[str, str]:
 
 
 def _prometheus_config(cloud: Cloud) -> str:
-    from localcloud import places
-    from localcloud.gcp import places as google
     from monitoring import prometheus
 
-    where = places.Places()
-    targets = f"{where.google_url}/_localcloud/targets"
     return prometheus.render(
         prometheus.PrometheusSettings(
-            discovery=prometheus.Discovery(
-                cloud=cloud,
-                environment="local",
-                region=places.REGION if cloud is Cloud.AWS else google.REGION,
-                endpoint=where.api_url if cloud is Cloud.AWS else targets,
-                refresh=timedelta(seconds=2),
-            ),
+            cloud=cloud,
+            environment="local",
             scrape_interval=timedelta(seconds=1),
             haproxy=(f"{parts.CONTROL_HOST}:8404",),
             watchdogs=(parts.CONSOLE_ADDRESS,),

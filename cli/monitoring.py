@@ -5,13 +5,16 @@ from typing import Annotated
 
 import typer
 
-from app import monitoring_files
+from app import monitoring_files, targets
 from app.errors import AppError, Code
-from app.fleets import load
+from app.fleets import load, one_url
 from app.monitoring_files import Addresses
 from cli.monitoring_check import check
 from cli.options import FleetOption
 from cli.output import STDERR
+from cli.stopping import on_signals
+from gpufleet.domain import durations
+from monitoring.prometheus import TARGETS_FILE
 
 ConsoleOption = Annotated[str, typer.Option("--console", help="HOST:PORT of `gpufleet console`.")]
 DaemonOption = Annotated[str, typer.Option("--daemon", help="HOST:PORT of `gpufleet watch run`.")]
@@ -29,10 +32,17 @@ ObjectiveOption = Annotated[
 ]
 
 
+TargetsOption = Annotated[
+    str,
+    typer.Option("--targets-file", help="What `gpufleet monitoring targets` writes; a name: beside prometheus.yml."),
+]
+
+
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Configuration of Prometheus, Alertmanager and Grafana.", no_args_is_help=True)
     group.callback()(_group)
     group.command("render")(render)
+    group.command("targets")(write_targets)
     group.command("check")(check)
     app.add_typer(group, name="monitoring")
 
@@ -49,9 +59,10 @@ def render(
     manager: AlertmanagerOption = "127.0.0.1:9093",
     router: RouterOption = None,
     find_routers: Annotated[
-        bool, typer.Option("--find-routers", help="Routers are machines of their own, found by their tag.")
+        bool, typer.Option("--find-routers", help="Routers are machines of their own, listed among the targets.")
     ] = False,
     token_file: TokenOption = Path("/etc/gpu-fleet/console.token"),
+    targets_file: TargetsOption = TARGETS_FILE,
     p99: ObjectiveOption = None,
 ) -> None:
     """Write prometheus.yml, rules.yml, alertmanager.yml and Grafana's files for one fleet."""
@@ -68,6 +79,26 @@ def render(
         alertmanager=manager,
         routers=() if find_routers else router or ("127.0.0.1:8404",),
         token_file=token_file,
+        targets_file=targets_file,
     )
     monitoring_files.write(documents[0], out, addresses, p99 or ())
     STDERR.print(f"{out}: Prometheus, Alertmanager and Grafana of {documents[0].environment}", highlight=False)
+
+
+def write_targets(
+    out: Annotated[Path, typer.Option("--out", help="The file: `targets.json` beside prometheus.yml.")],
+    fleet: FleetOption = None,
+    every: Annotated[str, typer.Option(help="Between two looks at the cloud.")] = "5s",
+) -> None:
+    """Keep the file written from which Prometheus reads its targets, for a Prometheus of your own. Control hosts have
+    a unit that does.
+    """
+    try:
+        every_s = durations.parse(every).total_seconds()
+    except ValueError as error:
+        raise AppError(f"--every: {error}", Code.WRONG_USE) from error
+    targets.keep_written(one_url(fleet, "a Prometheus watches"), out, every_s, on_signals(), _say)
+
+
+def _say(line: str) -> None:
+    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """`gpufleet router`: one endpoint over replicas that come and go."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from app.errors import AppError, Code
 from app.feed import FedFleet
+from app.fleets import one_url
 from app.router_fleet import LiveFleet
 from cli.options import FeedOption, FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
@@ -73,7 +73,7 @@ def run(
     period_s, grace_s = _seconds(every) / 2, _seconds(grace)
     try:
         with only_one(paths):
-            url = _url(fleet)
+            url = one_url(fleet, "a router serves")
             sources = LiveFleet(url, keys, explains=False) if feed is None else FedFleet(url, feed, keys)
             controller = Controller(sources, settings, paths, _say)
             try:
@@ -96,7 +96,7 @@ def render(
     live: Annotated[bool, typer.Option(help="Ask the cloud for the replicas and write them, too.")] = False,
 ) -> None:
     """Print HAProxy's configuration for a fleet."""
-    source = LiveFleet(_url(fleet))
+    source = LiveFleet(one_url(fleet, "a router serves"))
     document, policy = _read(source)
     topology = from_document(document)
     instances = source.instances(document) if live else ()
@@ -107,7 +107,7 @@ def render(
 @app.command()
 def check(fleet: FleetOption = None, state: StateOption = DEFAULT_STATE) -> None:
     """Render the configuration of a fleet and its policy, and let HAProxy judge it."""
-    source = LiveFleet(_url(fleet))
+    source = LiveFleet(one_url(fleet, "a router serves"))
     document, policy = _read(source)
     topology = from_document(document)
     if strangers := policy.strangers({pool.name for pool in topology.pools}):
@@ -135,7 +135,7 @@ def canary(
     apply: Annotated[bool, typer.Option("--apply", help="Write it; every router follows within seconds.")] = False,
 ) -> None:
     """Show or move a canary. Users that are in stay in while the share grows."""
-    source = LiveFleet(_url(fleet))
+    source = LiveFleet(one_url(fleet, "a router serves"))
     document, policy = _read(source)
     rules = policy.model(model)
     if percent is None:
@@ -194,16 +194,6 @@ def _read(source: LiveFleet) -> tuple[FleetDocument, RouterPolicy]:
         return source.document(), source.policy()
     except (OSError, ValueError) as error:
         raise AppError(str(error)) from error
-
-
-def _url(fleet: list[str] | None) -> str:
-    urls = list(fleet or []) or os.environ.get("GPUFLEET_FLEET", "").split()
-    if len(urls) != 1:
-        raise AppError(
-            f"a router serves one fleet, {len(urls)} are named: give --fleet URL or set GPUFLEET_FLEET",
-            Code.WRONG_USE,
-        )
-    return urls[0]
 
 
 def _seconds(text: str) -> float:

@@ -298,7 +298,7 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
             expression='absent(up{job="dcgm"}) and on () count(up{job="node"} == 1) > 0',
             lasts=settings.metrics_missing,
             severity=Severity.PAGE,
-            summary="No GPU exporter is found, though instances are there: discovery or tags are broken",
+            summary="No GPU exporter is found, though instances are there: the targets file or port 9400 is broken",
         ),
         Alert(
             name="WatchdogSilent",

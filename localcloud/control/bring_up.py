@@ -60,8 +60,7 @@ def bring_up(  # noqa: PLR0913
             if not parts.is_up(part, folders):
                 end_recorded(part.name, folders)
                 parts.start(part, folders, environment)
-            address, port = part.listens[0]
-            say(f"{part.what}: http://{address}:{port}")
+            say(": ".join((part.what, *(f"http://{address}:{port}" for address, port in part.listens[:1]))))
         say(f"the console's token: {parts.console_token(folders)}")
         say(f"the embedded cloud's token: {folders.cloud / TOKEN_FILE}, also the password of {parts.CLOUD.slack_url}")
 

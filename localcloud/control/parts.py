@@ -21,8 +21,12 @@ PROMETHEUS_URL: Final = f"http://{CONTROL_HOST}:9090"
 ALERTMANAGER_ADDRESS: Final = f"{CONTROL_HOST}:9093"
 CONSOLE_ADDRESS: Final = f"{CONTROL_HOST}:9600"
 RULES: Final = "rules.yml"
+TARGETS_FILE: Final = "targets.json"
+"""Beside prometheus.yml, where that names it."""
 START_LIMIT_S: Final = 60.0
-END_LIMITS_S: Final = {"router": 10.0, "console": 15.0, "prometheus": 15.0, "alertmanager": 10.0, "cloud": 20.0}
+END_LIMITS_S: Final = {
+    **{"router": 10.0, "console": 15.0, "targets": 10.0, "prometheus": 15.0, "alertmanager": 10.0, "cloud": 20.0}
+}
 """How long each may take to end, in the order in which they are ended."""
 
 
@@ -34,8 +38,8 @@ class Part:
     what: str
     command: tuple[str, ...]
     listens: tuple[tuple[str, int], ...]
-    health_url: str
-    """Answers 2xx when it is ready."""
+    health_url: str = ""
+    """Answers 2xx when it is ready; empty: it listens nowhere, and is ready when it runs."""
 
 
 def cloud(folders: Folders) -> Part:
@@ -67,6 +71,17 @@ def prometheus(folders: Folders) -> Part:
         ),
         listens=((CONTROL_HOST, 9090),),
         health_url=f"{PROMETHEUS_URL}/-/ready",
+    )
+
+
+def targets(folders: Folders) -> Part:
+    command = (str(folders.python), "-u", "-m", "cli.main", "monitoring", "targets", "--every", "2s")
+    out = folders.control / "prometheus" / TARGETS_FILE
+    return Part(
+        name="targets",
+        what="what writes Prometheus' targets",
+        command=(*command, "--fleet", FLEET_URLS[chosen(folders)], "--out", str(out)),
+        listens=(),
     )
 
 
@@ -112,7 +127,7 @@ def console_token(folders: Folders) -> Path:
 
 def control(folders: Folders) -> tuple[Part, ...]:
     """What the control host runs, in the order of their starts. Raises LocalError when a program is missing."""
-    return (alertmanager(folders), prometheus(folders), router(folders), console(folders))
+    return (alertmanager(folders), prometheus(folders), targets(folders), router(folders), console(folders))
 
 
 def _program(tool: Tool) -> str:
@@ -138,7 +153,7 @@ def router(folders: Folders) -> Part:
 def is_up(part: Part, folders: Folders) -> bool:
     """Whether it runs as this clone's and answers."""
     record = processes.load(folders.run, part.name)
-    return record is not None and record.alive and answers(part.health_url)
+    return record is not None and record.alive and _is_ready(part)
 
 
 def start(part: Part, folders: Folders, environment: Mapping[str, str]) -> Process:
@@ -152,12 +167,16 @@ def start(part: Part, folders: Folders, environment: Mapping[str, str]) -> Proce
     process.save(folders.run)
     wait_for(
         part.what,
-        lambda: answers(part.health_url),
+        lambda: process.alive and _is_ready(part),
         limit_s=START_LIMIT_S,
         gave_up=lambda: None if process.alive else f"ended at once:\n{_tail(log)}\n",
         remedy=f"see {log}",
     )
     return process
+
+
+def _is_ready(part: Part) -> bool:
+    return not part.health_url or answers(part.health_url)
 
 
 def check_addresses(part: Part, folders: Folders) -> None:

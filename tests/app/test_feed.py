@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -22,13 +22,14 @@ from gpufleet.domain.model import InstanceList, InstanceState
 from gpufleet.domain.quotas import Need
 from gpufleet.settings.document import FleetDocument, parse, render
 from serving.router.policy import PoolPolicy, RouterPolicy
+from serving.router.topology import from_document, replicas_of
 from tests.router.conftest import document, instance
 
 FLEET = document({"name": "chat", "model": "models/chat"})
 KEY = "ab" * 32
-ONE = replace(instance("i-1", "10.0.0.1", "chat"), tags={tags.ENVIRONMENT: "test"}, group="chat-a")
+ONE = replace(instance("i-1", "10.0.0.1", "chat"), tags={tags.ENVIRONMENT: "test"})
 BOOTS = replace(instance("i-2", "10.0.0.2", "chat"), state=InstanceState.PENDING)
-ROUTER = replace(instance("i-3", "10.0.0.3", ""), pool=None, tags={tags.ROLE: tags.ROUTER})
+ROUTER = replace(instance("i-3", "10.0.0.3", ""), pool=None, group=None, tags={tags.ROLE: tags.ROUTER})
 
 
 @dataclass
@@ -124,9 +125,54 @@ def test_prometheus_is_told_of_running_machines_and_what_they_are_for(fed: Fed) 
     assert [one["targets"] for one in found] == [["10.0.0.1"], ["10.0.0.3"]]
     assert found[0]["labels"] == {
         **{"__gpufleet_role": "instance", "instance_id": "i-1", "pool": "chat", "environment": "test"},
-        **{"group": "chat-a", "zone": "us-east-1a", "machine_type": "g6.xlarge", "capacity_type": "on-demand"},
+        **{"group": "chat-any", "zone": "us-east-1a", "machine_type": "g6.xlarge", "capacity_type": "on-demand"},
     }
     assert found[1]["labels"]["__gpufleet_role"] == "router" and "pool" not in found[1]["labels"]
+
+
+def targets_of(fed: Fed) -> list[str]:
+    found = json.loads(FeedPaths(folder=fed.folder).targets.read_text())
+    return [one["labels"]["instance_id"] for one in found]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"group": None}, id="tags alone"),
+        pytest.param({"group": "dev-chat-a"}, id="another environment's group"),
+        pytest.param({"group": None, "tags": {tags.POOL: "chat", tags.ROLE: tags.ROUTER}}, id="and a router's tag"),
+    ],
+)
+def test_who_only_claims_a_pool_is_no_target_and_no_replica(fed: Fed, changes: dict[str, Any]) -> None:
+    claims = {"pool": None, "tags": {tags.POOL: "chat", tags.ENVIRONMENT: "test"}} | changes
+    stranger = replace(instance("i-4", "10.0.0.4", "chat"), **claims)
+    fed.cloud.listed_ = InstanceList(instances=(ONE, stranger))
+    fed.tick()
+    assert targets_of(fed) == ["i-1"]
+    fleet = fed.router.document()
+    assert [one.name for one in replicas_of(fed.inventory.instances(), from_document(fleet))] == ["i-1"]
+
+
+def test_targets_stay_while_the_cloud_does_not_answer_or_an_instance_cannot_be_read(fed: Fed) -> None:
+    """A target that goes takes its series with it, and watchdogs would judge by what is left."""
+    fed.tick()
+    fed.cloud.refuses = {"instances"}
+    for _ in range(100):
+        fed.tick(after=3600)
+    assert targets_of(fed) == ["i-1", "i-3"], "the last list, however old"
+    fed.cloud.refuses, fed.cloud.listed_ = set(), InstanceList(instances=(ROUTER,), errors={"i-1": "not understood"})
+    fed.tick(after=1)
+    assert targets_of(fed) == ["i-1", "i-3"]
+    fed.cloud.listed_ = InstanceList(instances=(ROUTER,))
+    fed.tick(after=1)
+    assert targets_of(fed) == ["i-3"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"labels": {}}]', "\xff"])
+def test_a_file_of_targets_that_cannot_be_read_is_written_anew(fed: Fed, text: str) -> None:
+    FeedPaths(folder=fed.folder).targets.write_bytes(text.encode("latin-1"))
+    fed.tick()
+    assert targets_of(fed) == ["i-1", "i-3"]
 
 
 def test_the_engines_key_is_for_its_folders_group_alone(fed: Fed) -> None:

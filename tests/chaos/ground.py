@@ -11,7 +11,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.settings.document.alerts import AlertSettings
 from localcloud import tiny_model
 from monitoring import alertmanager, alerts
-from monitoring.prometheus import Discovery, PrometheusSettings, render
+from monitoring.prometheus import PrometheusSettings, render
 from monitoring.rules import RuleSettings
 from tests import signing
 from tests.chaos.clients import PATIENCE_S, PatientTraffic
@@ -70,16 +70,10 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
 
 def _monitoring(stage: Stage) -> None:
     """What Prometheus and Alertmanager read: as shipped, with less patience."""
-    discovery = Discovery(
-        cloud=Cloud.AWS,
-        environment="local",
-        region="us-east-1",
-        endpoint=stage.cloud.url,
-        refresh=timedelta(seconds=2),
-    )
     host = stage.control_host
     settings = PrometheusSettings(
-        discovery=discovery,
+        cloud=Cloud.AWS,
+        environment="local",
         scrape_interval=timedelta(seconds=1),
         haproxy=(f"{host}:8404",),
         watchdogs=(f"{host}:9600", f"{host}:9470"),
@@ -103,7 +97,7 @@ def _apply(stage: Stage) -> None:
     stage.say("pulumi up")
     stage.engine.run("stack", "init", STACK)
     stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
-    for part in ("alertmanager", "prometheus", "router", "console"):
+    for part in ("alertmanager", "prometheus", "targets", "router", "console"):
         stage.start(part)
     wait_for("chat whole and serving", stage.is_whole, 600)
     stage.traffic.start()

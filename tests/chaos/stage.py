@@ -42,7 +42,7 @@ END_LIMIT_S: Final = 600
 EVERY: Final = ("--every", "idle=3s", "--every", "spot=2s", "--every", "scale=1m", "--every", "cost=6s")
 RESTART_S: Final = 2.0
 """`RestartSec` of the parts' units, which have 10 s: as short as the other times of this fleet."""
-PARTS: Final = ("alertmanager", "prometheus", "router", "console", "watchdogs")
+PARTS: Final = ("alertmanager", "prometheus", "targets", "router", "console", "watchdogs")
 CONSOLE_TOKEN: Final = "a token of the chaos"  # noqa: S105 - of this console alone
 GROUP_WAIT: Final = timedelta(seconds=2)
 GROUP_INTERVAL: Final = timedelta(seconds=10)
@@ -236,6 +236,16 @@ class Stage:
                     f"--web.listen-address={self.control_host}:9090",
                     "--rules.alert.resend-delay=5s",
                     "--log.level=warn",
+                ]
+            case "targets":
+                return [
+                    *gpufleet,
+                    "monitoring",
+                    "targets",
+                    "--every",
+                    "2s",
+                    "--out",
+                    str(self.folder / "targets.json"),
                 ]
             case "router":
                 addresses = ["--bind", f"{self.control_host}:8080", "--metrics", f"{self.control_host}:8404"]

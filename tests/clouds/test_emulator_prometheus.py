@@ -1,4 +1,4 @@
-"""A real Prometheus finds the machines of the embedded cloud with its real EC2 discovery."""
+"""A real Prometheus finds the members of the embedded cloud's groups in the file that is written for it."""
 
 import json
 import shutil
@@ -10,11 +10,14 @@ from urllib.request import urlopen
 
 import pytest
 
+from clouds.aws.calls import AwsCalls
+from clouds.aws.inventory import AwsInventory
 from gpufleet.domain.model import Cloud
-from monitoring.prometheus import Discovery, PrometheusSettings, render
+from gpufleet.domain.owners import OwnedGroup
+from monitoring.prometheus import PrometheusSettings, render
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
-from tests.local_token import KEYS
 from tests.prometheus import running
+from tests.targets import written
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,17 +39,14 @@ _TAGS = [
 
 @pytest.fixture
 def prometheus(cloud: RunningCloud, tmp_path: Path) -> Iterator[str]:
-    discovery = Discovery(
-        cloud=Cloud.AWS,
-        environment="local",
-        region="us-east-1",
-        endpoint=cloud.places.api_url,
-        refresh=timedelta(seconds=1),
-    )
-    text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1)))
-    (tmp_path / "prometheus.yml").write_text(text, "utf-8")
-    keys = {**KEYS, "PATH": "/usr/bin:/bin"}
-    with running(tmp_path, f"{cloud.places.network}.0.10:9090", environment=keys) as url:
+    settings = PrometheusSettings(cloud=Cloud.AWS, environment="local", scrape_interval=timedelta(seconds=1))
+    (tmp_path / "prometheus.yml").write_text(render(settings), "utf-8")
+    groups = {"exporters": OwnedGroup(pool="chat")}
+    inventory = AwsInventory(AwsCalls("us-east-1", cloud.client), "us-east-1", "local", groups)
+    with (
+        written(tmp_path, inventory.listed, "local"),
+        running(tmp_path, f"{cloud.places.network}.0.10:9090", environment={"PATH": "/usr/bin:/bin"}) as url,
+    ):
         yield url
 
 
@@ -62,6 +62,7 @@ def _active(url: str) -> list[dict[str, Any]]:
 def test_machines_are_found_and_forgotten(cloud: RunningCloud, prometheus: str) -> None:
     template = make_template(cloud, "exporters", _EXPORTER)
     make_group(cloud, "exporters", template, size=2, spot=True, Tags=_TAGS)
+    make_group(cloud, "strangers", template, size=1, spot=True, Tags=_TAGS)
     wait_for("both machines to be scraped", lambda: len(_active(prometheus)) == 2, 40)
     labels = _active(prometheus)
     assert {found["instance_id"] for found in labels} == {

@@ -1,4 +1,4 @@
-"""A real Prometheus finds the machines of the embedded Compute Engine by its list of targets."""
+"""A real Prometheus finds the members of Compute Engine's groups in the file that is written for it."""
 
 import json
 import shutil
@@ -12,17 +12,22 @@ from urllib.request import urlopen
 
 import pytest
 
+from clouds.gcp.calls import ENDPOINT, GoogleCalls
+from clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain.model import Cloud
-from monitoring.prometheus import HTTP_SD_LABELS, Discovery, PrometheusSettings, render
+from gpufleet.domain.owners import OwnedGroup
+from monitoring.prometheus import PrometheusSettings, render
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
-from tests.clouds.google import REGION, ZONE, Google
+from tests.clouds.google import PROJECT, REGION, ZONE, Google
 from tests.prometheus import running
+from tests.targets import written
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (make setup does it)"),
 ]
 
+LABELS = ("instance_id", "zone", "machine_type", "group", "environment", "pool", "capacity_type")
 _EXPORTER = """#!/bin/sh
 mkdir -p "$GPUFLEET_ROOT/etc/systemd/system"
 cat > "$GPUFLEET_ROOT/etc/systemd/system/dcgm.service" <<UNIT
@@ -40,8 +45,9 @@ systemctl start host.service
 
 
 @pytest.fixture
-def google(tmp_path: Path) -> Iterator[Google]:
+def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
     cloud = start_cloud(tmp_path / "cloud")
+    monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     try:
         made = Google(cloud=cloud)
         made.make_network()
@@ -53,12 +59,15 @@ def google(tmp_path: Path) -> Iterator[Google]:
 @contextmanager
 def _prometheus(folder: Path, google: Google) -> Iterator[str]:
     second = timedelta(seconds=1)
-    endpoint = f"{google.cloud.places.google_url}/_localcloud/targets"
-    discovery = Discovery(cloud=Cloud.GCP, environment="test", region=REGION, endpoint=endpoint, refresh=second)
-    text = render(PrometheusSettings(discovery=discovery, scrape_interval=second, node_exporter=True))
-    (folder / "prometheus.yml").write_text(text, "utf-8")
+    settings = PrometheusSettings(cloud=Cloud.GCP, environment="test", scrape_interval=second, node_exporter=True)
+    (folder / "prometheus.yml").write_text(render(settings), "utf-8")
+    groups = {"chat": OwnedGroup(pool="chat", zone=ZONE)}
+    inventory = GoogleInventory(GoogleCalls(PROJECT), REGION, "test", groups)
     address = f"{google.cloud.places.network}.0.10:9090"
-    with running(folder, address, environment={"PATH": "/usr/bin:/bin"}) as url:
+    with (
+        written(folder, inventory.listed, "test"),
+        running(folder, address, environment={"PATH": "/usr/bin:/bin"}) as url,
+    ):
         yield url
 
 
@@ -77,8 +86,8 @@ def test_a_machine_is_scraped_with_the_labels_of_its_instance(google: Google, tm
         found = wait_for("the exporter", lambda: _found(url, "DCGM_FI_DEV_GPU_UTIL"), 40)[0]
         host = wait_for("the node exporter", lambda: _found(url, "node_memory_MemAvailable_bytes"), 40)[0]
         modes = {one["mode"] for one in wait_for("CPUs", lambda: _found(url, "node_cpu_seconds_total"), 40)}
-    labels = {name: found[name] for name in HTTP_SD_LABELS}
-    assert {name: host[name] for name in HTTP_SD_LABELS} == labels
+    labels = {name: found[name] for name in LABELS}
+    assert {name: host[name] for name in LABELS} == labels
     assert (host["job"], modes) == ("host", {"idle", "iowait"})
     assert labels == {
         "instance_id": member.name,

@@ -1,7 +1,6 @@
 """An environment with one pool that the watchdogs' commands look after: real agents, Prometheus and ledger."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,8 +13,9 @@ from typing import Any
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import PATH_IN_BUCKET
-from monitoring.prometheus import Discovery, PrometheusSettings, render
+from monitoring.prometheus import TARGETS_FILE, PrometheusSettings, render
 from tests.e2e.embedded_cloud import (
+    BUCKET,
     CLONE,
     EmbeddedCloud,
     fleet_document,
@@ -25,7 +25,7 @@ from tests.e2e.embedded_cloud import (
     status,
     wait_for,
 )
-from tests.local_token import KEYS
+from tests.networks import end_process
 from tests.prometheus import running as running_prometheus
 
 GROUPS = (
@@ -91,18 +91,19 @@ def ready(cloud: EmbeddedCloud, group: str) -> bool:
 
 @contextmanager
 def prometheus(folder: Path, cloud: EmbeddedCloud) -> Iterator[str]:
-    discovery = Discovery(
-        cloud=Cloud.AWS,
-        environment="test",
-        region="us-east-1",
-        endpoint=cloud.url,
-        refresh=timedelta(seconds=2),
+    settings = PrometheusSettings(cloud=Cloud.AWS, environment="test", scrape_interval=timedelta(seconds=1))
+    (folder / "prometheus.yml").write_text(render(settings), "utf-8")
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "monitoring", "targets", "--every", "2s"]
+        + ["--fleet", f"s3://{BUCKET}/{PATH_IN_BUCKET}", "--out", str(folder / TARGETS_FILE)],
+        cwd=CLONE,
+        env=cloud.environment(),
     )
-    text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1)))
-    (folder / "prometheus.yml").write_text(text, "utf-8")
-    environment = {**os.environ, **KEYS}
-    with running_prometheus(folder, environment=environment) as url:
-        yield url
+    try:
+        with running_prometheus(folder) as url:
+            yield url
+    finally:
+        end_process(writer, 30)
 
 
 def make_groups(cloud: EmbeddedCloud) -> None:

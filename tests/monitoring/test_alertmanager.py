@@ -25,7 +25,7 @@ from ledger.schema import open_ledger
 from ledger.tables import OUTBOX
 from localcloud.slack.server import SlackSink
 from monitoring import alertmanager, alerts
-from monitoring.prometheus import Discovery, PrometheusSettings
+from monitoring.prometheus import PrometheusSettings
 from monitoring.prometheus import render as render_prometheus
 from monitoring.rules import RuleSettings
 from notify.deliver import deliver
@@ -228,7 +228,8 @@ def _prometheus(folder: Path) -> Iterator[None]:
     (folder / "rules.yml").write_text(alerts.render(AlertSettings(), RuleSettings()))
     text = render_prometheus(
         PrometheusSettings(
-            discovery=Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1"),
+            cloud=Cloud.AWS,
+            environment="prod",
             scrape_interval=SECOND,
             watchdogs=(f"{NETWORK}.0.8:9400",),
             haproxy=(f"{NETWORK}.0.8:9400",),

@@ -20,21 +20,22 @@ import httpx
 import pytest
 import yaml
 
-from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
-from monitoring.prometheus import Discovery, PrometheusSettings, render, targets
+from app.targets import TargetsFile
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
+from monitoring.prometheus import PrometheusSettings, render, targets
 from serving.engine import VLLM
 from tests.networks import free_network
 from tests.prometheus import running
 
 NETWORK = free_network()
 
-AWS = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1")
-GCP = Discovery(cloud=Cloud.GCP, environment="prod", region="r", project="p", zones=("r-a", "r-b"))
-FED = dataclasses.replace(AWS, targets_file="/run/gpu-fleet/feed/targets.json")
-GCP_LOCAL = Discovery(cloud=Cloud.GCP, environment="local", region="r", endpoint="http://127.17.0.2:8080/targets")
+PLAIN = PrometheusSettings(cloud=Cloud.AWS, environment="prod")
 
 OTHER = dataclasses.replace(VLLM, running=dataclasses.replace(VLLM.running, name="other:num_running_reqs"))
 """An engine that speaks another name."""
+
+CLAIM = {"gpu-fleet:pool": "chat", "gpu-fleet:environment": "prod"}
+"""Tags of a pool, which make nobody a member of it."""
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)"
@@ -43,13 +44,12 @@ needs_prometheus = pytest.mark.skipif(
 
 @needs_prometheus
 @pytest.mark.parametrize("node_exporter", [False, True], ids=["", "node exporter"])
-@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL, FED], ids=["aws", "gcp", "gcp-local", "fed"])
-def test_promtool_accepts_it(discovery: Discovery, node_exporter: bool, tmp_path: Path) -> None:
+def test_promtool_accepts_it(node_exporter: bool, tmp_path: Path) -> None:
     path = tmp_path / "prometheus.yml"
     path.write_text(
         render(
-            PrometheusSettings(
-                discovery=discovery,
+            dataclasses.replace(
+                PLAIN,
                 haproxy=("10.0.0.1:8404",),
                 watchdogs=("10.0.0.1:9600",),
                 alertmanagers=("10.0.0.1:9093",),
@@ -63,16 +63,21 @@ def test_promtool_accepts_it(discovery: Discovery, node_exporter: bool, tmp_path
 
 def test_every_source_is_a_job_on_its_port() -> None:
     jobs = {
-        job["job_name"]: job["ec2_sd_configs"][0]["port"]
-        for job in yaml.safe_load(render(PrometheusSettings(discovery=AWS)))["scrape_configs"]
+        job["job_name"]: job["relabel_configs"][1]["replacement"]
+        for job in yaml.safe_load(render(PLAIN))["scrape_configs"]
     }
-    assert jobs == {"engine": 8000, "dcgm": 9400, "node": 9500, "haproxy": 8404, "router": 8404}
+    assert jobs == {
+        "engine": "$1:8000",
+        "dcgm": "$1:9400",
+        "node": "$1:9500",
+        "haproxy": "$1:8404",
+        "router": "$1:8404",
+    }
 
 
-@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL, FED], ids=["aws", "gcp", "gcp-local", "fed"])
-def test_node_exporters_are_found_as_everything_else_on_an_instance_is(discovery: Discovery) -> None:
+def test_node_exporters_are_found_as_everything_else_on_an_instance_is() -> None:
     def jobs(*, wanted: bool) -> dict[str, dict[str, Any]]:
-        found = yaml.safe_load(render(PrometheusSettings(discovery=discovery, node_exporter=wanted)))
+        found = yaml.safe_load(render(dataclasses.replace(PLAIN, node_exporter=wanted)))
         return {job.pop("job_name"): job for job in found["scrape_configs"]}
 
     without, found = jobs(wanted=False), jobs(wanted=True)
@@ -95,14 +100,14 @@ def test_node_exporters_are_found_as_everything_else_on_an_instance_is(discovery
     ],
 )
 def test_a_large_machine_s_cpus_do_not_fill_prometheus(series: str, kept: bool) -> None:
-    jobs = yaml.safe_load(render(PrometheusSettings(discovery=AWS, node_exporter=True)))["scrape_configs"]
+    jobs = yaml.safe_load(render(dataclasses.replace(PLAIN, node_exporter=True)))["scrape_configs"]
     ((rule, _),) = [job["metric_relabel_configs"] for job in jobs if job["job_name"] == "host"]
     assert (re.fullmatch(rule["regex"], series) is None) == kept
 
 
 def test_numbers_of_another_engine_get_the_names_that_are_asked_for() -> None:
     def renames(**more: Any) -> dict[str, Any]:
-        jobs = yaml.safe_load(render(PrometheusSettings(discovery=AWS, **more)))["scrape_configs"]
+        jobs = yaml.safe_load(render(dataclasses.replace(PLAIN, **more)))["scrape_configs"]
         return {job["job_name"]: job["metric_relabel_configs"] for job in jobs if "metric_relabel_configs" in job}
 
     assert {rule["action"] for rules in renames().values() for rule in rules} == {"keep"}
@@ -112,10 +117,9 @@ def test_numbers_of_another_engine_get_the_names_that_are_asked_for() -> None:
     assert (rule["regex"], rule["replacement"]) == ("other:num_running_reqs", "vllm:num_requests_running")
 
 
-@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL, FED], ids=["aws", "gcp", "gcp-local", "fed"])
-def test_routers_are_named_or_found_by_their_tag(discovery: Discovery) -> None:
+def test_routers_are_named_or_listed_among_the_targets() -> None:
     def routers(**more: Any) -> dict[str, Any]:
-        jobs = yaml.safe_load(render(PrometheusSettings(discovery=discovery, **more)))["scrape_configs"]
+        jobs = yaml.safe_load(render(dataclasses.replace(PLAIN, **more)))["scrape_configs"]
         (job,) = [job for job in jobs if job["job_name"] == "router"]
         assert job["metrics_path"] == "/router/metrics"
         return job
@@ -127,10 +131,9 @@ def test_routers_are_named_or_found_by_their_tag(discovery: Discovery) -> None:
     assert "router" in found.replace("/router/metrics", "").replace('"job_name": "router"', "")
 
 
-@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
-def test_a_prometheus_without_credentials_asks_no_cloud(discovery: Discovery) -> None:
-    fed = dataclasses.replace(discovery, targets_file="targets.json")
-    jobs = yaml.safe_load(render(PrometheusSettings(discovery=fed, node_exporter=True)))["scrape_configs"]
+def test_prometheus_asks_no_cloud() -> None:
+    """Its discovery would take whoever carries the tags of a pool, and asks with rights that it should not have."""
+    jobs = yaml.safe_load(render(dataclasses.replace(PLAIN, node_exporter=True)))["scrape_configs"]
     kinds = {key for job in jobs for key in job if key.endswith("_sd_configs")}
     assert kinds == {"file_sd_configs"}
 
@@ -147,10 +150,12 @@ def test_a_real_prometheus_finds_what_the_feed_names(tmp_path: Path) -> None:
         Instance(id="i-3", tags={"gpu-fleet:role": "control"}, private_address="127.0.0.3", **machine),
         Instance(id="i-4", private_address="127.0.0.4", **machine),
         Instance(id="i-5", pool="chat", private_address=None, **machine),
+        Instance(id="i-7", tags=CLAIM, private_address="127.0.0.7", **machine),
+        Instance(id="i-8", tags=CLAIM, group="dev-chat-a", private_address="127.0.0.8", **machine),
+        Instance(id="i-9", tags=CLAIM | {"gpu-fleet:role": "router"}, private_address="127.0.0.9", **machine),
     ]
     gone = dataclasses.replace(instances[0], id="i-6", private_address="127.0.0.6", state=InstanceState.STOPPING)
-    fed = dataclasses.replace(AWS, targets_file=str(tmp_path / "targets.json"))
-    (tmp_path / "prometheus.yml").write_text(render(PrometheusSettings(discovery=fed)))
+    (tmp_path / "prometheus.yml").write_text(render(PLAIN))
     (tmp_path / "targets.json").write_text(json.dumps(targets([*instances, gone], "prod")))
     with running(tmp_path) as url:
         listed = _until_found(url)
@@ -180,79 +185,33 @@ def _until_found(url: str) -> list[dict[str, Any]]:
     raise AssertionError("Prometheus has found no target")
 
 
-def test_production_asks_the_real_cloud() -> None:
-    assert "endpoint" not in render(PrometheusSettings(discovery=AWS))
-    assert "http_sd_configs" not in render(PrometheusSettings(discovery=GCP))
-
-
 @needs_prometheus
 @pytest.mark.slow
-def test_a_real_prometheus_finds_instances_and_routers_by_their_tags(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "local")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address=f"{NETWORK}.0.2", port=4566, verbose=False)
-    server.start()
-    try:
-        url = f"http://{NETWORK}.0.2:4566"
-        instance = _launch(url, "prod", {"pool": "chat", "capacity-type": "spot"})
-        _launch(url, "other", {"pool": "chat", "capacity-type": "spot"})
-        router, gone = (_launch(url, "prod", {"role": "router"}) for _ in range(2))
-        with (
-            _metrics(instance["PrivateIpAddress"], 9400),
-            _metrics(instance["PrivateIpAddress"], 8000),
-            _metrics(router["PrivateIpAddress"], 8404),
-            _prometheus(tmp_path, url) as prometheus,
-        ):
-            found = _wait_for(prometheus, 'up{job="dcgm"} == 1')
-            (engine,) = _wait_for(prometheus, 'vllm:num_requests_running{job="engine"}')
-            both = 'count(up{job="router"}) == 2 and on () max(up{job="router"}) == 1'
-            routers = _wait_for(prometheus, both, all_of='up{job="router"}')
-            assert not _ask(prometheus, 'up{job="router",pool=~".+"}')
-    finally:
-        server.stop()
-    ups = {one["metric"]["instance_id"]: one["value"][1] for one in routers}
-    assert ups == {router["InstanceId"]: "1", gone["InstanceId"]: "0"}
-    assert {one["metric"]["environment"] for one in routers} == {"prod"}
-    assert engine["value"][1] == "2"
-    assert len(found) == 1
-    labels = found[0]["metric"]
-    assert labels["instance_id"] == instance["InstanceId"]
-    assert labels["pool"] == "chat"
-    assert labels["environment"] == "prod"
-    assert labels["capacity_type"] == "spot"
-    assert labels["zone"] == instance["Placement"]["AvailabilityZone"]
-    assert labels["machine_type"] == "g6.xlarge"
-
-
-def _launch(endpoint: str, environment: str, more: dict[str, str]) -> dict[str, Any]:
-    import boto3
-
-    ec2: Any = boto3.client("ec2", endpoint_url=endpoint)
-    known = ec2.describe_subnets(Filters=[{"Name": "cidr-block", "Values": [f"{NETWORK}.1.0/24"]}])["Subnets"]
-    if known:
-        subnet = known[0]["SubnetId"]
-    else:
-        vpc = ec2.create_vpc(CidrBlock=f"{NETWORK}.0.0/16")["Vpc"]["VpcId"]
-        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=f"{NETWORK}.1.0/24")["Subnet"]["SubnetId"]
-    tags = {"environment": environment, **more}
-    return ec2.run_instances(
-        ImageId="ami-12c6146b",
-        MinCount=1,
-        MaxCount=1,
-        InstanceType="g6.xlarge",
-        SubnetId=subnet,
-        TagSpecifications=[
-            {
-                "ResourceType": "instance",
-                "Tags": [{"Key": f"gpu-fleet:{key}", "Value": value} for key, value in tags.items()],
-            }
-        ],
-    )["Instances"][0]
+def test_a_real_prometheus_takes_up_what_the_file_names_anew(tmp_path: Path) -> None:
+    settings = dataclasses.replace(PLAIN, scrape_interval=timedelta(seconds=1), engines=(VLLM, OTHER))
+    (tmp_path / "prometheus.yml").write_text(render(settings))
+    addresses = [f"{NETWORK}.1.{number}" for number in (1, 2)]
+    machine: dict[str, Any] = {
+        **{"cloud": Cloud.AWS, "region": "us-east-1", "zone": "us-east-1a", "state": InstanceState.RUNNING},
+        **{"machine_type": "g6.xlarge", "launched_at": datetime(2026, 11, 25, tzinfo=UTC), "environment": "prod"},
+        **{"capacity_type": CapacityType.SPOT, "pool": "chat", "group": "chat-a"},
+    }
+    members = [Instance(id=f"i-{n}", private_address=address, **machine) for n, address in enumerate(addresses)]
+    file = TargetsFile(tmp_path / "targets.json")
+    file.write(InstanceList(instances=members[:1]), "prod")
+    with (
+        _metrics(addresses[0], 8000),
+        _metrics(addresses[1], 8000),
+        running(tmp_path, f"{NETWORK}.0.10:9090") as prometheus,
+    ):
+        (engine,) = _wait_for(prometheus, 'vllm:num_requests_running{job="engine"}')
+        assert (engine["metric"]["instance_id"], engine["value"][1]) == ("i-0", "2")
+        # the second comes, and what is known of the first cannot be read: it stays
+        file.write(InstanceList(instances=members[1:], errors={"i-0": "i-0 cannot be read"}), "prod")
+        both = _wait_for(prometheus, 'count(up{job="engine"} == 1) == 2', all_of='up{job="engine"}')
+        assert {one["metric"]["instance_id"] for one in both} == {"i-0", "i-1"}
+        file.write(InstanceList(instances=members[1:]), "prod")
+        _wait_for(prometheus, 'count(up{job="engine"}) == 1')
 
 
 @contextmanager
@@ -272,17 +231,6 @@ def _metrics(address: str, port: int) -> Iterator[None]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield
         server.shutdown()
-
-
-@contextmanager
-def _prometheus(folder: Path, endpoint: str) -> Iterator[str]:
-    second = timedelta(seconds=1)
-    discovery = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1", endpoint=endpoint, refresh=second)
-    (folder / "prometheus.yml").write_text(
-        render(PrometheusSettings(discovery=discovery, scrape_interval=second, engines=(VLLM, OTHER)))
-    )
-    with running(folder, f"{NETWORK}.0.10:9090") as url:
-        yield url
 
 
 def _wait_for(url: str, query: str, all_of: str = "") -> list[dict[str, Any]]:

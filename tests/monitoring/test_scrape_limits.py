@@ -24,7 +24,7 @@ from monitoring import queries
 from monitoring.alerts import alerts
 from monitoring.dashboards import dashboards
 from monitoring.limits import LIMITS
-from monitoring.prometheus import Discovery, PrometheusSettings, render
+from monitoring.prometheus import PrometheusSettings, render
 from monitoring.rules import RuleSettings, recordings
 from serving import metrics
 from serving.metrics import Source
@@ -34,7 +34,8 @@ from watchdogs.scale import pressure
 from watchdogs.signals import Series, engine_query, gpu_query
 
 SETTINGS = PrometheusSettings(
-    discovery=Discovery(cloud=Cloud.AWS, environment="prod", region="r", targets_file="targets.json"),
+    cloud=Cloud.AWS,
+    environment="prod",
     haproxy=("127.0.0.1:8404",),
     watchdogs=("127.0.0.1:9600",),
     node_exporter=True,

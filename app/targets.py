@@ -1,0 +1,75 @@
+"""Writes the file from which Prometheus reads its targets: the members of a fleet's pools, and its routers."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from app.errors import AppError
+from app.router_fleet import LiveFleet
+from app.wiring import AllInstances, inventory_of
+from gpufleet.domain.files import write_whole
+from gpufleet.domain.model import InstanceList
+from gpufleet.domain.parsed import is_map
+from gpufleet.settings.document import FleetDocument
+from monitoring import prometheus
+
+DOCUMENT_EVERY_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsFile:
+    """One such file. Who could not be read keeps the target of before: missing is not gone."""
+
+    path: Path
+
+    def write(self, found: InstanceList, environment: str) -> None:
+        """Write what was listed, if it says anything else than the file. Raises OSError."""
+        unread = found.errors.keys() - {one.id for one in found.instances}
+        kept = [row for row in self._rows() if row["labels"]["instance_id"] in unread]
+        rows = [*prometheus.targets(found.instances, environment), *kept]
+        rows.sort(key=lambda row: row["labels"]["instance_id"])
+        write_changed(self.path, json.dumps(rows, indent=1).encode() + b"\n")
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        try:
+            found: Any = json.loads(self.path.read_bytes())
+        except (OSError, ValueError):
+            return
+        rows = cast(list[Any], found) if isinstance(found, list) else []
+        for row in rows:
+            if is_map(row) and is_map(labels := row.get("labels")) and isinstance(labels.get("instance_id"), str):
+                yield row
+
+
+def write_changed(path: Path, body: bytes) -> None:
+    """Leave a file alone that says so already: Prometheus reads it again whenever it is written. Raises OSError."""
+    if not path.is_file() or path.read_bytes() != body:
+        write_whole(path, body)
+
+
+def keep_written(url: str, path: Path, every_s: float, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Write the targets of the fleet at `url` again and again until `stop`. What fails leaves the file as it was."""
+    fleet, file, said = LiveFleet(url), TargetsFile(path), ""
+    document: FleetDocument | None = None
+    inventory: AllInstances | None = None
+    due = 0.0
+    while True:
+        began = time.monotonic()
+        try:
+            if document is None or inventory is None or began >= due:
+                due = began + DOCUMENT_EVERY_S
+                if (read := fleet.document()) != document or inventory is None:
+                    document, inventory = read, inventory_of(read)
+            file.write(inventory.listed(), document.environment)
+            now = ""
+        except (OSError, ValueError, AppError) as error:
+            now = str(error)
+        if now != said:
+            said = now
+            say(f"targets: {now or 'written again'}")
+        if stop.wait(max(0.0, every_s - (time.monotonic() - began))):
+            return
