@@ -33,7 +33,7 @@ def write(engine: Engine, *, days: int, instances: int, models: int, since: date
             (PRICES, _prices(begin, hours)),
             (
                 PASSES,
-                iter((FLEET, at, "h", None, None, "", 1) for at in (begin - _HOUR, begin + hours * _HOUR)),
+                iter((FLEET, at, "h", None, None, "", 1, 1) for at in (begin - _HOUR, begin + hours * _HOUR)),
             ),
             (ACTIVITY, _activity(begin, hours, instances)),
             (TOKEN_HOURS, _token_hours(begin, hours, instances, models)),

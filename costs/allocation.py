@@ -333,8 +333,9 @@ def unused(
             free = paid.instances - paid.elsewhere - used
             if free <= 0:
                 continue
-            for price, first, last in pricing.of_reservation(paid, begin, finish):
-                yield _idle_seats(paid, free, _of_seats(paid, price), first, last)
+            for own, since_then, until_then in held(paid, facts.whose or facts.eras, begin, finish):
+                for price, first, last in pricing.of_reservation(own, since_then, until_then):
+                    yield _idle_seats(own, free, _of_seats(own, price), first, last)
 
 
 def _of_seats(paid: Reservation, price: Price | None) -> Price | None:

@@ -166,7 +166,8 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     market = _market(sources, types, _market_since(seen, priced, now), now, notes)
     own = _in_reservations(seen, unread)
     unknown = len(listed.errors.keys() - {run.instance_id for run in unread})
-    paid = _certain(_paid(sources, fleet, notes), own, unknown, notes)
+    shown = _paid(sources, fleet, notes)
+    paid = _certain(shown or (), own, unknown, notes)
     reserved = [_with_accounts(_reservation(p, fleet, own, now), sources, fleet, notes) for p in paid]
     begun = {(run.instance_id, run.started_at) for run in known}
     runs = [_run(life, fleet, now) for life in seen if _has_run(life, begun)]
@@ -194,7 +195,9 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         note_reservations(connection, reserved)
         if fleet.declared is not None:
             note_declared(connection, fleet.name, now, content_of(fleet.declared))
-        _write_pass(connection, done, fleet, read_metrics=series is not None, priced=market is not None)
+        whole = shown is not None and len(paid) == len(shown)
+        read = _pass(done, fleet, read_metrics=series is not None, priced=market is not None, paid=whole)
+        facts.add_pass(connection, read)
     return done
 
 
@@ -214,20 +217,16 @@ def _write_metrics(
     add_team_readings(connection, [one for one in by_team if not is_closed(one.at, closed)])
 
 
-def _write_pass(
-    connection: Connection, done: Collected, fleet: FleetFacts, *, read_metrics: bool, priced: bool
-) -> None:
-    facts.add_pass(
-        connection,
-        facts.Pass(
-            environment=fleet.name,
-            at=done.at,
-            host=fleet.host,
-            metrics_from=done.metrics_from if read_metrics else None,
-            metrics_until=done.at if read_metrics else None,
-            notes="; ".join(done.notes)[:2000],
-            priced=priced,
-        ),
+def _pass(done: Collected, fleet: FleetFacts, *, read_metrics: bool, priced: bool, paid: bool) -> facts.Pass:
+    return facts.Pass(
+        environment=fleet.name,
+        at=done.at,
+        host=fleet.host,
+        metrics_from=done.metrics_from if read_metrics else None,
+        metrics_until=done.at if read_metrics else None,
+        notes="; ".join(done.notes)[:2000],
+        priced=priced,
+        paid=paid,
     )
 
 
@@ -278,7 +277,8 @@ def _market(
         return None
 
 
-def _paid(sources: Sources, fleet: FleetFacts, notes: list[str]) -> list[PaidCapacity]:
+def _paid(sources: Sources, fleet: FleetFacts, notes: list[str]) -> list[PaidCapacity] | None:
+    """What the fleet names; None when it could not be read."""
     ours = {name for pool in fleet.pools.values() for name in pool.reservations}
     if not ours:
         return []
@@ -286,7 +286,7 @@ def _paid(sources: Sources, fleet: FleetFacts, notes: list[str]) -> list[PaidCap
         return [paid for paid in sources.paid.paid() if paid.reservation in ours]
     except OSError as error:
         notes.append(f"reservations: {error}; the next pass asks again")
-        return []
+        return None
 
 
 def _has_run(life: Life, begun: Collection[tuple[str, datetime]]) -> bool:

@@ -1,32 +1,37 @@
-"""Whose an instance's time is: the model and the owner that its pool was declared to have then. Pure.
+"""Whose the time of an instance or of paid capacity is: the model and the owner that its pool was declared to have.
 
-Rule: from the first declaration on that the ledger keeps, an instance has at every time what was declared of its pool
-then, so a change splits its charges; before that it has what the look that first saw it wrote.
+Rule: from the first declaration on that the ledger keeps, it has at every time what was declared of its pool then, so
+a change splits its charges; before that it has what the look that first saw it wrote. Pure.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
+from typing import TypeVar
 
 from costs.pricing import Era
-from ledger.facts import Run
+from ledger.facts import Reservation, Run
+
+_Thing = TypeVar("_Thing", Run, Reservation)
 
 
-def held(run: Run, eras: Sequence[Era], start: datetime, end: datetime) -> Iterator[tuple[Run, datetime, datetime]]:
-    """The run with the model and owner of each part of a span. Neighbours differ."""
-    last: tuple[Run, datetime] | None = None
+def held(
+    thing: _Thing, eras: Sequence[Era], start: datetime, end: datetime
+) -> Iterator[tuple[_Thing, datetime, datetime]]:
+    """It with the model and owner of each part of a span. Neighbours differ."""
+    last: tuple[_Thing, datetime] | None = None
     for era in eras:
         begin = max(era.since, start)
         if begin >= min(era.until, end):
             continue
-        own = _in(run, era)
+        own = _in(thing, era)
         if last is None:
             last = own, begin
         elif own != last[0]:
             yield *last, begin
             last = own, begin
-    yield *(last or (run, start)), end
+    yield *(last or (thing, start)), end
 
 
 def held_at(run: Run, eras: Sequence[Era], moment: datetime) -> Run:
@@ -45,8 +50,8 @@ def changes(eras: Sequence[Era], since: datetime, until: datetime) -> list[datet
     ]
 
 
-def _in(run: Run, era: Era) -> Run:
-    if era.assumed or run.pool is None:
-        return run
-    model, owner = era.declared.models.get(run.pool, run.model), era.declared.owners.get(run.pool, run.owner)
-    return run if (model, owner) == (run.model, run.owner) else replace(run, model=model, owner=owner)
+def _in(thing: _Thing, era: Era) -> _Thing:
+    if era.assumed or thing.pool is None:
+        return thing
+    model, owner = era.declared.models.get(thing.pool, thing.model), era.declared.owners.get(thing.pool, thing.owner)
+    return thing if (model, owner) == (thing.model, thing.owner) else replace(thing, model=model, owner=owner)

@@ -21,6 +21,7 @@ from costs.pricing import FOREVER, Era
 from costs.report import NONE, QUIET, Known, Report, Scope, compute, uncollected
 from costs.series import priced_alone
 from costs.tokens import EngineTokens, served
+from costs.unknown import known_until
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from ledger import declared as ledger_declared
@@ -124,7 +125,7 @@ class CostQuery:
             runs=runs,
             activity=history.Activity(self._engine, self._fleet, since, until, [run.instance_id for run in runs]),
             first_signs=self._first_signs,
-            reservations=[one for one in looks.reservations if one.started_at < until and one.last_seen_at > since],
+            reservations=[one for one in looks.reservations if one.started_at < until and known_until(one) > since],
             declared=declared,
             coverage=eras[-1].coverage if eras else Coverage(declared, runs),
             known=None if looks.begun is None or looks.last is None else (looks.begun, looks.last.at),

@@ -130,7 +130,8 @@ def coverage(report: Report) -> list[str]:
 
 def is_uncertain(report: Report) -> bool:
     """Whether more is unknown than the minutes since the last look."""
-    return bool(report.unknown) and (bool(report.uncollected) or any(s.why is Why.UNDATED for s in report.unknown))
+    undated = any(span.why in (Why.UNDATED, Why.RECOUNTED) for span in report.unknown)
+    return bool(report.unknown) and (bool(report.uncollected) or undated)
 
 
 def bounds(report: Report) -> str:

@@ -238,6 +238,13 @@ def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
             f"what others used of {names} was not collected: its unused part is counted as the look before saw it,"
             f" and may have cost {_bounds(others, '')}"
         )
+    recounted = [span for span in spans if span.why is Why.RECOUNTED]
+    if recounted:
+        names = ", ".join(sorted({span.like.resource for span in recounted}))
+        yield (
+            f"the count of {names} changed between two looks: the old one is charged until the new one was seen, and"
+            f" its unused part may have cost {_bounds(recounted, '')}"
+        )
 
 
 def _bounds(spans: Sequence[UnknownSpan], why_less: str = " (a first hour may be free)") -> str:

@@ -3,7 +3,8 @@
 A run is charged until it is known to have lived. Its cost from then on is a span with bounds:
 - *undated*: it ended between the look that saw it last and the first one that missed it;
 - *unseen*: it was not observed since, so it may still run.
-What nobody used of a shared reservation is a span of its own where no look counted what others used.
+What nobody used of a reservation is a span of its own where no look counted what others used (in a gap), between two
+looks that counted different numbers of its instances, and from the look that saw it last to the one that missed it.
 What is charged of it lies within the bounds. They hold for resources that the ledger knows: those that came and went
 between two looks are not in them.
 """
@@ -13,14 +14,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
-from costs.allocation import Charge, Facts, charges, standing, unused
+from costs.allocation import Charge, Facts, Kind, charges, standing, unused
 from costs.commitments import Coverage, Declared, end_of
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED
-from ledger.facts import EndCause, Reservation, Run
+from ledger.facts import NOT_MISSED, EndCause, Recount, Reservation, Run
 from prices.book import PriceBook
 
 _INSTANT: Final = timedelta(microseconds=1)
@@ -32,6 +34,7 @@ class Why(StrEnum):
     UNDATED = "undated_end"
     UNSEEN = "not_observed"
     OTHERS = "others_not_observed"
+    RECOUNTED = "count_not_dated"
 
     @property
     def words(self) -> str:
@@ -40,6 +43,7 @@ class Why(StrEnum):
             Why.UNDATED: "its end has no time",
             Why.UNSEEN: "not observed since",
             Why.OTHERS: "use by others was not collected",
+            Why.RECOUNTED: "its count changed between two looks",
         }[self]
 
 
@@ -83,42 +87,114 @@ def _unknown_spans(
             continue
         stop, why = (horizon, Why.UNSEEN) if run.ended_at is None else (run.ended_at, Why.UNDATED)
         start = max(end_of(run), since)
-        if start < min(stop, until) and not _is_paid_either_way(run, facts, min(stop, until)):
-            yield from _of_run(run, alone, book, (start, stop, until), why)
+        if start < min(stop, until):
+            spans = _of_run(run, alone, book, (start, stop, until), why)
+            if _is_paid_either_way(run, facts, min(stop, until)):  # but for what it brings along
+                spans = (span for span in spans if span.like.kind is Kind.SHARED)
+            yield from spans
     for paid in facts.reservations:
-        for begin, end in facts.gaps:
-            yield from _of_others(paid, facts, book, max(begin, since), min(end, until))
+        yield from _of_paid(paid, facts, book, (since, until), horizon)
     if facts.known is not None:
         yield from _standing(facts, book, max(since, facts.known[1]), horizon)
 
 
-def _of_others(
-    paid: Reservation, facts: Facts, book: PriceBook, start: datetime, end: datetime
+def known_until(paid: Reservation) -> datetime:
+    """Until when paid capacity may have been there, as far as the ledger knows."""
+    return paid.last_seen_at if paid.missed_at is None else paid.missed_at
+
+
+def _of_paid(
+    paid: Reservation, facts: Facts, book: PriceBook, span: tuple[datetime, datetime], horizon: datetime
 ) -> Iterator[UnknownSpan]:
-    """What a shared reservation cost while nobody looked: others may have used all of it, or nothing."""
-    if start >= end or not _is_shared(paid):
+    """What was not used of paid capacity where its count or its use by others is not known, then after it was seen.
+
+    Between two looks that counted differently it had one count or the other. In a gap others may have used all of
+    it, or nothing: no reservation is known to be out of reach of the other machines of its account.
+    """
+    since, until = span
+    start, stop = max(paid.started_at, since), min(paid.last_seen_at, paid.ends_at or paid.last_seen_at, until)
+    changed = stop if paid.recount is None else paid.recount.after
+    edges = {start, stop, changed, *(at for gap in facts.gaps for at in gap)}
+    for begin, end in pairwise(sorted(at for at in edges if start <= at <= stop)):
+        is_unseen = any(first <= begin < last for first, last in facts.gaps)
+        least = most = paid
+        if paid.recount is not None and changed <= begin:
+            least, most = _fewest(paid, paid.recount), _most(paid, paid.recount)
+            why = Why.RECOUNTED
+        elif is_unseen:
+            why = Why.OTHERS
+        else:
+            continue
+        bounds = (None, replace(most, elsewhere=0)) if is_unseen else (least, most)
+        yield from _of_seats(paid, bounds, (facts, facts), book, (begin, end, why))
+    if paid.missed_at is not None and facts.known is not None and paid.last_seen_at < facts.known[1]:
+        start = max(paid.last_seen_at, since)
+        stop = min(paid.missed_at, paid.ends_at or paid.missed_at, horizon)
+        # runs that may have lived on have spans of their own, with what they took of it
+        later = replace(facts, runs=[_longest(run, paid, stop) for run in facts.runs])
+        whole = replace(paid, last_seen_at=stop, elsewhere=0)
+        why = Why.UNSEEN if paid.missed_at == NOT_MISSED else Why.UNDATED
+        yield from _of_seats(paid, (None, whole), (facts, later), book, (start, stop, why))
+
+
+def _of_seats(
+    paid: Reservation,
+    bounds: tuple[Reservation | None, Reservation],
+    facts: tuple[Facts, Facts],
+    book: PriceBook,
+    span: tuple[datetime, datetime, Why],
+) -> Iterator[UnknownSpan]:
+    """The unused part of a reservation as it is charged and as it may have been at least (None: nothing) and at most.
+
+    `facts`: those of the charge and of the least, and those of the most.
+    """
+    start, end, why = span
+    if start >= end:
         return
-    charged: _Bill = {}
+    known, later = facts
+    charged, most = _unused(paid, known, book, start, end), _unused(bounds[1], later, book, start, end)
+    least = {} if bounds[0] is None else _unused(bounds[0], known, book, start, end)
+    for key, (like, at_most) in most.items():
+        taken = (charged[key][1] if key in charged else None) or money.ZERO
+        at_least = (least[key][1] if key in least else None) or money.ZERO
+        if not at_least == taken == at_most:
+            yield UnknownSpan(like=like, start=start, end=end, why=why, charged=taken, least=at_least, most=at_most)
+
+
+def _unused(paid: Reservation, facts: Facts, book: PriceBook, start: datetime, end: datetime) -> _Bill:
+    found: _Bill = {}
     for charge in unused(replace(facts, reservations=[paid]), book, start, end):
-        _add(charged, charge)
-    most: _Bill = {}
-    for charge in unused(replace(facts, reservations=[replace(paid, elsewhere=0)]), book, start, end):
-        _add(most, charge)
-    for key, (like, amount) in most.items():
-        yield UnknownSpan(
-            like=like,
-            start=max(start, paid.started_at),
-            end=min(end, paid.last_seen_at),
-            why=Why.OTHERS,
-            charged=(charged[key][1] if key in charged else None) or money.ZERO,
-            least=money.ZERO,
-            most=amount,
-        )
+        _add(found, charge)
+    return found
 
 
-def _is_shared(paid: Reservation) -> bool:
-    """Whether others may take its seats, or pay a part of them."""
-    return bool(paid.elsewhere) or (paid.seats is not None and paid.seats < paid.instances)
+def _fewest(paid: Reservation, then: Recount) -> Reservation:
+    """As few unused seats as two looks allow for the time between them."""
+    seats = min((one.seats for one in (paid, then) if one.seats is not None), default=None)
+    return replace(
+        paid,
+        instances=min(paid.instances, then.instances),
+        elsewhere=max(paid.elsewhere, then.elsewhere),
+        seats=seats,
+    )
+
+
+def _most(paid: Reservation, then: Recount) -> Reservation:
+    """As many unused seats as two looks allow for the time between them."""
+    seats = None if paid.seats is None or then.seats is None else max(paid.seats, then.seats)
+    return replace(
+        paid,
+        instances=max(paid.instances, then.instances),
+        elsewhere=min(paid.elsewhere, then.elsewhere),
+        seats=seats,
+    )
+
+
+def _longest(run: Run, paid: Reservation, stop: datetime) -> Run:
+    """The run as if it had ended as late as it may have, where it belongs to the pool that pays the reservation."""
+    if run.pool != paid.pool or (run.ended_at is not None and run.end_exact):
+        return run
+    return replace(run, last_seen_at=max(run.last_seen_at, run.ended_at or stop))
 
 
 def _alone(facts: Facts) -> Facts:
@@ -193,7 +269,8 @@ def _is_paid_either_way(run: Run, facts: Facts, until: datetime) -> bool:
     """Whether a reservation is paid for all of that time, with the run on it or without."""
     return run.capacity_type is CapacityType.RESERVED and any(
         run.reservation in (None, paid.reservation)
-        and not _is_shared(paid)
+        # of one that is declared in part, an empty seat costs less than one that is used
+        and (paid.seats is None or paid.seats >= paid.instances)
         and (run.cloud, run.machine_type, run.zone) == (paid.cloud, paid.machine_type, paid.zone)
         and until <= min(paid.last_seen_at, paid.ends_at or paid.last_seen_at)
         for paid in facts.reservations

@@ -7,7 +7,7 @@ where the order of writers does not matter either.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -100,6 +100,21 @@ class ActivityHour(NamedTuple):
     idle: int
 
 
+NOT_MISSED: Final = datetime.max.replace(tzinfo=UTC)
+"""Stands for the look that missed something, where none did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recount:
+    """What the next look saw of a reservation whose `instances` had changed by then."""
+
+    after: datetime
+    """The last look before the change."""
+    instances: int
+    seats: int | None
+    elsewhere: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """Capacity that is paid for, used or not, and how it was used elsewhere from `started_at` to `last_seen_at`."""
@@ -123,6 +138,10 @@ class Reservation:
     """Account to how many of those are its own; None: not known."""
     seats: int | None = None
     """How many of its instances this fleet declares; None: all of them."""
+    recount: Recount | None = None
+    """What the look at `last_seen_at` counted, where it counted other `instances`; the change lies before it."""
+    missed_at: datetime | None = None
+    """The first look that did not show it any more, or `NOT_MISSED`; None: another time of it follows, or unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +156,8 @@ class Pass:
     notes: str = ""
     priced: bool = True
     """Whether it read prices."""
+    paid: bool = True
+    """Whether it read all paid capacity that the fleet names."""
 
 
 _BATCH: Final = 500
@@ -215,7 +236,7 @@ def add_reservations(connection: Connection, reservations: Iterable[Reservation]
 
 def add_pass(connection: Connection, done: Pass) -> None:
     """Write that a look was complete."""
-    merge(connection, PASSES, [asdict(done) | {"priced": int(done.priced)}])
+    merge(connection, PASSES, [asdict(done) | {"priced": int(done.priced), "paid": int(done.paid)}])
 
 
 def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:

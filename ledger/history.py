@@ -241,6 +241,7 @@ def last_pass(connection: Connection, environment: str) -> Pass | None:
         metrics_until=row.metrics_until,
         notes=row.notes,
         priced=bool(row.priced),
+        paid=row.paid != 0,
     )
 
 

@@ -10,11 +10,11 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, ScalarSelect, case, func, or_, select
 
 from gpufleet.domain.model import Cloud
-from ledger.facts import Move, Reservation, merge
-from ledger.tables import RESERVATIONS, SEATS, Moment
+from ledger.facts import NOT_MISSED, Move, Recount, Reservation, merge
+from ledger.tables import PASSES, RESERVATIONS, SEATS, Moment
 
 _SEEN: Final = tuple(
     column.name for column in SEATS.columns if column.name not in ("environment", "cloud", "at", "last_seen_at")
@@ -35,6 +35,7 @@ def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> No
     rows: list[dict[str, Any]] = []
     for look in looks:
         row: dict[str, Any] = asdict(look) | {"cloud": look.cloud.value, "accounts": _text(look.accounts)}
+        del row["recount"], row["missed_at"]
         key = row["cloud"], look.reservation, look.started_at
         known = newest.get(key)
         if known is not None and all(getattr(known, name) == row[name] for name in _SEEN):
@@ -73,18 +74,34 @@ def _older(connection: Connection, fleet: str) -> dict[_Key, datetime]:
 
 
 def reservations(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Reservation]:
-    """Paid capacity that touches the span, oldest first: one for each time in which nothing about it changed."""
+    """Paid capacity that touches the span, oldest first: one for each time in which nothing about it changed.
+
+    It touches the span also where it may have been there unseen: until the look that missed it.
+    """
     following = func.lead(SEATS.c.at, type_=Moment()).over(partition_by=_ONE, order_by=SEATS.c.at).label("following")
     first = func.min(SEATS.c.at, type_=Moment()).over(partition_by=_ONE).label("first")
-    rows = select(SEATS, following, first).where(SEATS.c.environment == environment).subquery()
-    end = func.coalesce(rows.c.following, rows.c.last_seen_at, type_=Moment())
-    inside = select(rows).where(rows.c.at < until, end > since)
+    then = [
+        func.lead(SEATS.c[name]).over(partition_by=_ONE, order_by=SEATS.c.at).label(f"then_{name}")
+        for name in ("instances", "seats", "elsewhere")
+    ]
+    rows = select(SEATS, following, first, *then).where(SEATS.c.environment == environment).subquery()
+    missed = case((rows.c.following.is_(None), _missed_at(environment, rows.c.last_seen_at)))
+    dated = select(rows, missed.label("missed")).where(rows.c.at < until).subquery()
+    end = func.coalesce(dated.c.following, dated.c.missed, type_=Moment())
     found: list[Reservation] = []
     begun: dict[_Key, datetime] = {}
     names = [name for name in _SEEN if name not in ("started_at", "accounts")]
-    for row in connection.execute(inside):
+    for row in connection.execute(select(dated).where(or_(end.is_(None), end > since))):
         cloud = Cloud(row.cloud)
         begun[row.cloud, row.reservation, row.started_at] = row.first
+        recount = None
+        if row.following is not None and row.then_instances != row.instances:
+            recount = Recount(
+                after=row.last_seen_at,
+                instances=row.then_instances,
+                seats=row.then_seats,
+                elsewhere=row.then_elsewhere,
+            )
         found.append(
             Reservation(
                 cloud=cloud,
@@ -92,6 +109,8 @@ def reservations(connection: Connection, environment: str, since: datetime, unti
                 started_at=row.at,
                 last_seen_at=row.following or row.last_seen_at,
                 accounts=None if row.accounts is None else json.loads(row.accounts),
+                recount=recount,
+                missed_at=None if row.following is not None else row.missed or NOT_MISSED,
                 **{name: getattr(row, name) for name in names},
             )
         )
@@ -102,9 +121,20 @@ def reservations(connection: Connection, environment: str, since: datetime, unti
     return sorted(found, key=lambda one: (one.started_at, one.reservation))
 
 
+def _missed_at(environment: str, last_seen_at: Any) -> ScalarSelect[Any]:
+    """The first look after a time that read all paid capacity. One of an older release did not say, and counts."""
+    read = func.coalesce(PASSES.c.paid, 1) == 1
+    return (
+        select(func.min(PASSES.c.at, type_=Moment()))
+        .where(PASSES.c.environment == environment, PASSES.c.at > last_seen_at, read)
+        .scalar_subquery()
+    )
+
+
 def _of_older_releases(
     connection: Connection, environment: str, since: datetime, until: datetime
 ) -> list[Reservation]:
+    """What release 0.1 wrote. When the last of them ended is not looked for: they are charged until last seen."""
     statement = select(RESERVATIONS).where(
         RESERVATIONS.c.environment == environment,
         RESERVATIONS.c.started_at < until,

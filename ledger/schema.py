@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
 from ledger.database import open_database, writing
 
-HEAD: Final = "0012"
+HEAD: Final = "0013"
 """The newest migration in `migrations/versions`."""
 
 OLDEST_READER: Final = "0006"

@@ -229,8 +229,11 @@ PASSES: Final = Table(
     Column("metrics_until", Moment),
     Column("notes", String(2000), nullable=False),
     Column("priced", Integer),
+    Column("paid", Integer),
 )
-"""Each complete look of the cost watchdog, for coverage. `priced` 1: it read prices; 0: they could not be read."""
+"""Each complete look of the cost watchdog, for coverage. `priced` 1: it read prices; 0: they could not be read.
+`paid`: the same of all paid capacity that the fleet names; NULL: an older release, which did not say.
+"""
 
 DECISIONS: Final = Table(
     "decisions",

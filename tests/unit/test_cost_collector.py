@@ -20,7 +20,7 @@ from costs.render import as_text
 from costs.report import By, Report, Scope
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
-from gpufleet.domain import tags
+from gpufleet.domain import money, tags
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
@@ -30,7 +30,7 @@ from gpufleet.domain.prices import Price
 from ledger.database import writing
 from ledger.decisions import record_outcome
 from ledger.declared import declarations
-from ledger.facts import EndCause, Run
+from ledger.facts import NOT_MISSED, EndCause, Run
 from ledger.finals import Confirmed, add_final
 from ledger.history import runs as read_runs
 from ledger.reservations import reservations
@@ -336,6 +336,48 @@ def test_use_by_account_that_cannot_be_read_is_said_and_asked_for_again(ledger: 
     assert one_pass(ledger, world, 3600).notes == (note,)
     world.broken, world.usage_now = set(), {OTHER: 2}
     assert one_pass(ledger, world, 3900).notes == ()
+
+
+def test_a_reservation_is_missed_by_the_first_pass_that_could_read_them(ledger: Engine, world: World) -> None:
+    world.paid_now = [replace(world.paid_now[0], instances=3)]
+    one_pass(ledger, world, 1200)
+
+    def missed() -> datetime | None:
+        with ledger.connect() as connection:
+            (found,) = reservations(connection, FLEET, at(1500), at(3600))
+        return found.missed_at
+
+    world.broken = {"paid"}
+    one_pass(ledger, world, 1800)
+    assert missed() == NOT_MISSED
+    assert bounds_of(ledger) == [("not_observed", at(1200), at(3601), 0, 2)], "no more is known of it"
+    world.broken, world.paid_now = set(), []
+    for second in (2400, 3000):
+        one_pass(ledger, world, second)
+    assert missed() == at(2400)
+    assert bounds_of(ledger) == [("undated_end", at(1200), at(2400), 0, 2)]
+
+
+def test_a_count_that_changes_between_two_passes_has_bounds(ledger: Engine, world: World) -> None:
+    for second, instances in ((1200, 3), (2400, 5), (3600, 5)):
+        world.paid_now = [replace(world.paid_now[0], instances=instances)]
+        pools = {"chat": replace(FACTS.pools["chat"], reservations={"cr-1": 5})}
+        collect(ledger, world.sources(), replace(FACTS, pools=pools), at(second))
+    assert bounds_of(ledger) == [
+        ("count_not_dated", at(1200), at(2400), 2, 4),
+        ("not_observed", at(3600), at(3601), 0, 4),
+    ]
+
+
+def bounds_of(ledger: Engine) -> list[tuple[str, datetime, datetime, Decimal, Decimal]]:
+    """Why, since when and until when it is not known how many seats were paid and unused, at least and at most."""
+    found: list[tuple[str, datetime, datetime, Decimal, Decimal]] = []
+    for span in report(ledger).unknown:
+        if span.like.resource == "cr-1":
+            assert span.like.price is not None and span.most is not None
+            seat = money.dollar_seconds(span.like.price.usd_per_hour, span.end - span.start)
+            found.append((span.why, span.start, span.end, span.least / seat, span.most / seat))
+    return found
 
 
 def test_a_pass_notes_what_is_declared_once_it_changed(ledger: Engine, world: World) -> None:
