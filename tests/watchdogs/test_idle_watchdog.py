@@ -260,6 +260,30 @@ def test_what_no_group_owns_is_not_even_drained() -> None:
     assert not world.drains and not world.ended
 
 
+@pytest.mark.parametrize(
+    ("changes", "reported"),
+    [
+        pytest.param({"group": None}, True, id="tags alone"),
+        pytest.param({"group": "dev-chat-a"}, True, id="another environment's group"),
+        pytest.param({}, False, id="a member"),
+        pytest.param({"group": None, "tags": {}}, False, id="without a pool's tag"),
+        pytest.param({"group": "new", "launched_at": START}, False, id="a pulumi up is at work"),
+    ],
+)
+def test_people_are_notified_once_a_day_of_who_claims_a_pool_by_tags(
+    changes: dict[str, Any], *, reported: bool
+) -> None:
+    world = idle_world(2)
+    claim = {"tags": {tags.POOL: "batch", tags.ENVIRONMENT: "test"}} | changes
+    world.instances[FIRST] = replace(world.instances[FIRST], **claim)
+    for _ in range(2):
+        watchdog(world).apply()
+    claims = [text for key, text in world.messages.items() if key.startswith("claims:")]
+    assert len(claims) == reported
+    assert all(FIRST in text and "gpu-fleet:pool = batch" in text and "End it" in text for text in claims)
+    assert not world.drains and not world.ended
+
+
 def test_what_left_its_group_after_the_plan_was_made_is_not_drained() -> None:
     world = due(1)
 

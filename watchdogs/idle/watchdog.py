@@ -17,7 +17,7 @@ from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
-from watchdogs.idle import acting, learned
+from watchdogs.idle import acting, learned, words
 from watchdogs.idle.decide import (
     UNSCALED,
     WATCHDOG,
@@ -40,6 +40,9 @@ REACHED_SPAN: Final = timedelta(hours=24)
 DAY: Final = timedelta(days=1)
 FIRST_ASKED: Final = 3
 """When so many groups cannot be asked about a rollout, and none can, no other is asked."""
+CLAIMS_AFTER: Final = timedelta(minutes=15)
+"""An instance that carries a pool's tags outside its groups is reported when it is this old: `pulumi up` makes groups
+before the fleet document names them."""
 
 
 class IdleWatchdog:
@@ -77,6 +80,9 @@ class IdleWatchdog:
         for name, why in (*observed.uncertain.items(), *observed.unread.items()):
             text = f"Nothing of {name} is ended: {why.reason.sentence}. {why.detail}."
             executor.notify(f"{why.reason}:{name}:{plan.at:%Y%m%d}", text)
+        for one in observed.instances:
+            if one.alive and one.claimed_pool is not None and plan.at - one.launched_at >= CLAIMS_AFTER:
+                executor.notify(f"claims:{one.id}:{plan.at:%Y%m%d}", words.claims(one))
 
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError: a part is not the whole."""

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from gpufleet.domain.decisions import Decision
 from gpufleet.domain.model import Instance
-from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL
+from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL, POOL
 
 
 def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at: datetime) -> str:
@@ -51,6 +51,16 @@ def unheard(decision: Decision, silent: Sequence[str]) -> str:
         f"{decision.resource} of pool {decision.pool} says that it is drained, but its {' and its '.join(silent)} "
         f"told Prometheus nothing since: nobody else says that it rests, so it is not ended. It serves nothing and "
         f"costs {money(decision.usd_per_hour)}. Each pass looks again; look whether Prometheus reaches it."
+    )
+
+
+def claims(instance: Instance) -> str:
+    """Who carries a pool's tags and is none of its members, what it does not get, and what to do."""
+    there = "no group" if instance.group is None else f"{instance.group}, a group that the fleet document lacks"
+    return (
+        f"{instance.id} ({instance.machine_type}, {instance.zone}) carries the tag {POOL} = {instance.claimed_pool} "
+        f"and is in {there}: it gets no requests, no key and no orders. If it is not yours, find who started it. "
+        f"End it, or remove that tag; what a `pulumi up` left over, another `pulumi up` removes."
     )
 
 
