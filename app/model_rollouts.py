@@ -1,11 +1,17 @@
-"""A model's new revision on its way through the pools of a fleet."""
+"""A model's new revision on its way through a fleet: waited for, or walked by whoever runs the command."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, Final
 
 from app.errors import AppError
-from gpufleet.settings.document import FleetDocument
+from gpufleet.domain.activity import CloudError
+from gpufleet.settings.document import FleetDocument, Pool
+from serving.revisions import PoolRollout, RolloutError, Walk, next_step, went_back
+
+POLL_S: Final = 5.0
 
 
 def walk(
@@ -17,16 +23,10 @@ def walk(
     """
     # only here: what asks clouds takes a second to import
     from app.wiring import agents_of, inventory_of
-    from gpufleet.domain.activity import CloudError
-    from serving.revisions import PoolRollout, RolloutError, Walk
 
-    pools = [pool for pool in document.pools if pool.model == f"models/{model}"]
-    if not pools:
-        say(f"{document.environment}: no pool serves models/{model}, so nothing changes there")
-        return {}
     inventory, agents = inventory_of(document), agents_of(document, say)
     changed: dict[str, int] = {}
-    for pool in pools:
+    for pool in _pools(model, document, say):
         change = Walk(
             rollout=PoolRollout(pool=pool.name, floor=pool.min, limit=limit),
             instances=lambda pool=pool: [one for one in inventory.instances() if one.pool == pool.name and one.alive],
@@ -41,3 +41,83 @@ def walk(
             raise AppError(str(error)) from error
         say(f"{pool.name}: {changed[pool.name]} instances changed")
     return changed
+
+
+def wait(
+    model: str, digest: str, document: FleetDocument, limit: timedelta, say: Callable[[str], None]
+) -> dict[str, int]:
+    """Wait until the control host has changed every pool of the model: pools and their instances.
+
+    `limit`: longest time without another instance that serves it. Raises AppError where it stops.
+    """
+    from app.wiring import agents_of, inventory_of
+
+    inventory, agents = inventory_of(document), agents_of(document, say)
+
+    def statuses(pool: Pool) -> tuple[list[str], Mapping[str, Mapping[str, Any]]]:
+        members = [one for one in inventory.instances() if one.pool == pool.name and one.alive]
+        return [one.id for one in members], agents.statuses(members)
+
+    changed: dict[str, int] = {}
+    for pool in _pools(model, document, say):
+        waiting = Waiting(pool=pool, digest=digest, limit=limit, statuses=statuses, say=say)
+        try:
+            changed[pool.name] = waiting.run()
+        except CloudError as error:
+            raise AppError(str(error)) from error
+        say(f"{pool.name}: {changed[pool.name]} instances changed")
+    return changed
+
+
+@dataclass(slots=True, kw_only=True)
+class Waiting:
+    """Waits for one pool, and gives no order."""
+
+    pool: Pool
+    digest: str
+    limit: timedelta
+    statuses: Callable[[Pool], tuple[list[str], Mapping[str, Mapping[str, Any]]]]
+    """All instances of a pool, and what those say that answer."""
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _serving: set[str] = field(default_factory=set[str], init=False)
+
+    def run(self) -> int:
+        """How many instances were changed meanwhile. Raises AppError."""
+        rollout = PoolRollout(pool=self.pool.name, floor=self.pool.min, limit=self.limit)
+        before: set[str] | None = None
+        until = self.clock() + self.limit.total_seconds()
+        while True:
+            known, found = self.statuses(self.pool)
+            serving = {name for name, status in found.items() if status.get("model_digest") == self.digest}
+            if before is None:
+                before = serving
+            if fresh := serving - self._serving - before:
+                self.say(f"{self.pool.name}: {', '.join(sorted(fresh))} serves {self.digest[:12]}")
+                until = self.clock() + self.limit.total_seconds()
+            self._serving |= serving
+            if (failed := went_back(self.digest, found)) is not None:
+                raise AppError(
+                    f"{self.pool.name} {failed}; the others keep what they serve: `gpufleet model rollback` "
+                    "makes the bucket say so, too"
+                )
+            if next_step(rollout, self.digest, known, found).done:
+                return len(self._serving - before)
+            if self.clock() >= until:
+                raise AppError(self._stuck())
+            self.sleep(POLL_S)
+
+    def _stuck(self) -> str:
+        return (
+            f"{self.pool.name}: no other instance came to serve {self.digest[:12]} within {self.limit}. Look on the "
+            "control host whether `gpufleet watch run --apply` runs, its log (revisions), pauses (`gpufleet status`) "
+            f"and the floor ({self.pool.min}). It goes on meanwhile; the same command waits again"
+        )
+
+
+def _pools(model: str, document: FleetDocument, say: Callable[[str], None]) -> list[Pool]:
+    pools = [pool for pool in document.pools if pool.model == f"models/{model}"]
+    if not pools:
+        say(f"{document.environment}: no pool serves models/{model}, so nothing changes there")
+    return pools

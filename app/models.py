@@ -75,7 +75,7 @@ class Shelf:
         except OSError as error:
             raise self._error(error) from error
 
-    def serve(self, digest: str, *, going_back: bool = False) -> str | None:
+    def serve(self, digest: str, *, going_back: bool = False, changes_running: bool = False) -> str | None:
         """Let `served.json` name it; the digest that was there before.
 
         The history goes first: who dies in between has a way back all the same.
@@ -86,7 +86,13 @@ class Shelf:
             if not self.has(digest):
                 raise ManifestError(f"{digest}: no such revision; add it first with `gpufleet model add`")
             self.write_history(noted)
-            publish.rollout(self.place.writer, name=self.name, digest=digest, prefix=self.place.key("models"))
+            publish.rollout(
+                self.place.writer,
+                name=self.name,
+                digest=digest,
+                prefix=self.place.key("models"),
+                changes_running=changes_running,
+            )
         except (ManifestError, OSError) as error:
             raise self._error(error) from error
         return before

@@ -6,7 +6,7 @@ import typer
 
 from app.errors import AppError, Code
 from app.fleets import load_one
-from app.model_rollouts import walk
+from app.model_rollouts import wait, walk
 from app.models import Shelf
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
@@ -21,8 +21,16 @@ WalkOption = Annotated[
     list[str] | None,
     typer.Option(
         "--fleet",
-        help="URL of a fleet document; repeatable. Its pools of this model change now, one instance at a time. "
-        "Without it nothing that runs changes.",
+        help="URL of a fleet document; repeatable. Its control host changes the pools of this model now, one "
+        "instance at a time, and the command waits. Without it nothing that runs changes.",
+    ),
+]
+DirectOption = Annotated[
+    bool,
+    typer.Option(
+        "--direct",
+        help="Change the instances of --fleet from here, for fleets without `gpufleet watch run --apply`. "
+        "Needs the key that signs orders.",
     ),
 ]
 EnvironmentOption = Annotated[
@@ -43,11 +51,14 @@ def rollout(
         ),
     ] = None,
     fleet: WalkOption = None,
+    direct: DirectOption = False,
     limit: LimitOption = "30m",
     environment: EnvironmentOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve a revision: instances fetch it beside the old one; with --fleet they change to it one after the other.
+
+    Which one is served is written with your rights; the control host follows, and cannot write it.
 
     Killed or stopped half-way, the same command goes on: those that serve it already are left alone.
     """
@@ -55,13 +66,14 @@ def rollout(
     chosen = shelf.served() if digest is None else shelf.resolve(digest)
     if chosen is None:
         raise AppError(f"{shelf.model}: nothing is served yet; name a digest", Code.WRONG_USE)
-    _to(shelf, chosen, _Way(fleet, limit, environment, as_json), going_back=False)
+    _to(shelf, chosen, _Way(fleet, limit, environment, as_json, direct), going_back=False)
 
 
 def rollback(
     name: NameOption,
     bucket: BucketOption,
     fleet: WalkOption = None,
+    direct: DirectOption = False,
     limit: LimitOption = "30m",
     environment: EnvironmentOption = None,
     as_json: JsonOption = False,
@@ -72,30 +84,36 @@ def rollback(
     earlier = history.going_back_to or history.before(shelf.served())
     if earlier is None:
         raise AppError(f"{shelf.model}: no revision was served before this one")
-    _to(shelf, earlier, _Way(fleet, limit, environment, as_json), going_back=True)
+    _to(shelf, earlier, _Way(fleet, limit, environment, as_json, direct), going_back=True)
 
 
 class _Way:
     """How to go, as the user said it."""
 
-    def __init__(self, fleets: list[str] | None, limit: str, environment: str | None, as_json: bool) -> None:
+    def __init__(  # noqa: PLR0913 - the options
+        self, fleets: list[str] | None, limit: str, environment: str | None, as_json: bool, direct: bool
+    ) -> None:
         try:
             self.limit = durations.parse(limit)
         except ValueError as error:
             raise AppError(f"--limit: {error}", Code.WRONG_USE) from error
         self.documents = [load_one(url) for url in fleets or []]
-        self.environment, self.as_json = environment, as_json
+        self.environment, self.as_json, self.direct = environment, as_json, direct
 
 
 def _to(shelf: Shelf, digest: str, way: _Way, *, going_back: bool) -> None:
     shelf.check_approved(digest, way.documents, way.environment)
-    before = shelf.serve(digest, going_back=going_back and bool(way.documents))
+    before = shelf.serve(
+        digest,
+        going_back=going_back and bool(way.documents),
+        changes_running=bool(way.documents) and not way.direct,
+    )
     if not way.as_json:
         past = before[:12] if before else "nothing"
         STDOUT.print(f"{shelf.name}: {digest[:12]} is served from now on (before: {past})")
     changed: dict[str, int] = {}
     for document in way.documents:
-        changed |= walk(shelf.name, digest, document, way.limit, _say)
+        changed |= (walk if way.direct else wait)(shelf.name, digest, document, way.limit, _say)
     if way.documents and going_back:
         # only now is the way back over; until here the same command would go on with it
         shelf.write_history(shelf.history().with_served(None, None))

@@ -17,6 +17,7 @@ from app.daemon_page import Page, serve
 from app.errors import AppError, Code
 from app.fleets import load_each, load_one, urls_of
 from app.passes import Kind, Options, kinds, watches
+from app.revisions import follow
 from cli import slack, watch_cost
 from cli.addresses import host_and_port
 from cli.options import FleetOption
@@ -29,11 +30,13 @@ from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Job, Schedule
 
 COST: Final = "cost"
+REVISIONS: Final = "revisions"
 EVERY: Final = {
     "idle": timedelta(minutes=1),
     "spot": timedelta(seconds=30),
     "scale": timedelta(seconds=30),
     "orphans": timedelta(minutes=10),
+    REVISIONS: timedelta(seconds=30),
 }
 COST_EVERY: Final = timedelta(minutes=5)
 LEAST_EVERY: Final = timedelta(seconds=1)
@@ -46,7 +49,8 @@ EveryOption = Annotated[
     typer.Option(
         "--every",
         metavar="NAME=SPAN",
-        help="How often, as in idle=60s; repeatable. Default: idle 1m, spot 30s, scale 30s, orphans 10m, cost 5m.",
+        help="How often, as in idle=60s; repeatable. "
+        "Default: idle 1m, spot 30s, scale 30s, orphans 10m, revisions 30s, cost 5m.",
     ),
 ]
 ListenOption = Annotated[str, typer.Option("--listen", help="HOST:PORT of /healthz and /metrics.")]
@@ -116,6 +120,7 @@ class Daemon:
             for kind in kinds().values():
                 run = partial(self._watch, kind, number)
                 found.append(_job(f"{kind.name} {place}", spans[kind.name], run))
+            found.append(_job(f"{REVISIONS} {place}", spans[REVISIONS], partial(self._follow, number)))
             found.append(_job(f"{COST} {place}", spans[COST], partial(self._collect, number)))
         return found
 
@@ -125,6 +130,9 @@ class Daemon:
             return True
         code, _ = over_fleets(kind, [document], Options(apply=self.apply, count=self._count), Show.CHANGES)
         return code is not Exit.FAILED
+
+    def _follow(self, number: int) -> bool:
+        return follow(load_one(self._url(number)), apply=self.apply, say=say)
 
     def _collect(self, number: int) -> bool:
         code, _ = watch_cost.over_fleets([load_one(self._url(number))], show=False, count=self._count)

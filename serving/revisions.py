@@ -1,6 +1,6 @@
 """A revision's way through a pool: one ready instance after the other, above the floor, stopped by a failure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -38,6 +38,42 @@ class PoolRollout:
     """For one instance."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What is to be done in a pool now; nothing of both: wait."""
+
+    change: str | None = None
+    """The next ready instance of another revision."""
+    done: bool = False
+    """All serve it, or are on their way out."""
+
+
+def next_step(
+    rollout: PoolRollout, digest: str, known: Collection[str], statuses: Mapping[str, Mapping[str, Any]]
+) -> Step:
+    """The next step towards a revision. `known`: all instances of the pool; `statuses`: of those that answer."""
+    old = sorted(
+        name for name, status in statuses.items() if status.get("ready") and status.get("model_digest") != digest
+    )
+    if not old and len(statuses) == len(known) and all(_is_done(status, digest) for status in statuses.values()):
+        return Step(done=True)
+    ready = sum(1 for status in statuses.values() if status.get("ready"))
+    # whoever began before left an instance that still changes: it is the one of this moment
+    changing = any(status.get("switching_to") for status in statuses.values())
+    if old and not changing and floors.objection(rollout.pool, rollout.floor, ready) is None:
+        return Step(change=old[0])
+    return Step()
+
+
+def went_back(digest: str, statuses: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The first instance that tried a revision and went back, and why; None: there is none."""
+    for name, status in sorted(statuses.items()):
+        error = str(status.get("switch_error") or "")
+        if error.startswith(digest[:12]) and status.get("model_digest") != digest and not status.get("switching_to"):
+            return f"{name}: went back: {error}"
+    return None
+
+
 @dataclass(slots=True, kw_only=True)
 class Walk:
     """Walks one pool. `instances` is asked again before every step: pools change while they are walked.
@@ -68,24 +104,19 @@ class Walk:
         while True:
             known = {instance.id: instance for instance in self.instances()}
             told = self.agents.statuses(list(known.values()))
-            old = sorted(
-                name for name, status in told.items() if status.get("ready") and status.get("model_digest") != digest
-            )
-            if not old and len(told) == len(known) and all(_is_done(status, digest) for status in told.values()):
+            step = next_step(self.rollout, digest, known, told)
+            if step.done:
                 return None
-            ready = sum(1 for status in told.values() if status.get("ready"))
-            # a walk that was killed leaves an instance that still changes: it is the one of this moment
-            changing = any(status.get("switching_to") for status in told.values())
-            if old and not changing and floors.objection(self.rollout.pool, self.rollout.floor, ready) is None:
-                return known[old[0]]
+            if step.change is not None:
+                return known[step.change]
             if self.clock() >= until:
-                raise RolloutError(self._stuck(known, told, ready, old))
+                raise RolloutError(self._stuck(known, told, digest))
             self.sleep(POLL_S)
 
-    def _stuck(
-        self, known: Mapping[str, Instance], told: Mapping[str, Mapping[str, Any]], ready: int, old: Sequence[str]
-    ) -> str:
+    def _stuck(self, known: Mapping[str, Instance], told: Mapping[str, Mapping[str, Any]], digest: str) -> str:
         pool = self.rollout.pool
+        ready = sum(1 for status in told.values() if status.get("ready"))
+        old = [name for name, status in told.items() if status.get("ready") and status.get("model_digest") != digest]
         changing = sorted(name for name, status in told.items() if status.get("switching_to"))
         if changing:
             names = ", ".join(changing)

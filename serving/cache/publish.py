@@ -31,9 +31,11 @@ def add(
     return True
 
 
-def rollout(writer: Writer, *, name: str, digest: str, prefix: str = "models") -> None:
-    """Let `served.json` name a revision: instances follow it. Raises ManifestError when it is not in the store."""
+def rollout(writer: Writer, *, name: str, digest: str, prefix: str = "models", changes_running: bool = False) -> None:
+    """Let `served.json` name a revision: instances that boot serve it, and with `changes_running` the control host
+    changes those that run. Raises ManifestError when it is not in the store."""
     if not writer.exists(f"{prefix}/{name}/{digest}/manifest.json"):
         raise ManifestError(f"{prefix}/{name}/{digest}: no such revision; add it first with `gpufleet model add`")
-    body = json.dumps({"version": 1, "digest": digest}).encode() + b"\n"
+    served = {"version": 1, "digest": digest} | ({"changes_running": True} if changes_running else {})
+    body = json.dumps(served).encode() + b"\n"
     writer.put_bytes(f"{prefix}/{name}/served.json", body)

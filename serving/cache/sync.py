@@ -86,14 +86,31 @@ class Progress:
         return (self.total - self.fetched - self.kept) / rate if rate > 0 and self.fetched else None
 
 
-def served_digest(store: Store, model: str) -> str:
-    """The digest that `<model>/served.json` names. Raises OSError, ManifestError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What `served.json` of a model says."""
+
+    digest: str
+    changes_running: bool = False
+    """Whether the control host changes replicas that run; else only those that boot serve it."""
+
+
+def read_served(store: Store, model: str) -> Served:
+    """What `<model>/served.json` says. Raises OSError, ManifestError."""
     with contextlib.closing(store.connect()) as reader:
         body = read_object(reader, f"{model}/served.json", 64 * 1024)
     try:
-        return manifests.check_digest(json.loads(body)["digest"])
-    except (ValueError, KeyError, TypeError) as error:
+        found = json.loads(body)
+        return Served(
+            digest=manifests.check_digest(found["digest"]), changes_running=found.get("changes_running") is True
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestError(f"{model}/served.json names no digest: run `gpufleet model rollout`") from error
+
+
+def served_digest(store: Store, model: str) -> str:
+    """The digest that `<model>/served.json` names. Raises OSError, ManifestError."""
+    return read_served(store, model).digest
 
 
 def fetch_manifest(store: Store, model: str, digest: str) -> Manifest:

@@ -16,7 +16,7 @@ from tests.chaos.stage import FLEET, ChaosError, Stage
 from tests.e2e.embedded_cloud import BUCKET, wait_for
 
 SEEN_LIMIT_S: Final = 180.0
-_MODEL: Final = ("--name", "chat", "--bucket", f"s3://{BUCKET}", "--fleet", FLEET)
+_MODEL: Final = ("--name", "chat", "--bucket", f"s3://{BUCKET}", "--fleet", FLEET, "--direct")
 
 
 def broken(what: str, value: float | None = None) -> Step:

@@ -255,7 +255,9 @@ def test_cron_beside_the_daemon_says_so_and_exits_0(fleet: Path, environment: di
     ("arguments", "words"),
     [
         pytest.param(["--every", "idle"], "write NAME=SPAN", id="no span"),
-        pytest.param(["--every", "idel=5s"], "one of idle, spot, scale, orphans, cost", id="no such watchdog"),
+        pytest.param(
+            ["--every", "idel=5s"], "one of idle, spot, scale, orphans, revisions, cost", id="no such watchdog"
+        ),
         pytest.param(["--every", "idle=5"], "'5' is no duration", id="no unit"),
         pytest.param(["--every", "idle=0s"], "under a second", id="no pause"),
         pytest.param(["--listen", "9470"], "write HOST:PORT", id="no host"),
