@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from control import owned
+from gpufleet.domain.bucket import BUNDLES
 
 ARCHIVE_NAME: Final = "gpufleet-control.tar.gz"
 KEPT: Final = "bundle.tar.gz"
@@ -50,7 +51,7 @@ class Bundle:
 
 def key(sha256: str) -> str:
     """Where the bundle of that digest lies in the bucket."""
-    return f"control/bundles/{sha256}/{ARCHIVE_NAME}"
+    return f"{BUNDLES}{sha256}/{ARCHIVE_NAME}"
 
 
 def build(root: Path, dependencies: Path | None, out: Path) -> Bundle:

@@ -5,11 +5,12 @@ from enum import StrEnum
 from typing import Final
 
 from components.aws.identities import Allowed
-from components.paths import BUNDLES, ROUTER_OBJECTS, ROUTER_POLICY
 from gpufleet.domain import bucket as layout
 from gpufleet.domain import tags
 from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
+from gpufleet.settings.document import PATH_IN_BUCKET
 
+ROUTER_READS: Final = (PATH_IN_BUCKET, layout.ROUTER_POLICY, f"{layout.BUNDLES}*")
 _MARKS: Final[Mapping[str, Mapping[str, str | list[str]]]] = {
     "ForAllValues:StringEquals": {"aws:TagKeys": [tags.IDLE_SINCE, tags.KEEP_UNTIL]},
     # a call that names no key removes all tags, and the line above holds for it
@@ -54,13 +55,13 @@ def of_routers(*, bucket: str, region: str, account: str, engine_key: str) -> tu
     return (
         Allowed(
             actions=("s3:GetObject",),
-            resources=tuple(f"arn:aws:s3:::{bucket}/{name}" for name in (*ROUTER_OBJECTS, f"{BUNDLES}*")),
+            resources=tuple(f"arn:aws:s3:::{bucket}/{name}" for name in ROUTER_READS),
         ),
         # S3 answers 403 for what is not there: a list of this one name tells that from a right that is missing
         Allowed(
             actions=("s3:ListBucket",),
             resources=(f"arn:aws:s3:::{bucket}",),
-            when={"StringEquals": {"s3:prefix": ROUTER_POLICY}},
+            when={"StringEquals": {"s3:prefix": layout.ROUTER_POLICY}},
         ),
         _secrets(region, account, engine_key),
         # this call knows no resource

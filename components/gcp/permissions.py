@@ -3,8 +3,8 @@
 from typing import Final
 
 from components.gcp.identities import OnBucket
-from components.paths import BUNDLES, ROUTER_OBJECTS, ROUTER_POLICY
 from gpufleet.domain import bucket as layout
+from gpufleet.settings.document import PATH_IN_BUCKET
 
 INSTANCE_ON_BUCKET: Final = (
     OnBucket(role="roles/storage.objectViewer", prefixes=("agents/", "approvals/", "models/")),
@@ -18,7 +18,11 @@ CONTROL_ON_BUCKET: Final = (
     OnBucket(role="roles/storage.objectUser", prefixes=(layout.BACKUPS,), ending=layout.POINTER),
 )
 ROUTER_ON_BUCKET: Final = (
-    OnBucket(role="roles/storage.objectViewer", prefixes=(*ROUTER_OBJECTS, BUNDLES), listed=(ROUTER_POLICY,)),
+    OnBucket(
+        role="roles/storage.objectViewer",
+        prefixes=(PATH_IN_BUCKET, layout.ROUTER_POLICY, layout.BUNDLES),
+        listed=(layout.ROUTER_POLICY,),
+    ),
 )
 
 ROUTER: Final = ("compute.instances.list", "compute.instanceGroupManagers.get")
