@@ -33,7 +33,9 @@ app = typer.Typer(no_args_is_help=True, help="One OpenAI-compatible endpoint for
 StateOption = Annotated[Path, typer.Option("--state", help="Folder of this router's files.")]
 BindOption = Annotated[str, typer.Option("--bind", help="Address and port for clients.")]
 MetricsOption = Annotated[str, typer.Option("--metrics", help="Address and port of the metrics.")]
-KeysOption = Annotated[Path | None, typer.Option("--keys", help="File of API keys: SHA256 NAME [class=] [per-10s=].")]
+KeysOption = Annotated[
+    Path | None, typer.Option("--keys", help="File of API keys: SHA256 NAME [class=] [per-10s=] [models=].")
+]
 BufferOption = Annotated[int, typer.Option("--buffer", help="Bytes of a request that are read for its model.")]
 CertificateOption = Annotated[
     str, typer.Option("--certificate", help="PEM file with certificate and key, or `self`; absent: plain HTTP.")

@@ -10,6 +10,12 @@ _CLASS: Final = re.compile(r"class=([a-z][a-z0-9-]{0,30})")
 _LIMIT: Final = re.compile(r"per-10s=([1-9]\d{0,8})")
 
 
+_MODELS: Final = re.compile(
+    r"models=([A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}(?:,[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127})*)"
+)
+_KNOWN: Final = "class=CLASS, per-10s=N and models=MODEL,MODEL"
+
+
 class KeysError(ValueError):
     """A line of the file is wrong. Names the line's number, never its content."""
 
@@ -23,6 +29,8 @@ class ApiKey:
     """What the log and the metering call it."""
     user_class: str | None = None
     requests_per_10s: int | None = None
+    models: tuple[str, ...] = ()
+    """The only ones that it may ask for; none named: every one."""
 
 
 def digest(key: str) -> str:
@@ -31,16 +39,14 @@ def digest(key: str) -> str:
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
-    """Read `SHA256 NAME [class=CLASS] [per-10s=N]` lines; `#` begins a comment. Raises KeysError."""
+    """Read `SHA256 NAME [class=CLASS] [per-10s=N] [models=MODEL,…]` lines; `#` begins a comment. Raises KeysError."""
     keys: list[ApiKey] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not (stripped := line.partition("#")[0].strip()):
             continue
         match = _LINE.fullmatch(stripped)
         if match is None:
-            raise KeysError(
-                f"line {number}: write SHA256 NAME [class=CLASS] [per-10s=N] (the hash in lower-case hex)"
-            )
+            raise KeysError(f"line {number}: write SHA256 NAME, then {_KNOWN} if wanted (the hash in lower-case hex)")
         keys.append(_key(number, match))
     if len({key.sha256 for key in keys}) != len(keys):
         raise KeysError("a key stands in the file twice")
@@ -50,11 +56,16 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
 def _key(number: int, match: re.Match[str]) -> ApiKey:
     user_class: str | None = None
     limit: int | None = None
+    models: tuple[str, ...] = ()
     for word in match["rest"].split():
         if found := _CLASS.fullmatch(word):
             user_class = found[1]
         elif found := _LIMIT.fullmatch(word):
             limit = int(found[1])
+        elif found := _MODELS.fullmatch(word):
+            models = tuple(found[1].split(","))
         else:
-            raise KeysError(f"line {number}: after the name only class=CLASS and per-10s=N are known")
-    return ApiKey(sha256=match["hash"], name=match["name"], user_class=user_class, requests_per_10s=limit)
+            raise KeysError(f"line {number}: after the name only {_KNOWN} are known")
+    return ApiKey(
+        sha256=match["hash"], name=match["name"], user_class=user_class, requests_per_10s=limit, models=models
+    )

@@ -41,6 +41,8 @@ class Map(StrEnum):
     KEY_CLASSES = "key-classes"
     KEY_LIMITS = "key-limits"
     """Name to requests per 10 s."""
+    KEY_MODELS = "key-models"
+    """SHA-256 of a key that is for certain models, and `SHA-256:model` of each of them, to `1`."""
 
     @property
     def file(self) -> str:
@@ -82,6 +84,12 @@ def build(topology: Topology, policy: RouterPolicy, keys: tuple[ApiKey, ...], li
         Map.KEYS: {key.sha256: key.name for key in keys},
         Map.KEY_CLASSES: {key.name: key.user_class for key in keys if key.user_class},
         Map.KEY_LIMITS: {key.name: str(key.requests_per_10s) for key in keys if key.requests_per_10s},
+        Map.KEY_MODELS: {
+            bound: "1"
+            for key in keys
+            if key.models
+            for bound in (key.sha256, *(f"{key.sha256}:{model}" for model in key.models))
+        },
     }
 
 

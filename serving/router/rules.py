@@ -24,6 +24,8 @@ REASON: Final = "var(txn.why,default)"
 """Why this pool: most requests have no other reason than that it is the model's, so that is no variable."""
 _DECIDED: Final = "{ var(txn.pool) -m found }"
 _UNDECIDED: Final = f"!{_DECIDED}"
+_BOUND: Final = "{ var(txn.bound) -m found }"
+"""The client's key is for certain models."""
 _MORE_TO_COME: Final = "{ req.body_len,sub(txn.body_bytes) -m int lt 0 }"
 _EARLY_BYTES: Final = 96
 """Of a body, in which the model is looked for first: a name of 80 characters fits. Each byte costs."""
@@ -150,7 +152,7 @@ def _early(policy: RouterPolicy) -> list[str]:
         f"    acl usual_page path {' '.join(pages)}",
         f"    acl no_more_said req.hdr_names -m reg '^(?!(?:.*,)?(?:{names})(?:,|$))'",
         f"    http-request set-var(txn.pool) var(txn.model),map_str({Map.MODELS.file})"
-        " if usual_page METH_POST no_more_said",
+        f" if usual_page METH_POST no_more_said{f' !{_BOUND}' if policy.require_key else ''}",
         f"    http-request allow if {_DECIDED}",
         "    # a name that nobody serves is not written into the log: it may be anything",
         "    http-request set-var(txn.named) var(txn.model)",
@@ -180,6 +182,7 @@ def _client(policy: RouterPolicy) -> list[str]:
         "    # the key itself is in no variable, log or table",
         "    http-request set-var(txn.key_hash) req.hdr(authorization),word(2,' '),sha2(256),hex,lower",
         f"    http-request set-var(txn.key) var(txn.key_hash),map_str({Map.KEYS.file})",
+        f"    http-request set-var(txn.bound) var(txn.key_hash),map_str({Map.KEY_MODELS.file})",
     ]
     if policy.require_key:
         text = invalid("Give a valid API key: Authorization: Bearer KEY.", "invalid_api_key")
@@ -221,6 +224,7 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
     if not topology.pools:
         return [answer(503, busy("The router has no fleet yet.", "no_fleet"), when="TRUE", retry_after=5)]
     return [
+        *_bound(),
         *_override(topology),
         *_embeddings(policy),
         *_user(policy),
@@ -233,6 +237,22 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
         "    # whoever has a pool is done here; all others need a model that is served",
         f"    http-request allow if {_DECIDED}",
         *_model_errors(topology),
+    ]
+
+
+def _bound() -> list[str]:
+    """A key for certain models gets them by the rules of those models alone: no other rule may choose its pool."""
+    none = "This API key is for certain models; name one of them."
+    return [
+        "    # 0. keys that are for certain models",
+        "    http-request set-var(txn.may) var(txn.key_hash),concat(:,txn.model),"
+        f"map_str({Map.KEY_MODELS.file}) if {_BOUND}",
+        answer(403, invalid(none, "model_not_allowed", "model"), when=f"{_BOUND} !{{ var(txn.may) -m found }}"),
+        answer(
+            403,
+            invalid("x-model-override is not for a key of certain models.", "override_not_allowed"),
+            when=f"{_BOUND} {{ req.fhdr_cnt(x-model-override) gt 0 }}",
+        ),
     ]
 
 
@@ -269,7 +289,8 @@ def _embeddings(policy: RouterPolicy) -> list[str]:
         return []
     return [
         "    # 2. embeddings",
-        f"    http-request set-var(txn.pool) str({policy.embeddings_pool}) if {{ path /v1/embeddings }} {_UNDECIDED}",
+        f"    http-request set-var(txn.pool) str({policy.embeddings_pool}) if {{ path /v1/embeddings }} {_UNDECIDED}"
+        f" !{_BOUND}",
         _because("embeddings"),
     ]
 

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,33 @@ def test_a_page_takes_posts_alone(router: Router, require_key: bool) -> None:
         assert _status(router, method, "/v1/completions") == 404, method
     assert _status(router, "POST", "/v1/completions") == 200
     assert _status(router, "POST", "/v1/completions?stream=1") == 200
+
+
+@pytest.mark.parametrize("require_key", [False, True])
+def test_a_key_for_certain_models_gets_no_other(router: Router, require_key: bool) -> None:
+    rules = RouterPolicy(require_key=require_key, embeddings_pool="embed", trusted_networks=("127.0.0.0/8",))
+    _four_pools(router, rules)
+    router.fleet.clients = (*KEYS, ApiKey(sha256=digest("sk-bound"), name="bound", models=("chat",)))
+
+    def asked(page: str = "chat/completions", key: str = "sk-bound", **more: Any) -> tuple[int, str]:
+        headers = {"authorization": f"Bearer {key}", **more.pop("headers", {})}
+        answer = router.client.post(f"{router.url}/v1/{page}", json=more, headers=headers)
+        pool = answer.headers.get("x-gpufleet-pool", "")
+        return answer.status_code, pool or answer.json()["error"]["code"]
+
+    other = "embedder"
+    router.until(lambda: asked(model=other) == (403, "model_not_allowed"), "the key is bound")
+    assert asked(model="chat") == (200, "chat")
+    assert asked("completions", model=other) == (403, "model_not_allowed")
+    assert asked(model="nowhere") == asked() == (403, "model_not_allowed")
+    assert asked("embeddings", input="x") == (403, "model_not_allowed")
+    assert asked("embeddings", model=other) == (403, "model_not_allowed")
+    # a pool of another model is never reached, whatever else names it
+    assert asked(model="chat", headers={"x-model": other}) == (403, "model_not_allowed")
+    assert asked(model=other, headers={"x-model": "chat"}) == (200, "chat")
+    assert asked("embeddings", input="x", headers={"x-model": "chat"}) == (200, "chat")
+    assert asked(model="chat", headers={"x-model-override": "embed"}) == (403, "override_not_allowed")
+    assert asked(key="sk-slow", model=other)[0] == 200
 
 
 def test_who_is_refused_stands_in_the_log(router: Router) -> None:

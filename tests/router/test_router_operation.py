@@ -364,6 +364,14 @@ def test_keys_are_read() -> None:
     assert (key.name, key.user_class, key.requests_per_10s) == ("team-a", "premium", 50)
 
 
+@pytest.mark.parametrize("models", ["", ",chat", "chat,", "chat,,x", "a b", "../x", "chat\u00e9"])
+def test_models_of_a_key_are_names(models: str) -> None:
+    with pytest.raises(KeysError, match="line 1"):
+        parse_keys(f"{digest('sk')} team-a models={models}\n")
+    (key,) = parse_keys(f"{digest('sk')} team-a per-10s=5 models=chat,org/legal-7b\n")
+    assert key.models == ("chat", "org/legal-7b")
+
+
 def test_the_policy_in_the_documentation_is_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "router.md").read_text()
     text = page.partition("```json\n")[2].partition("```")[0]
