@@ -1,7 +1,11 @@
-"""The rule on secrets in what an instance starts with, whatever wraps them: base64, gzip, one in the other."""
+"""The rule on secrets in what an instance starts with, whatever wraps them: base64 or hexadecimal digits, and gzip,
+zlib, bzip2 or xz within, one in the other.
+"""
 
 import base64
 import binascii
+import bz2
+import lzma
 import re
 import zlib
 from collections.abc import Iterator
@@ -21,6 +25,10 @@ _LARGEST: Final = 4 * 1024 * 1024
 _WRAPPED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}(?:\r?\n *[A-Za-z0-9+/_-]{4,}={0,2})*")
 """What may be base64, also folded into lines."""
 _GZIP: Final = b"\x1f\x8b"
+_ZLIB: Final = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+_BZIP2: Final = b"BZh"
+_XZ: Final = b"\xfd7zXZ\x00"
+_HEX: Final = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
 
 
 class TooMuchError(ValueError):
@@ -50,20 +58,32 @@ def _texts(text: str, room: _Room, depth: int) -> Iterator[str]:
         for found in _WRAPPED.finditer(text):
             # what follows on the next lines may belong to it, or not
             for packed in dict.fromkeys((found.group(), *found.group().split())):
-                inner = _unwrap(packed, room)
-                if inner is not None:
-                    yield from _texts(inner, room, depth + 1)
+                for inner in (_unwrap(packed, room), _unhex(packed, room)):
+                    if inner is not None:
+                        yield from _texts(inner, room, depth + 1)
+
+
+def _unhex(text: str, room: _Room) -> str | None:
+    """What hexadecimal digits stand for; None where it is something else."""
+    packed = "".join(text.split())
+    return _unpacked(bytes.fromhex(packed), room) if _HEX.fullmatch(packed) else None
 
 
 def _unwrap(text: str, room: _Room) -> str | None:
-    """What base64 (and gzip) stands for; None where it is neither."""
+    """What base64 stands for; None where it is something else."""
     packed = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
         data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
     except (binascii.Error, ValueError):
         return None
+    return _unpacked(data, room)
+
+
+def _unpacked(data: bytes, room: _Room) -> str:
     if data.startswith(_GZIP):
         data = _gunzipped(data, room)
+    elif data.startswith((*_ZLIB, _BZIP2, _XZ)):
+        data = _decompressed(data, room)
     else:
         room.take(len(data))
     # one letter of another encoding must not hide what stands beside it
@@ -83,6 +103,21 @@ def _gunzipped(data: bytes, room: _Room) -> bytes:
         whole += inner
         data = member.unused_data
     return bytes(whole)
+
+
+def _decompressed(data: bytes, room: _Room) -> bytes:
+    """What is within zlib, bzip2 or xz; what is broken stands for itself."""
+    try:
+        if data.startswith(_BZIP2):
+            inner = bz2.BZ2Decompressor().decompress(data, room.left + 1)
+        elif data.startswith(_XZ):
+            inner = lzma.LZMADecompressor(memlimit=64 * 1024**2).decompress(data, room.left + 1)
+        else:
+            inner = zlib.decompressobj().decompress(data, room.left + 1)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
+        inner = data
+    room.take(len(inner))
+    return inner
 
 
 def _user_data(resource: Resource, _: Context) -> Iterator[str]:

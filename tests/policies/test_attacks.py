@@ -1,10 +1,13 @@
 """The rules against what people do to get past them, and against what a preview cannot know."""
 
 import base64
+import bz2
 import gzip
 import json
+import lzma
 import subprocess
 import sys
+import zlib
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
@@ -78,6 +81,15 @@ DIGEST = "sha256 " + "4f" * 32
     [
         # secrets, wrapped
         pytest.param(TEMPLATE, started_with(gzip.compress(f"export K={KEY}".encode())), SECRET, id="gzip"),
+        pytest.param(TEMPLATE, started_with(lzma.compress(f"export K={KEY}".encode())), SECRET, id="xz"),
+        pytest.param(TEMPLATE, started_with(bz2.compress(f"export K={KEY}".encode())), SECRET, id="bzip2"),
+        pytest.param(TEMPLATE, started_with(zlib.compress(f"export K={KEY}".encode())), SECRET, id="zlib"),
+        pytest.param(TEMPLATE, started_with(f"- {KEY.encode().hex()}"), SECRET, id="hexadecimal digits"),
+        pytest.param(TEMPLATE, started_with(f"- {gzip.compress(KEY.encode()).hex()}"), SECRET, id="gzip in digits"),
+        pytest.param(TEMPLATE, started_with(f"- {'0a' * 32}"), None, id="a digest"),
+        pytest.param(
+            TEMPLATE, started_with(lzma.compress(b" " * 5_000_000 + KEY.encode())), SECRET, id="too much within xz"
+        ),
         pytest.param(TEMPLATE, started_with(f"content: {b64(f'K={KEY} # padding')}"), SECRET, id="base64 in it"),
         pytest.param(
             TEMPLATE, started_with(f"- {b64(gzip.compress(f'K={KEY}'.encode() * 3))}"), SECRET, id="gzip in base64"
