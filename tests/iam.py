@@ -5,7 +5,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, Final
+
+from tests.fakes import RecordingMocks
 
 Statement = Mapping[str, Any]
 _ON_OBJECTS: Final = {
@@ -26,7 +29,9 @@ def statements(*documents: str) -> list[Statement]:
     return found
 
 
-def allowed(found: Iterable[Statement], action: str, resource: str, context: Mapping[str, Any]) -> bool:
+def allowed(
+    found: Iterable[Statement], action: str, resource: str, context: Mapping[str, Any] = MappingProxyType({})
+) -> bool:
     """Whether a call is allowed: by one statement at least, and denied by none. A principal is not looked at: pass
     what a role says and what a resource's own policy denies.
 
@@ -44,9 +49,35 @@ def denied(found: Iterable[Statement], action: str, resource: str, context: Mapp
 
 def google_allows(members: Iterable[Mapping[str, Any]], permission: str, bucket: str, name: str) -> bool:
     """Whether bindings on a bucket (`role`, `condition`) allow `storage.objects.<permission>` on an object."""
+    full = f"projects/_/buckets/{bucket}/objects/{name}"
     return any(
-        permission in _ON_OBJECTS[member["role"]] and _holds(member.get("condition"), bucket, name)
-        for member in members
+        permission in _ON_OBJECTS[member["role"]] and _holds(member.get("condition"), full) for member in members
+    )
+
+
+def google_permits(declared: RecordingMocks, account: str, permission: str, name: str) -> bool:
+    """Whether bindings of a program give a permission on a resource to a service account, named without its domain.
+
+    `name`: as conditions have it (`projects/…`); of a secret: its id.
+    """
+
+    def bound(kind: str) -> list[Mapping[str, Any]]:
+        found = [one.inputs for one in declared.of_type(kind)]
+        return [one for one in found if str(one["member"]).startswith(f"serviceAccount:{account}@")]
+
+    if permission.startswith("storage.objects."):
+        _, _, _, bucket, key = name.split("/", 4)
+        objects = bound("gcp:storage/bucketIAMMember:BucketIAMMember")
+        return google_allows(objects, permission.removeprefix("storage.objects."), bucket, key.partition("/")[2])
+    if permission == "secretmanager.versions.access":
+        return name in [one["secretId"] for one in bound("gcp:secretmanager/secretIamMember:SecretIamMember")]
+    roles = {
+        f"{one.name}-3f2a": one.inputs["permissions"]
+        for one in declared.of_type("gcp:projects/iAMCustomRole:IAMCustomRole")
+    }
+    return any(
+        permission in roles[one["role"]] and _holds(one.get("condition"), name)
+        for one in bound("gcp:projects/iAMMember:IAMMember")
     )
 
 
@@ -67,6 +98,8 @@ def _passes(operator: str, values: Any, given: Any) -> bool:
     wanted = [str(value) for value in _listed(values)]
     of_all, if_exists = operator.startswith("ForAllValues:"), operator.endswith("IfExists")
     name = operator.removeprefix("ForAllValues:").removesuffix("IfExists")
+    if given == []:
+        given = None
     if name == "Null":
         return (given is None) == (wanted == ["true"])
     if given is None:
@@ -89,14 +122,18 @@ def _one(name: str, wanted: Sequence[str], given: str) -> bool:
             raise AssertionError(f"this reading of IAM does not know {name}")
 
 
-def _holds(condition: Mapping[str, Any] | None, bucket: str, name: str) -> bool:
+def _holds(condition: Mapping[str, Any] | None, full: str) -> bool:
     if not condition:
         return True
-    full = f"projects/_/buckets/{bucket}/objects/{name}"
     text = re.sub(
         r'resource\.name\.(startsWith|endsWith)\("([^"]*)"\)',
         lambda found: str(full.startswith(found[2]) if found[1] == "startsWith" else full.endswith(found[2])),
         condition["expression"],
+    )
+    text = re.sub(
+        r'resource\.name\.extract\("(/[a-z]+/)\{name\}"\)\.startsWith\("([^"]*)"\)',
+        lambda found: str(found[1] in full and full.partition(found[1])[2].startswith(found[2])),
+        text,
     )
     text = re.sub(r'api\.getAttribute\([^)]*\)\.startsWith\("[^"]*"\)', "False", text)  # of lists alone
     text = text.replace("&&", "and").replace("||", "or")

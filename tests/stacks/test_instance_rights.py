@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.aws_rights import may, statements
 from tests.fakes import RecordingMocks
+from tests.iam import Statement, allowed, statements
 from tests.stacks.test_program import run
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def declared(mocks: RecordingMocks, folder: Path, cloud: str, **fleet: Any) -> N
     run(path, mocks)
 
 
-def rights(mocks: RecordingMocks, name: str) -> list[dict[str, Any]]:
+def rights(mocks: RecordingMocks, name: str) -> list[Statement]:
     return statements(str(mocks.named("aws:iam/rolePolicy:RolePolicy", f"gpu-fleet-prod-{name}")["policy"]))
 
 
@@ -51,7 +51,7 @@ def test_an_instance_on_aws_changes_nothing_of_others(
     mocks: RecordingMocks, tmp_path: Path, action: str, resource: str, keys: tuple[str, ...]
 ) -> None:
     declared(mocks, tmp_path, "aws")
-    assert not may(rights(mocks, "instance"), action, resource, OF_ENVIRONMENT | {"aws:TagKeys": list(keys)})
+    assert not allowed(rights(mocks, "instance"), action, resource, OF_ENVIRONMENT | {"aws:TagKeys": list(keys)})
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_the_control_host_on_aws_writes_marks_and_moves_no_instance(
     mocks: RecordingMocks, tmp_path: Path, action: str, key: str, written: bool
 ) -> None:
     declared(mocks, tmp_path, "aws")
-    assert may(rights(mocks, "control"), action, INSTANCE, OF_ENVIRONMENT | {"aws:TagKeys": [key]}) is written
+    assert allowed(rights(mocks, "control"), action, INSTANCE, OF_ENVIRONMENT | {"aws:TagKeys": [key]}) is written
 
 
 def test_the_control_host_on_aws_cannot_remove_all_tags_at_once(mocks: RecordingMocks, tmp_path: Path) -> None:
     """A call that names no key removes them all: its instances would be of no pool any more."""
     declared(mocks, tmp_path, "aws")
-    assert not may(rights(mocks, "control"), "ec2:DeleteTags", INSTANCE, OF_ENVIRONMENT)
-    assert not may(rights(mocks, "control"), "ec2:DeleteTags", INSTANCE, OF_ENVIRONMENT | {"aws:TagKeys": []})
+    assert not allowed(rights(mocks, "control"), "ec2:DeleteTags", INSTANCE, OF_ENVIRONMENT)
+    assert not allowed(rights(mocks, "control"), "ec2:DeleteTags", INSTANCE, OF_ENVIRONMENT | {"aws:TagKeys": []})
 
 
 def test_the_control_host_on_aws_completes_hooks_of_its_own_environment(
@@ -85,9 +85,9 @@ def test_the_control_host_on_aws_completes_hooks_of_its_own_environment(
 ) -> None:
     declared(mocks, tmp_path, "aws")
     complete = "autoscaling:CompleteLifecycleAction"
-    assert may(rights(mocks, "control"), complete, GROUP, OF_ENVIRONMENT)
+    assert allowed(rights(mocks, "control"), complete, GROUP, OF_ENVIRONMENT)
     other = dict.fromkeys(OF_ENVIRONMENT, "dev")
-    assert not may(rights(mocks, "control"), complete, GROUP, other)
+    assert not allowed(rights(mocks, "control"), complete, GROUP, other)
 
 
 def held(mocks: RecordingMocks, account: str) -> dict[str, str | None]:

@@ -9,8 +9,8 @@ import yaml
 
 from control import bundle
 from serving.router.policy import FILE_NAME
-from tests.aws_rights import may, statements
 from tests.fakes import RecordingMocks
+from tests.iam import Statement, allowed, statements
 from tests.stacks.test_program import run
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def google(mocks: RecordingMocks, tmp_path: Path) -> dict[str, Any]:
     return declared(mocks, tmp_path, "gcp")
 
 
-def rights(mocks: RecordingMocks, name: str) -> list[dict[str, Any]]:
+def rights(mocks: RecordingMocks, name: str) -> list[Statement]:
     return statements(str(mocks.named("aws:iam/rolePolicy:RolePolicy", f"gpu-fleet-prod-{name}")["policy"]))
 
 
@@ -77,11 +77,11 @@ def test_routers_on_aws_have_a_role_and_a_group_of_their_own(mocks: RecordingMoc
 def test_a_router_on_aws_reads_what_it_needs(mocks: RecordingMocks, aws: dict[str, Any]) -> None:
     router, bucket = rights(mocks, "router"), f"arn:aws:s3:::{aws['bucket']['name']}"
     for key in ("fleet/fleet.json", f"fleet/{FILE_NAME}", bundle.key(SHA256), bundle.key("cd" * 32)):
-        assert may(router, "s3:GetObject", f"{bucket}/{key}"), key
-    assert may(router, "s3:ListBucket", bucket, {"s3:prefix": f"fleet/{FILE_NAME}"})
-    assert may(router, "ec2:DescribeInstances", "*")
+        assert allowed(router, "s3:GetObject", f"{bucket}/{key}"), key
+    assert allowed(router, "s3:ListBucket", bucket, {"s3:prefix": f"fleet/{FILE_NAME}"})
+    assert allowed(router, "ec2:DescribeInstances", "*")
     place = f"arn:aws:ssm:{aws['zones'][0][:-1]}:{aws['account']}:parameter"
-    assert may(router, "ssm:GetParameter", f"{place}{aws['engine_key']}")
+    assert allowed(router, "ssm:GetParameter", f"{place}{aws['engine_key']}")
 
 
 def test_a_router_on_aws_that_was_taken_over_changes_nothing_and_reads_no_other_secret(
@@ -105,7 +105,7 @@ def test_a_router_on_aws_that_was_taken_over_changes_nothing_and_reads_no_other_
         ("ec2:StopInstances", INSTANCE),
         ("sqs:ReceiveMessage", "arn:aws:sqs:us-east-1:111122223333:gpu-fleet-prod-notices"),
     ]
-    assert [one for one in tried if may(router, *one, OF_ENVIRONMENT)] == []
+    assert [one for one in tried if allowed(router, *one, OF_ENVIRONMENT)] == []
     changing = [
         action
         for statement in router
