@@ -144,10 +144,10 @@ def test_yesterday_is_not_today(fleet: FleetDocument, ledger: Engine) -> None:
 
 
 class _Fleet:
-    """A cloud with one instance."""
+    """A cloud with one instance, whose agent has no address to be asked at."""
 
     def listed(self) -> InstanceList:
-        return InstanceList(instances=[instance(1)])
+        return InstanceList(instances=[replace(instance(1), private_address=None)])
 
 
 @pytest.fixture
