@@ -44,6 +44,10 @@ def bootstrap(
         str | None,
         typer.Option(help="Name of the secret with the key that signs orders; another one to change keys."),
     ] = None,
+    shared_project: Annotated[
+        bool,
+        typer.Option("--shared-project", help="Google Cloud: the project holds other environments, too."),
+    ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Make what is missing; without it, only say so.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -51,11 +55,13 @@ def bootstrap(
     begin = secret_names_begin(Cloud.AWS if project is None else Cloud.GCP, environment)
     if order_key is not None and not order_key.startswith(begin):
         raise AppError(f"--order-key {order_key}: the names of this environment's secrets begin with {begin}")
+    if shared_project and project is None:
+        raise AppError("--shared-project is for Google Cloud: name its project with --project")
     try:
         if project is None:
             plan = _on_aws(environment, region, order_key)
         else:
-            plan = _on_google(environment, region, project, order_key)
+            plan = _on_google(environment, region, project, order_key, shared=shared_project)
         missing = _make(plan.steps, apply=apply)
         public = plan.public_key()
     except CloudError as error:
@@ -132,10 +138,17 @@ def _on_aws(environment: str, region: str, order_key: str | None) -> _Plan:
     )
 
 
-def _on_google(environment: str, region: str, project: str, order_key: str | None) -> _Plan:
+def _on_google(environment: str, region: str, project: str, order_key: str | None, *, shared: bool) -> _Plan:
     from clouds.gcp import bootstrap as google
 
     rest = google.Rest()
+    others = () if shared else sorted(google.environments(rest, project) - {environment})
+    if others:
+        raise AppError(
+            f"--project {project}: it holds the environment {', '.join(others)} already, whose groups the control"
+            f" host of {environment} could resize (docs/security.md). Give {environment} a project of its own, or say"
+            " --shared-project, and `shared_project: true` in the settings of each"
+        )
     wanted = google.Foundation(project=project, region=region, environment=environment, own_order_key=order_key)
     return _Plan(
         cloud=Cloud.GCP,

@@ -90,6 +90,7 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
         *_not_sold(settings),
         *settings_image.problems(settings),
         *_to_review(settings, today),
+        *_of_one_project(settings, path),
     )
 
 
@@ -112,6 +113,38 @@ def _lines(value: Any, path: str = "") -> Iterator[str]:
             yield from _lines(item, f"{path}[{name}]")
     else:
         yield f"{path}: {value}"
+
+
+def _of_one_project(settings: Settings, path: Path) -> Iterator[Problem]:
+    """Other environments whose settings, beside this file, name the same project of Google Cloud."""
+    if settings.cloud is not Cloud.GCP:
+        return
+    for other in sorted(path.parent.glob(f"{PREFIX}*.yaml")):
+        try:
+            config = file.read_config(other)
+        except FileError:
+            continue  # it has errors of its own, for who checks it
+        fleet = config.get(KEY)
+        if "gcp:project" not in config or not is_map(fleet) or fleet.get("account") != settings.account:
+            continue
+        name = str(fleet.get("environment"))
+        if name == settings.environment:
+            continue
+        if not settings.shared_project:
+            yield Problem(
+                path=f"{KEY}.account",
+                wrong=f"is the project of environment {name} ({other.name}), too",
+                value=settings.account,
+                remedy="give each environment a project of its own; `shared_project: true` allows it, and then the"
+                " control host of each can resize the groups of both (docs/security.md)",
+            )
+        elif name.startswith(f"{settings.environment}-") or settings.environment.startswith(f"{name}-"):
+            yield Problem(
+                path=f"{KEY}.environment",
+                wrong=f"and {name} ({other.name}) share a project, and one name begins with the other and a hyphen",
+                value=settings.environment,
+                remedy="rename one: rights on instances are limited by how their names begin",
+            )
 
 
 def _unknown_rules(settings: Settings) -> Iterator[Problem]:

@@ -52,6 +52,7 @@ def check(settings: Settings, root: str, today: date) -> Iterator[Problem]:
     yield from _region(settings, root)
     yield from _secret_names(settings, root)
     yield from _order_keys(settings, root)
+    yield from _project(settings, root)
     yield from _bucket(settings, root)
     yield from _disks(settings, root)
     yield from _services(settings, root)
@@ -114,6 +115,12 @@ def _order_keys(settings: Settings, root: str) -> Iterator[Problem]:
         if fingerprint in known:
             yield Problem(path=f"{path}.{index}", wrong="is the same key again", remedy="remove it")
         known.append(fingerprint)
+
+
+def _project(settings: Settings, root: str) -> Iterator[Problem]:
+    if settings.shared_project and settings.cloud is not Cloud.GCP:
+        remedy = "remove it: on AWS, rights end at the environment's own tags"
+        yield Problem(path=f"{root}.shared_project", wrong="is only for Google Cloud", remedy=remedy)
 
 
 def _bucket(settings: Settings, root: str) -> Iterator[Problem]:

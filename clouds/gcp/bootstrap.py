@@ -5,6 +5,7 @@ eight calls are not worth three client libraries.
 """
 
 import base64
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,7 @@ SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 KEY_RING: Final = "gpu-fleet"
 ROTATION: Final = "31536000s"
 """A year, as on AWS."""
+_ENGINE_KEY: Final = re.compile(r"gpu-fleet-(.+)-engine-key")
 CALL_LIMIT_S: Final = 30.0
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
@@ -126,6 +128,20 @@ def steps(rest: Rest, wanted: Foundation) -> Iterator[Step]:
             present=_has_value(rest, wanted, secret.name),
             make=lambda secret=secret: _make_secret(rest, wanted, secret.name, secret.make()),
         )
+
+
+def environments(rest: Rest, project: str) -> frozenset[str]:
+    """Environments that have engine keys in a project. Raises CloudError."""
+    found: set[str] = set()
+    token = ""
+    while True:
+        page = f"pageSize=500&pageToken={quote(token, safe='')}"
+        answer: dict[str, Any] = rest.ask("secretmanager", "GET", f"/v1/projects/{project}/secrets?{page}") or {}
+        names = (str(secret["name"]).rpartition("/")[2] for secret in answer.get("secrets", ()))
+        found |= {match[1] for name in names if (match := _ENGINE_KEY.fullmatch(name))}
+        token = answer.get("nextPageToken", "")
+        if not token:
+            return frozenset(found)
 
 
 def public_key(rest: Rest, wanted: Foundation) -> PublicKey | None:

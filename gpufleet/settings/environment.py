@@ -231,6 +231,9 @@ class Settings(Strict):
     """From the cloud's own key of the settings file."""
     account: str
     """AWS account id or Google Cloud project id."""
+    shared_project: Annotated[bool, Field(strict=True)] = False
+    """Google Cloud: other environments are in this project, too. The control host of each can then resize the groups
+    of all, since no condition of IAM limits that right (docs/security.md)."""
     zones: Zones
     network: Annotated[MadeNetwork | GivenNetwork, Field(discriminator="kind")]
     bucket: Bucket

@@ -25,7 +25,8 @@ PROJECT, REGION = "gpu-fleet-local", "us-central1"
 
 def said(cloud: RunningCloud, environment: str, *more: str) -> tuple[int, Any]:
     """Exit code and answer of the command."""
-    words = ["bootstrap", environment, "--region", REGION, "--project", PROJECT, "--json", *more]
+    # the tests share a project
+    words = ["bootstrap", environment, "--region", REGION, "--project", PROJECT, "--shared-project", "--json", *more]
     done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
     assert done.exit_code in (0, 3), (done.output, done.exception)
     return done.exit_code, json.loads(done.stdout)
@@ -66,7 +67,7 @@ def value(cloud: RunningCloud, name: str) -> str:
 
 
 def test_people_are_told_what_the_settings_file_gets(cloud: RunningCloud) -> None:
-    words = ["bootstrap", "told", "--region", REGION, "--project", PROJECT, "--apply"]
+    words = ["bootstrap", "told", "--region", REGION, "--project", PROJECT, "--shared-project", "--apply"]
     done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
     public = said(cloud, "told")[1]["orders"]["public_keys"][0]
     assert done.stdout.splitlines()[2:] == [
@@ -76,6 +77,16 @@ def test_people_are_told_what_the_settings_file_gets(cloud: RunningCloud) -> Non
         "#     private_key: gpu-fleet-told-order-key",
         f"#     public_keys: [{public}]",
     ]
+
+
+def test_a_project_of_another_environment_is_refused_before_anything_is_made(cloud: RunningCloud) -> None:
+    said(cloud, "first", "--apply")
+    words = ["bootstrap", "second", "--region", REGION, "--project", PROJECT, "--apply"]
+    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    assert done.exit_code != 0
+    assert "first" in str(done.exception) and "--shared-project" in str(done.exception)
+    assert said(cloud, "second")[1]["missing"] == 3, "the bucket alone is there"
+    assert said(cloud, "first", "--apply")[0] == 0, "the same environment again"
 
 
 def test_a_name_of_another_environment_is_refused(cloud: RunningCloud) -> None:
