@@ -22,6 +22,8 @@ import httpx
 import pytest
 
 from gpufleet.domain import tags
+from gpufleet.settings.document import PATH_IN_BUCKET
+from serving.metrics import GPU_ACTIVE
 from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, started, status, wait_for
 from tests.e2e.test_instance_life import SETTINGS
 from tests.e2e.watched import prometheus
@@ -84,6 +86,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             path = folder / f"{name}.json"
             path.write_text(json.dumps(_document(folder, url, name)), "utf-8")
             paths.append(path)
+        # who writes Prometheus' targets reads it there
+        cloud.put_bytes(PATH_IN_BUCKET, paths[0].read_bytes())
         made = Live(cloud=cloud, documents=(paths[0], paths[1]), folder=folder)
         member = cloud.one_member("chat-spot")
         written = {tags.ENVIRONMENT: "test", tags.CAPACITY_TYPE: "spot", tags.OWNER: "tests"}
@@ -91,9 +95,15 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             Resources=[member["InstanceId"]], Tags=[{"Key": key, "Value": value} for key, value in written.items()]
         )
         wait_for("a ready instance", lambda: status(member["PrivateIpAddress"])["ready"], 90)
+        wait_for("a scrape of its GPU", lambda: _is_scraped(url))
         for _ in range(2):
             made.run("watch", "cost")
         yield made
+
+
+def _is_scraped(url: str) -> bool:
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": GPU_ACTIVE}, trust_env=False)
+    return bool(answer.json()["data"]["result"])
 
 
 def _document(folder: Path, url: str, environment: str) -> dict[str, Any]:
