@@ -83,8 +83,9 @@ def made(google: Google, name: str, size: int, **more: Any) -> list[Any]:
     return wait_for("the members", lambda: len(found := google.running(name)) == size and found)
 
 
-def inventory() -> GoogleInventory:
-    groups = {"seen": OwnedGroup(pool="seen", zone=ZONE)}
+def inventory(group: str = "seen") -> GoogleInventory:
+    """With one zonal group, of a pool with its name."""
+    groups = {group: OwnedGroup(pool=group, zone=ZONE)}
     return GoogleInventory(GoogleCalls(PROJECT), REGION, "test", groups)
 
 
@@ -223,7 +224,7 @@ def rollouts(described: FleetDocument, agents: Agents) -> GoogleRollouts:
     calls = GoogleCalls(PROJECT)
     return GoogleRollouts(
         groups=GoogleGroups(calls, described),
-        inventory=inventory(),
+        inventory=inventory(described.pools[0].groups[0].name),
         agents=agents,
         pool=described.pools[0],
         say=lambda _: None,
