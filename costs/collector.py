@@ -171,7 +171,8 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     reserved = [_with_accounts(_reservation(p, fleet, own, now), sources, fleet, notes) for p in paid]
     begun = {(run.instance_id, run.started_at) for run in known}
     runs = [_run(life, fleet, now) for life in seen if _has_run(life, begun)]
-    ends = [_end(life, ours.of(life), now) for life in seen if not life.instance.alive and _has_run(life, begun)]
+    over = [life for life in seen if not life.instance.alive and _has_run(life, begun)]
+    ends = [_end(life, ours.of(life), now) for life in over if ours.can_date(life, begun, now)]
     ends += [
         _gone_end(run, told, ours.after(run.instance_id, run.last_seen_at), now)
         for run, told in _gone(sources, [run for run in known if run not in unread], seen, now, notes)
@@ -335,8 +336,20 @@ class _OwnEnds:
 
     def of(self, life: Life) -> datetime | None:
         """Our end of one that its cloud still lists."""
+        return self.after(life.instance.id, self._seen(life))
+
+    def can_date(self, life: Life, begun: Collection[tuple[str, datetime]], now: datetime) -> bool:
+        """Whether a look at `now` says more of its end than is known. `begun`: runs without an end.
+
+        A look whose clock was set back would move a known end to before its instance was seen alive.
+        """
+        is_open = (life.instance.id, life.instance.launched_at) in begun
+        return life.ended_at is not None or is_open or self._seen(life) <= now
+
+    def _seen(self, life: Life) -> datetime:
+        """When a look saw it alive last."""
         launched = life.instance.launched_at
-        return self.after(life.instance.id, self.last_seen.get((life.instance.id, launched), launched))
+        return self.last_seen.get((life.instance.id, launched), launched)
 
 
 def _ours(engine: Engine, fleet: FleetFacts, known: Sequence[facts.Run], undated: Sequence[Life]) -> _OwnEnds:

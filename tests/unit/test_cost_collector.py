@@ -451,6 +451,23 @@ def test_an_end_that_its_cloud_stated_counts_though_a_clock_ahead_saw_the_instan
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(2100), EndCause.PREEMPTED, False)
 
 
+def test_a_clock_that_was_set_back_dates_no_end_before_the_instance_was_seen_alive(
+    ledger: Engine, world: World
+) -> None:
+    """The cloud still lists it as terminated, and states no time."""
+    one_pass(ledger, world, 3600)
+    world.lives_now = [
+        replace(life, instance=replace(life.instance, state=InstanceState.TERMINATED))
+        if life.instance.id == "i-spot"
+        else life
+        for life in world.lives_now
+    ]
+    for second in (4200, 3000):
+        one_pass(ledger, world, second)
+    run = spot_run(ledger)
+    assert (run.last_seen_at, run.ended_at, run.end_exact) == (at(3600), at(4200), False)
+
+
 def spot_run(ledger: Engine) -> Run:
     with ledger.connect() as connection:
         return next(r for r in read_runs(connection, FLEET, at(-1), at(9000)) if r.instance_id == "i-spot")
