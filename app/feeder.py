@@ -10,7 +10,7 @@ from app import quotas
 from app.errors import AppError
 from app.feed import SEEN, FeedPaths, Seen
 from app.router_fleet import LiveFleet
-from app.targets import TargetsFile, write_changed
+from app.targets import DOCUMENT_EVERY_S, TargetsFile, write_changed
 from app.wiring import AllInstances, inventory_of
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.files import write_private, write_whole
@@ -19,7 +19,6 @@ from gpufleet.domain.quotas import Need, needs
 from gpufleet.settings.document import FleetDocument, render
 from serving.router.policy import render_policy
 
-DOCUMENT_EVERY_S: Final = 5.0
 LIMITS_EVERY_S: Final = 3600.0
 WRITTEN_EVERY_S: Final = 5.0
 """What did not change is written again after this: readers tell by its time whether somebody still looks."""

@@ -223,23 +223,20 @@ def uncollected(known: Known, since: datetime, horizon: datetime) -> list[Interv
 
 
 def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
-    undated = [span for span in spans if span.why is Why.UNDATED]
-    if undated:
+    by_why = {why: [span for span in spans if span.why is why] for why in Why}
+    if undated := by_why[Why.UNDATED]:
         ends = len({(span.like.resource, span.end) for span in undated if span.like.kind is not Kind.SHARED})
         yield f"no exact time of {ends} ends: charged until last seen; they may have cost {_bounds(undated)}"
-    unseen = [span for span in spans if span.why is Why.UNSEEN]
-    if unseen:
+    if unseen := by_why[Why.UNSEEN]:
         seen = len({span.like.resource for span in unseen})
         yield f"after the last look {seen} resources that it saw may have cost {_bounds(unseen)}"
-    others = [span for span in spans if span.why is Why.OTHERS]
-    if others:
+    if others := by_why[Why.OTHERS]:
         names = ", ".join(sorted({span.like.resource for span in others}))
         yield (
             f"what others used of {names} was not collected: its unused part is counted as the look before saw it,"
             f" and may have cost {_bounds(others, '')}"
         )
-    recounted = [span for span in spans if span.why is Why.RECOUNTED]
-    if recounted:
+    if recounted := by_why[Why.RECOUNTED]:
         names = ", ".join(sorted({span.like.resource for span in recounted}))
         yield (
             f"the count of {names} changed between two looks: the old one is charged until the new one was seen, and"

@@ -52,9 +52,7 @@ def next_step(
     rollout: PoolRollout, digest: str, known: Collection[str], statuses: Mapping[str, Mapping[str, Any]]
 ) -> Step:
     """The next step towards a revision. `known`: all instances of the pool; `statuses`: of those that answer."""
-    old = sorted(
-        name for name, status in statuses.items() if status.get("ready") and status.get("model_digest") != digest
-    )
+    old = _outdated(statuses, digest)
     if not old and len(statuses) == len(known) and all(_is_done(status, digest) for status in statuses.values()):
         return Step(done=True)
     ready = sum(1 for status in statuses.values() if status.get("ready"))
@@ -63,6 +61,13 @@ def next_step(
     if old and not changing and floors.objection(rollout.pool, rollout.floor, ready) is None:
         return Step(change=old[0])
     return Step()
+
+
+def _outdated(statuses: Mapping[str, Mapping[str, Any]], digest: str) -> list[str]:
+    """Who is ready with another revision, by name."""
+    return sorted(
+        name for name, status in statuses.items() if status.get("ready") and status.get("model_digest") != digest
+    )
 
 
 def went_back(digest: str, statuses: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -103,29 +108,29 @@ class Walk:
         until = self.clock() + self.rollout.limit.total_seconds()
         while True:
             known = {instance.id: instance for instance in self.instances()}
-            told = self.agents.statuses(list(known.values()))
-            step = next_step(self.rollout, digest, known, told)
+            statuses = self.agents.statuses(list(known.values()))
+            step = next_step(self.rollout, digest, known, statuses)
             if step.done:
                 return None
             if step.change is not None:
                 return known[step.change]
             if self.clock() >= until:
-                raise RolloutError(self._stuck(known, told, digest))
+                raise RolloutError(self._stuck(known, statuses, digest))
             self.sleep(POLL_S)
 
-    def _stuck(self, known: Mapping[str, Instance], told: Mapping[str, Mapping[str, Any]], digest: str) -> str:
+    def _stuck(self, known: Mapping[str, Instance], statuses: Mapping[str, Mapping[str, Any]], digest: str) -> str:
         pool = self.rollout.pool
-        ready = sum(1 for status in told.values() if status.get("ready"))
-        old = [name for name, status in told.items() if status.get("ready") and status.get("model_digest") != digest]
-        changing = sorted(name for name, status in told.items() if status.get("switching_to"))
+        ready = sum(1 for status in statuses.values() if status.get("ready"))
+        old = _outdated(statuses, digest)
+        changing = sorted(name for name, status in statuses.items() if status.get("switching_to"))
         if changing:
             names = ", ".join(changing)
             return f"{pool}: {names} changes its revision already and did not end within {self.rollout.limit}"
         if old and (objection := floors.objection(pool, self.rollout.floor, ready)) is not None:
             return f"{pool}: {objection}"
-        silent = sorted(known.keys() - told.keys())
+        silent = sorted(known.keys() - statuses.keys())
         waiting = [
-            f"{name} is {status.get('phase')}" for name, status in sorted(told.items()) if not status.get("ready")
+            f"{name} is {status.get('phase')}" for name, status in sorted(statuses.items()) if not status.get("ready")
         ]
         return f"{pool}: waited too long for {', '.join([*waiting, *(f'{name} (no answer)' for name in silent)])}"
 

@@ -123,21 +123,30 @@ def _one(name: str, wanted: Sequence[str], given: str) -> bool:
 
 
 def _holds(condition: Mapping[str, Any] | None, full: str) -> bool:
-    if not condition:
-        return True
+    return not condition or condition_holds(condition["expression"], full)
+
+
+def condition_holds(expression: str, name: str, listed: str = "") -> bool:
+    """Reads the conditions that we write as Google's CEL does. `name`: the whole name of a resource; `listed`: the
+    beginning of the names that a list of objects asks for. Raises AssertionError for another form.
+    """
     text = re.sub(
         r'resource\.name\.(startsWith|endsWith)\("([^"]*)"\)',
-        lambda found: str(full.startswith(found[2]) if found[1] == "startsWith" else full.endswith(found[2])),
-        condition["expression"],
+        lambda found: str(name.startswith(found[2]) if found[1] == "startsWith" else name.endswith(found[2])),
+        expression,
     )
     text = re.sub(
         r'resource\.name\.extract\("(/[a-z]+/)\{name\}"\)\.startsWith\("([^"]*)"\)',
-        lambda found: str(found[1] in full and full.partition(found[1])[2].startswith(found[2])),
+        lambda found: str(found[1] in name and name.partition(found[1])[2].startswith(found[2])),
         text,
     )
-    text = re.sub(r'api\.getAttribute\([^)]*\)\.startsWith\("[^"]*"\)', "False", text)  # of lists alone
+    text = re.sub(
+        r'api\.getAttribute\("storage\.googleapis\.com/objectListPrefix", ""\)\.startsWith\("([^"]+)"\)',
+        lambda found: str(listed.startswith(found[1])),
+        text,
+    )
     text = text.replace("&&", "and").replace("||", "or")
-    assert re.fullmatch(r"(True|False|and|or|[() ])+", text), condition
+    assert re.fullmatch(r"(True|False|and|or|[() ])+", text), expression
     return bool(eval(text))  # noqa: S307 - of True, False, and, or alone
 
 

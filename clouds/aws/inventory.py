@@ -39,7 +39,7 @@ OF_ONE_ITEM: Final = frozenset(
 UnauthorizedOperation too: our rights are on instances that carry the environment's tag, which one may have lost.
 """
 GROUP_TAG: Final = "aws:autoscaling:groupName"
-"""Written by EC2 Auto Scaling alone: nobody else may write a tag that begins with `aws:`."""
+"""Written by EC2 Auto Scaling alone: AWS lets no user write a tag that begins with `aws:`."""
 
 
 class AwsInventory:

@@ -1,7 +1,7 @@
 """What may pass the endpoints of an environment's network: our identities to our things, and what machines boot with.
 
-A network without a way out is one only if its endpoints lead to nobody else: a URL that a stranger signed, or a
-stranger's keys, would carry weights and prompts through them into the stranger's account.
+A network without a way out is one only if its endpoints lead to our accounts alone: a URL that a stranger signed, or
+a stranger's keys, would carry weights and prompts through them into the stranger's account.
 """
 
 import json

@@ -10,7 +10,7 @@ from gpufleet.domain.model import Cloud
 
 
 class Fabric(pulumi.ComponentResource):
-    """A security group of one pool, whose members may send each other everything, as EFA asks; nobody else may."""
+    """A security group of one pool, whose members may send each other everything, as EFA asks; no others may."""
 
     group: pulumi.Output[str]
     """Security group of EFA interfaces, beside that of all GPU instances."""

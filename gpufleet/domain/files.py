@@ -12,7 +12,7 @@ def write_whole(path: Path, body: bytes) -> None:
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """The same for its owner's eyes alone, or as `mode` says: nobody else may read the new one, not for a moment.
+    """The same with these permissions, from the first moment: readable by its owner alone, or as `mode` says.
 
     Raises OSError.
     """

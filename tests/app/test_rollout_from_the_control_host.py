@@ -15,11 +15,12 @@ from app.model_rollouts import Waiting
 from app.revisions import Sources, look, wanted
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
-from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.model import Instance
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
 from serving.cache.store import FolderStore
 from tests.unit.test_cli_models import DOCUMENT
+from tests.watchdogs import plain
 
 OLD, NEW = "0" * 64, "1" * 64
 POOL: dict[str, Any] = {
@@ -34,17 +35,7 @@ def fleet(**pool: Any) -> FleetDocument:
 
 
 def instance(name: str, pool: str | None = "chat") -> Instance:
-    return Instance(
-        id=name,
-        cloud=Cloud.AWS,
-        region="us-east-1",
-        zone="us-east-1a",
-        machine_type="g6.xlarge",
-        capacity_type=CapacityType.SPOT,
-        state=InstanceState.RUNNING,
-        launched_at=datetime(2026, 11, 21, tzinfo=UTC),
-        pool=pool,
-    )
+    return plain.instance(id=name, pool=pool)
 
 
 @dataclass(slots=True)

@@ -1,19 +1,17 @@
 """No machine writes what machines obey: asked of the documents that the program generates, role by role."""
 
-import copy
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpufleet.domain.bucket import PUBLISHED
 from tests.fakes import RecordingMocks
 from tests.iam import allowed, denied, google_allows, statements
+from tests.stacks.declared import declared
 from tests.stacks.settings_files import AWS, FLEET, GCP, changed, said
-from tests.stacks.test_program import run
 
 DOCUMENTS = (
     "fleet/fleet.json",
@@ -34,14 +32,6 @@ BUCKET = AWS[FLEET]["bucket"]["name"]
 PERSON = f"arn:aws:iam::{ACCOUNT}:role/deployer"
 BACKUP = "backups/ledger/aws-prod-us-east-1/20261125T000000Z.jsonl.gz"
 POINTER = "backups/ledger/aws-prod-us-east-1/latest.json"
-
-
-def declared(config: Mapping[str, Any], stack: str, folder: Path) -> RecordingMocks:
-    recording = RecordingMocks()
-    path = folder / f"Pulumi.{stack}.yaml"
-    path.write_text(yaml.safe_dump({"config": copy.deepcopy(dict(config))}))
-    run(path, recording)
-    return recording
 
 
 def roles_of_machines(recording: RecordingMocks) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:

@@ -1,6 +1,5 @@
 """What the identity of an instance or a control host gives who takes it over, as `pulumi up` declares it."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import yaml
 
 from tests.fakes import RecordingMocks
-from tests.iam import Statement, allowed, statements
+from tests.iam import Statement, allowed, condition_holds, statements
 from tests.stacks.test_program import run
 
 ROOT = Path(__file__).parents[2]
@@ -101,14 +100,6 @@ def held(mocks: RecordingMocks, account: str) -> dict[str, str | None]:
     return found
 
 
-def holds(condition: str, name: str) -> bool:
-    """Reads the one form of condition on instances that we write, as Google's CEL does."""
-    found = re.fullmatch(r'resource\.name\.extract\("/instances/\{name\}"\)\.startsWith\("([^"]+)"\)', condition)
-    assert found, condition
-    _, there, extracted = name.partition("/instances/")
-    return bool(there) and extracted.startswith(found[1])
-
-
 def test_an_instance_on_google_has_no_right_in_the_project(mocks: RecordingMocks, tmp_path: Path) -> None:
     declared(mocks, tmp_path, "gcp")
     assert held(mocks, "gpu-fleet-prod-gpu") == {}
@@ -127,11 +118,11 @@ def test_the_control_host_on_google_labels_instances_of_its_pools_alone(
     ]
     assert managers
     for manager in managers:
-        assert holds(condition, f"{zone}/instances/{manager['baseInstanceName']}-x1y2")
+        assert condition_holds(condition, f"{zone}/instances/{manager['baseInstanceName']}-x1y2")
     for name in ("database-1", "gpu-fleet-prod-control-1a2b", "dev-chat-spot-x1y2", "xprod-chat-x1y2"):
-        assert not holds(condition, f"{zone}/instances/{name}"), name
-    assert not holds(condition, "projects/p/zones/us-central1-a/disks/prod-chat")
-    assert not holds(condition, "projects/prod-eu")
+        assert not condition_holds(condition, f"{zone}/instances/{name}"), name
+    assert not condition_holds(condition, "projects/p/zones/us-central1-a/disks/prod-chat")
+    assert not condition_holds(condition, "projects/prod-eu")
 
 
 def test_the_control_host_on_google_deletes_and_stops_no_instance_by_itself(

@@ -1,6 +1,5 @@
 """A router that was taken over: what its identity and its firewall give, read from what `pulumi up` declares."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import yaml
 from control import bundle
 from serving.router.policy import FILE_NAME
 from tests.fakes import RecordingMocks
-from tests.iam import Statement, allowed, statements
+from tests.iam import Statement, allowed, condition_holds, statements
 from tests.stacks.test_program import run
 
 ROOT = Path(__file__).parents[2]
@@ -162,22 +161,6 @@ def reached(mocks: RecordingMocks, account: str) -> set[tuple[str, str]]:
     }
 
 
-def allows(condition: str, resource: str, listed: str = "") -> bool:
-    """Reads the one form of IAM condition that we write."""
-    terms = condition.split(" || ")
-    for term in terms:
-        if match := re.fullmatch(r'resource\.name\.startsWith\("([^"]+)"\)', term):
-            if resource.startswith(match[1]):
-                return True
-        else:
-            attribute = re.escape('api.getAttribute("storage.googleapis.com/objectListPrefix", "")')
-            match = re.fullmatch(rf'{attribute}\.startsWith\("([^"]+)"\)', term)
-            assert match, term
-            if listed.startswith(match[1]):
-                return True
-    return False
-
-
 def test_a_router_on_google_reads_what_it_needs_and_changes_nothing(
     mocks: RecordingMocks, google: dict[str, Any]
 ) -> None:
@@ -192,11 +175,11 @@ def test_a_router_on_google_reads_what_it_needs_and_changes_nothing(
     assert held["role"] == "roles/storage.objectViewer", "no object is written or deleted"
     bucket, said = f"projects/_/buckets/{google['bucket']['name']}", held["condition"]["expression"]
     for key in ("fleet/fleet.json", f"fleet/{FILE_NAME}", bundle.key(SHA256)):
-        assert allows(said, f"{bucket}/objects/{key}"), key
+        assert condition_holds(said, f"{bucket}/objects/{key}"), key
     for key in ("backups/ledger/x", "models/a/served.json", "agents/c/d", "fleet/other"):
-        assert not allows(said, f"{bucket}/objects/{key}"), key
-    assert allows(said, bucket, f"fleet/{FILE_NAME}")
-    assert not allows(said, bucket, "models/") and not allows(said, bucket)
+        assert not condition_holds(said, f"{bucket}/objects/{key}"), key
+    assert condition_holds(said, bucket, f"fleet/{FILE_NAME}")
+    assert not condition_holds(said, bucket, "models/") and not condition_holds(said, bucket)
     secrets = mocks.of_type("gcp:secretmanager/secretIamMember:SecretIamMember")
     assert [one.inputs["secretId"] for one in secrets if one.name.startswith(member)] == [google["engine_key"]]
 

@@ -1,6 +1,5 @@
 """The threat model of docs/security.md: each row is asked of the rights that `pulumi up` gives to machines."""
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from gpufleet.domain import tags
 from tests.fakes import RecordingMocks
 from tests.iam import allowed, google_permits, statements
+from tests.stacks.declared import declared
 from tests.stacks.settings_files import AWS, FLEET, GCP, ROOT, changed
-from tests.stacks.test_program import run
 
 DIGEST: Final = "a" * 64
 WEIGHTS: Final = f"models/chat/{DIGEST}/files/model.safetensors"
@@ -161,12 +159,9 @@ class Rights:
 
     @staticmethod
     def _declared(config: dict[str, Any], cloud: str, folder: Path) -> RecordingMocks:
-        recording, path = RecordingMocks(), folder / f"Pulumi.{cloud}-prod.yaml"
         control = {"control.routers": 2, "control.bundle": DIGEST}
         control |= {"control.secrets": {"GPUFLEET_SLACK_TOKEN": SLACK[cloud]}}
-        path.write_text(yaml.safe_dump({"config": copy.deepcopy(changed(config, control))}))
-        run(path, recording)
-        return recording
+        return declared(changed(config, control), f"{cloud}-prod", folder)
 
     def clouds(self, kind: str, call: Call) -> set[str]:
         """Where a machine of that kind may make the call."""

@@ -9,8 +9,8 @@ import pytest
 from components.aws.endpoints import WITH_POLICY
 from stacks.value_checks import ENDPOINTS
 from tests.iam import allowed, statements
+from tests.stacks.declared import declared
 from tests.stacks.settings_files import AWS, FLEET, changed
-from tests.stacks.test_bucket_writers import declared
 
 ACCOUNT, REGION = AWS[FLEET]["account"], AWS["aws:region"]
 BUCKET = AWS[FLEET]["bucket"]["name"]

@@ -2,28 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.model import Instance
 from serving.revisions import PoolRollout, RolloutError, Walk
+from tests.watchdogs import plain
 
 OLD, NEW = "0" * 64, "1" * 64
 
 
 def instance(name: str) -> Instance:
-    return Instance(
-        id=name,
-        cloud=Cloud.AWS,
-        region="us-east-1",
-        zone="us-east-1a",
-        machine_type="g6.xlarge",
-        capacity_type=CapacityType.SPOT,
-        state=InstanceState.RUNNING,
-        launched_at=datetime(2026, 11, 21, tzinfo=UTC),
-    )
+    return plain.instance(id=name)
 
 
 @dataclass(slots=True)

@@ -13,8 +13,7 @@ from typing import Final
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Decision, PastAction, Plan, Reason, Spend, Target
-from gpufleet.domain.evidence import AgentStatus
-from gpufleet.domain.model import CapacityType, Group, Instance
+from gpufleet.domain.model import CapacityType, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from gpufleet.settings.document.money import Unpriced
 from watchdogs import boots, budgets, hooks
@@ -50,11 +49,7 @@ _OF_ONE_CASE: Final = re.compile(r"\b(?=\w*\d)[\w.:/-]+")
 class _Seen:
     """One look at the fleet."""
 
-    groups: Mapping[str, Group]
-    instances: Mapping[str, Instance]
-    listed: Mapping[str, Instance]
-    """Of all pools."""
-    statuses: Mapping[str, AgentStatus]
+    fleet: Fleet
     views: tuple[PoolView, ...]
     known: Known
     spend: Spend | None
@@ -114,7 +109,13 @@ class SpotWatchdog:
             executor.record(plan)
             self._report(executor, seen, plan)
             actor = acting.Actor(
-                self._document, self._ports, executor, seen.groups, seen.instances, self._pass_looks, self._answers
+                self._document,
+                self._ports,
+                executor,
+                seen.fleet.groups,
+                seen.fleet.members,
+                self._pass_looks,
+                self._answers,
             )
             self._acted = self._acted or bool(plan.acting)
             changed = actor.resize(plan)
@@ -134,7 +135,8 @@ class SpotWatchdog:
         others = [group.name for pool in self._document.pools if pool.watchdogs.spot is None for group in pool.groups]
         try:
             unwatched = self._ports.groups.readable(others).groups.values() if others else ()
-            errors = hooks.complete(self._ports, [*seen.groups.values(), *unwatched], seen.listed, seen.statuses)
+            fleet = seen.fleet
+            errors = hooks.complete(self._ports, [*fleet.groups.values(), *unwatched], fleet.listed, fleet.statuses)
         except OSError as error:
             self._ports.log.error("hook", outcome="failed", error=str(error))
             return
@@ -229,16 +231,7 @@ class SpotWatchdog:
         views = self._views.of(pools, fleet, known, now)
         spend = self._spend(fleet.listed.values())
         news = tuple(boots.changed(before, seen))
-        return _Seen(
-            groups=fleet.groups,
-            instances=members,
-            listed=fleet.listed,
-            statuses=fleet.statuses,
-            views=views,
-            known=known,
-            news=news,
-            spend=spend,
-        )
+        return _Seen(fleet=fleet, views=views, known=known, news=news, spend=spend)
 
     def _spend(self, listed: Iterable[Instance]) -> Spend | None:
         """What the instances of all pools cost, also of those that no spot watchdog looks at."""
