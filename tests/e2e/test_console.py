@@ -102,7 +102,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def _is_scraped(url: str) -> bool:
-    answer = httpx.get(f"{url}/api/v1/query", params={"query": GPU_ACTIVE}, trust_env=False)
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": GPU_ACTIVE.name}, trust_env=False)
     return bool(answer.json()["data"]["result"])
 
 
