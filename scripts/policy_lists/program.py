@@ -1,0 +1,152 @@
+"""Runs the Pulumi program for the whole matrix of settings, with the engine's answers played, and records it."""
+
+import asyncio
+import json
+import runpy
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from types import FrameType
+from typing import Any, Final, cast
+
+import pulumi
+from pulumi.runtime import rpc
+from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.resource import Resource
+from scripts.policy_lists.matrix import ROOT, settings
+
+STACK: Final = "pulumi:pulumi:Stack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Everything that the program makes."""
+
+    plans: Sequence[tuple[Mapping[str, Any], tuple[Resource, ...]]]
+    """The configuration of each stack of the matrix, and its resources with URNs as the engine gives them."""
+    lines: frozenset[tuple[str, int]]
+    """File (relative to the repository) and line of each call that made a resource."""
+
+    @property
+    def resources(self) -> Iterator[Resource]:
+        """The resources of all stacks."""
+        for _, made in self.plans:
+            yield from made
+
+
+@cache
+def run() -> Program:
+    """Run the program for each stack of the matrix, once. It takes seconds.
+
+    Raises pulumi.RunError where the matrix has settings with errors.
+    """
+    lines: set[tuple[str, int]] = set()
+    with _makers(lines):
+        plans = [(config, plan(stack, config)) for stack, config in settings()]
+    return Program(plans=plans, lines=frozenset(lines))
+
+
+def plan(stack: str, config: Mapping[str, Any]) -> tuple[Resource, ...]:
+    """The resources that the program declares for one stack's configuration. Raises pulumi.RunError."""
+    _with_event_loop()
+    monitor = _Monitor()
+    pulumi.runtime.set_mocks(monitor.mocks, project="gpu-fleet", stack=stack, preview=False, monitor=monitor)
+    pulumi.runtime.set_all_config({k: v if isinstance(v, str) else json.dumps(v) for k, v in config.items()})
+    _played(_program)()
+    return tuple(monitor.made)
+
+
+_played: Final = cast(Callable[[Callable[[], None]], Callable[[], None]], vars(pulumi.runtime)["test"])
+"""Makes a function wait for all that it declares."""
+
+
+def _program() -> None:
+    runpy.run_path(str(ROOT / "stacks"), run_name="__main__")
+
+
+class _Answers(pulumi.runtime.Mocks):
+    """What a cloud would say of each resource, as far as the program asks."""
+
+    def new_resource(self, args: MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        said = {
+            "name": args.name,
+            "arn": f"arn:{args.name}",
+            "email": f"{args.name}@example-project.iam.gserviceaccount.com",
+            "latestVersion": 1,
+            "selfLink": args.name,
+        }
+        return f"{args.name}-id", {**said, **cast(Mapping[str, Any], args.inputs)}  # pyright: ignore[reportUnknownMemberType]
+
+    def call(self, args: MockCallArgs) -> tuple[dict[str, Any], None]:
+        return {}, None
+
+
+@dataclass
+class _Monitor(MockMonitor):
+    """Records resources as policies get them: URNs with the types of all parents, properties, dependencies."""
+
+    mocks: pulumi.runtime.Mocks = field(default_factory=_Answers)
+    made: list[Resource] = field(default_factory=list[Resource])
+
+    def __post_init__(self) -> None:
+        super().__init__(self.mocks)
+
+    def make_urn(self, parent: str, type_: str, name: str) -> str:
+        within = parent.split("::")[2] if parent else STACK
+        kind = type_ if within == STACK else f"{within}${type_}"
+        return f"urn:pulumi:{pulumi.get_stack()}::{pulumi.get_project()}::{kind}::{name}"
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802
+        answer: Any = super().RegisterResource(request)  # pyright: ignore[reportUnknownMemberType]
+        if request.type != STACK:
+            self.made.append(
+                Resource(
+                    type=request.type,
+                    name=request.name,
+                    props=_plain(rpc.deserialize_properties(request.object)),
+                    urn=answer.urn,
+                    depends={key: tuple(found.urns) for key, found in request.propertyDependencies.items()},
+                )
+            )
+        return answer
+
+
+def _plain(value: Any) -> Any:
+    """Properties without the marks of secrets."""
+    if is_map(value):
+        if rpc.is_rpc_secret(value):
+            return _plain(value["value"])
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if is_list(value) else value
+
+
+def _with_event_loop() -> None:
+    """Resources make futures in the thread's loop."""
+    try:
+        asyncio.get_event_loop_policy().get_event_loop()  # pyright: ignore[reportDeprecated]
+    except RuntimeError:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+
+
+@contextmanager
+def _makers(lines: set[tuple[str, int]]) -> Generator[None]:
+    """Adds the line of every call of a class from code of this repository."""
+    root = f"{ROOT}/"
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        caller = frame.f_back
+        if event == "call" and frame.f_code.co_name == "__init__" and caller is not None:
+            file = caller.f_code.co_filename
+            if file.startswith(root):
+                lines.add((file.removeprefix(root), caller.f_lineno))
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
