@@ -44,11 +44,6 @@ class Context:
     def is_prod(self) -> bool:
         return self.environment == "prod"
 
-    def exception(self, rule: str, resource: str) -> "PolicyException | None":
-        """The exception that covers this rule and resource today, if there is one."""
-        found = (e for e in self.exceptions if e.rule == rule and e.resource in ("*", resource))
-        return next((e for e in found if self.today <= e.until), None)
-
 
 def from_config(config: Mapping[str, Any], today: date) -> Context:
     """The context of a stack's configuration (values as the engine passes them: text, JSON inside).

@@ -2,18 +2,22 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
+
+if TYPE_CHECKING:
+    from gpufleet.settings.environment import PolicyException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
     """What is wrong with one property of a resource."""
 
-    path: str
-    """The property as the provider's schema names it: `networkInterfaces[0].associatePublicIpAddress`."""
+    path: str = ""
+    """The property as the provider's schema names it: `networkInterfaces[0].associatePublicIpAddress`. Empty: it is
+    the resource as a whole."""
     value: Any = None
     """What it is: None where nothing was said, UNKNOWN where a preview cannot know."""
     says: str
@@ -71,24 +75,60 @@ class Rule:
     remedy: str
     of_one: OfOne | None = None
     of_all: OfAll | None = None
+    parts: bool = True
+    """Whether `of_one` also judges what a resource holds of others: a fleet's launch specifications."""
+    named: bool = False
+    """Whether an exception must name the type, and one resource: for all (`*`) it would switch the rule off."""
 
     def check(self, resources: Sequence[Resource], context: Context) -> list[Violation]:
         """Everything wrong by this rule, less what a valid exception covers."""
         found: list[Violation] = []
         if self.of_one is not None:
-            parts = (part for resource in resources for part in resource.parts())
+            parts = (part for one in resources for part in (one.parts() if self.parts else (one,)))
             found += [v for part in parts for v in _violations(part, self.of_one(part, context))]
         if self.of_all is not None:
             found += self.of_all(resources, context)
         return [
-            replace(v, wrong=v.wrong + _ended(context, self.id, v.resource))
+            replace(v, wrong=v.wrong + self._not_covered(context, v))
             for v in found
-            if context.exception(self.id, v.resource) is None
+            if self.exception(v, context) is None
         ]
+
+    def exception(self, violation: Violation, context: Context) -> "PolicyException | None":
+        """The exception that lets it pass today, if there is one."""
+        return next((e for e in self._exceptions(context, violation) if context.today <= e.until), None)
 
     def message(self, violation: Violation) -> str:
         """What a person reads: what is wrong, by which rule, why it matters, what to do."""
-        return f"{violation.sentence}. [{self.id}] {self.reason} {self.remedy}"
+        return f"{violation.sentence}. [{self.id}] {self.reason} {self.remedy} {self._way_out(violation)}"
+
+    def _way_out(self, violation: Violation) -> str:
+        if not self.named:
+            return f"Exceptions: `gpufleet policies explain {self.id}`."
+        names = f"rule: {self.id}, type: {violation.type}, resource: {violation.resource}"
+        return (
+            "Or let it pass for a time, under policies.exceptions of the settings: "
+            f"{{{names}, owner: OWNER, reason: REASON, until: DAY}}."
+        )
+
+    def _exceptions(self, context: Context, violation: Violation) -> "list[PolicyException]":
+        """Those that are about this violation, also ended ones."""
+        return [
+            e
+            for e in context.exceptions
+            if e.rule == self.id
+            if e.resource == violation.resource or (e.resource == "*" and not self.named)
+            if e.type == violation.type or (e.type is None and not self.named)
+        ]
+
+    def _not_covered(self, context: Context, violation: Violation) -> str:
+        """What people ask first of a violation that they thought was covered."""
+        if ended := self._exceptions(context, violation):
+            return f" (the exception of {ended[-1].owner} ended on {ended[-1].until})"
+        for e in context.exceptions if self.named else ():
+            if e.rule == self.id and e.resource in ("*", violation.resource):
+                return f" (the exception of {e.owner} is for resource {e.resource} of type {e.type or 'not said'})"
+        return ""
 
 
 def _violations(resource: Resource, found: Iterable[Wrong | str]) -> Iterator[Violation]:
@@ -99,9 +139,3 @@ def _violations(resource: Resource, found: Iterable[Wrong | str]) -> Iterator[Vi
             yield Violation(
                 resource=resource.name, type=resource.type, path=wrong.path, value=wrong.value, wrong=wrong.says
             )
-
-
-def _ended(context: Context, rule: str, resource: str) -> str:
-    """What people ask first of a violation that was let pass until yesterday."""
-    ended = [e for e in context.exceptions if e.rule == rule and e.resource in ("*", resource)]
-    return f" (the exception of {ended[-1].owner} ended on {ended[-1].until})" if ended else ""

@@ -14,12 +14,12 @@ from pulumi_policy import (
     StackValidationPolicy,
 )
 
-from policies import access, budget, capacity
+from policies import access, budget, capacity, resource_types
 from policies.context import Context
 from policies.resource import Resource, plain
 from policies.rule import Rule, Violation
 
-RULES: Final[tuple[Rule, ...]] = (*access.RULES, *capacity.RULES, *budget.RULES)
+RULES: Final[tuple[Rule, ...]] = (*resource_types.RULES, *access.RULES, *capacity.RULES, *budget.RULES)
 
 
 def check(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:

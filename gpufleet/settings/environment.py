@@ -204,11 +204,18 @@ class Control(Strict):
     """CIDRs that may send requests to the router; never everybody."""
 
 
+ResourceType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*:[A-Za-z0-9/_.-]*:[A-Za-z0-9]+$")]
+"""As a URN names it: `aws:ec2/instance:Instance`."""
+
+
 class PolicyException(Strict):
     """A rule that does not hold for one resource, for a reason, until a day."""
 
     rule: Said
     resource: Said
+    """Its name in the program; `*`: every one, where the rule allows that."""
+    type: ResourceType | None = None
+    """Its type; absent: any, where the rule allows that."""
     owner: Said
     reason: Said
     until: date

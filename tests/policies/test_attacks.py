@@ -32,6 +32,7 @@ from tests.policies.test_rules import (
     TODAY,
     but,
     group,
+    judged,
 )
 from tests.stacks.settings_files import a_pool
 
@@ -235,7 +236,7 @@ DIGEST = "sha256 " + "4f" * 32
     ],
 )  # fmt: skip
 def test_one_resource(kind: str, props: Mapping[str, Any], rule: str | None) -> None:
-    found = {broken.id for broken, _ in check([Resource(type=kind, name="it", props=props)], DEV)}
+    found = {broken.id for broken, _ in judged([Resource(type=kind, name="it", props=props)], DEV)}
     assert found == ({rule} if rule else set())
 
 
@@ -304,7 +305,7 @@ def test_an_exception_that_ended_says_so() -> None:
     ended = PolicyException(rule=OPEN, resource="*", owner="ann", reason="demo", until=date(2026, 11, 20))
     context = Context(environment="dev", today=TODAY, exceptions=(ended,))
     rule = Resource(type=RULE, name="web", props={"type": "ingress", "cidrBlocks": ["0.0.0.0/0"]})
-    ((_, violation),) = check([rule], context)
+    ((_, violation),) = judged([rule], context)
     assert violation.wrong == "lets in 0.0.0.0/0 (the exception of ann ended on 2026-11-20)"
 
 

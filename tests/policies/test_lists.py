@@ -1,9 +1,19 @@
 """The lists of the policy pack are what the program makes."""
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 
+from policies.context import Context, from_config
+from policies.resource import Resource
+from policies.rules import check
 from scripts.policy_lists import __main__ as lists
 from scripts.policy_lists import resource_types
+from scripts.policy_lists.matrix import ROOT
 from scripts.policy_lists.program import Program, run
 
 
@@ -28,3 +38,34 @@ def test_a_type_that_no_settings_make_is_named() -> None:
     ]
     with pytest.raises(resource_types.IncompleteError, match=r"gpu_pool.py:\d+: gcp:compute/reservation:Reservation"):
         resource_types.of(Program(plans=without, lines=program.lines))
+
+
+SHIPPED = sorted(path.stem.removeprefix("Pulumi.") for path in (ROOT / "stacks" / "config").glob("Pulumi.*.yaml"))
+
+
+def test_the_shipped_settings_pass_without_exceptions() -> None:
+    plans = run().plans[: len(SHIPPED)]
+    assert [config["gpu-fleet:fleet"]["environment"] for config, _ in plans] == [s.split("-")[1] for s in SHIPPED]
+    for config, made in plans:
+        assert messages(made, context_of(config)) == []
+
+
+def test_whatever_the_program_can_make_passes_but_for_limits_of_one_environment() -> None:
+    for config, made in run().plans[len(SHIPPED) :]:
+        unlimited = replace(
+            context_of(config),
+            environment="dev",
+            allowed_machine_types=None,
+            usd_per_month=None,
+            usd_per_hour_at_max=None,
+        )
+        assert messages(made, unlimited) == []
+
+
+def context_of(config: Mapping[str, Any]) -> Context:
+    engines = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+    return from_config(engines, datetime.now(UTC).date())
+
+
+def messages(resources: Sequence[Resource], context: Context) -> list[str]:
+    return [rule.message(violation) for rule, violation in check(resources, context)]

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context, from_config
 from policies.resource import UNKNOWN, Resource, plain
+from policies.rule import Rule, Violation
 from policies.rules import RULES, check
 from tests.stacks.settings_files import a_pool
 
@@ -63,8 +64,13 @@ def but(props: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in {**props, **changes}.items() if value is not None}
 
 
+def judged(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:
+    """What rules say of properties: whether the program makes such a type at all is a matter of its own."""
+    return [(rule, violation) for rule, violation in check(resources, context) if rule.id != "resource-type-listed"]
+
+
 def broken_rules(*resources: Resource, context: Context = CONTEXT) -> list[str]:
-    return [rule.id for rule, _ in check(resources, context)]
+    return [rule.id for rule, _ in judged(resources, context)]
 
 
 def user_data(text: str) -> dict[str, Any]:

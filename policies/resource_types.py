@@ -1,0 +1,54 @@
+"""The rule on what may be in a plan at all: what the program makes, where it makes it, and nothing else."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from policies.context import Context
+from policies.resource import Resource
+from policies.rule import Rule, Wrong
+
+MADE: Final[Mapping[str, list[str]]] = json.loads(
+    (Path(__file__).parent / "lists" / "resource_types.json").read_text("utf-8")
+)
+"""Each type that the program makes, to the types of the components that it makes it in; empty: the stack itself.
+Written by `python -m scripts.policy_lists`."""
+
+
+def _listed(resource: Resource, _: Context) -> Iterator[Wrong]:
+    within = MADE.get(resource.type)
+    if within is None:
+        yield Wrong(says="the program makes no resource of this type, so no rule was written for it")
+        return
+    if resource.type.startswith("pulumi:providers:"):
+        if not _DEFAULT_PROVIDER.fullmatch(resource.name):
+            yield Wrong(says="a provider of its own can reach another account; the program uses the stack's")
+        return
+    found = parents(resource.urn)
+    if found is not None and found not in within:
+        places = " or ".join(place or "the stack itself" for place in within)
+        yield Wrong(says=f"the program makes this type only in {places}, and this one is in {found or 'the stack'}")
+
+
+_DEFAULT_PROVIDER: Final = re.compile(r"default(_\d+_\d+_\d+)?")
+"""How the engine names the provider that the stack's configuration describes."""
+
+
+def parents(urn: str) -> str | None:
+    """The types of a resource's parents, as its URN joins them; empty: the stack. None for what is no URN."""
+    parts = urn.split("::", 3)
+    return parts[2].rpartition("$")[0] if len(parts) == 4 else None
+
+
+RULES: Final = (
+    Rule(
+        id="resource-type-listed",
+        reason="A list of what is bad is never complete; the list of what the program makes is.",
+        remedy="Remove it, or make it in a component of this repository and run `python -m scripts.policy_lists`.",
+        of_one=_listed,
+        parts=False,
+        named=True,
+    ),
+)
