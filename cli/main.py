@@ -20,6 +20,7 @@ GROUPS: Final = (
     "report",
     "slack",
     "settings",
+    "policies",
     "prices",
     "router",
     "cache",

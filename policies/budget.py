@@ -1,12 +1,15 @@
 """The rule on money: what a plan may cost."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, time
 from typing import Any, Final
 
+from gpufleet.domain.money import total
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
+from policies.resource_types import let_pass
 from policies.rule import Rule, Violation
 from prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
 from prices.plan.preview import Declared, Preview
@@ -19,27 +22,35 @@ def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[
     if context.usd_per_month is None and context.usd_per_hour_at_max is None:
         return
     # these read the settings, whose model would double the time that the rules take to import
-    from prices.plan.cost import PlanCostError, plan_cost
+    from prices.plan.cost import PlanCost, PlanCostError, plan_cost
     from prices.plan.rates import rates_of
 
-    declared = tuple(
-        Declared(type=r.type, name=r.name, urn=r.urn, inputs=_readable(r.props), depends=r.depends) for r in resources
-    )
     now = datetime.combine(context.today, time(), tzinfo=UTC)
-    try:
-        cost = plan_cost(
-            Preview(config=context.config, before=(), after=declared), declared, rates_of(context.config, now)
+
+    def cost(some: Sequence[Resource]) -> PlanCost:
+        after = tuple(
+            Declared(type=r.type, name=r.name, urn=r.urn, inputs=_readable(r.props), depends=r.depends) for r in some
         )
+        return plan_cost(Preview(config=context.config, before=(), after=after), after, rates_of(context.config, now))
+
+    added = [resource for resource in resources if let_pass(resource, context)]
+    try:
+        costs = [cost([resource for resource in resources if resource not in added])]
     except PlanCostError as error:
         for problem in error.problems:
             yield Violation(resource=PLAN, wrong=f"cannot be priced: {problem}")
         return
+    for resource in added:
+        # who let it pass by name need not find a price for it, too
+        with suppress(PlanCostError):
+            costs.append(cost([resource]))
     most, month = context.usd_per_hour_at_max, context.usd_per_month
-    if most is not None and cost.usd_per_hour_high > most:
-        wrong = f"costs up to {cost.usd_per_hour_high:.2f} USD/h at its highest size, the budget is {most}"
+    high, of_month = total(c.usd_per_hour_high for c in costs), total(c.usd_per_month for c in costs)
+    if most is not None and high > most:
+        wrong = f"costs up to {high:.2f} USD/h at its highest size, the budget is {most}"
         yield Violation(resource=PLAN, wrong=wrong)
-    if month is not None and cost.usd_per_month > month:
-        wrong = f"costs {cost.usd_per_month:.2f} USD a month at its desired size, the budget is {month}"
+    if month is not None and of_month > month:
+        wrong = f"costs {of_month:.2f} USD a month at its desired size, the budget is {month}"
         yield Violation(resource=PLAN, wrong=wrong)
 
 
@@ -59,6 +70,8 @@ RULES: Final = (
     Rule(
         id="within-budget",
         reason="What is refused before `up` costs nothing.",
+        judges="the whole plan, at its desired and at its highest size; without a price: what an exception of"
+        " resource-type-listed names",
         remedy="Lower a pool's max, choose a cheaper machine type, or raise the budget in the settings.",
         of_all=_within_budget,
     ),

@@ -54,6 +54,8 @@ class Resource:
     urn: str = ""
     depends: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """URNs that each property takes its value from."""
+    hidden: tuple[str, ...] = ()
+    """Properties whose values a preview hides as secrets; UNKNOWN stands for them."""
 
     def at(self, *path: str | int) -> Any:
         """The value at a path; None where nothing was said; UNKNOWN where a preview cannot know."""

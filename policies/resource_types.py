@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.context import Context
 from policies.resource import Resource
-from policies.rule import Rule, Wrong
+from policies.rule import Rule, Violation, Wrong
 
 MADE: Final[Mapping[str, list[str]]] = json.loads(
     (Path(__file__).parent / "lists" / "resource_types.json").read_text("utf-8")
@@ -42,13 +42,20 @@ def parents(urn: str) -> str | None:
     return parts[2].rpartition("$")[0] if len(parts) == 4 else None
 
 
-RULES: Final = (
-    Rule(
-        id="resource-type-listed",
-        reason="A list of what is bad is never complete; the list of what the program makes is.",
-        remedy="Remove it, or make it in a component of this repository and run `python -m scripts.policy_lists`.",
-        of_one=_listed,
-        parts=False,
-        named=True,
-    ),
+LISTED: Final = Rule(
+    id="resource-type-listed",
+    reason="A list of what is bad is never complete; the list of what the program makes is.",
+    remedy="Remove it, or make it in a component of this repository and run `python -m scripts.policy_lists`.",
+    judges="every resource of a plan: its type, the component that it is made in, and the names of providers",
+    of_one=_listed,
+    parts=False,
+    named=True,
 )
+
+
+def let_pass(resource: Resource, context: Context) -> bool:
+    """Whether an exception names this resource as one that the program does not make."""
+    return LISTED.exception(Violation(resource=resource.name, type=resource.type, wrong=""), context) is not None
+
+
+RULES: Final = (LISTED,)

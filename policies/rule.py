@@ -2,13 +2,24 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from gpufleet.domain.secrets import redacted
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 
 if TYPE_CHECKING:
     from gpufleet.settings.environment import PolicyException
+
+
+class _NotShown:
+    """A value that holds a secret."""
+
+    def __repr__(self) -> str:
+        return "(not shown)"
+
+
+NOT_SHOWN: Final = _NotShown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +30,7 @@ class Wrong:
     """The property as the provider's schema names it: `networkInterfaces[0].associatePublicIpAddress`. Empty: it is
     the resource as a whole."""
     value: Any = None
-    """What it is: None where nothing was said, UNKNOWN where a preview cannot know."""
+    """What it is: None where nothing was said, UNKNOWN where a preview cannot know, NOT_SHOWN for a secret."""
     says: str
     """What is wrong with it, a clause that follows the value: `must be false`."""
 
@@ -46,12 +57,12 @@ class Violation:
 
 
 def shown(value: Any) -> str:
-    """A property's value for people: shortened, and said to be missing or unknown where it is."""
+    """A property's value for people: shortened, without secrets, and said to be missing or unknown where it is."""
     if value is None:
         return "not set"
-    if value is UNKNOWN:
-        return repr(UNKNOWN)
-    text = repr(value)
+    if value is UNKNOWN or value is NOT_SHOWN:
+        return repr(value)
+    text = redacted(repr(value))
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 
@@ -73,6 +84,8 @@ class Rule:
     reason: str
     """Why the rule exists, in one sentence."""
     remedy: str
+    judges: str = ""
+    """What the rule looks at, for people: types and properties."""
     of_one: OfOne | None = None
     of_all: OfAll | None = None
     parts: bool = True
@@ -82,17 +95,21 @@ class Rule:
 
     def check(self, resources: Sequence[Resource], context: Context) -> list[Violation]:
         """Everything wrong by this rule, less what a valid exception covers."""
+        return [
+            replace(v, wrong=v.wrong + self._not_covered(context, v))
+            for v in self.find(resources, context)
+            if self.exception(v, context) is None
+        ]
+
+    def find(self, resources: Sequence[Resource], context: Context) -> list[Violation]:
+        """Everything wrong by this rule, whatever exceptions there are."""
         found: list[Violation] = []
         if self.of_one is not None:
             parts = (part for one in resources for part in (one.parts() if self.parts else (one,)))
             found += [v for part in parts for v in _violations(part, self.of_one(part, context))]
         if self.of_all is not None:
             found += self.of_all(resources, context)
-        return [
-            replace(v, wrong=v.wrong + self._not_covered(context, v))
-            for v in found
-            if self.exception(v, context) is None
-        ]
+        return found
 
     def exception(self, violation: Violation, context: Context) -> "PolicyException | None":
         """The exception that lets it pass today, if there is one."""

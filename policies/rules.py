@@ -1,7 +1,7 @@
 """All rules, and the policies that the engine runs. Importable: only `__main__` starts a policy server."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulumi_policy import (
     EnforcementLevel,
@@ -14,17 +14,32 @@ from pulumi_policy import (
     StackValidationPolicy,
 )
 
-from policies import access, budget, capacity, resource_types
+from policies import access, budget, capacity, preview, resource_types
 from policies.context import Context
 from policies.resource import Resource, plain
 from policies.rule import Rule, Violation
 
-RULES: Final[tuple[Rule, ...]] = (*resource_types.RULES, *access.RULES, *capacity.RULES, *budget.RULES)
+if TYPE_CHECKING:
+    from gpufleet.settings.environment import PolicyException
+
+RULES: Final[tuple[Rule, ...]] = (
+    *resource_types.RULES,
+    *access.RULES,
+    *capacity.RULES,
+    *budget.RULES,
+    *preview.RULES,
+)
 
 
 def check(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:
     """Everything wrong with a plan, by rule."""
     return [(rule, violation) for rule in RULES for violation in rule.check(resources, context)]
+
+
+def exceptions_used(resources: Sequence[Resource], context: Context) -> "list[PolicyException]":
+    """The exceptions without which there would be more violations."""
+    used = [e for rule in RULES for v in rule.find(resources, context) if (e := rule.exception(v, context))]
+    return [e for e in context.exceptions if e in used]
 
 
 def policies(context: Context) -> list[Policy]:

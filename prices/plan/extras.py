@@ -147,6 +147,9 @@ BY_USE: Final = frozenset(
         "aws:s3/bucketObject:BucketObject",
         "aws:sqs/queue:Queue",
         "aws:cloudwatch/logGroup:LogGroup",
+        # by the metrics and conditions that they look at
+        "aws:cloudwatch/metricAlarm:MetricAlarm",
+        "gcp:monitoring/alertPolicy:AlertPolicy",
         "aws:ecr/repository:Repository",
         "gcp:storage/bucket:Bucket",
         "gcp:storage/bucketObject:BucketObject",
@@ -187,6 +190,8 @@ FREE_TYPES: Final = frozenset(
         "aws:ecr/lifecyclePolicy:LifecyclePolicy",
         "aws:cloudwatch/eventRule:EventRule",
         "aws:cloudwatch/eventTarget:EventTarget",
+        "aws:ec2/vpcPeeringConnection:VpcPeeringConnection",
+        "gcp:compute/networkPeering:NetworkPeering",
         *_GCP_TEMPLATES,
         "gcp:compute/healthCheck:HealthCheck",
         "gcp:compute/regionHealthCheck:RegionHealthCheck",

@@ -51,12 +51,15 @@ def parse(text: str | bytes) -> Preview:
     if errors := [str(note.get("message")).strip() for note in notes if note.get("severity") == "error"]:
         raise PreviewError("the preview failed: " + "; ".join(errors[:3]))
     steps = [as_map(step) for step in as_list(digest["steps"])]
-    shown = sum(step.get("op") == "same" for step in steps)
-    same = as_map(digest.get("changeSummary")).get("same", 0)
-    if not isinstance(same, int) or shown < same:
-        raise PreviewError(
-            "the preview leaves out what stays the same, so its cost would be too low; add --show-sames to it"
-        )
+    for kind, stated in as_map(digest.get("changeSummary")).items():
+        shown = sum(step.get("op") == kind for step in steps)
+        if isinstance(stated, int) and shown >= stated:
+            continue
+        if kind == "same":
+            raise PreviewError(
+                "the preview leaves out what stays the same, so its cost would be too low; add --show-sames to it"
+            )
+        raise PreviewError(f"the preview has {shown} of {stated} steps `{kind}`, so it was cut; make it again")
     try:
         return Preview(
             config=as_map(digest.get("config")),

@@ -1,17 +1,20 @@
 """Every type that the program does not make is refused, unless an exception names type and resource."""
 
+import json
 from dataclasses import replace
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import PolicyException
-from policies.context import Context
+from policies.context import Context, from_config
 from policies.resource import Resource
 from policies.resource_types import MADE
 from policies.rules import check
+from tests.stacks.settings_files import AWS, GCP
 
 TODAY = date(2026, 11, 21)
 RULE = "resource-type-listed"
@@ -166,5 +169,19 @@ ADDITIONS = [
 def test_a_common_addition_needs_one_exception(kind: str, props: dict[str, Any]) -> None:
     addition = replace(of(kind), props=props)
     cloud = Cloud(kind.partition(":")[0])
-    assert [rule.id for rule, _ in check([addition], context(cloud=cloud))] == [RULE]
-    assert check([addition], context(excepted(kind), cloud=cloud)) == []
+    # with a budget, which asks for the price of everything else
+    shipped = in_file(AWS if cloud is Cloud.AWS else GCP)
+    assert [rule.id for rule, _ in check([addition], replace(shipped, environment="dev"))][0] == RULE
+    assert check([addition], replace(shipped, environment="dev", exceptions=(excepted(kind),))) == []
+
+
+def in_file(config: dict[str, Any]) -> Context:
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+    return from_config(texts, TODAY)
+
+
+def test_what_an_exception_lets_pass_counts_for_the_budget_where_it_has_a_price() -> None:
+    addition = replace(of(INSTANCE), props={**BASTION, "instanceType": "m6i.large"})
+    small = replace(in_file(AWS), environment="dev", usd_per_hour_at_max=Decimal("0.05"))
+    found = check([addition], replace(small, exceptions=(excepted(INSTANCE),)))
+    assert [(rule.id, v.wrong[:24]) for rule, v in found] == [("within-budget", "costs up to 0.10 USD/h a")]

@@ -1,0 +1,166 @@
+"""`gpufleet policies`: the rules that refuse a plan, and a plan judged by them without the engine."""
+
+import difflib
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from app.errors import AppError, Code
+from cli.output import STDERR, STDOUT, print_json
+
+if TYPE_CHECKING:
+    from policies.context import Context
+    from policies.rule import Rule, Violation
+
+VIOLATIONS: Final = 1
+"""Exit code of `check`: a gate of CI tells three ends apart (0 passes, 1 violations, 2 cannot judge)."""
+_USUAL: Final = timedelta(days=90)
+
+policies_app = typer.Typer(no_args_is_help=True, help="The rules of the policy pack, and plans judged by them.")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(policies_app, name="policies")
+
+
+@policies_app.command("list")
+def list_rules(as_json: Json = False) -> None:
+    """All rules, each with its reason."""
+    from policies.rules import RULES  # with the engine's library: slow to import
+
+    if as_json:
+        print_json([_described(rule) for rule in RULES])
+        return
+    width = max(len(rule.id) for rule in RULES)
+    for rule in RULES:
+        STDOUT.print(f"{rule.id:{width}}  {rule.reason}", highlight=False, soft_wrap=True)
+
+
+@policies_app.command("explain")
+def explain(rule: Annotated[str, typer.Argument(help="Name of a rule, as no-open-ingress.")]) -> None:
+    """Why a rule exists, what it judges, what to do, and how an exception is written."""
+    found = _rule(rule)
+    whole = "the plan as a whole" if found.of_one is None else "each resource"
+    for line in (found.id, found.reason, f"Judges: {found.judges or whole}.", f"Remedy: {found.remedy}"):
+        STDOUT.print(line, highlight=False, soft_wrap=True)
+    STDOUT.print("\nAn exception, in the settings of the environment:", highlight=False)
+    STDOUT.print(_snippet(found), highlight=False, soft_wrap=True)
+
+
+@policies_app.command("check")
+def check(
+    preview: Annotated[
+        str, typer.Argument(help="File of `pulumi preview --json --show-sames`; `-`: standard input.")
+    ],
+    settings: Annotated[Path, typer.Option(help="Settings file of the environment.")],
+    as_json: Json = False,
+) -> None:
+    """Judge a plan as the policy pack does in the engine. Exits with 0 passes, 1 violations, 2 cannot judge."""
+    from policies.preview import resources_of
+    from policies.rules import RULES, exceptions_used
+    from policies.rules import check as judge
+    from prices.plan.preview import PreviewError
+
+    context = _context(settings)
+    try:
+        resources = resources_of(_read(preview))
+    except PreviewError as error:
+        raise AppError(f"{preview}: {error}", Code.WRONG_USE) from error
+    violations, used = judge(resources, context), exceptions_used(resources, context)
+    for path in context.unknown:
+        STDERR.print(f"{path}: not known to this release, and not judged", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(
+            {
+                "passes": not violations,
+                "resources": len(resources),
+                "rules": [rule.id for rule in RULES],
+                "violations": [_as_json(rule, violation) for rule, violation in violations],
+                "exceptions": [exception.model_dump(mode="json") for exception in used],
+                "unknown_settings": list(context.unknown),
+            }
+        )
+    else:
+        for rule, violation in violations:
+            STDOUT.print(rule.message(violation), highlight=False, soft_wrap=True)
+        for e in used:
+            what = f"{e.rule}, {e.resource}{f' ({e.type})' if e.type else ''}"
+            STDOUT.print(
+                f"let pass until {e.until} by {e.owner}: {what}: {e.reason}", highlight=False, soft_wrap=True
+            )
+        count = len(violations)
+        result = "passes" if not count else "1 violation" if count == 1 else f"{count} violations"
+        STDOUT.print(f"{len(resources)} resources, {len(RULES)} rules: {result}", highlight=False)
+    if violations:
+        raise typer.Exit(VIOLATIONS)
+
+
+def _context(settings: Path) -> "Context":
+    """Raises AppError for settings that cannot be judged by."""
+    from policies.context import ContextError, from_config
+    from policies.settings import FROM_FILE, config_of
+
+    try:
+        context = from_config(config_of({FROM_FILE: os.fspath(settings)}), datetime.now(UTC).date())
+    except ContextError as error:
+        raise AppError(str(error), Code.WRONG_USE) from error
+    if context.problems:
+        raise AppError(f"{settings}: {'; '.join(context.problems)}", Code.WRONG_USE)
+    return context
+
+
+def _read(preview: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if preview == "-" else Path(preview).read_bytes()
+    except OSError as error:
+        raise AppError(f"{preview}: {error.strerror or error}", Code.WRONG_USE) from error
+
+
+def _rule(name: str) -> "Rule":
+    from policies.rules import RULES
+
+    found = {rule.id: rule for rule in RULES}
+    if name not in found:
+        near = difflib.get_close_matches(name, found, n=3, cutoff=0.4) or sorted(found)
+        raise AppError(f"{name!r} is no rule of the policy pack; name one as {', '.join(near)}", Code.WRONG_USE)
+    return found[name]
+
+
+def _snippet(rule: "Rule") -> str:
+    until = (datetime.now(UTC) + _USUAL).date()
+    one = "NAME" if rule.named else 'NAME    # as the program names it; "*": every one'
+    kind = "aws:ec2/instance:Instance" if rule.named else "aws:ec2/instance:Instance    # absent: every type"
+    return f"""\
+policies:
+  exceptions:
+    - rule: {rule.id}
+      type: {kind}
+      resource: {one}
+      owner: TEAM
+      reason: WHY
+      until: {until}    # the last day"""
+
+
+def _described(rule: "Rule") -> dict[str, str]:
+    return {"rule": rule.id, "reason": rule.reason, "judges": rule.judges, "remedy": rule.remedy}
+
+
+def _as_json(rule: "Rule", violation: "Violation") -> dict[str, Any]:
+    from policies.rule import shown
+
+    return {
+        "rule": rule.id,
+        "resource": violation.resource,
+        "type": violation.type,
+        "property": violation.path,
+        "value": shown(violation.value) if violation.path else None,
+        "message": violation.sentence,
+        "remedy": rule.remedy,
+    }

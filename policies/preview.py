@@ -1,0 +1,73 @@
+"""Resources as `pulumi preview --json` prints them, for rules that are judged without the engine."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.context import Context
+from policies.resource import UNKNOWN, Resource
+from policies.rule import Rule, Wrong
+from prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
+from prices.plan.preview import Preview, PreviewError, parse
+
+SECRET_TEXT: Final = "[secret]"
+"""What the engine prints in place of a value that the program marked as a secret. The pack in the engine gets it."""
+
+
+def resources_of(text: str | bytes) -> tuple[Resource, ...]:
+    """What will be there after the plan; what it deletes is not judged.
+
+    Raises PreviewError for what is no whole preview, and for one without a resource.
+    """
+    preview = parse(text)
+    if not preview.after:
+        raise PreviewError("the preview has no resources; make it with `pulumi preview --json --show-sames`")
+    return tuple(_resources(preview))
+
+
+def _resources(preview: Preview) -> Iterator[Resource]:
+    for one in preview.after:
+        hidden: list[str] = []
+        props = {key: _value(value, key, hidden) for key, value in one.inputs.items()}
+        yield Resource(
+            type=one.type,
+            name=one.name,
+            props=props,
+            urn=one.urn,
+            depends={key: tuple(urns) for key, urns in one.depends.items()},
+            hidden=tuple(hidden),
+        )
+
+
+def _value(value: Any, path: str, hidden: list[str]) -> Any:
+    if value == UNKNOWN_TEXT:
+        return UNKNOWN
+    if value == SECRET_TEXT:
+        hidden.append(path)
+        return UNKNOWN
+    if is_map(value):
+        return {key: _value(item, f"{path}.{key}", hidden) for key, item in value.items()}
+    if is_list(value):
+        return [_value(item, f"{path}[{index}]", hidden) for index, item in enumerate(value)]
+    return value
+
+
+def _hidden(resource: Resource, _: Context) -> Iterator[Wrong]:
+    for path in resource.hidden:
+        if path not in _ALWAYS_SECRET.get(resource.type, ()):
+            yield Wrong(path=path, value=UNKNOWN, says="the preview hides it as a secret")
+
+
+_ALWAYS_SECRET: Final[Mapping[str, tuple[str, ...]]] = {"gcp:storage/bucketObject:BucketObject": ("content",)}
+"""What the provider marks by itself in what the program makes; no rule reads it."""
+
+RULES: Final = (
+    Rule(
+        id="no-hidden-value",
+        reason="What a preview hides cannot be judged from it.",
+        remedy="Mark it as no secret; put secrets into SSM Parameter Store or Secret Manager and pass their names.",
+        of_one=_hidden,
+        judges="what `pulumi preview --json` prints as [secret], which only `gpufleet policies check` meets",
+        parts=False,
+    ),
+)
