@@ -150,12 +150,13 @@ def _of_one_project(settings: Settings, path: Path) -> Iterator[Problem]:
 def _unknown_rules(settings: Settings) -> Iterator[Problem]:
     if not settings.policies.exceptions:
         return
-    from policies.rules import RULES  # slow to import, and few settings have exceptions
+    from policies.rules import RENAMED, RULES  # slow to import, and few settings have exceptions
 
     known = [rule.id for rule in RULES]
     for index, exception in enumerate(settings.policies.exceptions):
         if exception.rule not in known:
-            near = difflib.get_close_matches(exception.rule, known, n=3, cutoff=0.4) or known
+            new = RENAMED.get(exception.rule)
+            near = [new] if new else difflib.get_close_matches(exception.rule, known, n=3, cutoff=0.4) or known
             yield Problem(
                 path=f"{KEY}.policies.exceptions.{index}.rule",
                 wrong="is no rule of the policy pack",

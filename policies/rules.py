@@ -1,6 +1,6 @@
 """All rules, and the policies that the engine runs. Importable: only `__main__` starts a policy server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pulumi_policy import (
@@ -29,6 +29,8 @@ RULES: Final[tuple[Rule, ...]] = (
     *budget.RULES,
     *preview.RULES,
 )
+RENAMED: Final[Mapping[str, str]] = {"no-wildcard-iam": "iam-in-list"}
+"""Ids that rules had in earlier releases. An exception may not name one: the rule now refuses other things."""
 
 
 def check(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:
@@ -45,12 +47,19 @@ def exceptions_used(resources: Sequence[Resource], context: Context) -> "list[Po
 def policies(context: Context) -> list[Policy]:
     """The rules as the engine wants them, for one environment, and what they could not read of its settings."""
     found = [_policy(rule, context) for rule in RULES]
-    if context.problems:
-        found.append(unreadable("; ".join(context.problems)))
+    if problems := [*context.problems, *_of_renamed(context)]:
+        found.append(unreadable("; ".join(problems)))
     if context.unknown:
         ignored = f"{', '.join(context.unknown)}: not known to this release of the policy pack, and not judged"
         found.append(_on_settings("settings-all-known", ignored, EnforcementLevel.ADVISORY))
     return found
+
+
+def _of_renamed(context: Context) -> Iterator[str]:
+    """What is wrong with exceptions of rules that have another id now."""
+    for exception in context.exceptions:
+        if (new := RENAMED.get(exception.rule)) is not None:
+            yield f"the exception for {exception.resource}: {exception.rule} is {new} now; look whether it is still needed"
 
 
 def unreadable(why: str) -> Policy:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.policy_lists import resource_types
+from scripts.policy_lists import iam_aws, iam_google, resource_types
 from scripts.policy_lists.program import Program, run
 
 FOLDER: Final = Path(__file__).parents[2] / "policies" / "lists"
 LISTS: Final[Mapping[str, Callable[[Program], Any]]] = {
+    "aws_iam.json": iam_aws.of,
+    "google_iam.json": iam_google.of,
     "resource_types.json": resource_types.of,
 }
 """File name to what it holds, made from the program's resources."""

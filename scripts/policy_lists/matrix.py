@@ -7,12 +7,16 @@ from typing import Any, Final
 
 from gpufleet.settings import KEY
 from gpufleet.settings.file import read_config
+from stacks.value_checks import ENDPOINTS
 
 ROOT: Final = Path(__file__).parents[2]
 _IMAGE: Final = "111122223333.dkr.ecr.us-east-1.amazonaws.com/node-exporter@sha256:" + "0" * 64
+_OF_OTHERS: Final = "444455556666.dkr.ecr.us-east-1.amazonaws.com/vllm-openai@sha256:" + "0" * 64
+"""In a registry of another account."""
 _ORPHANS: Final = (
     {"name": "stopping", "action": "stop", "tags": {"team": "research"}, "name_like": "note*"},
     {"name": "listening", "evidence": "cloudwatch", "older_than": "7d"},
+    {"name": "stopping-old", "action": "stop", "older_than": "30d"},
 )
 
 
@@ -22,7 +26,7 @@ def settings() -> Iterator[tuple[str, Mapping[str, Any]]]:
     for path in sorted((ROOT / "stacks" / "config").glob("Pulumi.*.yaml")):
         shipped[path.stem.removeprefix("Pulumi.")] = read_config(path)
     yield from shipped.items()
-    for vary in (_all_of_aws, _little_of_aws, _orphans_listed, _blocks):
+    for vary in (_all_of_aws, _little_of_aws, _orphans_listed, _blocks, _endpoints):
         yield _varied(shipped["aws-prod"], vary)
     for vary in (_all_of_google, _little_of_google, _orphans_listed):
         yield _varied(shipped["gcp-prod"], vary)
@@ -73,9 +77,14 @@ def _blocks(fleet: dict[str, Any]) -> None:
     ]
 
 
+def _endpoints(fleet: dict[str, Any]) -> None:
+    fleet["network"]["private_services"] = list(ENDPOINTS)
+    fleet["pools"][0]["engine"]["image"] = _OF_OTHERS
+
+
 def _orphans_listed(fleet: dict[str, Any]) -> None:
-    rule = _ORPHANS[1] if fleet["cloud"] == "aws" else {"name": "old", "older_than": "7d"}
-    fleet["orphans"] = [dict(rule)]
+    rules = _ORPHANS[1:] if fleet["cloud"] == "aws" else ({"name": "old", "older_than": "7d"},)
+    fleet["orphans"] = [dict(rule) for rule in rules]
 
 
 def _all_of_google(fleet: dict[str, Any]) -> None:

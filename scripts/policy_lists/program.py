@@ -16,10 +16,13 @@ from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs
 
 from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.settings import KEY
 from policies.resource import Resource
 from scripts.policy_lists.matrix import ROOT, settings
 
 STACK: Final = "pulumi:pulumi:Stack"
+SUFFIX: Final = "3f2a1b0"
+"""What Pulumi adds to a name that the program leaves to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ def run() -> Program:
 def plan(stack: str, config: Mapping[str, Any]) -> tuple[Resource, ...]:
     """The resources that the program declares for one stack's configuration. Raises pulumi.RunError."""
     _with_event_loop()
-    monitor = _Monitor()
+    monitor = _Monitor(_Answers(config))
     pulumi.runtime.set_mocks(monitor.mocks, project="gpu-fleet", stack=stack, preview=False, monitor=monitor)
     pulumi.runtime.set_all_config({k: v if isinstance(v, str) else json.dumps(v) for k, v in config.items()})
     _played(_program)()
@@ -69,27 +72,43 @@ def _program() -> None:
 
 
 class _Answers(pulumi.runtime.Mocks):
-    """What a cloud would say of each resource, as far as the program asks."""
+    """What a cloud would say of each resource, as far as the program asks. Names and ARNs have a cloud's form."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._account: str = config[KEY]["account"]
+        self._region: str = config.get("aws:region", "")
 
     def new_resource(self, args: MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        inputs = cast(Mapping[str, Any], args.inputs)  # pyright: ignore[reportUnknownMemberType]
+        name = str(inputs.get("name") or f"{args.name}-{SUFFIX}")
+        if args.typ == "gcp:projects/iAMCustomRole:IAMCustomRole":
+            name = f"projects/{self._account}/roles/{inputs['roleId']}"
         said = {
-            "name": args.name,
-            "arn": f"arn:{args.name}",
-            "email": f"{args.name}@example-project.iam.gserviceaccount.com",
+            "name": name,
+            "arn": self._arn(args.typ, name),
+            "email": f"{inputs.get('accountId')}@{self._account}.iam.gserviceaccount.com",
             "latestVersion": 1,
             "selfLink": args.name,
         }
-        return f"{args.name}-id", {**said, **cast(Mapping[str, Any], args.inputs)}  # pyright: ignore[reportUnknownMemberType]
+        return f"{args.name}-id", {**said, **inputs}
+
+    def _arn(self, type_: str, name: str) -> str:
+        service, kind = _ARNS.get(type_, (type_.split(":")[1].partition("/")[0], ""))
+        return f"arn:aws:{service}:{self._region}:{self._account}:{kind}{name}"
 
     def call(self, args: MockCallArgs) -> tuple[dict[str, Any], None]:
         return {}, None
+
+
+_ARNS: Final = {"aws:cloudwatch/eventRule:EventRule": ("events", "rule/")}
+"""Service and kind in the ARNs of types that are named otherwise, as far as the program puts them into policies."""
 
 
 @dataclass
 class _Monitor(MockMonitor):
     """Records resources as policies get them: URNs with the types of all parents, properties, dependencies."""
 
-    mocks: pulumi.runtime.Mocks = field(default_factory=_Answers)
+    mocks: pulumi.runtime.Mocks
     made: list[Resource] = field(default_factory=list[Resource])
 
     def __post_init__(self) -> None:

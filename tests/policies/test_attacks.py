@@ -37,8 +37,7 @@ from tests.policies.test_rules import (
 from tests.stacks.settings_files import a_pool
 
 KEY = "AKIA" + "I" * 16
-ROLE, ROLE_POLICY, BUCKET = "aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy", "aws:s3/bucketPolicy:BucketPolicy"
-ATTACHED = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+ROLE, ROLE_POLICY = "aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy"
 INSTANCE, OLD = "aws:ec2/instance:Instance", "aws:ec2/launchConfiguration:LaunchConfiguration"
 LIST, RULE = "aws:ec2/managedPrefixList:ManagedPrefixList", "aws:ec2/securityGroupRule:SecurityGroupRule"
 BY_ATTRIBUTES = {"instanceRequirements": {"acceleratorCount": {"min": 8}}}
@@ -53,27 +52,14 @@ def started_with(text: str | bytes) -> dict[str, Any]:
     return but(SAFE_TEMPLATE, userData=b64(text))
 
 
-def statement(**parts: Any) -> dict[str, Any]:
-    return {"Version": "2012-10-17", "Statement": {"Effect": "Allow", **parts}}
-
-
-def allows(**parts: Any) -> dict[str, Any]:
-    return {"policy": json.dumps(statement(**parts))}
-
-
-def for_all(**condition: Any) -> dict[str, Any]:
-    return allows(Principal="*", Action="s3:GetObject", Condition=condition)
-
-
 SAFE_INSTANCE = {
     "associatePublicIpAddress": False,
     "rootBlockDevice": {"encrypted": True},
     "metadataOptions": {"httpTokens": "required"},
 }
-SECRET, IAM, OPEN, PUBLIC = "no-secret-in-user-data", "no-wildcard-iam", "no-open-ingress", "no-public-address"
+SECRET, OPEN, PUBLIC = "no-secret-in-user-data", "no-open-ingress", "no-public-address"
 FOLDED = "\n".join(b64("x" * 80 + f"\nkey={KEY}\n")[at : at + 60] for at in range(0, 200, 60))
 MANY = "".join(f"{b64(f'word {number:03} of many')}, " for number in range(300))
-GIVEN_TO_ALL = json.dumps({"bindings": [{"role": "roles/storage.objectViewer", "members": ["allUsers"]}]})
 DIGEST = "sha256 " + "4f" * 32
 
 
@@ -117,67 +103,6 @@ DIGEST = "sha256 " + "4f" * 32
         pytest.param(
             TEMPLATE, started_with(gzip.compress(b" " * 5_000_000 + KEY.encode())), SECRET, id="too much to look at"
         ),
-        # permissions in unusual shapes
-        pytest.param(ROLE_POLICY, allows(Action=["s3:*"], Resource=["arn:aws:s3:::b/*"]), IAM, id="list"),
-        pytest.param(ROLE_POLICY, allows(Action="s3:Get*", Resource="arn:aws:s3:::b/*"), IAM, id="part of a name"),
-        pytest.param(ROLE_POLICY, allows(Action="s3:GetObjec?", Resource="arn:aws:s3:::b/*"), IAM, id="one letter"),
-        pytest.param(ROLE_POLICY, allows(NotAction="iam:*", Resource="arn:aws:s3:::b"), IAM, id="NotAction"),
-        pytest.param(ROLE_POLICY, allows(Action="s3:GetObject", NotResource="arn:x"), IAM, id="NotResource"),
-        pytest.param(ROLE_POLICY, allows(Action="s3:GetObject", Resource="arn:aws:s3:::*"), IAM, id="every bucket"),
-        pytest.param(ROLE_POLICY, allows(Action="s3:GetObject", Resource="**"), IAM, id="two stars"),
-        pytest.param(
-            ROLE_POLICY,
-            allows(Action="s3:GetObject", Resource="*", Condition={"StringLike": {"aws:x": "*"}}),
-            IAM,
-            id="condition that asks nothing",
-        ),
-        pytest.param(
-            ROLE_POLICY,
-            allows(Action="ec2:CreateTags", Resource="*", Condition={"StringEquals": {"aws:x": "mine"}}),
-            None,
-            id="condition that asks",
-        ),
-        pytest.param(ROLE_POLICY, {"policy": statement(Action="*", Resource="arn:x")}, IAM, id="not as text"),
-        pytest.param(ROLE_POLICY, {"policy": "{"}, IAM, id="no JSON"),
-        pytest.param(ROLE_POLICY, {"policy": UNKNOWN}, None, id="policy unknown"),
-        pytest.param(ROLE_POLICY, {"policy": json.dumps({"Statement": [{"Effect": "Deny", "Action": "*"}]})}, None,
-                     id="what is denied"),
-        pytest.param(ROLE, {"inlinePolicies": [allows(Action="*", Resource="*")]}, IAM, id="inline"),
-        pytest.param(ROLE, {"managedPolicyArns": ["arn:aws:iam::aws:policy/PowerUserAccess"]}, IAM, id="managed"),
-        pytest.param(ROLE, {"assumeRolePolicy": json.dumps(statement(Principal="*", Action="sts:AssumeRole"))}, IAM,
-                     id="role for everybody"),
-        pytest.param(
-            ROLE,
-            {"assumeRolePolicy": json.dumps(statement(Principal={"Service": "ec2.amazonaws.com"}, Action="sts:X"))},
-            None,
-            id="role for machines",
-        ),
-        pytest.param(ATTACHED, {"policyArn": "arn:aws:iam::aws:policy/AmazonS3FullAccess"}, IAM, id="attached"),
-        pytest.param(ATTACHED, {"policyArn": "arn:aws:iam::1:policy/ours"}, None, id="ours, attached"),
-        pytest.param("aws:iam/groupPolicy:GroupPolicy", allows(Action="*", Resource="*"), IAM, id="of a group"),
-        pytest.param(BUCKET, allows(Principal={"AWS": ["*"]}, Action="s3:GetObject", Resource="x"), IAM, id="bucket"),
-        pytest.param(BUCKET, {"policy": json.dumps({"Statement": {"Effect": "Deny", "Principal": "*"}})}, None,
-                     id="bucket that denies without TLS"),
-        pytest.param("gcp:storage/bucketIAMMember:BucketIAMMember", {"role": "roles/x", "member": "allUsers"}, IAM,
-                     id="Google bucket"),
-        pytest.param("gcp:projects/iAMBinding:IAMBinding", {"role": "roles/x", "members": ["allAuthenticatedUsers"]},
-                     IAM, id="Google project"),
-        pytest.param("gcp:storage/bucketIAMPolicy:BucketIAMPolicy", {"policyData": GIVEN_TO_ALL}, IAM,
-                     id="whole Google policy"),
-        pytest.param("gcp:storage/bucketAccessControl:BucketAccessControl", {"role": "READER", "entity": "allUsers"},
-                     IAM, id="Google access list"),
-        pytest.param("gcp:projects/iAMMember:IAMMember", {"role": ["x"], "member": {}}, None, id="no texts"),
-        pytest.param("aws:iam/rolePolicyAttachmentsExclusive:RolePolicyAttachmentsExclusive",
-                     {"policyArns": ["arn:aws:iam::aws:policy/AdministratorAccess"]}, IAM, id="all attachments"),
-        pytest.param("aws:sqs/queue:Queue", allows(Principal="*", Action="sqs:SendMessage"), IAM, id="in the queue"),
-        pytest.param("aws:kms/key:Key", allows(Principal={"AWS": "*"}, Action="kms:Decrypt"), IAM, id="in the key"),
-        pytest.param(BUCKET, for_all(Bool={"aws:SecureTransport": "true"}), IAM, id="everybody with TLS"),
-        pytest.param(BUCKET, for_all(IpAddress={"aws:SourceIp": ["0.0.0.0/0"]}), IAM, id="everybody by address"),
-        pytest.param(BUCKET, for_all(StringLike={"aws:x": ["mine", "*"]}), IAM, id="mine or any"),
-        pytest.param(BUCKET, for_all(StringEqualsIfExists={"aws:PrincipalOrgID": "o-1"}), IAM,
-                     id="condition that may be absent"),
-        pytest.param(BUCKET, for_all(StringNotEquals={"aws:x": "mine"}), IAM, id="all but one"),
-        pytest.param(BUCKET, for_all(StringEquals={"aws:SourceArn": "arn:x"}), None, id="one source"),
         # ways in
         pytest.param(RULE, {"type": "ingress", "ipv6CidrBlocks": ["::/0"]}, OPEN, id="IPv6"),
         pytest.param(RULE, {"type": "ingress", "cidrBlocks": ["128.0.0.0/1"]}, OPEN, id="half of everybody"),
@@ -332,6 +257,13 @@ def test_broken_settings_are_refused_and_all_that_can_be_read_is_judged(fleet: d
     assert (context.allowed_machine_types is None) == ("policies" in fleet)
     assert {policy.name for policy in policies(context)} >= {"settings-known", *(rule.id for rule in RULES)}
     assert reported(context, "settings-known") == ["; ".join(context.problems)]
+
+
+def test_an_exception_by_a_rules_earlier_id_is_an_error_that_names_the_new_one() -> None:
+    old = PolicyException(rule="no-wildcard-iam", resource="it", owner="ann", reason="r", until=TODAY)
+    context = Context(environment="dev", today=TODAY, exceptions=(old,))
+    (message,) = reported(context, "settings-known")
+    assert message == "the exception for it: no-wildcard-iam is iam-in-list now; look whether it is still needed"
 
 
 def test_keys_of_a_newer_release_are_ignored_and_named() -> None:

@@ -396,6 +396,14 @@ def test_a_system_whose_python_is_too_old_for_the_agent_is_seen(
         assert line.endswith("take an image of Ubuntu 24.04, Debian 12 or newer")
 
 
+def test_an_exception_by_a_rules_earlier_id_is_told_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    exception = {"rule": "no-wildcard-iam", "resource": "x", "owner": "ops", "reason": "r", "until": "2999-01-01"}
+    path.write_text(yaml.safe_dump({"config": changed(AWS, {"policies.exceptions": [exception]})}))
+    (line,) = [str(problem) for problem in command.problems_of(path)]
+    assert line.endswith("(is 'no-wildcard-iam'); name one as iam-in-list")
+
+
 def test_what_only_a_person_can_answer_is_asked(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     exception = {"rule": "imds-v2", "resource": "*", "owner": "ops", "reason": "r", "until": "2999-01-01"}

@@ -1,0 +1,290 @@
+"""Statements of AWS against the list of those that the program writes: what is not in it is refused."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.iam import actions
+from policies.iam.documents import IDENTITY, TRUST, Document, DocumentError, attached, documents, statements
+from policies.iam.names import Names, filled, fits, says
+from policies.resource import UNKNOWN, Resource
+from policies.rule import Wrong
+
+LIST: Final = Path(__file__).parents[1] / "lists" / "aws_iam.json"
+ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"
+_ELEMENTS: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource", "Condition"})
+_EXCLUDING: Final = ("NotAction", "NotResource", "NotPrincipal")
+_ROLE: Final = "aws:iam/role:Role"
+_ROLE_POLICY: Final = "aws:iam/rolePolicy:RolePolicy"
+_NAMES_OF_KINDS: Final = {IDENTITY: "policies of this role", TRUST: "trust policies"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One action on one resource that the program allows, with the conditions that it always states."""
+
+    action: str
+    resource: str = ""
+    """A pattern (`names.fits`); empty in trust policies."""
+    principal: tuple[tuple[str, str], ...] = ()
+    """Kind and pattern of those who may; empty in policies of identities. `*` alone is of the kind ``."""
+    condition: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Operator, key, values."""
+    service: str = ""
+    """Pattern of the service of an endpoint that the policy lies on."""
+    role: str = ""
+    """Pattern of the name of the role that has the policy of an identity."""
+
+
+@lru_cache(maxsize=1)
+def listed() -> Mapping[str, tuple[Entry, ...]]:
+    """The list: kind of document to its entries."""
+    found: Mapping[str, Any] = json.loads(LIST.read_text("utf-8"))
+    return {kind: tuple(map(_entry, entries)) for kind, entries in found["documents"].items()}
+
+
+@lru_cache(maxsize=1)
+def managed() -> frozenset[str]:
+    """ARNs of the managed policies that the program attaches."""
+    return frozenset(json.loads(LIST.read_text("utf-8"))["managed"])
+
+
+def _entry(raw: Mapping[str, Any]) -> Entry:
+    return Entry(
+        action=raw["action"],
+        resource=raw.get("resource", ""),
+        principal=principals(raw.get("principal")),
+        condition=tuple(
+            (operator, key, tuple(values))
+            for operator, tests in raw.get("condition", {}).items()
+            for key, values in tests.items()
+        ),
+        service=raw.get("service", ""),
+        role=raw.get("role", ""),
+    )
+
+
+def principals(said: Any) -> tuple[tuple[str, str], ...]:
+    """Kind and name of each principal of a statement; the kind of `*` alone is empty."""
+    if said is None:
+        return ()
+    if not is_map(said):
+        return tuple(("", str(name)) for name in _texts(said))
+    return tuple((str(kind), str(name)) for kind, names in said.items() for name in _texts(names))
+
+
+def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
+    """What a resource of AWS allows beyond the list."""
+    for document in documents(resource):
+        yield from _of_document(document, resource, names)
+    for path, arn in attached(resource):
+        if arn is UNKNOWN or arn not in managed():
+            yield Wrong(path=path, value=arn, says="is not a managed policy of the list; write its statements inline")
+    if resource.type == ENDPOINT:
+        yield from _without_policy(resource, names)
+
+
+def _of_document(document: Document, resource: Resource, names: Names) -> Iterator[Wrong]:
+    try:
+        found = statements(document)
+    except DocumentError as error:
+        yield Wrong(path=document.path, value=document.text, says=str(error))
+        return
+    if resource.type == ENDPOINT and _is_default(found):
+        return
+    entries = [e for e in listed().get(document.kind, ()) if _is_about(e, resource, names)]
+    for index, statement in enumerate(found):
+        path = f"{document.path}.Statement[{index}]"
+        for value, wrong in _of_statement(statement, document.kind, entries, names):
+            yield Wrong(path=path, value=value, says=wrong)
+
+
+def _of_statement(
+    statement: Mapping[str, Any], kind: str, entries: Sequence[Entry], names: Names
+) -> Iterator[tuple[Any, str]]:
+    """A value of a statement, and what is wrong with it."""
+    effect = statement.get("Effect")
+    if effect == "Deny":
+        return
+    if effect != "Allow":
+        yield effect, "has an Effect that is neither Allow nor Deny"
+        return
+    if excluding := [name for name in _EXCLUDING if name in statement]:
+        yield statement[excluding[0]], f"allows everything but what {excluding[0]} names; name what is allowed"
+        return
+    if strange := sorted(set(map(str, statement)) - _ELEMENTS):
+        yield strange, "is not an element of a statement"
+        return
+    try:
+        asked = _Asked.of(statement, kind)
+    except DocumentError as error:
+        yield dict(statement), str(error)
+        return
+    for action in asked.actions:
+        if wrong := _beyond(action, asked, kind, entries, names):
+            yield action, wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a statement allows, in lists."""
+
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    """One empty text in trust policies."""
+    principal: tuple[tuple[str, str], ...]
+    condition: Mapping[tuple[str, str], tuple[str, ...]]
+    """By operator and key, the key in small letters."""
+
+    @classmethod
+    def of(cls, statement: Mapping[str, Any], kind: str) -> "_Asked":
+        """Raises DocumentError for a statement that lacks a part or has one that its kind does not take."""
+        wanted = {"Action", *(() if kind == TRUST else ("Resource",)), *(() if kind == IDENTITY else ("Principal",))}
+        for name in ("Action", "Resource", "Principal"):
+            said = statement.get(name)
+            if name in wanted and not (principals(said) if name == "Principal" else _texts(said)):
+                raise DocumentError(f"names no {name}")
+            if name not in wanted and name in statement:
+                raise DocumentError(f"has a {name}, which does not belong in policies of its kind")
+        return cls(
+            actions=_texts(statement["Action"]),
+            resources=_texts(statement.get("Resource", "")),
+            principal=principals(statement.get("Principal")),
+            condition=_conditions(statement.get("Condition", {})),
+        )
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """The texts of a list or the one text. Raises DocumentError for anything else in it."""
+    said: list[Any] = value if is_list(value) else [] if value is None else [value]
+    for one in said:
+        if not isinstance(one, str):
+            raise DocumentError(f"has {one!r} where a text belongs")
+    return tuple(said)
+
+
+def _conditions(said: Any) -> dict[tuple[str, str], tuple[str, ...]]:
+    if not is_map(said) or not all(map(is_map, said.values())):
+        raise DocumentError("has a Condition that is not a map of maps")
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for operator, tests in said.items():
+        for key, values in tests.items():
+            many: list[Any] = values if is_list(values) else [values]
+            found[str(operator), str(key).lower()] = tuple(
+                str(v).lower() if isinstance(v, bool) else str(v) for v in many
+            )
+    return found
+
+
+def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[Entry], names: Names) -> str | None:
+    """Why the list does not cover one action of a statement; None: it does, on each resource, for each principal."""
+    of_action = [e for e in entries if action.isascii() and e.action.lower() == action.lower()]
+    whose = _NAMES_OF_KINDS.get(kind, f"policies of {kind}")
+    if not of_action:
+        return _unlisted(action, entries, whose)
+    for principal in asked.principal:
+        of_action = [e for e in of_action if _is_named(principal, e, names)]
+        if not of_action:
+            return f"is for {': '.join(filter(None, principal))}, to whom the list allows nothing in {whose}"
+    for resource in asked.resources:
+        there = [e for e in of_action if not e.resource or fits(e.resource, resource, names)]
+        if not there:
+            return _elsewhere(action, resource, of_action, names)
+        lacks = [lack for e in there if (lack := _lack(e, asked, names)) is not None]
+        if len(lacks) == len(there):
+            on = f" on {resource}" if resource else ""
+            return f"is allowed{on} without the condition {min(lacks, key=len)}"
+    return None
+
+
+def _is_named(principal: tuple[str, str], entry: Entry, names: Names) -> bool:
+    kind, name = principal
+    return any(kind == k and says(pattern, name, names) for k, pattern in entry.principal)
+
+
+def _unlisted(action: str, entries: Sequence[Entry], whose: str) -> str:
+    if "*" not in action and "?" not in action:
+        return f"is not an action that the list allows in {whose}{_limits(action)}"
+    known = {entry.action.lower() for entry in entries}
+    stands_for = actions.expanded(action)
+    beyond = [name for name in stands_for if name.lower() not in known]
+    if not stands_for:
+        return f"has a wildcard, which the list does not have in {whose}; name the actions"
+    if not beyond:
+        # AWS adds actions, and they would be allowed unseen
+        return f"stands for {len(stands_for)} actions, and for those that AWS adds; name them"
+    return f"stands for {len(stands_for)} actions, of which {len(beyond)} are not in the list: {actions.some(beyond)}"
+
+
+def _limits(action: str) -> str:
+    known = actions.expanded(action)
+    formats = actions.resource_formats(known[0]) if len(known) == 1 else ()
+    return f"; it can be limited to {actions.some(formats)}" if formats else ""
+
+
+def _elsewhere(action: str, resource: str, entries: Sequence[Entry], names: Names) -> str:
+    allowed = sorted({filled(e.resource, names) for e in entries})
+    return f"is allowed on {resource}; the list allows it on {actions.some(allowed)}{_limits(action)}"
+
+
+def _lack(entry: Entry, asked: _Asked, names: Names) -> str | None:
+    """The first condition of an entry that a statement does not state as strictly; None: it states all."""
+    for operator, key, values in entry.condition:
+        if not any(
+            said and all(any(says(v, one, names) for v in values) for one in said)
+            for (its, its_key), said in asked.condition.items()
+            if its == operator and says(key, its_key, names, of_any_case=True)
+        ):
+            return f"{operator} {filled(key, names)}: {', '.join(filled(v, names) for v in values)}"
+    return None
+
+
+def _is_about(entry: Entry, resource: Resource, names: Names) -> bool:
+    if entry.service:
+        return _is_of(entry.service, resource, names)
+    return not entry.role or _is_role(entry.role, resource, names)
+
+
+def _is_role(pattern: str, resource: Resource, names: Names) -> bool:
+    """Whether a policy is that role's. A preview knows no name that Pulumi makes, and the program names role and
+    policy the same: `up` compares the role's name."""
+    if resource.type not in (_ROLE, _ROLE_POLICY):
+        return False
+    name = resource.at("name" if resource.type == _ROLE else "role")
+    if isinstance(name, str):
+        return says(pattern, name, names)
+    return says(pattern.removesuffix("-{suffix}"), resource.name, names)
+
+
+def _is_of(service: str, endpoint: Resource, names: Names) -> bool:
+    said = endpoint.at("serviceName")
+    return said is UNKNOWN or (isinstance(said, str) and says(service, said, names))
+
+
+def _is_default(found: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it is what AWS puts on an endpoint that was given no policy: everything."""
+    return [dict(one) for one in found] == [{"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}]
+
+
+def _without_policy(endpoint: Resource, names: Names) -> Iterator[Wrong]:
+    """An endpoint without a policy lets everybody through; the program leaves it out where AWS takes none."""
+    said = endpoint.at("policy")
+    if said is UNKNOWN or (said is not None and not _says_all(said)):
+        return
+    ours = [e for e in listed().get("aws:ec2/vpcEndpoint", ()) if _is_of(e.service, endpoint, names)]
+    service = endpoint.at("serviceName")
+    if str(service).endswith(".s3") and names.has_way_out:
+        return  # it would close nothing beside a way to everywhere
+    if ours or not _is_of("com.amazonaws.{region}.{service}", endpoint, names):
+        yield Wrong(path="policy", value=said, says=f"lets everybody through to {service}; name who may pass")
+
+
+def _says_all(policy: Any) -> bool:
+    try:
+        return _is_default(statements(Document(path="policy", kind="", text=policy)))
+    except DocumentError:
+        return False

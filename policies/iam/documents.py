@@ -1,0 +1,120 @@
+"""The policy documents of AWS in a resource, each read strictly, and the managed policies that it attaches."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.resource import Resource
+
+IDENTITY: Final = "identity"
+TRUST: Final = "trust"
+_TRUST_PROPERTIES: Final = frozenset({"assumeRolePolicy", "assumeRolePolicyDocument"})
+_OF_IDENTITIES: Final = re.compile(r"aws[a-z-]*:(?:iam|ssoadmin|sso)[/:].+")
+_ABOUT_POLICIES: Final = re.compile(r"polic(?:y|ies)", re.IGNORECASE)
+_SAYS_ARN: Final = re.compile(r"(?:managed)?policyarns?", re.IGNORECASE)
+_ALWAYS_A_DOCUMENT: Final = frozenset({"policy", "assumeRolePolicy", "policyDocument", "inlinePolicy"})
+
+
+class DocumentError(ValueError):
+    """A policy that cannot be read in one way alone; says why, a clause that follows `the policy`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One policy document."""
+
+    path: str
+    """The property that holds it."""
+    kind: str
+    """`identity`, `trust`, or the resource that it lies on: `aws:sqs/queue`."""
+    text: Any
+
+
+def documents(resource: Resource) -> Iterator[Document]:
+    """Every policy document of a resource of AWS, in whatever property; none that a preview does not know yet."""
+    for path, key, value in _about_policies(resource.props, ""):
+        is_text = isinstance(value, str) and (
+            key in _ALWAYS_A_DOCUMENT or value.lstrip("\ufeff \t\r\n").startswith("{")
+        )
+        if is_text or (is_map(value) and _has_statements(value)):
+            yield Document(path=path, kind=_kind(resource.type, key), text=value)
+
+
+def attached(resource: Resource) -> Iterator[tuple[str, Any]]:
+    """The property and the ARN of every managed policy that a resource of AWS attaches; UNKNOWN for one not known."""
+    for path, key, value in _about_policies(resource.props, ""):
+        if _SAYS_ARN.fullmatch(key) and value is not None:
+            yield path, value
+
+
+def _about_policies(value: Any, path: str, key: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Path, key and value of all in or below a property whose name speaks of policies; not of lists themselves."""
+    if is_map(value) and not _has_statements(value):
+        for name, item in value.items():
+            below = f"{path}.{name}" if path else str(name)
+            yield from _about_policies(item, below, _key(str(name), key))
+    elif is_list(value):
+        for index, item in enumerate(value):
+            yield from _about_policies(item, f"{path}[{index}]", key)
+        return
+    if _ABOUT_POLICIES.search(key):
+        yield path, key, value
+
+
+def _key(name: str, above: str) -> str:
+    """A property's own name, or that of the one above it where its own says nothing of policies."""
+    return name if _ABOUT_POLICIES.search(name) else above
+
+
+def _kind(type_: str, key: str) -> str:
+    if key in _TRUST_PROPERTIES:
+        return TRUST
+    if _OF_IDENTITIES.fullmatch(type_):
+        return IDENTITY
+    # a queue's policy is one, whether it lies on the queue or is a resource of its own
+    return type_.rpartition(":")[0].removesuffix("Policy")
+
+
+def statements(document: Document) -> list[Mapping[str, Any]]:
+    """The statements of a document. Raises DocumentError: nothing of it may be open to a second reading."""
+    found = _parsed(document.text) if isinstance(document.text, str) else document.text
+    if not is_map(found):
+        raise DocumentError("is not a JSON object")
+    if not _has_statements(found):
+        return []  # rules for images, say: it allows nothing
+    if strange := sorted(set(map(str, found)) - {"Version", "Id", "Statement"}):
+        raise DocumentError(f"has {', '.join(strange)}, which is not an element of a policy")
+    said = found.get("Statement")
+    every: list[Any] = said if is_list(said) else [said]
+    listed = [one for one in every if is_map(one)]
+    if len(listed) < len(every):
+        raise DocumentError("has a Statement that is not a map or a list of maps")
+    return listed
+
+
+def _has_statements(value: Mapping[str, Any]) -> bool:
+    return any(str(key).lower() == "statement" for key in value)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except DocumentError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DocumentError("is not JSON") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A map whose keys differ by more than their case: readers differ on which of two counts."""
+    found: dict[str, Any] = {}
+    seen: set[str] = set()
+    for key, value in pairs:
+        if key.lower() in seen:
+            raise DocumentError(f"names {key} twice")
+        seen.add(key.lower())
+        found[key] = value
+    return found

@@ -1,0 +1,100 @@
+"""Policies that lie on things of AWS: the queue, the bucket, endpoints of the network."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from components.aws import endpoints, permissions
+from components.aws.bucket import bucket_policy
+from policies.context import Context
+from policies.resource import UNKNOWN
+from tests.policies.iam import AWS, said
+from tests.policies.test_iam_aws import ACCOUNT, BUCKET, ON_BUCKET, REGION, allow, text
+
+QUEUE = f"arn:aws:sqs:{REGION}:{ACCOUNT}:gpu-fleet-prod-notices"
+RULE_ARN = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/gpu-fleet-prod-notices-0a1b2c3"
+ON_QUEUE, ENDPOINT = "aws:sqs/queuePolicy:QueuePolicy", "aws:ec2/vpcEndpoint:VpcEndpoint"
+
+
+def with_network(**changes: Any) -> Context:
+    """That of the shipped settings with another network."""
+    fleet = json.loads(AWS.config["gpu-fleet:fleet"])
+    fleet["network"] |= changes
+    return replace(AWS, config={"gpu-fleet:fleet": json.dumps(fleet)})
+
+
+def queue(**parts: Any) -> dict[str, Any]:
+    whole = {
+        "Principal": {"Service": "events.amazonaws.com"},
+        "Condition": {"ArnEquals": {"aws:SourceArn": RULE_ARN}},
+        **parts,
+    }
+    return {"policy": text(allow("sqs:SendMessage", QUEUE, **whole))}
+
+
+@pytest.mark.parametrize(
+    ("props", "passes"),
+    [
+        pytest.param(queue(), True, id="as the program writes it"),
+        pytest.param(queue(Condition=None), False, id="of any rule"),
+        pytest.param(queue(Condition={"ArnLike": {"aws:SourceArn": RULE_ARN}}), False, id="another operator"),
+        pytest.param(queue(Condition={"ArnEquals": {"aws:SourceArn": RULE_ARN[:-7] + "*"}}), False, id="like a rule"),
+        pytest.param(queue(Condition={"ArnEquals": {"aws:SourceArn": RULE_ARN.replace(ACCOUNT, "444455556666")}}),
+                     False, id="a rule of another account"),
+        pytest.param(queue(Principal="*"), False, id="everybody"),
+        pytest.param(queue(Principal={"Service": "sns.amazonaws.com"}), False, id="another service"),
+        pytest.param(queue(Action="sqs:*"), False, id="every action"),
+    ],
+)  # fmt: skip
+def test_the_queue_takes_messages_of_its_rule_alone(props: dict[str, Any], passes: bool) -> None:
+    assert (said(ON_QUEUE, props, AWS) == []) is passes
+    # a state has the policy on the queue as well
+    assert (said("aws:sqs/queue:Queue", props, AWS) == []) is passes
+
+
+S3 = endpoints.of_s3(region=REGION, account=ACCOUNT, bucket=BUCKET)
+SQS = endpoints.of_service("sqs", account=ACCOUNT)
+EC2 = endpoints.of_service("ec2", account=ACCOUNT)
+ALL = text({"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"})
+
+
+@pytest.mark.parametrize(
+    ("service", "policy", "passes"),
+    [
+        pytest.param("s3", S3, True, id="S3"),
+        pytest.param("s3", S3.replace(BUCKET, "other"), False, id="S3, another bucket"),
+        pytest.param("s3", S3.replace(ACCOUNT, "444455556666"), False, id="S3, another account"),
+        pytest.param("s3", S3.replace('"aws:ResourceAccount"', '"aws:x"'), False, id="S3, whose buckets"),
+        pytest.param("s3", None, False, id="S3 without a policy"),
+        pytest.param("s3", ALL, False, id="S3, the policy that AWS gives"),
+        pytest.param("sqs", SQS, True, id="SQS"),
+        pytest.param("sqs", EC2, False, id="SQS, as EC2"),
+        pytest.param("sqs", None, False, id="SQS without a policy"),
+        pytest.param("sqs", UNKNOWN, True, id="SQS, not known yet"),
+        pytest.param("ec2", EC2, True, id="EC2, whose calls name things of others"),
+        pytest.param("dynamodb", None, False, id="a service that the settings do not name"),
+        pytest.param("pricing.api", None, True, id="a service of the settings that takes no policy"),
+        pytest.param("pricing.api", ALL, True, id="the same in a state"),
+    ],
+)
+def test_endpoints_lead_to_our_account_alone(service: str, policy: Any, passes: bool) -> None:
+    context = with_network(private_services=["ec2", "pricing.api", "sqs"])
+    props = {"serviceName": f"com.amazonaws.{REGION}.{service}", "policy": policy}
+    assert (said(ENDPOINT, props, context) == []) is passes
+
+
+def test_somebody_elses_service_gets_no_endpoint() -> None:
+    name = f"com.amazonaws.vpce.{REGION}.vpce-svc-0123456789abcdef0"
+    assert said(ENDPOINT, {"serviceName": name}, AWS)
+
+
+def test_a_gateway_beside_a_way_out_needs_no_policy() -> None:
+    assert said(ENDPOINT, {"serviceName": f"com.amazonaws.{REGION}.s3"}, with_network(internet="nat")) == []
+
+
+def test_the_bucket_denies_as_the_program_writes_it() -> None:
+    machines = permissions.machine_roles(ACCOUNT, "prod")
+    policy = bucket_policy(BUCKET, machines, (f"arn:aws:iam::{ACCOUNT}:role/deploy",))
+    assert said(ON_BUCKET, {"policy": policy}, AWS) == []
