@@ -59,7 +59,8 @@ def _of_renamed(context: Context) -> Iterator[str]:
     """What is wrong with exceptions of rules that have another id now."""
     for exception in context.exceptions:
         if (new := RENAMED.get(exception.rule)) is not None:
-            yield f"the exception for {exception.resource}: {exception.rule} is {new} now; look whether it is still needed"
+            named = f"the exception for {exception.resource}: {exception.rule}"
+            yield f"{named} is {new} now; look whether it is still needed"
 
 
 def unreadable(why: str) -> Policy:
