@@ -8,35 +8,37 @@ from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Rule, Wrong
 from prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
-from prices.plan.preview import Preview, PreviewError, parse
+from prices.plan.preview import Declared, PreviewError, parse
 
 SECRET_TEXT: Final = "[secret]"
 """What the engine prints in place of a value that the program marked as a secret. The pack in the engine gets it."""
 
 
 def resources_of(text: str | bytes) -> tuple[Resource, ...]:
-    """What will be there after the plan; what it deletes is not judged.
+    """What will be there after the plan, as the engine gives it to the pack: with the providers that a preview leaves
+    out, without what is deleted or only looked up.
 
     Raises PreviewError for what is no whole preview, and for one without a resource.
     """
     preview = parse(text)
     if not preview.after:
         raise PreviewError("the preview has no resources; make it with `pulumi preview --json --show-sames`")
-    return tuple(_resources(preview))
+    found = [_resource(one) for one in preview.after if not one.is_read]
+    shown = {one.urn for one in preview.after}
+    providers = dict.fromkeys(one.provider for one in preview.after if one.provider not in ("", *shown))
+    return (*found, *map(_provider, providers))
 
 
-def _resources(preview: Preview) -> Iterator[Resource]:
-    for one in preview.after:
-        hidden: list[str] = []
-        props = {key: _value(value, key, hidden) for key, value in one.inputs.items()}
-        yield Resource(
-            type=one.type,
-            name=one.name,
-            props=props,
-            urn=one.urn,
-            depends={key: tuple(urns) for key, urns in one.depends.items()},
-            hidden=tuple(hidden),
-        )
+def _resource(one: Declared) -> Resource:
+    hidden: list[str] = []
+    props = {key: _value(value, key, hidden) for key, value in one.inputs.items()}
+    depends = {key: tuple(urns) for key, urns in one.depends.items()}
+    return Resource(type=one.type, name=one.name, props=props, urn=one.urn, depends=depends, hidden=tuple(hidden))
+
+
+def _provider(urn: str) -> Resource:
+    *_, kind, name = urn.split("::")
+    return Resource(type=kind.rpartition("$")[2], name=name, urn=urn)
 
 
 def _value(value: Any, path: str, hidden: list[str]) -> Any:

@@ -12,6 +12,10 @@ LEAVES: Final = frozenset({"delete", "delete-replaced", "discard", "discard-repl
 """Operations after which the resource of that step is gone."""
 
 
+READS: Final = frozenset({"read", "read-replacement", "read-discard"})
+"""Operations that look a resource up."""
+
+
 class PreviewError(ValueError):
     """The text is no complete preview; says what is wrong and what to run instead."""
 
@@ -27,6 +31,10 @@ class Declared:
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     depends: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """URNs that each property takes its value from."""
+    provider: str = ""
+    """URN of the provider that makes it; empty for a component."""
+    is_read: bool = False
+    """Whether it is only looked up: somebody else made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +93,9 @@ def _declared(step: Mapping[str, Any], state: Mapping[str, Any]) -> Declared:
         inputs=as_map(state.get("inputs")),
         outputs=as_map(state.get("outputs")) or as_map(old.get("outputs")),
         depends=as_map(state.get("propertyDependencies")),
+        # a reference to a provider is its URN and its id
+        provider=str(step.get("provider") or "").rpartition("::")[0],
+        is_read=step.get("op") in READS,
     )
 
 

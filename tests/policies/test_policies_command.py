@@ -47,10 +47,18 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
-def step(kind: str, name: str = "it", op: str = "create", **inputs: Any) -> dict[str, Any]:
+PROVIDER = "urn:pulumi:dev::gpu-fleet::pulumi:providers:aws::default_7_51_1"
+
+
+def step(kind: str, name: str = "it", op: str = "create", provider: str = PROVIDER, **inputs: Any) -> dict[str, Any]:
     urn = f"urn:pulumi:dev::gpu-fleet::{'gpu-fleet:aws:Firewall$' if kind == INGRESS else ''}{kind}::{name}"
     state = {"urn": urn, "type": kind, "inputs": inputs}
-    return {"op": op, "urn": urn, "oldState" if op == "delete" else "newState": state}
+    return {
+        "op": op,
+        "urn": urn,
+        "provider": f"{provider}::{UNKNOWN}",
+        "oldState" if op == "delete" else "newState": state,
+    }
 
 
 @pytest.fixture
@@ -75,7 +83,7 @@ def test_a_violation_names_resource_property_value_rule_and_remedy(
     given = plan(step(ALARM, "other"), step(OBJECT, metadata={"x": "[secret]"}))
     code, out, _ = run("check", given, "--settings", str(settings), "--json")
     found = json.loads(out)
-    assert (code, found["passes"], found["resources"], found["exceptions"]) == (1, False, 2, [])
+    assert (code, found["passes"], found["resources"], found["exceptions"]) == (1, False, 3, [])
     assert found["rules"] == [rule.id for rule in RULES]
     first, second = found["violations"]
     remedies = {rule.id: rule.remedy for rule in RULES}
@@ -111,7 +119,11 @@ def test_an_exception_lets_pass_and_is_listed(run: Run, settings: Path, plan: Ca
     [
         pytest.param([step(ALARM, "other", op="delete"), step(INGRESS)], 0, id="deleted"),
         pytest.param([step(ALARM, "other", op="same")], 1, id="there already"),
-        pytest.param([step(ALARM, "other", op="read")], 1, id="read"),
+        pytest.param([step(ALARM, "other", op="read")], 0, id="looked up"),
+        pytest.param([step(INGRESS, provider=PROVIDER.replace("aws:", "random:"))], 1, id="of another provider"),
+        pytest.param(
+            [step(INGRESS, provider=PROVIDER.replace("default_7_51_1", "mine"))], 1, id="of a provider made"
+        ),
         pytest.param([step(OBJECT, content="[secret]")], 0, id="content that the provider hides"),
         pytest.param([step(INGRESS, cidrIpv4="0.0.0.0/0")], 1, id="open"),
         pytest.param([step(INGRESS, cidrIpv4="[secret]")], 1, id="hidden"),
