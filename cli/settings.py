@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError, Code
-from cli import settings_image
+from cli import policy_exceptions, settings_image
 from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
@@ -86,7 +86,7 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
     except SettingsError as error:
         return error.problems
     return (
-        *_unknown_rules(settings),
+        *policy_exceptions.problems(settings, today),
         *_not_sold(settings),
         *settings_image.problems(settings),
         *_to_review(settings, today),
@@ -144,24 +144,6 @@ def _of_one_project(settings: Settings, path: Path) -> Iterator[Problem]:
                 wrong=f"and {name} ({other.name}) share a project, and one name begins with the other and a hyphen",
                 value=settings.environment,
                 remedy="rename one: rights on instances are limited by how their names begin",
-            )
-
-
-def _unknown_rules(settings: Settings) -> Iterator[Problem]:
-    if not settings.policies.exceptions:
-        return
-    from policies.rules import RENAMED, RULES  # slow to import, and few settings have exceptions
-
-    known = [rule.id for rule in RULES]
-    for index, exception in enumerate(settings.policies.exceptions):
-        if exception.rule not in known:
-            new = RENAMED.get(exception.rule)
-            near = [new] if new else difflib.get_close_matches(exception.rule, known, n=3, cutoff=0.4) or known
-            yield Problem(
-                path=f"{KEY}.policies.exceptions.{index}.rule",
-                wrong="is no rule of the policy pack",
-                value=exception.rule,
-                remedy=f"name one as {', '.join(near)}",
             )
 
 

@@ -1,10 +1,15 @@
 """Every shipped environment goes through the real engine and the policy pack, before anything is made."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from policies.context import from_config
+from policies.preview import resources_of
+from policies.rules import check
+from policies.settings import FROM_FILE, config_of
 from tests.stacks.engine import ROOT, Engine, make_engine
 
 pytestmark = pytest.mark.slow
@@ -26,9 +31,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def test_the_policy_pack_lets_the_shipped_settings_pass(engine: Engine, stack: str) -> None:
     engine.settings(stack)
     engine.run("stack", "select", stack, "--create")
-    said = engine.run("preview", "--policy-pack", PACK, "--stack", stack)
-    assert "to create" in said
-    assert "❌" not in said
+    said = engine.run("preview", "--json", "--show-sames", "--policy-pack", PACK, "--stack", stack)
+    plan = said[: said.rindex("}") + 1]
+    assert json.loads(plan)["changeSummary"]["create"] > 1
+    # and without the engine
+    config = config_of({FROM_FILE: str(engine.folder / "config" / f"Pulumi.{stack}.yaml")})
+    found = check(resources_of(plan), from_config(config, datetime.now(UTC).date()))
+    assert [rule.message(violation) for rule, violation in found] == []
 
 
 def opened(fleet: dict[str, Any]) -> None:

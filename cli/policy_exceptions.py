@@ -1,0 +1,67 @@
+"""Do the exceptions of a settings file cover anything, and not for ever? Those that ended are refused before."""
+
+import difflib
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Final
+
+from gpufleet.settings import KEY
+from gpufleet.settings.environment import PolicyException, Settings
+from gpufleet.settings.problems import Problem
+
+if TYPE_CHECKING:
+    from policies.rule import Rule
+
+LONGEST: Final = timedelta(days=366)
+"""An exception without an end is a rule that does not hold; it is renewed by somebody who looks at it again."""
+
+
+def problems(settings: Settings, today: date) -> Iterator[Problem]:
+    """Exceptions of no rule, that name too little for their rule, or that end in years."""
+    if not settings.policies.exceptions:
+        return
+    from policies.rules import RENAMED, RULES  # slow to import, and few settings have exceptions
+
+    rules = {rule.id: rule for rule in RULES}
+    for index, exception in enumerate(settings.policies.exceptions):
+        path = f"{KEY}.policies.exceptions.{index}"
+        if exception.rule not in rules:
+            new = RENAMED.get(exception.rule)
+            near = [new] if new else difflib.get_close_matches(exception.rule, rules, n=3, cutoff=0.4) or rules
+            yield Problem(
+                path=f"{path}.rule",
+                wrong="is no rule of the policy pack",
+                value=exception.rule,
+                remedy=f"name one as {', '.join(near)}",
+            )
+            continue
+        yield from _names(path, exception, rules[exception.rule])
+        yield from _ends(path, exception, today)
+
+
+def _names(path: str, exception: PolicyException, rule: "Rule") -> Iterator[Problem]:
+    if not rule.named:
+        return
+    if exception.type is None:
+        yield Problem(
+            path=f"{path}.type",
+            wrong=f"is missing, and rule {rule.id} lets nothing pass without it",
+            remedy="name the type that the message of the rule names, as aws:ec2/instance:Instance",
+        )
+    if exception.resource == "*":
+        yield Problem(
+            path=f"{path}.resource",
+            wrong=f"is every resource, and rule {rule.id} lets one pass by its name",
+            value=exception.resource,
+            remedy="name the resource as the program does; write an exception for each",
+        )
+
+
+def _ends(path: str, exception: PolicyException, today: date) -> Iterator[Problem]:
+    if exception.until > today + LONGEST:
+        yield Problem(
+            path=f"{path}.until",
+            wrong="is more than a year off",
+            value=exception.until.isoformat(),
+            remedy="write a day within a year, and look at it again then",
+        )
