@@ -105,14 +105,15 @@ def check(
 def _context(settings: Path) -> "Context":
     """Raises AppError for settings that cannot be judged by."""
     from policies.context import ContextError, from_config
+    from policies.rules import problems_of
     from policies.settings import FROM_FILE, config_of
 
     try:
         context = from_config(config_of({FROM_FILE: os.fspath(settings)}), datetime.now(UTC).date())
     except ContextError as error:
         raise AppError(str(error), Code.WRONG_USE) from error
-    if context.problems:
-        raise AppError(f"{settings}: {'; '.join(context.problems)}", Code.WRONG_USE)
+    if problems := problems_of(context):
+        raise AppError(f"{settings}: {'; '.join(problems)}", Code.WRONG_USE)
     return context
 
 

@@ -1,6 +1,6 @@
 """All rules, and the policies that the engine runs. Importable: only `__main__` starts a policy server."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pulumi_policy import (
@@ -47,7 +47,7 @@ def exceptions_used(resources: Sequence[Resource], context: Context) -> "list[Po
 def policies(context: Context) -> list[Policy]:
     """The rules as the engine wants them, for one environment, and what they could not read of its settings."""
     found = [_policy(rule, context) for rule in RULES]
-    if problems := [*context.problems, *_of_renamed(context)]:
+    if problems := problems_of(context):
         found.append(unreadable("; ".join(problems)))
     if context.unknown:
         ignored = f"{', '.join(context.unknown)}: not known to this release of the policy pack, and not judged"
@@ -55,12 +55,14 @@ def policies(context: Context) -> list[Policy]:
     return found
 
 
-def _of_renamed(context: Context) -> Iterator[str]:
-    """What is wrong with exceptions of rules that have another id now."""
+def problems_of(context: Context) -> list[str]:
+    """Why a plan cannot be judged by these settings: what could not be read, and exceptions of rules by an old id."""
+    found = list(context.problems)
     for exception in context.exceptions:
         if (new := RENAMED.get(exception.rule)) is not None:
             named = f"the exception for {exception.resource}: {exception.rule}"
-            yield f"{named} is {new} now; look whether it is still needed"
+            found.append(f"{named} is {new} now; look whether it is still needed")
+    return found
 
 
 def unreadable(why: str) -> Policy:

@@ -175,6 +175,11 @@ def test_a_file_that_is_no_whole_preview_cannot_be_judged(
     [
         pytest.param({"policies.exceptions": [{**WAIVER, "until": "soon"}]}, "exceptions.0.until", id="exception"),
         pytest.param({"budget": {"usd_per_month": "lots"}}, "budget.usd_per_month", id="budget"),
+        pytest.param(
+            {"policies.exceptions": [{**WAIVER, "rule": "no-wildcard-iam", "until": "2999-01-01"}]},
+            "no-wildcard-iam is iam-in-list now",
+            id="exception of a rule by its old id",
+        ),
     ],
 )
 def test_settings_with_errors_cannot_be_judged_by(
