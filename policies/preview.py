@@ -29,9 +29,14 @@ def resources_of(text: str | bytes) -> tuple[Resource, ...]:
     return (*found, *map(_provider, providers))
 
 
+_MADE: Final = ("arn", "selfLink", "latestVersion")
+
+
 def _resource(one: Declared) -> Resource:
     hidden: list[str] = []
-    props = {key: _value(value, key, hidden) for key, value in one.inputs.items()}
+    # by these the plan names what was made before: a group its template, a rule its prefix list
+    made = {key: one.outputs.get(key, UNKNOWN_TEXT) for key in _MADE}
+    props = {key: _value(value, key, hidden) for key, value in (made | dict(one.inputs)).items()}
     depends = {key: tuple(urns) for key, urns in one.depends.items()}
     return Resource(type=one.type, name=one.name, props=props, urn=one.urn, depends=depends, hidden=tuple(hidden))
 

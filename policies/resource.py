@@ -40,6 +40,13 @@ GCP_TEMPLATES: Final = frozenset(
         "gcp:compute/instanceFromMachineImage:InstanceFromMachineImage",
     }
 )
+GCP_COPIES: Final = frozenset(
+    {
+        "gcp:compute/instanceFromTemplate:InstanceFromTemplate",
+        "gcp:compute/instanceFromMachineImage:InstanceFromMachineImage",
+    }
+)
+"""Instances that take what they do not say from elsewhere."""
 FLEETS: Final = frozenset({"aws:ec2/fleet:Fleet", "aws:ec2/spotFleetRequest:SpotFleetRequest"})
 """What starts instances of AWS from templates, each in machine types of its own choice."""
 
@@ -102,14 +109,9 @@ def is_true(value: Any) -> bool:
     return value is True or (isinstance(value, str) and value.lower() == "true")
 
 
-def is_not_true(value: Any) -> bool:
-    """Not said, or said to be false; what a preview cannot know is judged by `up`."""
-    return value is not UNKNOWN and not is_true(value)
-
-
-def is_not_false(value: Any) -> bool:
-    """Not said, or said to be true; what a preview cannot know is judged by `up`."""
-    return value is not UNKNOWN and not (value is False or (isinstance(value, str) and value.lower() == "false"))
+def is_false(value: Any) -> bool:
+    """Said to be false, as a boolean or as text; not where nothing was said."""
+    return value is False or (isinstance(value, str) and value.lower() == "false")
 
 
 def number(value: Any) -> float | None:

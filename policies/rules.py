@@ -1,6 +1,7 @@
 """All rules, and the policies that the engine runs. Importable: only `__main__` starts a policy server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pulumi_policy import (
@@ -46,7 +47,7 @@ def exceptions_used(resources: Sequence[Resource], context: Context) -> "list[Po
 
 def policies(context: Context) -> list[Policy]:
     """The rules as the engine wants them, for one environment, and what they could not read of its settings."""
-    found = [_policy(rule, context) for rule in RULES]
+    found = [policy for rule in RULES for policy in _policies_of(rule, context)]
     if problems := problems_of(context):
         found.append(unreadable("; ".join(problems)))
     if context.unknown:
@@ -82,26 +83,33 @@ def _on_settings(name: str, message: str, level: EnforcementLevel) -> Policy:
     )
 
 
-def _policy(rule: Rule, context: Context) -> Policy:
+def _policies_of(rule: Rule, context: Context) -> Iterator[Policy]:
+    """One for each way of judging: single resources as they are asked for, before each is made, and the whole plan as
+    it will be, where a provider leaves unknown what nobody said.
+    """
     described = f"{rule.reason} {rule.remedy}"
     if rule.of_one is not None:
+        of_one = replace(rule, of_all=None)
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
             resource = Resource(type=args.resource_type, name=args.name, props=_props(args.props), urn=args.urn)
-            for violation in rule.check([resource], context):
+            for violation in of_one.check([resource], context):
                 report(rule.message(violation), None)
 
-        return ResourceValidationPolicy(
+        yield ResourceValidationPolicy(
             name=rule.id, description=described, validate=validate, enforcement_level=EnforcementLevel.MANDATORY
         )
 
-    def validate_stack(args: StackValidationArgs, report: ReportViolation) -> None:
-        for violation in rule.check([_resource(r) for r in args.resources], context):
-            report(rule.message(violation), None)
+    if rule.of_all is not None:
+        of_all = replace(rule, of_one=None)
 
-    return StackValidationPolicy(
-        name=rule.id, description=described, validate=validate_stack, enforcement_level=EnforcementLevel.MANDATORY
-    )
+        def validate_stack(args: StackValidationArgs, report: ReportViolation) -> None:
+            for violation in of_all.check([_resource(r) for r in args.resources], context):
+                report(rule.message(violation), None)
+
+        yield StackValidationPolicy(
+            name=rule.id, description=described, validate=validate_stack, enforcement_level=EnforcementLevel.MANDATORY
+        )
 
 
 def _resource(raw: PolicyResource) -> Resource:

@@ -1,0 +1,147 @@
+"""The rule on public addresses: of instances, their subnets, and what lies before them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.context import Context
+from policies.resource import (
+    GCP_COPIES,
+    GCP_TEMPLATES,
+    LAUNCH_TEMPLATE,
+    RUNS_INSTANCES,
+    UNKNOWN,
+    Resource,
+    is_false,
+    is_true,
+    number,
+)
+from policies.rule import Rule, Wrong
+
+_SUBNETS: Final = frozenset({"aws:ec2/subnet:Subnet", "aws:ec2/defaultSubnet:DefaultSubnet"})
+_LOAD_BALANCERS: Final = frozenset(
+    f"aws:{module}/loadBalancer:LoadBalancer"
+    for module in ("lb", "alb", "elb", "applicationloadbalancing", "elasticloadbalancing", "elasticloadbalancingv2")
+)
+_ADDRESSES: Final = frozenset({"aws:ec2/eip:Eip", "aws:ec2/eipAssociation:EipAssociation"})
+_GCP_FRONTS: Final = frozenset(
+    {"gcp:compute/forwardingRule:ForwardingRule", "gcp:compute/globalForwardingRule:GlobalForwardingRule"}
+)
+_INTERNAL: Final = ("INTERNAL", "INTERNAL_MANAGED", "INTERNAL_SELF_MANAGED")
+_GCP_SUBNET: Final = "gcp:compute/subnetwork:Subnetwork"
+_IPV6: Final = ("ipv6AddressCount", "ipv6Addresses", "ipv6PrefixCount", "ipv6Prefixes", "primaryIpv6")
+
+
+def _public_address(resource: Resource, _: Context) -> Iterator[Wrong]:
+    kind = resource.type
+    if kind in GCP_TEMPLATES:
+        yield from _google_interfaces(resource)
+    elif kind in _GCP_FRONTS:
+        scheme = resource.at("loadBalancingScheme")
+        if scheme not in _INTERNAL:
+            yield Wrong(path="loadBalancingScheme", value=scheme, says=f"must be one of {', '.join(_INTERNAL)}")
+    elif kind == _GCP_SUBNET:
+        yield from _must_be_if_said(resource.props, "ipv6AccessType", "", "INTERNAL")
+    elif kind == LAUNCH_TEMPLATE:
+        yield from _template(resource)
+    elif kind in RUNS_INSTANCES:
+        yield from _instance(resource)
+    else:
+        yield from _before_instances(resource)
+
+
+def _template(template: Resource) -> Iterator[Wrong]:
+    interfaces = template.at("networkInterfaces")
+    if not is_list(interfaces) or not interfaces:
+        yield Wrong(
+            path="networkInterfaces", value=interfaces, says="must list an interface; else the subnet decides"
+        )
+        return
+    for index, interface in enumerate(interfaces):
+        path = f"networkInterfaces[{index}]"
+        if not is_map(interface):
+            yield Wrong(path=path, value=interface, says="must be known")
+            continue
+        public = interface.get("associatePublicIpAddress")
+        if not is_false(public):
+            yield Wrong(path=f"{path}.associatePublicIpAddress", value=public, says="must be false")
+        yield from _none_of(interface, (*_IPV6, "associateCarrierIpAddress"), f"{path}.")
+        yield from _foreign_interface(interface, ("networkInterfaceId",), f"{path}.")
+
+
+def _instance(instance: Resource) -> Iterator[Wrong]:
+    public = instance.at("associatePublicIpAddress")
+    if not is_false(public):
+        yield Wrong(path="associatePublicIpAddress", value=public, says="must be false")
+    yield from _none_of(instance.props, (*_IPV6, "enablePrimaryIpv6"))
+    yield from _foreign_interface(instance.props, ("networkInterfaces", "primaryNetworkInterface"))
+
+
+def _foreign_interface(said: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
+    for key in keys:
+        if said.get(key) not in (None, "", []):
+            yield Wrong(path=f"{path}{key}", value=said[key], says="an interface made elsewhere may have an address")
+
+
+def _none_of(said: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
+    """Properties that give public addresses when they are said at all."""
+    for key in keys:
+        value = said.get(key)
+        if not (value in (None, "", []) or is_false(value) or number(value) == 0):
+            yield Wrong(path=f"{path}{key}", value=value, says="gives a public address; leave it out")
+
+
+def _must_be_if_said(said: Mapping[str, Any], key: str, path: str, allowed: str) -> Iterator[Wrong]:
+    if (value := said.get(key)) not in (None, "", allowed):
+        yield Wrong(path=f"{path}{key}", value=value, says=f"must be {allowed}, or left out")
+
+
+def _google_interfaces(template: Resource) -> Iterator[Wrong]:
+    interfaces = template.at("networkInterfaces")
+    if template.type in GCP_COPIES and interfaces is None:
+        return  # what it copies is judged
+    if not is_list(interfaces) or not interfaces:
+        yield Wrong(path="networkInterfaces", value=interfaces, says="must list an interface")
+        return
+    for index, interface in enumerate(interfaces):
+        path = f"networkInterfaces[{index}]"
+        if not is_map(interface):
+            yield Wrong(path=path, value=interface, says="must be known")
+            continue
+        for key in ("accessConfigs", "ipv6AccessConfigs"):
+            if interface.get(key) not in (None, []):
+                yield Wrong(
+                    path=f"{path}.{key}", value=interface[key], says="gives an external address; leave it out"
+                )
+        yield from _must_be_if_said(interface, "stackType", f"{path}.", "IPV4_ONLY")
+
+
+def _before_instances(resource: Resource) -> Iterator[Wrong]:
+    """Of what lies before instances on AWS."""
+    if resource.type in _SUBNETS:
+        for key in ("mapPublicIpOnLaunch", "assignIpv6AddressOnCreation", "ipv6Native"):
+            value = resource.at(key)
+            if value is UNKNOWN or is_true(value):
+                yield Wrong(path=key, value=value, says="must be false; a NAT gateway needs no such subnet")
+        if resource.type != _OWN_SUBNET and resource.at("mapPublicIpOnLaunch") is None:
+            yield Wrong(path="mapPublicIpOnLaunch", says="must be false; a default subnet gives public addresses")
+    elif resource.type in _LOAD_BALANCERS:
+        if not is_true(internal := resource.at("internal")):
+            yield Wrong(path="internal", value=internal, says="must be true; else it has public addresses")
+    elif resource.type in _ADDRESSES:
+        for key in ("instance", "instanceId", "networkInterface", "networkInterfaceId"):
+            if (value := resource.at(key)) not in (None, ""):
+                yield Wrong(path=key, value=value, says="gets a public address")
+
+
+_OWN_SUBNET: Final = "aws:ec2/subnet:Subnet"
+
+RULES: Final = (
+    Rule(
+        id="no-public-address",
+        reason="An engine without a door to the internet cannot be found from there.",
+        remedy="Set it to false; administration goes through SSM or IAP, clients through the router.",
+        of_one=_public_address,
+        judges="interfaces of templates and instances, subnets, elastic addresses, load balancers, forwarding rules",
+    ),
+)

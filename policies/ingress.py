@@ -1,0 +1,306 @@
+"""The rule on who may send something in: the sources of all rules of a plan are one set of addresses."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.addresses import Network, network, public
+from policies.context import Context
+from policies.resource import UNKNOWN, Resource, known
+from policies.rule import Rule, Violation, Wrong
+
+_ID: Final = "no-open-ingress"
+
+FIREWALL: Final = "gcp:compute/firewall:Firewall"
+_GROUPS: Final = frozenset(
+    {"aws:ec2/securityGroup:SecurityGroup", "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup"}
+)
+_GROUP_RULE: Final = "aws:ec2/securityGroupRule:SecurityGroupRule"
+_INGRESS_RULE: Final = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
+_PREFIX_LIST: Final = "aws:ec2/managedPrefixList:ManagedPrefixList"
+_PREFIX_LIST_ENTRY: Final = "aws:ec2/managedPrefixListEntry:ManagedPrefixListEntry"
+
+_INWARD: Final = (None, "", "INGRESS", UNKNOWN)
+"""What a direction says of what comes in; nothing said is that, too."""
+_LETS_NOBODY_IN: Final = ("deny", "goto_next", "mirror", "do_not_mirror")
+"""Actions of a firewall policy's rule that let nobody in by themselves. Every other does, also one that inspects
+what it lets in."""
+_INSIDE: Final = ("NON_INTERNET", "INTRA_VPC", "VPC_NETWORKS")
+"""Scopes of sources that hold nobody of the internet."""
+_OF_OTHERS: Final = {
+    "srcRegionCodes": "everybody in these regions may send; name networks",
+    "srcThreatIntelligences": "these lists are Google's to change; name networks",
+    "srcFqdns": "who owns the name decides about its addresses; name networks",
+    "srcAddressGroups": "what the group holds is not known here; name its networks",
+}
+"""Sources of a firewall policy's rule that are no set of addresses that a plan could tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What one property lets in."""
+
+    path: str
+    cidr: Any
+
+
+def _malformed(resource: Resource, _: Context) -> Iterator[Wrong]:
+    """What one resource tells by itself: sources that are no networks, unknown, or too many."""
+    networks: list[Network] = []
+    for source in _sources(resource):
+        if source.cidr is UNKNOWN:
+            yield Wrong(path=source.path, value=UNKNOWN, says="must be known in the preview")
+        elif (found := network(source.cidr)) is None:
+            yield Wrong(path=source.path, value=source.cidr, says="is no network")
+        else:
+            networks.append(found)
+            if (alone := public([found])).too_many:
+                yield Wrong(path=source.path, value=source.cidr, says=f"lets in {alone}")
+    if not any(public([one]).too_many for one in networks) and (together := public(networks)).too_many:
+        yield Wrong(path="", value=None, says=f"its networks together let in {together}")
+    yield from _google(resource)
+
+
+def _too_many(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+    """What only the plan tells: prefix lists of others, and sources that are too many together.
+
+    One set for the whole plan: an interface has several groups, and a group is named in several ways.
+    """
+    found: list[tuple[Resource, set[Network]]] = []
+    lists = [resource for resource in resources if resource.type == _PREFIX_LIST]
+    for resource in resources:
+        yield from _prefix_lists(resource, lists)
+        sources = {n for source in _sources(resource, said_only=True) if (n := network(source.cidr)) is not None}
+        # what is too much by itself is told of the resource itself
+        if sources and not public(sources).too_many:
+            found.append((resource, sources))
+    excepted = [one for one in found if _is_excepted(one[0], context)]
+    yield from _together([one for one in found if one not in excepted], excepted)
+
+
+def _together(
+    judged: Sequence[tuple[Resource, set[Network]]], excepted: Sequence[tuple[Resource, set[Network]]]
+) -> Iterator[Violation]:
+    """What several let in together: told of the widest, and of those that somebody answers for."""
+    together = public(one for _, sources in judged for one in sources)
+    with_all = public(one for _, sources in (*judged, *excepted) for one in sources)
+    told: list[Resource] = []
+    if together.too_many:
+        told.append(max(judged, key=lambda one: public(one[1]).share)[0])
+    if with_all.too_many:
+        told += [resource for resource, sources in excepted if public(sources).share > 0]
+    for resource in told:
+        yield Violation(
+            resource=resource.name,
+            type=resource.type,
+            wrong=f"with other resources of the plan it lets in {with_all if not together.too_many else together}",
+        )
+
+
+def _is_excepted(resource: Resource, context: Context) -> bool:
+    """Whether somebody answers for what this resource lets in: it is no part of what all others let in together."""
+    return any(
+        e.rule == _ID
+        and e.resource in ("*", resource.name)
+        and e.type in (None, resource.type)
+        and context.today <= e.until
+        for e in context.exceptions
+    )
+
+
+def _sources(resource: Resource, *, said_only: bool = False) -> Iterator[_Source]:
+    """Every source that ought to be a network. `said_only`: without what a preview does not know."""
+    for source in _listed(resource):
+        if source.cidr is not None and not (said_only and source.cidr is UNKNOWN):
+            yield source
+
+
+def _listed(resource: Resource) -> Iterator[_Source]:
+    judge = _SOURCES_OF.get(resource.type)
+    if judge is not None:
+        yield from judge(resource)
+    for path, match in _policy_matches(resource):
+        yield from _elements(match.get("srcIpRanges"), f"{path}.srcIpRanges")
+
+
+def _of_group(group: Resource) -> Iterator[_Source]:
+    if group.at("ingress") is UNKNOWN:
+        yield _Source("ingress", UNKNOWN)
+    for path, rule in _maps(group.at("ingress"), "ingress"):
+        yield from _of_group_rule(rule, f"{path}.")
+
+
+def _of_rule(rule: Resource) -> Iterator[_Source]:
+    if rule.at("type") in ("ingress", UNKNOWN):
+        yield from _of_group_rule(rule.props, "")
+
+
+def _of_ingress_rule(rule: Resource) -> Iterator[_Source]:
+    yield from (_Source(key, rule.at(key)) for key in ("cidrIpv4", "cidrIpv6"))
+
+
+def _of_prefix_list(prefix_list: Resource) -> Iterator[_Source]:
+    """What a rule lets in by the list's name."""
+    if prefix_list.at("entries") is UNKNOWN:
+        yield _Source("entries", UNKNOWN)
+    for path, entry in _maps(prefix_list.at("entries"), "entries"):
+        yield _Source(f"{path}.cidr", entry.get("cidr"))
+
+
+def _of_entry(entry: Resource) -> Iterator[_Source]:
+    yield _Source("cidr", entry.at("cidr"))
+
+
+def _of_firewall(firewall: Resource) -> Iterator[_Source]:
+    if _lets_in(firewall):
+        yield from _elements(firewall.at("sourceRanges"), "sourceRanges")
+
+
+_SOURCES_OF: Final[Mapping[str, Callable[[Resource], Iterator[_Source]]]] = {
+    **dict.fromkeys(_GROUPS, _of_group),
+    _GROUP_RULE: _of_rule,
+    _INGRESS_RULE: _of_ingress_rule,
+    _PREFIX_LIST: _of_prefix_list,
+    _PREFIX_LIST_ENTRY: _of_entry,
+    FIREWALL: _of_firewall,
+}
+
+
+def _of_group_rule(rule: Mapping[str, Any], path: str) -> Iterator[_Source]:
+    for key in ("cidrBlocks", "ipv6CidrBlocks"):
+        yield from _elements(rule.get(key), f"{path}{key}")
+
+
+def _elements(value: Any, path: str) -> Iterator[_Source]:
+    if is_list(value):
+        yield from (_Source(f"{path}[{index}]", one) for index, one in enumerate(value))
+    elif value is not None:
+        yield _Source(path, value)
+
+
+def _maps(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The maps of a list, with their paths."""
+    for index, one in enumerate(value if is_list(value) else ()):
+        if is_map(one):
+            yield f"{path}[{index}]", one
+        elif one is UNKNOWN:
+            yield f"{path}[{index}]", _NOTHING_KNOWN
+
+
+_NOTHING_KNOWN: Final[Mapping[str, Any]] = dict.fromkeys(("cidrBlocks", "cidr", "match"), UNKNOWN)
+
+
+def _prefix_lists(resource: Resource, lists: Sequence[Resource]) -> Iterator[Violation]:
+    """Lists that a rule lets in, and that are no part of the plan: what they hold is for others to change."""
+    for path, named in _named_lists(resource):
+        sources = resource.depends.get(path, ())
+        for value in named:
+            # what was not said is unknown, too: providers compute it
+            said = value is not UNKNOWN or sources or _is_only_source(resource)
+            if said and not any(_is(one, value, sources) for one in lists):
+                yield Violation(
+                    resource=resource.name,
+                    type=resource.type,
+                    path=path,
+                    value=value,
+                    wrong="must name a prefix list that this plan makes; what another holds is not known here",
+                )
+
+
+def _is(prefix_list: Resource, identity: Any, sources: Sequence[str]) -> bool:
+    """Whether an id is that of a list. A list that was made is known by its ARN, which ends with the id."""
+    arn = prefix_list.at("arn")
+    if identity is UNKNOWN or arn is None:
+        return prefix_list.urn in sources
+    return str(arn).endswith(f"/{identity}")
+
+
+def _is_only_source(rule: Resource) -> bool:
+    """Whether a rule that must have one source has none other than a prefix list."""
+    cidrs = any(known(rule.at(key)) for key in ("cidrIpv4", "cidrIpv6"))
+    group = known(rule.at("referencedSecurityGroupId")) or rule.depends.get("referencedSecurityGroupId")
+    return rule.type == _INGRESS_RULE and not cidrs and not group
+
+
+def _named_lists(resource: Resource) -> Iterator[tuple[str, list[Any]]]:
+    """The prefix lists that a resource lets in, by the property of the resource that names them."""
+    if resource.type in _GROUPS:
+        yield "ingress", [i for rule in resource.each("ingress") for i in _all(rule.get("prefixListIds"))]
+    elif resource.type == _GROUP_RULE and resource.at("type") in ("ingress", UNKNOWN):
+        yield "prefixListIds", _all(resource.at("prefixListIds"))
+    elif resource.type == _INGRESS_RULE:
+        yield "prefixListId", _all(resource.at("prefixListId"))
+
+
+def _all(value: Any) -> list[Any]:
+    return value if is_list(value) else [] if value in (None, "") else [value]
+
+
+def _google(resource: Resource) -> Iterator[Wrong]:
+    """Of a firewall or a rule of a firewall policy: sources that are everybody, or that nobody can tell."""
+    # a list of accounts or tags whose members are not known has members; a list that is not known may be empty
+    named = any(is_list(said := resource.at(key)) and said for key in _SOURCES)
+    if resource.type == FIREWALL and _lets_in(resource) and not named:
+        yield Wrong(
+            path="sourceRanges", value=resource.at("sourceRanges"), says="names no source, which is everybody"
+        )
+    for path, match in _policy_matches(resource):
+        for key, says in _OF_OTHERS.items():
+            if match.get(key) not in (None, []):
+                yield Wrong(path=f"{path}.{key}", value=match[key], says=says)
+        by_others = any(match.get(key) not in (None, []) for key in _OF_OTHERS)
+        named = any(
+            is_list(said := match.get(key)) and said for key in ("srcIpRanges", "srcSecureTags", "srcNetworks")
+        )
+        scope = match.get("srcNetworkScope") or match.get("srcNetworkContext")
+        if not named and not by_others and scope not in _INSIDE:
+            yield Wrong(path=path, value=match.get("srcIpRanges"), says="names no source, which is everybody")
+
+
+_SOURCES: Final = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
+
+
+def _lets_in(firewall: Resource) -> bool:
+    """Whether a firewall of Google Cloud allows something that comes in; with `denies` alone it only refuses."""
+    refuses = is_list(firewall.at("denies")) and firewall.at("denies")
+    return firewall.at("direction") in _INWARD and not (refuses and not known(firewall.at("allows")))
+
+
+def _policy_matches(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What the rules of a firewall policy match that let somebody in: of a rule of its own, or of a whole policy."""
+    if not resource.type.startswith("gcp:compute/") or not any(part in resource.type for part in _POLICIES):
+        return
+    rules: Iterable[tuple[str, Mapping[str, Any]]] = [
+        *([("", resource.props)] if "Rule" in resource.type and "WithRules" not in resource.type else []),
+        *((f"{path}.", rule) for path, rule in _maps(resource.at("rules"), "rules")),
+    ]
+    for path, rule in rules:
+        if rule.get("action") in _LETS_NOBODY_IN or rule.get("direction") not in _INWARD:
+            continue
+        match = rule.get("match")
+        if is_map(match):
+            config = match.get("config")
+            yield f"{path}match", config if is_map(config) else match
+        else:
+            yield f"{path}match", {}
+
+
+_POLICIES: Final = ("FirewallPolicy", "firewallPolicy", "OrganizationSecurityPolicy")
+
+RULES: Final = (
+    Rule(
+        id=_ID,
+        reason="An open port is found within minutes, and many narrow networks are as open as one wide.",
+        remedy=(
+            "Name the client networks in the settings; all sources of a plan may hold 2^24 public IPv4 addresses and "
+            "less than a /32 of IPv6."
+        ),
+        of_one=_malformed,
+        of_all=_too_many,
+        judges=(
+            "sources of security groups and their rules, prefix lists, firewalls and firewall policies, each and all "
+            "together; private and reserved networks, and Google's health checks and tunnels, do not count"
+        ),
+    ),
+)

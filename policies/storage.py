@@ -1,0 +1,143 @@
+"""The rule on buckets, queues and their objects: closed to the public and encrypted."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list
+from policies.context import Context
+from policies.resource import UNKNOWN, Resource, is_false, is_true, known
+from policies.rule import Rule, Violation, Wrong
+
+_BUCKETS: Final = frozenset({"aws:s3/bucket:Bucket", "aws:s3/bucketV2:BucketV2"})
+_BLOCK: Final = "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock"
+_BLOCKS: Final = frozenset({_BLOCK, "aws:s3/accountPublicAccessBlock:AccountPublicAccessBlock"})
+_SHUT: Final = ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets")
+_WITH_ACL: Final = frozenset(
+    {
+        *_BUCKETS,
+        "aws:s3/bucketAcl:BucketAcl",
+        "aws:s3/bucketAclV2:BucketAclV2",
+        "aws:s3/bucketObject:BucketObject",
+        "aws:s3/bucketObjectv2:BucketObjectv2",
+        "aws:s3/objectCopy:ObjectCopy",
+    }
+)
+_PRIVATE: Final = (None, "", "private", "bucket-owner-read", "bucket-owner-full-control", "log-delivery-write")
+_ENCRYPTION: Final = frozenset(
+    f"aws:s3/bucketServerSideEncryptionConfiguration{v}:BucketServerSideEncryptionConfiguration{v}"
+    for v in ("", "V2")
+)
+_ALGORITHMS: Final = ("aws:kms", "aws:kms:dsse", "AES256")
+_VERSIONING: Final = frozenset(f"aws:s3/bucketVersioning{v}:BucketVersioning{v}" for v in ("", "V2"))
+_QUEUE: Final = "aws:sqs/queue:Queue"
+_GCP_BUCKET: Final = "gcp:storage/bucket:Bucket"
+_GCP_WITH_ACL: Final = frozenset(
+    {
+        "gcp:storage/bucketACL:BucketACL",
+        "gcp:storage/bucketObject:BucketObject",
+        "gcp:storage/defaultObjectACL:DefaultObjectACL",
+        "gcp:storage/objectACL:ObjectACL",
+    }
+)
+_GCP_PRIVATE: Final = (
+    *(None, "", "private", "projectPrivate"),
+    *("bucketOwnerFullControl", "bucketOwnerRead"),
+)
+
+
+def _open_storage(resource: Resource, _: Context) -> Iterator[Wrong]:
+    if resource.type in _WITH_ACL and (acl := resource.at("acl")) not in _PRIVATE:
+        yield Wrong(path="acl", value=acl, says="must be private")
+    if resource.type in _GCP_WITH_ACL and (acl := resource.at("predefinedAcl")) not in _GCP_PRIVATE:
+        yield Wrong(path="predefinedAcl", value=acl, says="must be private")
+    judge = _JUDGES.get(resource.type)
+    if judge is not None:
+        yield from judge(resource)
+
+
+def _block(block: Resource) -> Iterator[Wrong]:
+    for key in _SHUT:
+        if not is_true(value := block.at(key)):
+            yield Wrong(path=key, value=value, says="must be true")
+
+
+def _versioning(versioning: Resource) -> Iterator[Wrong]:
+    status = versioning.at("versioningConfiguration", "status")
+    if status != "Enabled":
+        yield Wrong(path="versioningConfiguration.status", value=status, says="must be Enabled: it is the way back")
+
+
+def _queue(queue: Resource) -> Iterator[Wrong]:
+    managed, key = queue.at("sqsManagedSseEnabled"), queue.at("kmsMasterKeyId")
+    if (managed is UNKNOWN or is_false(managed)) and key in (None, ""):
+        yield Wrong(path="sqsManagedSseEnabled", value=managed, says="must be true, or a KMS key given")
+
+
+def _default_encryption(resource: Resource) -> Iterator[Wrong]:
+    rules = resource.at("rules")
+    if not is_list(rules) or not rules:
+        yield Wrong(path="rules", value=rules, says="must name an algorithm")
+        return
+    for index in range(len(rules)):
+        algorithm = resource.at("rules", index, "applyServerSideEncryptionByDefault", "sseAlgorithm")
+        if algorithm not in _ALGORITHMS:
+            path = f"rules[{index}].applyServerSideEncryptionByDefault.sseAlgorithm"
+            yield Wrong(path=path, value=algorithm, says=f"must be one of {', '.join(_ALGORITHMS)}")
+
+
+def _google_bucket(bucket: Resource) -> Iterator[Wrong]:
+    prevention = bucket.at("publicAccessPrevention")
+    if prevention != "enforced":
+        yield Wrong(path="publicAccessPrevention", value=prevention, says="must be enforced, not inherited")
+    if not is_true(uniform := bucket.at("uniformBucketLevelAccess")):
+        yield Wrong(path="uniformBucketLevelAccess", value=uniform, says="must be true: else objects have own lists")
+    if not ((kept := bucket.at("versioning", "enabled")) is None or is_true(kept)):
+        yield Wrong(path="versioning.enabled", value=kept, says="must be true: it is the way back")
+
+
+_JUDGES: Final[Mapping[str, Callable[[Resource], Iterator[Wrong]]]] = {
+    **dict.fromkeys(_BLOCKS, _block),
+    **dict.fromkeys(_ENCRYPTION, _default_encryption),
+    **dict.fromkeys(_VERSIONING, _versioning),
+    _QUEUE: _queue,
+    _GCP_BUCKET: _google_bucket,
+}
+
+
+def _not_blocked(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+    """Buckets of AWS that no block of public access in the plan is about."""
+    blocks = [resource for resource in resources if resource.type == _BLOCK]
+    urns = {urn for block in blocks for urn in block.depends.get("bucket", ())}
+    names: set[Any] = {name for block in blocks if known(name := block.at("bucket"))}
+    for bucket in resources:
+        if bucket.type not in _BUCKETS or bucket.urn in urns or bucket.at("bucket") in names:
+            continue
+        if not _is_looked_at(bucket, context):
+            yield Violation(
+                resource=bucket.name,
+                type=bucket.type,
+                wrong="the plan has no BucketPublicAccessBlock for it, with all four properties true",
+            )
+
+
+def _is_looked_at(bucket: Resource, context: Context) -> bool:
+    """Whether somebody answers for this very bucket being in the plan; S3 closes a new one by itself."""
+    return any(
+        e.rule == "resource-type-listed" and e.resource == bucket.name and context.today <= e.until
+        for e in context.exceptions
+    )
+
+
+RULES: Final = (
+    Rule(
+        id="storage-closed",
+        reason="A bucket holds what engines run and what clients asked; one list entry makes it everybody's.",
+        remedy="Block public access in all four ways on AWS, enforce its prevention on Google Cloud.",
+        of_one=_open_storage,
+        of_all=_not_blocked,
+        judges=(
+            "public access blocks, access lists, encryption and versions of buckets; queues. A bucket that an "
+            "exception of resource-type-listed names needs no block of the plan: S3 gives each new one its own"
+        ),
+    ),
+)

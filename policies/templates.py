@@ -1,0 +1,187 @@
+"""The rule on templates: a group starts instances only from one that the plan makes, which the other rules judge."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.context import Context
+from policies.resource import (
+    AWS_INSTANCE,
+    FLEETS,
+    GCP_COPIES,
+    GCP_TEMPLATES,
+    LAUNCH_CONFIGURATION,
+    LAUNCH_TEMPLATE,
+    UNKNOWN,
+    Resource,
+    is_true,
+    known,
+)
+from policies.rule import Rule, Violation
+
+_AWS_GROUP: Final = "aws:autoscaling/group:Group"
+_SPOT_REQUEST: Final = "aws:ec2/spotInstanceRequest:SpotInstanceRequest"
+_GCP_GROUPS: Final = frozenset(
+    {
+        "gcp:compute/instanceGroupManager:InstanceGroupManager",
+        "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager",
+    }
+)
+_TEMPLATES: Final = frozenset({LAUNCH_TEMPLATE, LAUNCH_CONFIGURATION, *GCP_TEMPLATES}) - GCP_COPIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reference:
+    """Where something says what its instances start from."""
+
+    path: str
+    value: Any
+    """Id, name or link."""
+    version: Any = None
+    sources: int = 1
+    """References of this property that a preview does not know: as many templates must be behind them."""
+
+
+def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]:
+    templates = [resource for resource in resources if resource.type in _TEMPLATES]
+    by_urn = {template.urn: template for template in templates}
+    by_name: dict[Any, list[Resource]] = defaultdict(list)
+    for template in templates:
+        for name in _names(template):
+            by_name[name].append(template)
+    for resource in resources:
+        for reference in _references(resource):
+            key = reference.path.split(".")[0].split("[")[0]
+            behind = [by_urn[urn] for urn in resource.depends.get(key, ()) if urn in by_urn]
+            wrong = _wrong(reference, behind, by_name)
+            if wrong:
+                yield Violation(
+                    resource=resource.name,
+                    type=resource.type,
+                    path=reference.path,
+                    value=reference.value,
+                    wrong=wrong,
+                )
+
+
+def _wrong(reference: _Reference, behind: Sequence[Resource], by_name: Mapping[Any, Sequence[Resource]]) -> str:
+    """What is wrong with a reference; empty: nothing. `behind`: templates that its property takes its value from."""
+    found = by_name.get(_plain(reference.value), ())
+    if not found and len(behind) >= reference.sources:
+        # where a value is known, so is what it must be, since its template was made before: but for a plan of inputs
+        # alone, which tells where a value comes from and not what it is
+        found = [t for t in behind if reference.value is UNKNOWN or t.at("arn") is t.at("selfLink") is None]
+    if not found:
+        return "must be a template that this plan makes: nobody judged another one"
+    version = reference.version
+    if version == "$Default" and not any(is_true(template.at("updateDefaultVersion")) for template in found):
+        return "starts the default version, which need not be the one that is judged; use the latest"
+    if isinstance(version, str) and version.isdecimal():
+        latest = [template.at("latestVersion") for template in found]
+        if all(known(one) and float(one) != float(version) for one in latest):
+            return f"starts version {version}, which is not the one that is judged; use the latest"
+    return ""
+
+
+def _names(template: Resource) -> Iterator[str]:
+    """All that identifies a template, as far as it is known."""
+    for key in ("id", "name", "arn", "selfLink", "selfLinkUnique"):
+        value = template.at(key)
+        if isinstance(value, str) and value:
+            yield _plain(value)
+            if key == "arn":
+                yield value.rpartition("/")[2]
+            if key == "name" and template.type.startswith("gcp:"):
+                yield f"global/instanceTemplates/{value}"
+
+
+def _plain(value: Any) -> Any:
+    """A link without host, version of the API and unique id."""
+    if not isinstance(value, str):
+        return value
+    link = value.partition("?")[0]
+    return link[link.index("projects/") :] if link.startswith("https://") and "projects/" in link else link
+
+
+def _references(resource: Resource) -> Iterator[_Reference]:
+    kind = resource.type
+    if kind == _AWS_GROUP:
+        yield from _of_group(resource)
+    elif kind in FLEETS:
+        for index, config in enumerate(resource.each("launchTemplateConfigs")):
+            path = f"launchTemplateConfigs[{index}].launchTemplateSpecification"
+            yield from _specified(config.get("launchTemplateSpecification"), path, sources=index + 1)
+        if resource.at("launchTemplateConfigs") is UNKNOWN and "launchTemplateConfigs" in resource.depends:
+            yield _Reference(path="launchTemplateConfigs", value=UNKNOWN)
+    elif kind in (AWS_INSTANCE, _SPOT_REQUEST):
+        yield from _said(resource, "launchTemplate")
+    elif kind in _GCP_GROUPS:
+        yield from _of_google_group(resource)
+    elif kind in GCP_COPIES:
+        for key in ("sourceInstanceTemplate", "sourceMachineImage"):
+            value = resource.at(key)
+            if value is not None and (value is not UNKNOWN or key in resource.depends):
+                yield _Reference(path=key, value=value)
+
+
+def _of_group(group: Resource) -> Iterator[_Reference]:
+    yield from _said(group, "launchTemplate")
+    configuration = group.at("launchConfiguration")
+    if configuration not in (None, "") and (configuration is not UNKNOWN or "launchConfiguration" in group.depends):
+        yield _Reference(path="launchConfiguration", value=configuration)
+    mixed = group.at("mixedInstancesPolicy", "launchTemplate")
+    if is_map(mixed):
+        path = "mixedInstancesPolicy.launchTemplate"
+        yield from _specified(mixed.get("launchTemplateSpecification"), f"{path}.launchTemplateSpecification")
+        overrides = mixed.get("overrides")
+        for index, override in enumerate(overrides if is_list(overrides) else ()):
+            own = override.get("launchTemplateSpecification") if is_map(override) else UNKNOWN
+            place = f"{path}.overrides[{index}].launchTemplateSpecification"
+            # the dependencies of the whole property do not say which is for which
+            yield from _specified(own, place, sources=index + 2)
+    elif mixed is UNKNOWN and "mixedInstancesPolicy" in group.depends:
+        yield _Reference(path="mixedInstancesPolicy", value=UNKNOWN, sources=2)
+
+
+def _said(resource: Resource, key: str) -> Iterator[_Reference]:
+    value = resource.at(key)
+    # providers leave unknown what nobody said
+    if value is not UNKNOWN or key in resource.depends:
+        yield from _specified(value, key)
+
+
+def _specified(specification: Any, path: str, sources: int = 1) -> Iterator[_Reference]:
+    """What a launch template's specification names, by id or by name."""
+    if specification is UNKNOWN:
+        yield _Reference(path=path, value=UNKNOWN, sources=sources)
+    elif is_map(specification):
+        said = [specification.get(key) for key in ("id", "launchTemplateId", "launchTemplateName", "name")]
+        found = [value for value in said if value not in (None, "")]
+        # a state holds id and name of what was named by one of them
+        value = next((value for value in found if value is not UNKNOWN), UNKNOWN)
+        yield _Reference(path=path, value=value, version=specification.get("version"), sources=sources)
+
+
+def _of_google_group(group: Resource) -> Iterator[_Reference]:
+    versions = group.at("versions")
+    if is_list(versions):
+        found = [version.get("instanceTemplate") if is_map(version) else UNKNOWN for version in versions]
+        unknown = sum(value is UNKNOWN for value in found)
+        for index, value in enumerate(found):
+            sources = unknown if value is UNKNOWN else len(found)
+            yield _Reference(path=f"versions[{index}].instanceTemplate", value=value, sources=sources)
+    elif versions is UNKNOWN and "versions" in group.depends:
+        yield _Reference(path="versions", value=UNKNOWN)
+
+
+RULES: Final = (
+    Rule(
+        id="templates-in-plan",
+        reason="A template decides about addresses, disks and rights, and the rules judge those of the plan alone.",
+        remedy="Make the template in the same program and name its latest version.",
+        of_all=_of_others,
+        judges="templates and their versions that groups, fleets and instances start from, overrides too",
+    ),
+)
