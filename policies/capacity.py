@@ -12,7 +12,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import FLEETS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource, known, number
-from policies.rule import Rule, Violation
+from policies.rule import Rule, Violation, Wrong
 
 AWS_GROUP: Final = "aws:autoscaling/group:Group"
 GCP_REGIONAL_GROUP: Final = "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager"
@@ -96,37 +96,62 @@ _FAMILIES: Final = {
 """Families with accelerators, also those that the catalogue does not hold."""
 
 
-def _bounded(resource: Resource, _: Context) -> Iterator[str]:
+def _bounded(resource: Resource, _: Context) -> Iterator[Wrong]:
     if resource.type == AWS_GROUP:
-        largest = resource.at("maxSize")
+        largest, least = resource.at("maxSize"), number(resource.at("minSize")) or 0
         if largest is None:
-            yield "maxSize is missing"
-        elif (most := number(largest)) is not None and most < (number(resource.at("minSize")) or 0):
-            yield f"maxSize {most:g} is below minSize"
+            yield Wrong(path="maxSize", says="must be set")
+        elif (most := number(largest)) is not None and most < least:
+            yield Wrong(path="maxSize", value=largest, says=f"must not be below minSize, {least:g}")
     elif resource.type not in GCP_TEMPLATES or not any(has_gpu(resource, m) for m in machine_types_of(resource)):
         return
     present = tags_of(resource)
     if missing := sorted(key for key in tags.REQUIRED if present.get(key) in (None, "")):
-        yield f"lacks {', '.join(missing)}"
+        yield Wrong(path=_tags(resource), value=sorted(present), says=f"must hold {', '.join(missing)}")
     kind = present.get(tags.CAPACITY_TYPE)
     if kind not in (None, "", UNKNOWN, *CapacityType):
         # no other rule, and no watchdog, would know the group
-        yield f"{tags.CAPACITY_TYPE} is {kind!r}, which is none of {', '.join(CapacityType)}"
+        path = f"{_tags(resource)}.{tags.CAPACITY_TYPE}"
+        yield Wrong(path=path, value=kind, says=f"must be one of {', '.join(CapacityType)}")
 
 
-def _allowed(resource: Resource, context: Context) -> Iterator[str]:
+def _tags(resource: Resource) -> str:
+    """The property that tags stand in."""
+    return "labels" if resource.type.startswith("gcp:") else "tags"
+
+
+def _allowed(resource: Resource, context: Context) -> Iterator[Wrong]:
     if context.allowed_machine_types is None:
         return
     # where AWS takes them in place of a machine type
     for place in (resource.each(), _overrides(resource)):
-        if any(one.get("instanceRequirements") for one in place):
-            yield "chooses machine types by their attributes, so it may start any"
+        for wanted in filter(None, (one.get("instanceRequirements") for one in place)):
+            yield Wrong(
+                path="instanceRequirements",
+                value=wanted,
+                says="chooses machine types by their attributes, so it may start any",
+            )
     for machine in sorted(set(machine_types_of(resource)) - context.allowed_machine_types):
         if has_gpu(resource, machine):
-            yield (
-                f"may start {machine}, which is not among this environment's machine types "
-                f"({', '.join(sorted(context.allowed_machine_types)) or 'none'})"
+            yield Wrong(
+                path=_place(resource),
+                value=machine,
+                says=f"may start {machine}, which is not among this environment's machine types "
+                f"({', '.join(sorted(context.allowed_machine_types)) or 'none'})",
             )
+
+
+def _place(resource: Resource) -> str:
+    """The property that machine types stand in."""
+    if resource.type == AWS_GROUP:
+        return "mixedInstancesPolicy.launchTemplate.overrides"
+    if resource.type in FLEETS:
+        return "launchTemplateConfigs"
+    if resource.type in GCP_GROUPS:
+        return "instanceFlexibilityPolicy.instanceSelections"
+    if resource.type in RESERVATIONS and resource.type.startswith("gcp:"):
+        return "specificReservation.instanceProperties.machineType"
+    return "machineType" if resource.type.startswith("gcp:") else "instanceType"
 
 
 def _of_capacity(resources: Sequence[Resource], kind: CapacityType) -> Iterator[tuple[Resource, str]]:
@@ -170,52 +195,56 @@ def _spread(resources: Sequence[Resource], context: Context) -> Iterator[Violati
     for pool, of_pool in sorted(groups.items()):
         machines = {m for group in of_pool for m in machine_types_of(group)}
         if _lie_in_one_zone(of_pool):
-            yield Violation(resource=of_pool[0].name, wrong=f"spot of pool {pool} lies in one zone")
+            wrong = f"spot of pool {pool} lies in one zone"
+            yield Violation(resource=of_pool[0].name, type=of_pool[0].type, wrong=wrong)
         if len(machines) < 2 and of_pool[0].type == AWS_GROUP:
             yield Violation(
                 resource=of_pool[0].name,
+                type=of_pool[0].type,
                 wrong=f"spot of pool {pool} knows one machine type ({', '.join(machines) or 'none'})",
             )
 
 
-def _fallback(resource: Resource, _: Context) -> Iterator[str]:
+def _fallback(resource: Resource, _: Context) -> Iterator[Wrong]:
     if resource.type == AWS_GROUP and tags_of(resource).get(tags.CAPACITY_TYPE) == CapacityType.ON_DEMAND.value:
         largest = number(resource.at("maxSize"))
         if largest is not None and largest > MOST_ON_DEMAND:
-            yield f"maxSize is {largest:g}, more than {MOST_ON_DEMAND} instances at the highest price"
+            says = f"must be at most {MOST_ON_DEMAND}: these instances cost the highest price"
+            yield Wrong(path="maxSize", value=resource.at("maxSize"), says=says)
 
 
 MOST_ON_DEMAND: Final = 64
 """A ceiling that nobody reaches on purpose; the budget is the finer one."""
 
 
-def _ends(resource: Resource, context: Context) -> Iterator[str]:
+def _ends(resource: Resource, context: Context) -> Iterator[Wrong]:
     if resource.type not in RESERVATIONS:
         return
-    end = resource.at("deleteAtTime") or resource.at("endDate")
+    path = "deleteAtTime" if resource.at("deleteAtTime") else "endDate"
+    end = resource.at(path)
     if isinstance(end, str) and _DAY.match(end) and end[:10] < context.today.isoformat():
-        yield f"ended on {end[:10]}"
+        yield Wrong(path=path, value=end, says="is past")
     if resource.at("endDateType") == "limited" or resource.at("deleteAtTime") is not None:
         return
-    review = tags_of(resource).get(tags.REVIEW_BY)
+    path, review = f"{_tags(resource)}.{tags.REVIEW_BY}", tags_of(resource).get(tags.REVIEW_BY)
     if review is UNKNOWN:
         return
     if review is None:
-        yield f"has neither an end nor a {tags.REVIEW_BY} tag"
+        yield Wrong(path=path, says="must be a day, where the reservation has no end")
         return
     try:
         day = date.fromisoformat(str(review))
     except ValueError:
-        yield f"{tags.REVIEW_BY} is {review!r}, which is no date"
+        yield Wrong(path=path, value=review, says="must be a day, as 2027-06-30")
         return
     if day < context.today:
-        yield f"was to be reviewed by {day}"
+        yield Wrong(path=path, value=review, says="is past")
 
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def _room(resource: Resource, context: Context) -> Iterator[str]:
+def _room(resource: Resource, context: Context) -> Iterator[Wrong]:
     present = tags_of(resource)
     weights = context.model_gib.get(str(present.get(tags.POOL)))
     if weights is None or resource.type in RESERVATIONS:
@@ -228,9 +257,11 @@ def _room(resource: Resource, context: Context) -> Iterator[str]:
             continue
         room = Decimal(machine.nvme_bytes) / GIB
         if room < 2 * weights:
-            yield (
-                f"{name} has {room:.0f} GiB of local NVMe; the model needs {2 * weights:.1f} GiB "
-                "(the served revision and the next one)"
+            yield Wrong(
+                path=_place(resource),
+                value=name,
+                says=f"has {room:.0f} GiB of local NVMe; the model needs {2 * weights:.1f} GiB "
+                "(the served revision and the next one)",
             )
 
 
@@ -246,42 +277,50 @@ RULES: Final = (
         id="gpu-group-owned-and-bounded",
         reason="Watchdogs skip what carries no tags, and a group without a limit has no highest price.",
         remedy="Set maxSize and the tags of gpufleet/domain/tags.py (labels on Google Cloud).",
+        judges="maxSize and tags of Auto Scaling groups; labels of GPU templates and instances of Google Cloud",
         of_one=_bounded,
     ),
     Rule(
         id="machine-type-allowed",
         reason="One p5.48xlarge by mistake costs more in a day than a development environment in a month.",
         remedy="Choose an allowed type or add this one to policies.machine_types in the settings.",
+        judges="machine types with GPUs that templates, groups, fleets, instances and reservations may start,"
+        " where the settings name policies.machine_types",
         of_one=_allowed,
     ),
     Rule(
         id="spot-spread",
         reason="One zone or one machine type is lost all at once.",
         remedy="Give the pool's spot two zones and two machine types or more.",
+        judges="zones and machine types of each pool's spot groups, in an environment named prod",
         of_all=_spread,
     ),
     Rule(
         id="fallback-bounded",
         reason="When all spot is lost, on-demand takes its place at the full price.",
         remedy="Lower capacity.on_demand.max of the pool. Looked at on AWS: Google's groups know no largest size.",
+        judges="maxSize of the on-demand groups of AWS",
         of_one=_fallback,
     ),
     Rule(
         id="reservation-ends-or-is-reviewed",
         reason="A reservation is paid for whether anybody uses it or not.",
         remedy="Give it an end (ends) or a date to look at it again (review_by).",
+        judges="ends and review-by tags of reservations",
         of_one=_ends,
     ),
     Rule(
         id="model-fits-local-disk",
         reason="A revision is fetched beside the one that is served.",
         remedy="Choose a machine type with more local NVMe or a smaller model.",
+        judges="the local disks of each pool's machine types, and the weights of its model",
         of_one=_room,
     ),
     Rule(
         id="safetensors-only",
         reason="Other formats can run code when they are loaded.",
         remedy="Convert the model to safetensors and add it with `gpufleet model add`.",
+        judges="where the settings' models come from",
         of_all=_sources,
     ),
 )

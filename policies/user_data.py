@@ -16,7 +16,7 @@ from gpufleet.domain.parsed import is_map
 from gpufleet.domain.secrets import find_secrets
 from policies.context import Context
 from policies.resource import GCP_TEMPLATES, RUNS_INSTANCES, Resource
-from policies.rule import Rule
+from policies.rule import NOT_SHOWN, Rule, Wrong
 
 _DEEPEST: Final = 4
 """Layers of wrapping that are looked under."""
@@ -120,7 +120,7 @@ def _decompressed(data: bytes, room: _Room) -> bytes:
     return inner
 
 
-def _user_data(resource: Resource, _: Context) -> Iterator[str]:
+def _user_data(resource: Resource, _: Context) -> Iterator[Wrong]:
     for key, text in _given(resource):
         if isinstance(text, str):
             kinds: dict[str, None] = {}
@@ -128,8 +128,10 @@ def _user_data(resource: Resource, _: Context) -> Iterator[str]:
                 for inner in texts_of(text):
                     kinds |= dict.fromkeys(find_secrets(inner))
             except TooMuchError:
-                yield f"{key} holds more wrapped text than is looked through, {_LARGEST // 1024**2} MiB"
-            yield from (f"{key} holds what looks like {kind}" for kind in kinds)
+                says = f"holds more wrapped text than is looked through, {_LARGEST // 1024**2} MiB"
+                yield Wrong(path=key, value=NOT_SHOWN, says=says)
+            for kind in kinds:
+                yield Wrong(path=key, value=NOT_SHOWN, says=f"holds what looks like {kind}")
 
 
 def _given(resource: Resource) -> Iterator[tuple[str, Any]]:
@@ -150,6 +152,7 @@ RULES: Final = (
         id="no-secret-in-user-data",
         reason="Whoever may describe an instance reads its user data.",
         remedy="Put it into SSM Parameter Store or Secret Manager and pass its name; then change the secret.",
+        judges="user data of templates and instances, metadata on Google Cloud: also what is wrapped in them",
         of_one=_user_data,
     ),
 )
