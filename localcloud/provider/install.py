@@ -16,7 +16,7 @@ NAMES: Final = ("aws", "gcp")
 
 _LAUNCHER = """#!/bin/sh
 # Started by the Pulumi engine. Written by `gpufleet`; belongs to one clone of gpu-fleet.
-exec {python} -P -u -m localcloud.provider {package} --schema "$(dirname "$0")/schema.json" "$@"
+exec {python} -P -u -m localcloud.provider {package} --schema "$(dirname "$0")/schema.json" {options}"$@"
 """
 
 
@@ -26,13 +26,14 @@ def load_package(name: str) -> Package:
     return package
 
 
-def plugin_dir(destination: Path, python: str, *, name: str = "aws") -> Path:
+def plugin_dir(destination: Path, python: str, *, name: str = "aws", plans_only: bool = False) -> Path:
     """Make the folder of a local provider plugin and return it.
 
     Args:
         destination: folder to write; made when missing, what is in it is overwritten.
         python: absolute path of the interpreter that has gpu-fleet and the cloud's Pulumi package installed.
         name: which package, one of NAMES.
+        plans_only: it makes nothing, and takes what the local provider does not model.
 
     Raises:
         OSError: the folder cannot be written.
@@ -41,7 +42,9 @@ def plugin_dir(destination: Path, python: str, *, name: str = "aws") -> Path:
     destination.mkdir(parents=True, exist_ok=True)
     read_wheel(package.resources).save(destination / "schema.json")
     launcher = destination / f"pulumi-resource-{package.name}"
-    launcher.write_text(_LAUNCHER.format(python=shlex.quote(python), package=package.name), encoding="utf-8")
+    options = "--plans-only " if plans_only else ""
+    text = _LAUNCHER.format(python=shlex.quote(python), package=package.name, options=options)
+    launcher.write_text(text, encoding="utf-8")
     launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return destination
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders
 from localcloud.control.pulumi_cli import find_pulumi, has_language_host
-from scripts.setup import debian, focus_validator, language_host, pulumi_cli, python_env
+from scripts.setup import actionlint, debian, focus_validator, language_host, pulumi_cli, python_env
 from scripts.setup.running import SetupError, say
 
 LOCK_LIMIT_S: Final = 1800
@@ -57,9 +57,8 @@ def _set_up(folders: Folders, *, for_tests: bool) -> bool:
         steps.append(
             (f"Pulumi CLI {PULUMI_VERSION} (the engine), by {way}", lambda: pulumi_cli.install(way, folders))
         )
-    if for_tests and not focus_validator.is_there(folders):
-        what = f"focus-validator {focus_validator.VERSION} (checks the FOCUS export), in an environment of its own"
-        steps.append((what, lambda: _optional(focus_validator.install, folders)))
+    if for_tests:
+        steps += _of_tests(folders)
     _check_network_and_disk(folders, needs_uv=needs_uv, fresh=fresh)
     if steps:
         lacking = "one thing is missing and is" if len(steps) == 1 else f"{len(steps)} things are missing and are"
@@ -75,8 +74,19 @@ def _set_up(folders: Folders, *, for_tests: bool) -> bool:
     return _complete_pulumi(folders) or bool(steps)
 
 
+def _of_tests(folders: Folders) -> list[tuple[str, Callable[[], None]]]:
+    steps: list[tuple[str, Callable[[], None]]] = []
+    if not focus_validator.is_there(folders):
+        what = f"focus-validator {focus_validator.VERSION} (checks the FOCUS export), in an environment of its own"
+        steps.append((what, lambda: _optional(focus_validator.install, folders)))
+    if not actionlint.place(folders).exists():
+        what = f"actionlint {actionlint.VERSION} (checks the workflows of CI), built from its Go module"
+        steps.append((what, lambda: _optional(actionlint.install, folders)))
+    return steps
+
+
 def _optional(install: Callable[[Folders], None], folders: Folders) -> None:
-    """What one slow test needs: without it that test is skipped by name."""
+    """What one test needs: without it that test is skipped by name."""
     try:
         install(folders)
     except SetupError as trouble:

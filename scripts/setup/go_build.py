@@ -1,0 +1,50 @@
+"""Builds a Go command from a module whose whole graph is pinned: each module is compared with its hash in go.sum."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from localcloud.control.folders import Folders
+from scripts.setup.running import run
+
+MODULES: Final = Path(__file__).with_name("modules")
+"""A folder for each command: go.mod and go.sum. `go get -tool COMMAND@vVERSION && go mod tidy` there changes them."""
+DOWNLOAD_LIMIT_S: Final = 600
+
+
+def environment_of(folders: Folders) -> dict[str, str]:
+    """The caller's environment (it may name a proxy), and nothing that weakens the comparison."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("GOINSECURE", "GONOSUMCHECK")}
+    environment |= {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+    if folders.cache.is_relative_to(folders.local):  # home cannot be written, so neither can Go's own caches
+        environment |= {"GOPATH": str(folders.cache / "go"), "GOCACHE": str(folders.cache / "go-build")}
+    return environment
+
+
+def build(
+    module: Path,
+    command: Sequence[str],
+    *,
+    doing: str,
+    log: Path,
+    limit_s: float,
+    environment: Mapping[str, str],
+) -> None:
+    """Download the modules of `module`, compare them and the cache with go.sum, run `go build` there.
+
+    Raises SetupError, also where a module has another hash.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpufleet-go-") as name:
+        work = Path(name)
+        for file in ("go.mod", "go.sum"):
+            shutil.copyfile(module / file, work / file)
+        steps = (
+            (["go", "mod", "download"], f"downloading the Go modules for {doing}", DOWNLOAD_LIMIT_S),
+            (["go", "mod", "verify"], f"verifying the Go modules for {doing}", DOWNLOAD_LIMIT_S),
+            (command, doing, limit_s),
+        )
+        for words, what, limit in steps:
+            run(words, doing=what, log=log, limit_s=limit, environment=environment, cwd=work)
