@@ -1,7 +1,7 @@
 # The only entry to commands. `make demo` and `make test` set up what they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-all chaos check advisories bench docs preview up destroy analyze watch report clean
+.PHONY: help setup setup-tests demo test test-all chaos check advisories dist bench docs preview up destroy analyze watch report clean
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
@@ -26,7 +26,8 @@ help:
 	@echo 'make test      the tests (6 min on 2 cores); make test-all adds checks, slow proofs and the demo as a test'
 	@echo 'make setup     what both need: says what it installs and why'
 	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order that SEED=... draws, then judged'
-	@echo 'make check     ruff, pyright, import rules; known vulnerabilities of packages, where make advisories has fetched them'
+	@echo 'make check     ruff, pyright, import rules, licences; known vulnerabilities of packages, where make advisories has fetched them'
+	@echo 'make dist      wheel and control-host bundle in dist/, each with its bill of materials (CycloneDX)'
 	@echo 'make docs      the pages of docs/ as a site in .local/site'
 	@echo 'make bench     the numbers of docs/benchmarks.md, measured here'
 	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy, and a big up, pause its watchdogs first); analyze   policies on what is there'
@@ -62,12 +63,16 @@ check: setup
 	@$(RUN) pyright
 	@PYTHONPATH=. .venv/bin/lint-imports
 	@$(RUN) scripts.audit
+	@$(RUN) scripts.licences
 
 # Known vulnerabilities of Python packages (OSV's records, 40 MB); `make check` compares uv.lock with them where they are.
 advisories:
 	@mkdir -p .local/advisories
 	@curl -fsSL --retry 3 -o .local/advisories/pypi.part https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
 	@mv .local/advisories/pypi.part .local/advisories/pypi.zip
+
+dist: setup
+	@$(RUN) scripts.dist
 
 bench: setup
 	@$(RUN) benchmarks --out docs/benchmarks.md

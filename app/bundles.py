@@ -14,6 +14,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}
 NOT_THERE: Final = ("pulumi", "pulumi-aws", "pulumi-gcp", "pulumi-policy")
 """What only a person's machine runs."""
+EXPORT: Final = (
+    *("export", "--frozen", "--no-dev", "--no-emit-project", "--quiet"),
+    *(word for name in NOT_THERE for word in ("--prune", name)),
+)
+"""What asks uv for the locked packages of a bundle, each file with its hash."""
 LIMIT_S: Final = 900
 
 
@@ -22,17 +27,26 @@ def publish(url: str, machine: str, python: str, *, dependencies: bool) -> bundl
 
     `machine` and `python`: processor and Python version of the control host.
     """
-    if machine not in PLATFORMS:
-        raise AppError(f"--machine {machine}: is unknown; choose {' or '.join(PLATFORMS)}", Code.WRONG_USE)
     target = open_place(url)
     with tempfile.TemporaryDirectory(prefix="gpufleet-bundle-") as folder:
+        made = make(Path(folder, bundle.ARCHIVE_NAME), machine, python, dependencies=dependencies)
+        try:
+            target.writer.put_file(target.key(bundle.key(made.sha256)), made.path)
+        except OSError as error:
+            raise AppError(f"the bundle could not be put into {url}: {error}") from error
+    return made
+
+
+def make(out: Path, machine: str, python: str, *, dependencies: bool) -> bundle.Bundle:
+    """Pack this clone into the file `out`, as `publish` does. Raises AppError."""
+    if machine not in PLATFORMS:
+        raise AppError(f"--machine {machine}: is unknown; choose {' or '.join(PLATFORMS)}", Code.WRONG_USE)
+    with tempfile.TemporaryDirectory(prefix="gpufleet-packages-") as folder:
         packages = _packages(Path(folder), PLATFORMS[machine], python) if dependencies else None
         try:
-            made = bundle.build(ROOT, packages, Path(folder, bundle.ARCHIVE_NAME))
-            target.writer.put_file(target.key(bundle.key(made.sha256)), made.path)
+            return bundle.build(ROOT, packages, out)
         except (bundle.BundleError, OSError) as error:
-            raise AppError(f"the bundle could not be made or put into {url}: {error}") from error
-    return made
+            raise AppError(f"the bundle could not be made: {error}") from error
 
 
 def _packages(folder: Path, platform: str, python: str) -> Path:
@@ -41,9 +55,7 @@ def _packages(folder: Path, platform: str, python: str) -> Path:
     if uv is None:
         raise AppError("uv is not on PATH, which installs the locked packages: run `make setup`, or put it there")
     requirements, into = folder / "requirements.txt", folder / "packages"
-    left_out = [word for name in NOT_THERE for word in ("--prune", name)]
-    export = [uv, "export", "--frozen", "--no-dev", "--no-emit-project", "--quiet", *left_out]
-    _run([*export, "--output-file", str(requirements)])
+    _run([uv, *EXPORT, "--output-file", str(requirements)])
     install = [uv, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
     chosen = ["--python-platform", platform, "--python-version", python, "--target", str(into)]
     _run([*install, *chosen, "--requirements", str(requirements)])
