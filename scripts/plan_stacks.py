@@ -7,6 +7,7 @@ these files to `scripts.judge_pull_request` of the base branch.
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ def plan(stacks: Sequence[str], settings: Path, out: Path) -> None:
         project = Path(name)
         (project / "state").mkdir()
         (project / "Pulumi.yaml").write_text(PROJECT, "utf-8")
-        (project / "config").symlink_to(settings.resolve())
+        shutil.copytree(settings, project / "config")  # the engine writes into the settings of a new stack
         (project / "stacks").symlink_to(ROOT / "stacks")
         (project / ".venv").symlink_to(Path(sys.prefix))
         engine = _Engine(pulumi, project)
