@@ -13,7 +13,7 @@ from typing import Final
 
 from gpufleet.domain.model import Cloud, Phase
 from gpufleet.domain.rsa import public_key
-from node import server
+from node import server, stopping
 from node.agent import SETTLE, Agent
 from node.boot import Boot, World
 from node.disks import LocalDisks
@@ -129,6 +129,7 @@ def serve(root: Path) -> int:
     log = Log(now=Clock(), environment=settings.environment, pool=settings.pool, resource=cloud.instance_id)
     file = root / "var/lib/gpu-fleet/agent.json"
     life = Life(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
+    life.engine_stops = stopping.place(root)
     log.info("agent", outcome="started", phase=life.phase)
     engine = HttpEngine(
         f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.INTERFACES[settings.engine.kind]

@@ -8,6 +8,7 @@ from typing import Final
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
+from node import stopping
 from node.boot import World
 from node.drain import Move, Order, Scene, is_quiet, merge, next_move
 from node.life import Life
@@ -15,8 +16,8 @@ from node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
 from serving import engine as engines
 from serving.instance_settings import InstanceSettings
 
-SETTLE: Final = timedelta(seconds=3)
-"""How long the engine must be quiet in a drain: HAProxy asks the agent every second, and routes until it heard."""
+SETTLE: Final = engines.STOP_DELAY
+"""How long the engine must be quiet in a drain after each router was told: a request may be on its way."""
 HEALTH_POLL: Final = timedelta(seconds=2)
 RESTARTS: Final = 3
 """Starts of an engine that ended, by the agent, beyond systemd's own; then the instance has failed."""
@@ -99,7 +100,8 @@ class Agent:
         load = self.world.engine.load() if self.life.has_served else EngineLoad(running=0, waiting=0)
         self.life.requests_running = None if load is None else load.running
         # a clock that was set back must not put off what waits for these
-        self._quiet_since = min(self._quiet_since or now, now) if is_quiet(load) else None
+        quiet = is_quiet(load) and (self.life.routers_know or not self.life.has_served)
+        self._quiet_since = min(self._quiet_since or now, now) if quiet else None
         if self._stopping_since is not None:
             self._stopping_since = min(self._stopping_since, now)
         scene = Scene(
@@ -131,6 +133,7 @@ class Agent:
                 if load is not None:
                     self.life.counters.requests_cut += int(load.running + load.waiting)
                 self.life.log.info("engine", outcome="stopping", requests_cut=self.life.counters.requests_cut)
+                stopping.mark(self.world.root)
                 self.world.units.stop(engines.UNIT)
             case Move.KILL:
                 self.life.log.warning("engine", outcome="killed")

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gpufleet.domain.model import Phase
-from node import disks, driver, engine_key, health
+from node import disks, driver, engine_key, health, stopping
 from node.life import Life, Step
 from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, StoppedError, Units, UnitState
 from serving import engine as engines
@@ -220,6 +220,7 @@ class Boot:
                 serve,
                 cache_dir=PurePosixPath(self.cache_root),
                 key_file=PurePosixPath(engine_key.place(self.world.root)),
+                stopping_file=PurePosixPath(stopping.place(self.world.root)),
                 devices=devices,
             )
         except engines.ArgumentError as error:

@@ -47,7 +47,7 @@ class Scene:
     load: EngineLoad | None
     """None: cannot be known."""
     quiet_since: datetime | None
-    """Since when nothing ran and nothing waited, as far as seen in this drain."""
+    """Since when nothing ran, nothing waited and no router could send, as far as seen in this drain."""
     stopping_since: datetime | None
     """When the engine was asked to stop."""
 
@@ -56,7 +56,7 @@ def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelt
     """What to do at this moment.
 
     `margin`: time before the deadline that is kept for stopping the engine; a quarter of it for killing what hangs.
-    `settle`: how long the engine must have been quiet: the router needs that long to see the `drain`.
+    `settle`: how long the engine must have been quiet: what a router sent before it knew arrives in that time.
     """
     if scene.engine in (UnitState.INACTIVE, UnitState.FAILED):
         return Move.FINISH
@@ -64,11 +64,21 @@ def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelt
         patience = min(order.deadline - margin / 4, scene.stopping_since + margin)
         # an engine that was told to stop in time, with nothing running, may take its margin; one that is late, less
         return Move.KILL if scene.now >= max(patience, scene.stopping_since + margin / 4) else Move.WAIT
-    if scene.now >= order.deadline - margin:
+    if scene.now >= _latest_stop(order, margin=margin, settle=settle):
         return Move.STOP
     if scene.quiet_since is not None and scene.now - scene.quiet_since >= settle:
         return Move.STOP
     return Move.WAIT
+
+
+def _latest_stop(order: Order, *, margin: timedelta, settle: timedelta) -> datetime:
+    """When the engine is stopped, whatever runs: the margin before the deadline.
+
+    A notice that comes later than that leaves routers the time to hear of it first, out of the margin: an engine
+    that stops answers requests with 500.
+    """
+    heard = min(order.asked_at + settle, order.deadline - margin / 4)
+    return max(order.deadline - margin, heard)
 
 
 def is_quiet(load: EngineLoad | None) -> bool:

@@ -4,10 +4,11 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from gpufleet.domain.clocks import is_over
 from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.files import write_whole
 from gpufleet.domain.model import Phase
@@ -17,6 +18,21 @@ from node.log import Log
 VERSION: Final = 1
 LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
 """Phases that a restart of the agent does not end."""
+
+
+ROUTER_SILENT: Final = timedelta(seconds=10)
+"""A router that has not asked for this long is gone; each asks twice a second (`RouterSettings.agent_interval`)."""
+MOST_ROUTERS: Final = 64
+"""Whose last question is remembered: anybody in the group's network may ask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asker:
+    """The last agent check of one address."""
+
+    at: datetime
+    knows: bool
+    """It was told that the instance leaves."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +77,10 @@ class Life:
         """Fingerprints of the keys whose orders this agent takes."""
         self.switch_error: str | None = None
         """Why the last change of revision was taken back."""
+        self.engine_stops: Path | None = None
+        """A file that is there while systemd stops the engine, whoever asked for that (`engines.STOPPING_FILE`)."""
         self._file = file
+        self._routers: dict[str, _Asker] = {}
         self._lock = threading.RLock()
         self._phase = Phase.BOOTING
         self._since = now()
@@ -158,13 +177,31 @@ class Life:
             else:
                 self._warnings[what] = words
 
-    def agent_check(self) -> str:
-        """What HAProxy is told."""
+    def agent_check(self, router: str | None = None) -> str:
+        """What HAProxy is told. `router`: the address that asks; None: nobody who routes."""
         with self._lock:
-            leaves = self._order is not None or (self.switching_to is not None and self._phase is Phase.READY)
-            if leaves or self._phase in (Phase.DRAINING, Phase.DRAINED):
+            leaves = self._leaves()
+            if router is not None:
+                self._routers.pop(router, None)
+                self._routers[router] = _Asker(at=self.now(), knows=leaves)
+                if len(self._routers) > MOST_ROUTERS:
+                    del self._routers[next(iter(self._routers))]
+            if leaves:
                 return "drain"
             return "up ready" if self.ready else "down"
+
+    def _leaves(self) -> bool:
+        if self._order is not None or (self.switching_to is not None and self._phase is Phase.READY):
+            return True
+        stops = self.engine_stops is not None and self.engine_stops.exists()
+        return stops or self._phase in (Phase.DRAINING, Phase.DRAINED)
+
+    @property
+    def routers_know(self) -> bool:
+        """Whether each router that still asks has been told that this instance leaves."""
+        with self._lock:
+            now = self.now()
+            return all(asker.knows or is_over(asker.at, ROUTER_SILENT, now) for asker in self._routers.values())
 
     def steps(self) -> list[Step]:
         """The boot so far."""

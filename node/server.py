@@ -162,7 +162,7 @@ class _Check(Bounded):
 class _CheckHandler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         assert isinstance(self.server, _Check)
-        self.request.sendall(self.server.life.agent_check().encode() + b"\n")
+        self.request.sendall(self.server.life.agent_check(self.client_address[0]).encode() + b"\n")
 
 
 def serve(  # noqa: PLR0913 - what its faces reach

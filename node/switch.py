@@ -124,7 +124,7 @@ class Switch:
             if self.life.order is not None:
                 raise StoppedError
             load = self.boot.world.engine.load()
-            quiet_since = (quiet_since or now()) if is_quiet(load) else None
+            quiet_since = (quiet_since or now()) if is_quiet(load) and self.life.routers_know else None
             if quiet_since is not None and now() - quiet_since >= self.settle:
                 return
             self.boot.world.sleep(_LOOK_AGAIN_S)

@@ -5,8 +5,10 @@ that asks a store of metrics asks by vLLM's names, which Prometheus gives to the
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -25,6 +27,10 @@ KEY_FILE: Final = PurePosixPath("/run/gpu-fleet/engine.env")
 """On an instance: the engine's API key as a variable of its container. In memory, for root alone."""
 
 
+STOPPING_FILE: Final = PurePosixPath("/run/gpu-fleet/engine-stopping")
+"""On an instance: there while the engine is stopped. The agent then tells routers to send nothing."""
+STOP_DELAY: Final = timedelta(seconds=3)
+"""From telling routers to SIGTERM. vLLM answers new requests with 500 from then on, and stays healthy meanwhile."""
 USER: Final = (2000, 0)
 """User and group of the engine's container: `vllm` of its image, which is made to run as that (vllm#40275)."""
 SCRATCH: Final = ".vllm"
@@ -385,7 +391,12 @@ def _no_metadata() -> Iterator[str]:
 
 
 def engine_unit(
-    serve: Serve, *, cache_dir: PurePosixPath, key_file: PurePosixPath = KEY_FILE, devices: Sequence[str] = ()
+    serve: Serve,
+    *,
+    cache_dir: PurePosixPath,
+    key_file: PurePosixPath = KEY_FILE,
+    stopping_file: PurePosixPath = STOPPING_FILE,
+    devices: Sequence[str] = (),
 ) -> str:
     """The systemd unit that runs the engine's container, with these devices beside the GPUs. Raises ArgumentError.
 
@@ -395,6 +406,9 @@ def engine_unit(
 
     The container is not root, has no capabilities, and writes memory and its scratch folder alone. The unit does not
     start where metadata cannot be closed to it.
+
+    Whoever stops the unit (the machine's own shutdown, a person), routers hear of it before the engine does:
+    ExecStop writes `stopping_file` and waits. An agent that has drained writes the file itself: nothing waits twice.
     """
     check_environment(serve.env)
     scratch, (user, group) = cache_dir / SCRATCH, USER
@@ -430,12 +444,24 @@ def engine_unit(
         command=command,
         before=(
             "-docker rm --force gpufleet-engine",
+            f"rm -f {quote(str(stopping_file))}",
             f"install -d -o {user} -g {group} -m 0700 {quote(str(scratch))}",
             *_no_metadata(),
         ),
         stop_s=serve.shutdown_timeout_s + STOP_GRACE_S,
-        more=("Restart=on-failure", "RestartSec=5", "OOMPolicy=stop", "LimitMEMLOCK=infinity"),
+        more=(
+            f"ExecStop=-sh -c {quote(_stop_script(stopping_file))}",
+            "Restart=on-failure",
+            "RestartSec=5",
+            "OOMPolicy=stop",
+            "LimitMEMLOCK=infinity",
+        ),
     )
+
+
+def _stop_script(file: PurePosixPath) -> str:
+    name = shlex.quote(str(file))
+    return f"test -e {name} || {{ touch {name}; exec sleep {STOP_DELAY.total_seconds():g}; }}"
 
 
 def dcgm_unit(image: str, *, host: str) -> str:

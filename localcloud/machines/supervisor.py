@@ -30,6 +30,7 @@ _IDLE_S: Final = 1.0
 """Longest sleep of the loop: faults come as files, which wake nobody."""
 _SHUTDOWN_S: Final = 20.0
 """How long an orderly shutdown may take before everything is killed."""
+_BUSY: Final = (State.ACTIVE, State.ACTIVATING, State.DEACTIVATING)
 _REQUEST_BYTES: Final = 65536
 _NO_SUCH_UNIT: Final = 4
 
@@ -95,6 +96,8 @@ class Supervisor:
             self._process_ended(pid, code)
         for service in self._services.values():
             service.tick()
+        if self._ending_by is not None:
+            self._stop_in_order()
         self._freeze_agent()
         self._answer_waiting()
 
@@ -119,8 +122,7 @@ class Supervisor:
             return False
         if time.monotonic() >= self._ending_by:
             return True
-        busy = (State.ACTIVE, State.ACTIVATING, State.DEACTIVATING)
-        return not any(service.state in busy for service in self._services.values())
+        return not any(service.state in _BUSY for service in self._services.values())
 
     def _on_signal(self, number: int, frame: object) -> None:
         if number != signal.SIGCHLD:
@@ -142,8 +144,19 @@ class Supervisor:
         self._ending_by = time.monotonic() + _SHUTDOWN_S
         if self._user_data is not None:
             processes.send(self._user_data, signal.SIGTERM, group=True)
-        for service in self._services.values():
-            service.stop()
+        self._stop_in_order()
+
+    def _stop_in_order(self) -> None:
+        """As systemd does at a machine's end: what starts before another unit stops after it."""
+        services = self._services.values()
+        for service in services:
+            later = (
+                other
+                for other in services
+                if other.unit.name in service.unit.before or service.unit.name in other.unit.after
+            )
+            if not any(other.state in _BUSY for other in later):
+                service.stop()
 
     def _kill_everything(self) -> None:
         for _ in range(10):

@@ -63,6 +63,7 @@ class Unit:
     success_exit_status: Sequence[str] = ()
     wanted_by: Sequence[str] = ()
     after: Sequence[str] = ()
+    before: Sequence[str] = ()
     requires: Sequence[str] = ()
 
 
@@ -128,6 +129,7 @@ def parse(name: str, text: str) -> Unit:
         success_exit_status=words("Service", "SuccessExitStatus"),
         wanted_by=words("Install", "WantedBy"),
         after=words("Unit", "After"),
+        before=words("Unit", "Before"),
         requires=words("Unit", "Requires"),
     )
 

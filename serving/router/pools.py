@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from serving.router import engine_key
-from serving.router.answers import answer, busy
+from serving.router.answers import answer, busy, quoted
 from serving.router.patterns import QUESTION, START, TOKENS, taken
 from serving.router.policy import Balance, Placement, PoolPolicy, RouterPolicy
 from serving.router.rules import REASON
@@ -35,6 +35,9 @@ PROBE_AFTER = timedelta(seconds=5)
 PROBE_EVERY = timedelta(seconds=2)
 PROBES = 3
 """Without an answer, and the connection has ended; a machine that is busy answers, for its kernel does."""
+SHUTTING_DOWN = "cannot schedule new futures after shutdown"
+"""In vLLM's answer 500 to a request that came after its SIGTERM. HAProxy can try again by status alone, and another
+500 may come from a request that ran, so this one is passed on as 503."""
 ACTIVATOR = "activator"
 """The name of the server that holds requests while a pool has no replica."""
 
@@ -108,6 +111,8 @@ def _backend(
         "    # another key than the router's: the replica's fault, and no matter of the client's key",
         "    http-response deny deny_status 502 if { status 401 }",
         *_usage(),
+        "    # a request that an engine refused because it is stopped was not begun: clients may try again",
+        f"    http-response deny deny_status 503 if {{ status 500 }} {{ res.body -m sub {quoted(SHUTTING_DOWN)} }}",
         "    # what comes by the activator has the replica's name already",
         "    http-response allow if { srv_id 1 }",
         "    http-response del-header X-Gpufleet- -m beg",

@@ -79,6 +79,37 @@ def test_a_machine_that_ends_leaves_no_process_and_no_port(cloud: RunningCloud) 
             urllib.request.urlopen(f"http://{address}:{port}/", timeout=2)
 
 
+_ORDERED = """#!/bin/sh
+mkdir "$GPUFLEET_ROOT/srv"
+for unit in agent engine; do
+  cat > "$GPUFLEET_ROOT/etc/systemd/system/$unit.service" <<UNIT
+[Unit]
+$([ $unit = agent ] && echo Before=engine.service)
+[Service]
+ExecStart=sh -c "trap 'echo $unit >> $GPUFLEET_ROOT/srv/ended; sleep 1; exit 0' TERM; while true; do sleep 0.1; done"
+ExecStop=sleep 0.5
+UNIT
+done
+systemctl daemon-reload
+systemctl start agent.service engine.service
+"""
+
+
+def test_what_starts_before_a_unit_ends_after_it_when_the_machine_ends(cloud: RunningCloud) -> None:
+    root, _ = _one(cloud, "ordered", _ORDERED)
+    _done(root)
+    ended = root / "srv/ended"
+    cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName="ordered", DesiredCapacity=0)
+    said: list[str] = []
+
+    def both() -> bool:
+        said[:] = ended.read_text("utf-8").split() if ended.exists() else said
+        return len(said) == 2
+
+    wait_for("both units to end", both)
+    assert said == ["engine", "agent"]
+
+
 def _processes_of(root: Path) -> list[str]:
     """Processes that carry the machine's root in their environment or command line."""
     found: list[str] = []

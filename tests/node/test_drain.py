@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
+from node import stopping
 from node.drain import Move, Order, Scene, merge, next_move
 from node.life import Life
 from node.log import Log
@@ -83,6 +84,63 @@ def test_an_engine_that_hangs_in_its_shutdown_is_killed_before_the_instance_goes
     assert ("kill", engines.UNIT) in machine.units.calls
     assert machine.life.phase is Phase.DRAINED
     assert machine.life.since < over
+
+
+def test_the_engine_is_stopped_only_after_every_router_was_told(machine: Machine) -> None:
+    for router in ("10.0.0.2", "10.0.0.3"):
+        assert machine.life.agent_check(router) == "up ready"
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    machine.life.agent_check("10.0.0.2")
+    assert not stopped_at(machine, 8), "10.0.0.3 asked 8 s ago, was told 'up ready', and may send requests"
+    machine.life.agent_check("10.0.0.3")
+    assert not stopped_at(machine, 2.5), "a request that it sent before it knew may be on its way"
+    assert stopped_at(machine, 1.5)
+    assert machine.life.counters.requests_cut == 0
+
+
+def test_a_router_that_is_gone_holds_no_drain_up(machine: Machine) -> None:
+    machine.life.agent_check("10.0.0.2")
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    assert not stopped_at(machine, 10)
+    assert stopped_at(machine, 5)
+
+
+def test_whoever_asks_for_agent_checks_holds_a_drain_up_by_nothing(machine: Machine) -> None:
+    """Anybody in the group's network may ask, from as many addresses as they like."""
+    for number in range(1000):
+        machine.life.agent_check(f"10.0.{number // 250}.{number % 250}")
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    assert stopped_at(machine, 15)
+
+
+def test_a_notice_that_comes_late_lets_routers_hear_of_it_before_the_engine_stops(machine: Machine) -> None:
+    """10 s, of which the poll of metadata takes up to 5: the margin of 5 s would stop the engine at once."""
+    machine.engine.running = 2
+    over = machine.clock.now + timedelta(seconds=10)
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    while machine.life.order is None:
+        machine.pass_time(timedelta(seconds=0.5))
+    assert machine.life.agent_check("10.0.0.2") == "drain"
+    assert not stopped_at(machine, 2)
+    machine.pass_time(over - machine.clock.now)
+    assert ("stop", engines.UNIT) in machine.units.calls
+    assert machine.life.phase is Phase.DRAINED
+
+
+def test_an_engine_that_systemd_stops_is_out_of_the_router_first(machine: Machine) -> None:
+    """The machine's own shutdown, or a person with `systemctl stop`: nobody gave the agent an order."""
+    assert machine.life.agent_check() == "up ready"
+    file = stopping.place(machine.root)
+    file.touch()
+    assert machine.life.agent_check() == "drain"
+    file.unlink()
+    assert machine.life.agent_check() == "up ready"
+
+
+def test_a_drained_engine_is_stopped_without_waiting_again(machine: Machine) -> None:
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    assert stopped_at(machine, 5)
+    assert stopping.place(machine.root).exists()
 
 
 def test_a_notice_of_30_s_is_kept_by_every_step(machine: Machine) -> None:

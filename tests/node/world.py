@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.rsa import public_key
+from node import stopping
 from node.agent import Agent
 from node.boot import Boot, World
 from node.life import Life
@@ -210,6 +211,7 @@ class Machine:
                 resource=self.cloud.instance_id,
             ),
         )
+        self.life.engine_stops = stopping.place(self.root)
         self.orders = Orders(
             instance=self.cloud.instance_id,
             keys=[public_key(text) for text in self.settings.order_keys],

@@ -18,6 +18,8 @@ class Behaviour:
     delay_s: float = 0.0
     key: str = ""
     """That it asks for, as an engine does; empty: none."""
+    error: str = "as told"
+    """What an answer with such a status says."""
     says: str = ""
     """Headers of its answers beside the usual ones, each with its end of line."""
     hold: bool = False
@@ -161,7 +163,7 @@ class Replica:
         if self.does.key and self.does.seen[-1]["headers"].get("authorization") != f"Bearer {self.does.key}":
             await _reply(writer, 401, b'{"error":"Unauthorized"}')
         elif self.does.status != 200:
-            await _reply(writer, self.does.status, b'{"error": "as told"}')
+            await _reply(writer, self.does.status, json.dumps({"error": self.does.error}).encode())
         elif path == "/v1/embeddings":
             data = [
                 {"object": "embedding", "index": n, "embedding": [0.1, 0.2, 0.3]} for n in range(len(asked["input"]))

@@ -9,6 +9,7 @@ from shutil import copyfile
 from typing import Any
 
 import httpx
+import pytest
 
 from serving.router.controller import Controller
 from serving.router.policy import PoolPolicy, RouterPolicy
@@ -120,6 +121,21 @@ def test_a_preempted_replica_drains_and_no_request_fails(router: Router) -> None
             thread.join(20)
     assert set(codes) == {200}
     assert streams == [30, 30, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [("cannot schedule new futures after shutdown", 503), ("CUDA error: an illegal memory access", 500)],
+    ids=["an engine that is stopped", "an engine that failed"],
+)
+def test_a_request_that_a_stopped_engine_refused_may_be_tried_again(router: Router, error: str, status: int) -> None:
+    router.fleet.written = document(CHAT)
+    replica = router.add("i-1")
+    router.ready()
+    replica.does.status, replica.does.error = 500, error
+    answer = router.chat()
+    assert answer.status_code == status
+    assert ("retry-after" in answer.headers) is (status == 503)
 
 
 def test_connections_to_an_engine_are_used_again_and_all_but_one_end_soon(router: Router) -> None:

@@ -51,6 +51,18 @@ def test_the_unit_gives_the_engine_time_to_drain_and_signals_its_main_process_al
     assert "--env=VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75" in words
 
 
+def test_routers_hear_of_a_stop_before_the_engine_does(tmp_path: Path) -> None:
+    """Whoever stops the unit: systemd runs ExecStop first, and signals the engine when it has ended."""
+    file = tmp_path / "engine stopping"
+    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), stopping_file=PurePosixPath(file))
+    assert f'ExecStartPre=rm -f "{file}"' in unit.splitlines()
+    words = shlex.split(value(unit, "ExecStop").removeprefix("-"))
+    words[-1] = words[-1].replace("sleep", "echo sleep")
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert (said, file.exists()) == ("sleep 3\n", True)
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "", "the agent wrote the file"
+
+
 def test_the_key_reaches_the_container_by_a_file_and_the_settings_cannot_give_another() -> None:
     words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
     assert words.index("--env-file=/run/gpu-fleet/engine.env") < words.index(SERVE.image)
