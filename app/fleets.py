@@ -9,6 +9,9 @@ from app.errors import AppError, Code
 from gpufleet.settings.document import DocumentError, FleetDocument, parse
 
 LARGEST_DOCUMENT = 16 * 1024 * 1024
+ENVIRONMENTS = "GPUFLEET_ENVIRONMENT"
+"""Variable that names the environment that a process may read documents of, or several; unset: any. On a control host and
+on routers `pulumi up` sets it."""
 
 
 def load(urls: Sequence[str] | None) -> list[FleetDocument]:
@@ -61,10 +64,26 @@ def load_only(urls: Sequence[str] | None, why: str) -> FleetDocument:
 
 def load_one(url: str) -> FleetDocument:
     """Read and check one document. Raises AppError that names the URL."""
+    return parse_own(_read(url), url)
+
+
+def parse_own(text: str | bytes, source: str) -> FleetDocument:
+    """A document of an environment that this process is for. Raises AppError that names the source.
+
+    Who may write a document need not be who reads it: one that names another environment, and that environment's
+    secrets and groups, gets nothing of this machine's rights.
+    """
     try:
-        return parse(_read(url), url)
+        document = parse(text, source)
     except DocumentError as error:
         raise AppError(str(error)) from error
+    own = os.environ.get(ENVIRONMENTS, "").split()
+    if own and document.environment not in own:
+        raise AppError(
+            f"{source}: environment: is {document.environment!r}, and {ENVIRONMENTS} of this process says "
+            f"{' '.join(own)!r}: name that environment's document"
+        )
+    return document
 
 
 def split_url(url: str) -> SplitResult:

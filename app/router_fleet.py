@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from app.errors import AppError
-from app.fleets import load_one
+from app.fleets import load_one, parse_own
 from clouds import secrets
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory
 from gpufleet.domain.files import write_whole
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.owners import OwnedGroup
-from gpufleet.settings.document import FleetDocument, parse
+from gpufleet.settings.document import FleetDocument
 from serving import engine
 from serving.router.keys import ApiKey, parse_keys
 from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy
@@ -55,10 +55,10 @@ class LiveFleet:
         return self._url.rpartition("/")[0] + "/" + FILE_NAME if "/" in self._url else FILE_NAME
 
     def document(self) -> FleetDocument:
-        """Raises OSError when it cannot be read, DocumentError when it cannot be used."""
-        if self._url.startswith("s3://"):
-            return parse(self._read(self._url), self._url)
+        """Raises OSError when it cannot be read or used."""
         try:
+            if self._url.startswith("s3://"):
+                return parse_own(self._read(self._url), self._url)
             return load_one(self._url)
         except AppError as error:
             raise OSError(str(error)) from error

@@ -127,7 +127,7 @@ def _router(settings: ControlSettings, places: Places) -> Service:
             user=User.ROUTER,
             writes=(state,),
             cloud=alone,
-            variables=_of_cloud(settings) if alone else _of_feed(places),
+            variables=_of_cloud(settings) if alone else _of_feed(settings, places),
             haproxy=True,
         ),
         healthy=f"http://{near(settings)}:8404/metrics",
@@ -223,7 +223,7 @@ def _console(settings: ControlSettings, places: Places) -> Service:
             groups=(LEDGER_GROUP,),
             umask=_SHARING,
             secrets=True,
-            variables=_of_feed(places),
+            variables=_of_feed(settings, places),
         ),
         healthy=f"http://{near(settings)}:9600/healthz",
     )
@@ -233,8 +233,9 @@ def _of_cloud(settings: ControlSettings) -> tuple[tuple[str, str], ...]:
     return tuple({"GPUFLEET_FLEET": settings.fleet, **PATIENCE, **settings.environment}.items())
 
 
-def _of_feed(places: Places) -> tuple[tuple[str, str], ...]:
-    return (("GPUFLEET_FLEET", f"file://{places.feed / 'fleet.json'}"),)
+def _of_feed(settings: ControlSettings, places: Places) -> tuple[tuple[str, str], ...]:
+    own = {name: value for name, value in settings.environment.items() if name == "GPUFLEET_ENVIRONMENT"}
+    return tuple({"GPUFLEET_FLEET": f"file://{places.feed / 'fleet.json'}", **own}.items())
 
 
 def near(settings: ControlSettings) -> str:

@@ -36,7 +36,10 @@ def _told(settings: Settings, control: Control, role: Role, volume: str | None) 
         role=role,
         routes=role is Role.ROUTER or control.routers == 1,
         volume=volume,
-        environment={"AWS_DEFAULT_REGION": settings.region} if settings.cloud is Cloud.AWS else {},
+        environment={
+            "GPUFLEET_ENVIRONMENT": settings.environment,
+            **({"AWS_DEFAULT_REGION": settings.region} if settings.cloud is Cloud.AWS else {}),
+        },
         secrets=_secrets(settings, control) if role is Role.CONTROL else {},
     )
 

@@ -43,6 +43,7 @@ def test_without_a_bundle_they_start_empty(mocks: RecordingMocks, tmp_path: Path
 def test_with_a_bundle_each_has_its_role(mocks: RecordingMocks, tmp_path: Path, cloud: str) -> None:
     found = scripts(mocks, tmp_path, cloud, SHA256)
     assert all(script and SHA256 in script for script in found.values())
+    assert all('"GPUFLEET_ENVIRONMENT": "prod"' in (script or "") for script in found.values())
     control = [script for name, script in found.items() if name.endswith("-control")]
     assert len(control) == 1 and control[0] is not None
     assert '"role": "control"' in control[0] and '"routes": false' in control[0]
