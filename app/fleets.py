@@ -10,8 +10,8 @@ from gpufleet.settings.document import DocumentError, FleetDocument, parse
 
 LARGEST_DOCUMENT = 16 * 1024 * 1024
 ENVIRONMENTS = "GPUFLEET_ENVIRONMENT"
-"""Variable that names the environment that a process may read documents of, or several; unset: any. On a control host and
-on routers `pulumi up` sets it."""
+"""Variable: the environment whose documents a process may read, or several; unset: any. On a control host and on
+routers `pulumi up` sets it."""
 
 
 def load(urls: Sequence[str] | None) -> list[FleetDocument]:

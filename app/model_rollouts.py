@@ -111,7 +111,8 @@ class Waiting:
     def _stuck(self) -> str:
         return (
             f"{self.pool.name}: no other instance came to serve {self.digest[:12]} within {self.limit}. Look on the "
-            "control host whether `gpufleet watch run --apply` runs, its log (revisions), pauses (`gpufleet status`) "
+            "control host whether `gpufleet watch run --apply` runs (cron: `gpufleet watch revisions --apply`), its "
+            "log (revisions), pauses (`gpufleet status`) "
             f"and the floor ({self.pool.min}). It goes on meanwhile; the same command waits again"
         )
 

@@ -81,15 +81,18 @@ def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: Sources, *,
     return well
 
 
-def follow(document: FleetDocument, *, apply: bool, say: Callable[[str], None]) -> bool:
-    """One look at a fleet, under a lease of its own. False: it failed, and said so. Raises AppError, OSError."""
+def follow(document: FleetDocument, *, apply: bool, say: Callable[[str], None], holder: str | None = None) -> bool:
+    """One look at a fleet, under a lease of its own. False: it failed, and said so. No holder: this process.
+
+    Raises AppError, OSError.
+    """
     digests = wanted(document, open_place(document.bucket).store)
     pools = [pool for pool in document.pools if pool.name in digests]
     if not pools:
         return True
     from app.wiring import agents_of, inventory_of, wire
 
-    wired = wire(document, "revisions")
+    wired = wire(document, "revisions", holder)
     try:
         now = wired.ports.clock.now()
         if apply and (other := wired.ledger.take_lease(now)) is not None:

@@ -15,13 +15,14 @@ from app import logs
 from app.errors import AppError, Code
 from app.fleets import load_each
 from app.passes import Options, kinds
-from cli import watch_cost
+from cli import watch_cost, watch_revisions
 from cli.output import STDERR, Exit, exit_of, print_json
 from cli.watch_pass import Show, over_fleets, readable
 from gpufleet.domain.parsed import is_list
 from gpufleet.settings.document import FleetDocument
 
 COST: Final = "cost"
+REVISIONS: Final = "revisions"
 EVENT_KEYS: Final = frozenset({"watchdog", "apply", "fleet"})
 
 
@@ -69,13 +70,15 @@ def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exi
     """One pass of a watchdog over some fleets. Raises AppError."""
     logs.configure(always=True)
     known = kinds()
-    if name not in (*known, COST):
-        raise AppError(f"watchdog {name!r}: choose one of {', '.join((*known, COST))}", Code.WRONG_USE)
+    if name not in (names := (*known, COST, REVISIONS)):
+        raise AppError(f"watchdog {name!r}: choose one of {', '.join(names)}", Code.WRONG_USE)
     documents, unread = readable(load_each(urls))
     for document in documents:
         reachable(document)
     if name == COST:
         code, answers = watch_cost.over_fleets(documents, show=False)
+    elif name == REVISIONS:
+        code, answers = watch_revisions.over_fleets(documents, apply=apply, holder=_holder())
     else:
         code, answers = over_fleets(known[name], documents, Options(apply=apply, holder=_holder()), Show.PROBLEMS)
     return (Exit.FAILED if unread else code), answers

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     watch.command("spot")(spot)
     watch.command("scale")(scale)
     watch.command("why")(why)
-    for extra in ("watch_cost", "watch_orphans", "watch_run"):
+    for extra in ("watch_cost", "watch_orphans", "watch_revisions", "watch_run"):
         importlib.import_module(f"cli.{extra}").register(watch)
     app.add_typer(watch, name="watch")
 

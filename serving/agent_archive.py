@@ -52,6 +52,7 @@ FILES: Final = (
     "node/page.py",
     "node/ports.py",
     "node/server.py",
+    "node/stopping.py",
     "node/switch.py",
     "node/systemd.py",
     "serving/__init__.py",

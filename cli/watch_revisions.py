@@ -1,0 +1,51 @@
+"""`gpufleet watch revisions`: bring running replicas to the revision that people serve, one at a time."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from app.errors import AppError
+from app.fleets import load_each
+from app.revisions import follow
+from cli.options import FleetOption
+from cli.output import STDERR, Exit, say
+from cli.watch_pass import readable
+from gpufleet.settings.document import FleetDocument
+
+
+def register(watch_app: typer.Typer) -> None:
+    watch_app.command("revisions")(revisions)
+
+
+def revisions(
+    fleet: FleetOption = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Act. Without it the change is only printed.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when nothing is to be done.")] = False,
+) -> None:
+    """Change at most one running replica of each pool to what `gpufleet model rollout` wrote. Run it every minute."""
+    documents, unread = readable(load_each(fleet))
+    code, answers = over_fleets(documents, apply=apply)
+    if not quiet:
+        for answer in answers:
+            how = "looked at" if answer["error"] is None else "failed"
+            STDERR.print(f"{answer['environment']}: revisions: {how}", soft_wrap=True, highlight=False)
+    if unread or code is not Exit.DONE:
+        raise typer.Exit(Exit.FAILED)
+
+
+def over_fleets(
+    documents: Sequence[FleetDocument], *, apply: bool, holder: str | None = None
+) -> tuple[Exit, list[dict[str, Any]]]:
+    """One look at each fleet; one that fails stops no other. `holder`: of the lease; None: this process."""
+    answers: list[dict[str, Any]] = []
+    for document in documents:
+        error: str | None = None
+        try:
+            if not follow(document, apply=apply, say=say, holder=holder):
+                error = "a pool's rollout has failed"
+        except (AppError, OSError) as failed:
+            error = str(failed)
+            say(f"{document.environment}: revisions: {error}")
+        answers.append({"environment": document.environment, "error": error})
+    return Exit.FAILED if any(answer["error"] for answer in answers) else Exit.DONE, answers
