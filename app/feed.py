@@ -108,6 +108,10 @@ class FedInventory:
         """Raises CloudError: the feed knows the fleet alone."""
         raise _not_fed()
 
+    def claiming(self) -> InstanceList:
+        """Raises CloudError: the feed knows the fleet alone."""
+        raise _not_fed()
+
     def stop(self, instance_id: str) -> None:
         """Raises CloudError."""
         raise _not_fed()

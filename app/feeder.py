@@ -97,7 +97,7 @@ class Feeder:
             return
         seen = Seen(at=at, instances=tuple(found.instances), errors=found.errors)
         write_whole(self.paths.instances, SEEN.dump_json(seen) + b"\n")
-        TargetsFile(self.paths.targets).write(found, document.environment)
+        TargetsFile(self.paths.targets).write(found, document.environment, document.router.machines)
         self._written = (found, at)
 
     def _read_limits(self, document: FleetDocument) -> None:

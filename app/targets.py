@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -26,11 +26,14 @@ class TargetsFile:
 
     path: Path
 
-    def write(self, found: InstanceList, environment: str) -> None:
-        """Write what was listed, if it says anything else than the file. Raises OSError."""
+    def write(self, found: InstanceList, environment: str, routers: Collection[str] | None = None) -> None:
+        """Write what was listed, if it says anything else than the file. Raises OSError.
+
+        `routers`: as the fleet document names them; None: it names none, so whoever has the tag is one.
+        """
         unread = found.errors.keys() - {one.id for one in found.instances}
         kept = [row for row in self._rows() if row["labels"]["instance_id"] in unread]
-        rows = [*prometheus.targets(found.instances, environment), *kept]
+        rows = [*prometheus.targets(found.instances, environment, routers), *kept]
         rows.sort(key=lambda row: row["labels"]["instance_id"])
         write_changed(self.path, json.dumps(rows, indent=1).encode() + b"\n")
 
@@ -64,7 +67,7 @@ def keep_written(url: str, path: Path, every_s: float, stop: threading.Event, sa
                 due = began + DOCUMENT_EVERY_S
                 if (read := fleet.document()) != document or inventory is None:
                     document, inventory = read, inventory_of(read)
-            file.write(inventory.listed(), document.environment)
+            file.write(inventory.listed(), document.environment, document.router.machines)
             now = ""
         except (OSError, ValueError, AppError) as error:
             now = str(error)

@@ -4,7 +4,7 @@ Every target of an instance carries the labels instance_id, pool, environment, c
 group, so that each rule and each watchdog can ask by them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -123,11 +123,18 @@ def _found(job: str, port: int, settings: PrometheusSettings, role: str) -> dict
     return {"job_name": job, "file_sd_configs": found, "relabel_configs": relabel}
 
 
-def targets(instances: Iterable[Instance], environment: str) -> list[dict[str, Any]]:
-    """What the file of targets lists: every running member of a pool, and routers that are machines of their own."""
+def targets(
+    instances: Iterable[Instance], environment: str, routers: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """What the file of targets lists: every running member of a pool, and routers that are machines of their own.
+
+    `routers`: their ids, which the fleet document names. None, for a document of before: whoever has the tag.
+    """
     found: list[dict[str, Any]] = []
     for one in sorted(instances, key=lambda one: one.id):
         role = INSTANCE if one.pool is not None else one.tags.get(tags.ROLE) if one.is_of_the_house else None
+        if role == tags.ROUTER and routers is not None and one.id not in routers:
+            continue
         if one.private_address is None or one.state is not InstanceState.RUNNING or role is None:
             continue
         labels = {

@@ -55,9 +55,8 @@ def deploy(settings: Settings) -> None:
     uploaded = put_file("agent", place.bucket, user_data.archive_key(agent.sha256), agent.path)
     template = _template(settings, place)
     made = {pool.name: _pool(settings, pool, template, place, agent, uploaded) for pool in settings.pools}
-    if settings.control is not None:
-        _control(settings, settings.control, place)
-    _publish(settings, place, made)
+    routers = None if settings.control is None else _control(settings, settings.control, place)
+    _publish(settings, place, made, routers)
 
 
 def _place(settings: Settings) -> _Place:
@@ -179,7 +178,8 @@ def _pool(  # noqa: PLR0913
     )
 
 
-def _control(settings: Settings, control: Control, place: _Place) -> None:
+def _control(settings: Settings, control: Control, place: _Place) -> Routers | None:
+    """The control host, and the routers that are machines of their own; None: the control host is the router."""
     notices = Notices(f"{place.prefix}-notices", place.tags)
     sessions = permissions.of_sessions(region=settings.region, account=settings.account)
     orphans = permissions.of_orphans(
@@ -223,9 +223,10 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
             tags=place.tags,
         ),
     )
+    routers = None
     if control.routers > 1:
         zones = zones_of_routers(settings.zones, control.routers)
-        Routers(
+        routers = Routers(
             f"{place.prefix}-router",
             RoutersArgs(
                 machine=MachineArgs(
@@ -243,6 +244,7 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
             ),
         )
     pulumi.export("notices_url", notices.queue_url)
+    return routers
 
 
 def _router_identity(settings: Settings, place: _Place) -> MachineIdentity:
@@ -258,11 +260,14 @@ def _router_identity(settings: Settings, place: _Place) -> MachineIdentity:
     )
 
 
-def _publish(settings: Settings, place: _Place, made: Mapping[str, GpuPool]) -> None:
+def _publish(settings: Settings, place: _Place, made: Mapping[str, GpuPool], routers: Routers | None) -> None:
     groups = pulumi.Output.all(**{name: pool.groups for name, pool in made.items()})
     came_from = origin(ROOT, pulumi.get_project(), pulumi.get_stack())
     bucket = pools.bucket_url(settings)
-    text = groups.apply(lambda found: describe(settings, found, bucket, came_from))
+    machines: pulumi.Input[list[str]] = [] if routers is None else routers.machines
+    text = pulumi.Output.all(groups, machines).apply(
+        lambda found: describe(settings, found[0], bucket, came_from, found[1])
+    )
     put_text("fleet-document", place.bucket, PATH_IN_BUCKET, text, "application/json")
     pulumi.export("fleet_url", f"{bucket}/{PATH_IN_BUCKET}")
     pulumi.export("groups", groups.apply(lambda found: {name: [g.name for g in gs] for name, gs in found.items()}))

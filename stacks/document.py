@@ -17,8 +17,17 @@ from stacks import pools
 LEDGER_ON_CONTROL_HOST: Final = "sqlite:////var/lib/gpu-fleet/ledger.db"
 
 
-def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], bucket_url: str, origin: Origin) -> str:
-    """The document as text, from settings and from what the cloud called the groups of each pool."""
+def describe(
+    settings: Settings,
+    groups: Mapping[str, Sequence[GroupEntry]],
+    bucket_url: str,
+    origin: Origin,
+    routers: Sequence[str] = (),
+) -> str:
+    """The document as text, from settings and from what the cloud called the groups of each pool.
+
+    `routers`: what it called routers on machines of their own (AWS: instance ids; Google Cloud: names).
+    """
     sources = {model.name: model.source for model in settings.models}
     return document.render(
         FleetDocument(
@@ -37,7 +46,7 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             ),
             prometheus_url=settings.prometheus_url or f"http://control.{settings.domain}:9090",
             ledger_url=settings.ledger_url or LEDGER_ON_CONTROL_HOST,
-            router=Router(url=settings.router_url or _router_url(settings)),
+            router=Router(url=settings.router_url or _router_url(settings), machines=tuple(routers)),
             node_exporter=settings.machines.node_exporter_image is not None,
             notify=settings.notify,
             budget=settings.budget,

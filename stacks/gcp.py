@@ -54,9 +54,8 @@ def deploy(settings: Settings) -> None:
         disk=Disk(gib=settings.machines.disk_gib),
     )
     made = {pool.name: _pool(settings, pool, template, agent, uploaded) for pool in settings.pools}
-    if settings.control is not None:
-        _control(settings, settings.control, place)
-    _publish(settings, place, made)
+    routers = None if settings.control is None else _control(settings, settings.control, place)
+    _publish(settings, place, made, routers)
 
 
 def _place(settings: Settings) -> _Place:
@@ -175,7 +174,8 @@ def _pool(settings: Settings, pool: Pool, template: Template, agent: AgentFile, 
     )
 
 
-def _control(settings: Settings, control: Control, place: _Place) -> None:
+def _control(settings: Settings, control: Control, place: _Place) -> Routers | None:
+    """The control host, and the routers that are machines of their own; None: the control host is the router."""
     machine = MachineArgs(
         image=control.image,
         machine_type=control.machine_type,
@@ -194,33 +194,37 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
             labels=place.labels,
         ),
     )
-    if place.routers is not None:
-        Routers(
-            f"{place.prefix}-router",
-            RoutersArgs(
-                machine=MachineArgs(
-                    image=control.image,
-                    machine_type=control.machine_type,
-                    service_account=place.routers.email,
-                    subnet=place.subnet,
-                ),
-                zones=settings.zones[: control.routers],
-                region=settings.region,
-                network_id=place.network_id,
-                domain=settings.domain,
-                domain_id=host.domain_id,
-                boot_data=control_data.of_router(settings, control),
-                labels=place.labels,
-                after=(place.firewall, place.routers),
+    if place.routers is None:
+        return None
+    return Routers(
+        f"{place.prefix}-router",
+        RoutersArgs(
+            machine=MachineArgs(
+                image=control.image,
+                machine_type=control.machine_type,
+                service_account=place.routers.email,
+                subnet=place.subnet,
             ),
-        )
+            zones=settings.zones[: control.routers],
+            region=settings.region,
+            network_id=place.network_id,
+            domain=settings.domain,
+            domain_id=host.domain_id,
+            boot_data=control_data.of_router(settings, control),
+            labels=place.labels,
+            after=(place.firewall, place.routers),
+        ),
+    )
 
 
-def _publish(settings: Settings, place: _Place, made: Mapping[str, GpuPool]) -> None:
+def _publish(settings: Settings, place: _Place, made: Mapping[str, GpuPool], routers: Routers | None) -> None:
     groups = pulumi.Output.all(**{name: pool.groups for name, pool in made.items()})
     came_from = origin(ROOT, pulumi.get_project(), pulumi.get_stack())
     bucket = pools.bucket_url(settings)
-    text = groups.apply(lambda found: describe(settings, found, bucket, came_from))
+    machines: pulumi.Input[list[str]] = [] if routers is None else routers.machines
+    text = pulumi.Output.all(groups, machines).apply(
+        lambda found: describe(settings, found[0], bucket, came_from, found[1])
+    )
     put_text("fleet-document", place.bucket, PATH_IN_BUCKET, text, "application/json")
     pulumi.export("fleet_url", f"{bucket}/{PATH_IN_BUCKET}")
     pulumi.export("groups", groups.apply(lambda found: {name: [g.name for g in gs] for name, gs in found.items()}))

@@ -22,6 +22,10 @@ from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, Inst
 class Inventory(Protocol):
     """The instances of a fleet."""
 
+    def claiming(self) -> InstanceList:
+        """Those with a pool's tag and no environment's, of anybody. Raises OSError."""
+        ...
+
     def listed(self) -> InstanceList:
         """All of them, every page; a failed page raises. What is malformed fails alone."""
         ...

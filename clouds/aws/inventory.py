@@ -84,6 +84,22 @@ class AwsInventory:
         found, errors = each_alone(wanted, self._instance)
         return InstanceList(instances=found, errors=errors)
 
+    def claiming(self) -> InstanceList:
+        """All that carry a pool's tag and no environment's, whoever made them; what cannot be read fails alone.
+        Raises CloudError when a page fails.
+        """
+        filters = [
+            {"Name": "tag-key", "Values": [tags.POOL]},
+            {"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]},
+        ]
+        wanted = (
+            raw
+            for raw in self._listed(filters)
+            if all(tag.get("Key") != tags.ENVIRONMENT for tag in raw.get("Tags", ()))
+        )
+        found, errors = each_alone(wanted, self._instance)
+        return InstanceList(instances=found, errors=errors)
+
     def _listed(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         pages = self._calls.pages(
             "ec2", "describe_instances", "Reservations", Filters=filters, PaginationConfig={"PageSize": PAGE}

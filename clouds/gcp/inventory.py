@@ -86,6 +86,15 @@ class GoogleInventory:
         found = self._listed("", lambda raw: bool(raw.guest_accelerators) or _is_gpu(raw.machine_type), errors)
         return InstanceList(instances=tuple(found), errors=errors)
 
+    def claiming(self) -> InstanceList:
+        """All that carry a pool's label and no environment's, whoever made them; what cannot be read fails alone.
+        Raises CloudError when a page fails.
+        """
+        errors: dict[str, str] = {}
+        environment = tags.label(tags.ENVIRONMENT)
+        found = self._listed(f"labels.{tags.label(tags.POOL)}:*", lambda raw: environment not in raw.labels, errors)
+        return InstanceList(instances=tuple(found), errors=errors)
+
     def stop(self, instance_id: str) -> None:
         """Stop a stand-alone machine, and wait for it. What lies on local disks is lost. Raises CloudError."""
         zone = self._zone(instance_id)

@@ -141,9 +141,11 @@ class Routers(pulumi.ComponentResource):
             tags=dict(args.tags),
             opts=child,
         )
+        machines: list[ec2.Instance] = []
         for zone, subnet_id in args.subnet_ids.items():
             tags = {"Name": f"{name}-{zone}", **args.tags, ROLE: ROUTER}
             machine = small_machine(f"{name}-{zone}", args.machine, subnet_id, tags, child, args.boot_data)
+            machines.append(machine)
             lb.TargetGroupAttachment(
                 f"{name}-{zone}",
                 target_group_arn=targets.arn,
@@ -161,6 +163,7 @@ class Routers(pulumi.ComponentResource):
             ],
             opts=child,
         )
+        self.machines: pulumi.Output[list[str]] = pulumi.Output.all(*(machine.id for machine in machines))
         self.register_outputs({})
 
 

@@ -109,6 +109,7 @@ class Routers(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: RoutersArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:gcp:Routers", name, None, opts)
+        machines: list[compute.Instance] = []
         child = pulumi.ResourceOptions(parent=self)
         health = compute.RegionHealthCheck(
             name,
@@ -124,7 +125,7 @@ class Routers(pulumi.ComponentResource):
             health_checks=health.id,
             backends=[
                 compute.RegionBackendServiceBackendArgs(group=group, balancing_mode="CONNECTION")
-                for group in self._routers(name, args)
+                for group in self._routers(name, args, machines)
             ],
             opts=child,
         )
@@ -149,10 +150,13 @@ class Routers(pulumi.ComponentResource):
             rrdatas=[rule.ip_address],
             opts=child,
         )
+        self.machines: pulumi.Output[list[str]] = pulumi.Output.all(*(machine.name for machine in machines))
         self.register_outputs({})
 
-    def _routers(self, name: str, args: RoutersArgs) -> Iterator[pulumi.Output[str]]:
-        """The instance group of each router."""
+    def _routers(
+        self, name: str, args: RoutersArgs, machines: list[compute.Instance]
+    ) -> Iterator[pulumi.Output[str]]:
+        """The instance group of each router, which is added to `machines`."""
         labels, after = {**args.labels, label(ROLE): ROUTER}, args.after
         for zone in args.zones:
             # one after the other: Google stops a machine for some changes, its service account for one
@@ -160,6 +164,7 @@ class Routers(pulumi.ComponentResource):
             named = f"{name}-{zone}"
             machine = small_machine(named, args.machine, zone, labels, opts, (), args.boot_data)
             after = (machine,)
+            machines.append(machine)
             child = pulumi.ResourceOptions(parent=self)
             yield compute.InstanceGroup(named, zone=zone, instances=[machine.self_link], opts=child).self_link
 

@@ -153,6 +153,19 @@ def test_who_only_claims_a_pool_is_no_target_and_no_replica(fed: Fed, changes: d
     assert [one.name for one in replicas_of(fed.inventory.instances(), from_document(fleet))] == ["i-1"]
 
 
+@pytest.mark.parametrize(
+    ("machines", "scraped"),
+    [(("i-3",), ["i-1", "i-3"]), ((), ["i-1"]), (("i-9",), ["i-1"]), (None, ["i-1", "i-3"])],
+    ids=["a router of ours", "there are none", "others", "a document of before"],
+)
+def test_a_routers_tag_alone_makes_no_target(fed: Fed, machines: tuple[str, ...] | None, scraped: list[str]) -> None:
+    """What counts as a router's numbers scales pools and charges teams."""
+    router = FLEET.router.model_copy(update={"machines": machines})
+    fed.cloud.fleet = parse(render(FLEET.model_copy(update={"router": router})), "a test")
+    fed.tick()
+    assert targets_of(fed) == scraped
+
+
 def test_targets_stay_while_the_cloud_does_not_answer_or_an_instance_cannot_be_read(fed: Fed) -> None:
     """A target that goes takes its series with it, and watchdogs would judge by what is left."""
     fed.tick()

@@ -170,3 +170,21 @@ def test_a_group_is_asked_for_new_instances_and_now_and_then() -> None:
     assert len(google.asked) == 3, "who does not answer is not asked for every instance"
     google.refuses, google.listed = set(), {}
     assert group_at(2 * AGAIN_S + BELIEVED_S) is None, "it was abandoned"
+
+
+@pytest.mark.parametrize(
+    ("written", "claims"),
+    [
+        ({tags.POOL: "legal"}, True),
+        ({tags.POOL: "legal", tags.ENVIRONMENT: "dev"}, False),
+        ({tags.POOL: "legal", tags.ENVIRONMENT: "prod"}, False),
+    ],
+    ids=["no environment", "another environment, which reports it", "ours, which is listed"],
+)
+def test_who_claims_a_pool_and_no_environment_is_listed(written: Mapping[str, str], *, claims: bool) -> None:
+    for inventory in (
+        AwsInventory(aws(None, written), REGION, "prod", GROUPS),
+        GoogleInventory(Google(None, written), REGION, "prod", GROUPS),
+    ):
+        found = inventory.claiming().instances
+        assert [one.claimed_pool for one in found] == (["legal"] if claims else [])

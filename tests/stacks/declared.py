@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from tests.fakes import RecordingMocks
-from tests.stacks.test_program import run
+from tests.stacks.running import run
 
 
 def declared(config: Mapping[str, Any], stack: str, folder: Path) -> RecordingMocks:

@@ -8,7 +8,7 @@ import yaml
 
 from tests.fakes import RecordingMocks
 from tests.iam import Statement, allowed, condition_holds, statements
-from tests.stacks.test_program import run
+from tests.stacks.running import run
 
 ROOT = Path(__file__).parents[2]
 GROUP = "arn:aws:autoscaling:us-east-1:111122223333:autoScalingGroup:u:autoScalingGroupName/legal-spot-a"

@@ -9,7 +9,7 @@ import yaml
 
 from gpufleet.domain.model import Cloud
 from tests.fakes import RecordingMocks
-from tests.stacks.test_program import ROOT, run, written
+from tests.stacks.running import ROOT, run, written
 
 IMAGE = "mirror/node-exporter@sha256:" + "c" * 64
 

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from tests.fakes import RecordingMocks
-from tests.stacks.test_program import run
+from tests.stacks.running import run
 
 ROOT = Path(__file__).parents[2]
 

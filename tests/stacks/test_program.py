@@ -1,7 +1,5 @@
 """Every settings file there is runs through the real program, with the engine's answers played."""
 
-import json
-import runpy
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
@@ -11,13 +9,12 @@ import pytest
 import yaml
 
 from gpufleet.domain.model import Cloud
-from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
 from prices.plan.extras import extras, root_disk_units
 from prices.plan.preview import Declared
 from tests.fakes import RecordingMocks
+from tests.stacks.running import ROOT, run, written
 
-ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "stacks" / "config").glob("Pulumi.*.yaml"))
 GROUPS = {
     Cloud.AWS: ("aws:autoscaling/group:Group",),
@@ -26,28 +23,6 @@ GROUPS = {
         "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager",
     ),
 }
-DOCUMENT = {Cloud.AWS: "aws:s3/bucketObjectv2:BucketObjectv2", Cloud.GCP: "gcp:storage/bucketObject:BucketObject"}
-
-
-def run(path: Path, recording: RecordingMocks) -> None:
-    stack = path.stem.removeprefix("Pulumi.")
-    pulumi.runtime.set_mocks(recording, project="gpu-fleet", stack=stack, preview=False)
-    config = yaml.safe_load(path.read_text())["config"]
-    pulumi.runtime.set_all_config(
-        {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
-    )
-
-    @pulumi.runtime.test
-    def program() -> None:
-        runpy.run_path(str(ROOT / "stacks"), run_name="__main__")
-
-    program()
-
-
-def written(mocks: RecordingMocks, cloud: Cloud) -> FleetDocument:
-    content = mocks.named(DOCUMENT[cloud], "fleet-document")["content"]
-    # Google's library marks every object's content as a secret, which the engine passes wrapped
-    return document.parse(content["value"] if isinstance(content, dict) else content, "the stack")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem.removeprefix("Pulumi."))
@@ -107,3 +82,19 @@ def test_a_program_with_bad_settings_declares_nothing(mocks: RecordingMocks, tmp
     with pytest.raises(pulumi.RunError, match=r"gpu-fleet:fleet\.pools: is missing"):
         run(bad, mocks)
     assert not mocks.resources
+
+
+@pytest.mark.parametrize("cloud", list(Cloud), ids=str)
+@pytest.mark.parametrize("routers", [1, 2])
+def test_the_document_names_the_routers_that_are_machines_of_their_own(
+    mocks: RecordingMocks, tmp_path: Path, cloud: Cloud, routers: int
+) -> None:
+    settings = yaml.safe_load((ROOT / f"stacks/config/Pulumi.{cloud}-prod.yaml").read_text())
+    settings["config"]["gpu-fleet:fleet"]["control"]["routers"] = routers
+    path = tmp_path / f"Pulumi.{cloud}-prod.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    run(path, mocks)
+    found = written(mocks, cloud).router.machines
+    assert found is not None
+    assert len(set(found)) == (0 if routers == 1 else routers)
+    assert all("router" in name for name in found)

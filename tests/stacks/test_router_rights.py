@@ -10,7 +10,7 @@ from control import bundle
 from serving.router.policy import FILE_NAME
 from tests.fakes import RecordingMocks
 from tests.iam import Statement, allowed, condition_holds, statements
-from tests.stacks.test_program import run
+from tests.stacks.running import run
 
 ROOT = Path(__file__).parents[2]
 SHA256 = "ab" * 32

@@ -284,6 +284,48 @@ def test_people_are_notified_once_a_day_of_who_claims_a_pool_by_tags(
     assert not world.drains and not world.ended
 
 
+def test_people_are_notified_of_who_claims_a_pool_and_no_environment() -> None:
+    """The inventory of an environment is asked by its tag, so it lacks such an instance."""
+    world = idle_world(2)
+    stranger = replace(world.instances[FIRST], id="i-stranger", pool=None, group=None, environment=None)
+    world.claiming = [replace(stranger, tags={tags.POOL: "batch"})]
+    for _ in range(2):
+        watchdog(world).apply()
+    (said,) = [text for key, text in world.messages.items() if key.startswith("claims:")]
+    assert "i-stranger" in said and "without an environment's tag" in said
+
+
+@pytest.mark.parametrize(
+    ("machines", "reported"),
+    [(["i-router"], False), ([], True), (["i-other"], True), (None, False)],
+    ids=["one of ours", "there are none", "another", "a document of before"],
+)
+def test_people_are_notified_of_who_claims_to_be_a_router(machines: list[str] | None, *, reported: bool) -> None:
+    world = idle_world(2)
+    claim = {tags.ROLE: tags.ROUTER, tags.ENVIRONMENT: "test"}
+    world.instances["i-router"] = replace(world.instances[FIRST], id="i-router", pool=None, group=None, tags=claim)
+    fleet = document()
+    router = fleet.router.model_copy(update={"machines": None if machines is None else tuple(machines)})
+    fleet = fleet.model_copy(update={"router": router})
+    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    IdleWatchdog(fleet, world.ports()).apply()
+    claims = [text for key, text in world.messages.items() if key.startswith("claims:")]
+    assert len(claims) == reported
+    assert all("gpu-fleet:role = router" in text for text in claims)
+
+
+def test_claims_that_cannot_be_listed_stop_no_pass() -> None:
+    world = idle_world(2)
+
+    def refuse(call: str) -> None:
+        if call == "claiming":
+            raise CloudError("describe_instances: 503")
+
+    world.before = refuse
+    watchdog(world).apply()
+    assert all(one.idle_since == START for one in world.instances.values())
+
+
 def test_what_left_its_group_after_the_plan_was_made_is_not_drained() -> None:
     world = due(1)
 

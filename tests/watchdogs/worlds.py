@@ -53,6 +53,8 @@ class World:
     """What a pass noted last for other processes."""
     hooks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Group and instance of each hook that was completed."""
+    claiming: list[Instance] = field(default_factory=list[Instance])
+    """With a pool's tag and without an environment's."""
     ended: list[str] = field(default_factory=list[str])
     stopped: list[str] = field(default_factory=list[str])
     drains: list[str] = field(default_factory=list[str])
@@ -178,6 +180,10 @@ class FakeInventory:
 
     def listed(self) -> InstanceList:
         return InstanceList(instances=self.instances())
+
+    def claiming(self) -> InstanceList:
+        self.world.before("claiming")
+        return InstanceList(instances=tuple(self.world.claiming))
 
     def instance(self, instance_id: str) -> Instance | None:
         self.world.before("instance")

@@ -13,6 +13,7 @@ from gpufleet.domain.decisions import Action, Objection, Plan, Reason
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
+from gpufleet.domain.tags import ROLE, ROUTER
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
@@ -80,9 +81,25 @@ class IdleWatchdog:
         for name, why in (*observed.uncertain.items(), *observed.unread.items()):
             text = f"Nothing of {name} is ended: {why.reason.sentence}. {why.detail}."
             executor.notify(f"{why.reason}:{name}:{plan.at:%Y%m%d}", text)
-        for one in observed.instances:
-            if one.alive and one.claimed_pool is not None and plan.at - one.launched_at >= CLAIMS_AFTER:
-                executor.notify(f"claims:{one.id}:{plan.at:%Y%m%d}", words.claims(one))
+        for one in (*observed.instances, *self._claiming()):
+            if one.alive and plan.at - one.launched_at >= CLAIMS_AFTER and (said := self._claim(one)) is not None:
+                executor.notify(f"claims:{one.id}:{plan.at:%Y%m%d}", said)
+
+    def _claiming(self) -> Sequence[Instance]:
+        """Those that carry a pool's tag and no environment's: the inventory of an environment lacks them."""
+        try:
+            return self._ports.inventory.claiming().instances
+        except OSError:
+            # nothing is decided by it, and the next pass asks again
+            return ()
+
+    def _claim(self, one: Instance) -> str | None:
+        """What to say of an instance that only claims to be one of ours; None: it does not."""
+        if one.claimed_pool is not None:
+            return words.claims(one)
+        routers = self._document.router.machines
+        is_router = one.is_of_the_house and one.tags.get(ROLE) == ROUTER
+        return words.claims_router(one) if is_router and routers is not None and one.id not in routers else None
 
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError: a part is not the whole."""

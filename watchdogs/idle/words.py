@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from gpufleet.domain.decisions import Decision
 from gpufleet.domain.model import Instance
-from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL, POOL
+from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL, POOL, ROLE, ROUTER
 
 
 def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at: datetime) -> str:
@@ -57,10 +57,20 @@ def unheard(decision: Decision, silent: Sequence[str]) -> str:
 def claims(instance: Instance) -> str:
     """Who carries a pool's tags and is none of its members, what it does not get, and what to do."""
     there = "no group" if instance.group is None else f"{instance.group}, a group that the fleet document lacks"
+    nowhere = "" if instance.environment is not None else "without an environment's tag "
     return (
         f"{instance.id} ({instance.machine_type}, {instance.zone}) carries the tag {POOL} = {instance.claimed_pool} "
-        f"and is in {there}: it gets no requests, no key and no orders. If it is not yours, find who started it. "
-        f"End it, or remove that tag; what a `pulumi up` left over, another `pulumi up` removes."
+        f"{nowhere}and is in {there}: it gets no requests, no key and no orders. If it is not yours, find who "
+        f"started it. End it, or remove that tag; what a `pulumi up` left over, another `pulumi up` removes."
+    )
+
+
+def claims_router(instance: Instance) -> str:
+    """Who carries the tag of a router and is none that the program made."""
+    return (
+        f"{instance.id} ({instance.machine_type}, {instance.zone}) carries the tag {ROLE} = {ROUTER} and is no "
+        f"router that the fleet document names: it is not scraped, and nothing counts it. If it is not yours, find "
+        f"who started it. End it, or remove that tag; after an interrupted `pulumi up`, another names new routers."
     )
 
 

@@ -48,6 +48,9 @@ class Origin(Strict):
 
 class Router(Strict):
     url: str
+    machines: tuple[str, ...] | None = None
+    """Routers on machines of their own (AWS: instance ids; Google Cloud: names). None: not told, by a release of
+    before."""
 
 
 class Notify(Strict):
@@ -231,6 +234,8 @@ def render(document: FleetDocument) -> str:
     if (budget := document.budget) is not None:
         unsaid = {"stop_growth_at_usd_per_hour": budget.stop_growth_at_usd_per_hour is None}
         silent["budget"] = unsaid | {"unpriced": budget.unpriced is Unpriced.WARN}
+    if document.router.machines is None:
+        silent["router"] = {"machines"}
     silent["pools"] = {number: _unsaid(pool) for number, pool in enumerate(document.pools)}
     return document.model_dump_json(indent=2, exclude=silent) + "\n"
 
