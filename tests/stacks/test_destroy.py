@@ -32,7 +32,8 @@ def test_what_is_protected_stays_until_somebody_unprotects_it(tmp_path: Path) ->
         engine.settings(STACK, config)
         engine.client("ssm").put_parameter(Name="/gpu-fleet/dev/engine-key", Value="e" * 64, Type="SecureString")
         engine.run("stack", "init", STACK)
-        engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+        # ARNs are known now, so what the preview could not judge is judged
+        engine.run("up", "--yes", "--skip-preview", "--policy-pack", str(ROOT / "policies"), "--stack", STACK)
         bucket = fleet["bucket"]["name"]
         held = engine.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
         assert {"fleet/fleet.json"} < {found["Key"] for found in held}, "the document, and the agent beside it"

@@ -14,7 +14,7 @@ from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
 from tests.local_token import BEARER, TOKEN
 from tests.networks import free_network
-from tests.stacks.engine import Engine, embedded_cloud, make_engine
+from tests.stacks.engine import ROOT, Engine, embedded_cloud, make_engine
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,8 @@ def templates(engine: Engine) -> set[str]:
 
 def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     settings(engine)
-    engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+    # emails are known now, so what the preview could not judge is judged
+    engine.run("up", "--yes", "--skip-preview", "--policy-pack", str(ROOT / "policies"), "--stack", STACK)
     engine.run("preview", "--expect-no-changes", "--stack", STACK)
     engine.run("refresh", "--yes", "--skip-preview", "--stack", STACK)
     engine.run("preview", "--expect-no-changes", "--stack", STACK)
