@@ -53,6 +53,12 @@ def managed() -> frozenset[str]:
     return frozenset(json.loads(LIST.read_text("utf-8"))["managed"])
 
 
+@lru_cache(maxsize=1)
+def roles() -> frozenset[str]:
+    """Patterns of the names of the roles that have rights."""
+    return frozenset(entry.role for entry in listed()[IDENTITY])
+
+
 def _entry(raw: Mapping[str, Any]) -> Entry:
     return Entry(
         action=raw["action"],

@@ -40,6 +40,12 @@ def listed() -> Mapping[str, Any]:
     return json.loads(LIST.read_text("utf-8"))
 
 
+@lru_cache(maxsize=1)
+def members() -> frozenset[str]:
+    """Patterns of the members that are given roles."""
+    return frozenset(entry["member"] for entries in listed()["bindings"].values() for entry in entries)
+
+
 def place(type_: str) -> str | None:
     """What a type gives roles on, as the list names it: `storage/bucket`, `projects/`; None: it gives none."""
     found = _GIVES.fullmatch(type_)

@@ -94,13 +94,17 @@ class _Answers(pulumi.runtime.Mocks):
 
     def _arn(self, type_: str, name: str) -> str:
         service, kind = _ARNS.get(type_, (type_.split(":")[1].partition("/")[0], ""))
-        return f"arn:aws:{service}:{self._region}:{self._account}:{kind}{name}"
+        region = "" if service == "iam" else self._region
+        return f"arn:aws:{service}:{region}:{self._account}:{kind}{name}"
 
     def call(self, args: MockCallArgs) -> tuple[dict[str, Any], None]:
         return {}, None
 
 
-_ARNS: Final = {"aws:cloudwatch/eventRule:EventRule": ("events", "rule/")}
+_ARNS: Final = {
+    "aws:cloudwatch/eventRule:EventRule": ("events", "rule/"),
+    "aws:iam/instanceProfile:InstanceProfile": ("iam", "instance-profile/"),
+}
 """Service and kind in the ARNs of types that are named otherwise, as far as the program puts them into policies."""
 
 

@@ -1,0 +1,79 @@
+"""Whose rights a machine has: instance profiles of AWS, service accounts of Google Cloud.
+
+The rights of the program's own are judged; those of others may be anything. Names that a preview does not know come
+from the plan, and are compared by `up`.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.context import Context
+from policies.iam import aws, google
+from policies.iam.names import Names, says
+from policies.resource import Resource
+from policies.rule import Wrong
+
+_PROFILE: Final = "aws:iam/instanceProfile:InstanceProfile"
+_PROFILE_ARN: Final = "arn:aws:iam::{account}:instance-profile/"
+_ACCOUNTS: Final = ("serviceAccount", "serviceAccounts")
+
+
+def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong]:
+    """What runs with the rights of somebody that the program does not make; nothing without settings to name them."""
+    if names.named("account") is None or _is_answered_for(resource, context):
+        return
+    if resource.type == _PROFILE:
+        if isinstance(role := resource.at("role"), str) and not _is_role(role, names):
+            yield Wrong(path="role", value=role, says="is not a role of the list")
+    elif resource.type.startswith("aws:"):
+        for path, value in _profiles(resource.props, ""):
+            if isinstance(value, str) and not _is_profile(value, names):
+                yield Wrong(path=path, value=value, says="is not the profile of a role of the list")
+    elif resource.type.startswith("gcp:compute/"):
+        yield from _accounts(resource, names)
+
+
+def _is_answered_for(resource: Resource, context: Context) -> bool:
+    """Whether a person has taken the resource as it is: a bastion has rights of its own."""
+    return any(
+        e.rule == "resource-type-listed" and e.resource == resource.name and e.type == resource.type
+        for e in context.exceptions
+        if context.today <= e.until
+    )
+
+
+def _profiles(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if is_list(value):
+        for index, item in enumerate(value):
+            yield from _profiles(item, f"{path}[{index}]")
+    elif is_map(value):
+        for key, item in value.items():
+            at = f"{path}.{key}" if path else str(key)
+            if not str(key).startswith("iamInstanceProfile"):
+                yield from _profiles(item, at)
+            elif is_map(item):
+                yield from ((f"{at}.{name}", item.get(name)) for name in ("arn", "name"))
+            else:
+                yield at, item
+
+
+def _accounts(resource: Resource, names: Names) -> Iterator[Wrong]:
+    for key in _ACCOUNTS:
+        for account in resource.each(key):
+            email = account.get("email")
+            if isinstance(email, str) and not _is_account(email, names):
+                yield Wrong(path=f"{key}.email", value=email, says="is not a service account of the list")
+
+
+def _is_role(name: str, names: Names) -> bool:
+    return any(says(pattern, name, names) for pattern in aws.roles())
+
+
+def _is_profile(said: str, names: Names) -> bool:
+    """Profiles are named as their roles."""
+    return any(says(f"{prefix}{pattern}", said, names) for pattern in aws.roles() for prefix in ("", _PROFILE_ARN))
+
+
+def _is_account(email: str, names: Names) -> bool:
+    return any(says(member, f"serviceAccount:{email}", names) for member in google.members())

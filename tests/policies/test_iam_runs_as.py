@@ -1,0 +1,72 @@
+"""Machines have the rights of the program's own roles and accounts, or a person answers for them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpufleet.settings.environment import PolicyException
+from policies.context import Context
+from policies.resource import UNKNOWN
+from tests.policies.iam import AWS, GCP, said
+from tests.policies.test_rules import TODAY
+
+TEMPLATE, INSTANCE = "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/instance:Instance"
+GOOGLE = "gcp:compute/instanceTemplate:InstanceTemplate"
+NAME = "gpu-fleet-prod-instance-0a1b2c3"
+ARN = f"arn:aws:iam::111122223333:instance-profile/{NAME}"
+EMAIL = "gpu-fleet-prod-gpu@example-project.iam.gserviceaccount.com"
+
+
+@pytest.mark.parametrize(
+    ("kind", "props", "context", "passes"),
+    [
+        pytest.param(TEMPLATE, {"iamInstanceProfile": {"arn": ARN}}, AWS, True, id="template, ours"),
+        pytest.param(TEMPLATE, {"iamInstanceProfile": {"arn": UNKNOWN}}, AWS, True, id="template, not known yet"),
+        pytest.param(TEMPLATE, {"iamInstanceProfile": {"name": "Admin"}}, AWS, False, id="template, another's"),
+        pytest.param(
+            TEMPLATE,
+            {"iamInstanceProfile": {"arn": ARN.replace("prod", "dev")}},
+            AWS,
+            False,
+            id="another environment",
+        ),
+        pytest.param(
+            TEMPLATE, {"iamInstanceProfile": {"arn": ARN.replace("1111", "9999")}}, AWS, False, id="another account"
+        ),
+        pytest.param(INSTANCE, {"iamInstanceProfile": NAME}, AWS, True, id="instance, ours"),
+        pytest.param(INSTANCE, {"iamInstanceProfile": "Admin"}, AWS, False, id="instance, another's"),
+        pytest.param(INSTANCE, {}, AWS, True, id="instance without rights"),
+        pytest.param(
+            "aws:ec2/spotFleetRequest:SpotFleetRequest",
+            {"launchSpecifications": [{"iamInstanceProfileArn": ARN}, {"iamInstanceProfile": "Admin"}]},
+            AWS,
+            False,
+            id="spot fleet",
+        ),
+        pytest.param("aws:iam/instanceProfile:InstanceProfile", {"role": NAME}, AWS, True, id="profile, ours"),
+        pytest.param(
+            "aws:iam/instanceProfile:InstanceProfile", {"role": "Admin"}, AWS, False, id="profile, another's"
+        ),
+        pytest.param(GOOGLE, {"serviceAccount": {"email": EMAIL}}, GCP, True, id="Google, ours"),
+        pytest.param(GOOGLE, {"serviceAccount": {"email": UNKNOWN}}, GCP, True, id="Google, not known yet"),
+        pytest.param(
+            GOOGLE, {"serviceAccount": {"email": EMAIL.replace("gpu@", "admin@")}}, GCP, False, id="Google, another's"
+        ),
+        pytest.param(
+            GOOGLE, {"serviceAccount": {"email": EMAIL.replace("@example", "@other")}}, GCP, False, id="other project"
+        ),
+        pytest.param(INSTANCE, {"iamInstanceProfile": "Admin"}, Context(today=TODAY), True, id="without settings"),
+    ],
+)
+def test_machines_run_as_the_program_s_own(kind: str, props: dict[str, Any], context: Context, passes: bool) -> None:
+    assert (said(kind, props, context) == []) is passes
+
+
+@pytest.mark.parametrize(("kind", "passes"), [(INSTANCE, True), (TEMPLATE, False)])
+def test_a_bastion_with_its_exception_has_rights_of_its_own(kind: str, passes: bool) -> None:
+    exception = PolicyException(
+        rule="resource-type-listed", type=kind, resource="it", owner="ann", reason="bastion", until=TODAY
+    )
+    context = replace(AWS, exceptions=(exception,))
+    assert (said(INSTANCE, {"iamInstanceProfile": "bastion"}, context) == []) is passes
