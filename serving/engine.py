@@ -33,6 +33,8 @@ STOP_DELAY: Final = timedelta(seconds=3)
 """From telling routers to SIGTERM. vLLM answers new requests with 500 from then on, and stays healthy meanwhile."""
 USER: Final = (2000, 0)
 """User and group of the engine's container: `vllm` of its image, which is made to run as that (vllm#40275)."""
+EXPORTER_GROUP: Final = 2001
+"""Group of the GPU exporter's container and of nothing else: the packet filter knows it by that."""
 SCRATCH: Final = ".vllm"
 """Folder beside the models that the container may write: compiled kernels, which the next start reads again."""
 _LATE_KERNELS: Final = "/usr/local/lib/python3.12/dist-packages/flashinfer_cubin/cubins/flashinfer"
@@ -390,6 +392,14 @@ def _no_metadata() -> Iterator[str]:
         yield f"{'-' if command == 'ip6tables' else ''}{command} -w -I {rule}"
 
 
+def _no_connections(group: int) -> Iterator[str]:
+    """Commands, for before each start: processes of the group answer whoever asks, and open no connection."""
+    rule = f"OUTPUT -m owner --gid-owner {group} -m conntrack --ctstate NEW -j REJECT"
+    for command in METADATA:
+        yield f"-{command} -w -D {rule}"
+        yield f"{'-' if command == 'ip6tables' else ''}{command} -w -I {rule}"
+
+
 def engine_unit(
     serve: Serve,
     *,
@@ -465,11 +475,24 @@ def _stop_script(file: PurePosixPath) -> str:
 
 
 def dcgm_unit(image: str, *, host: str) -> str:
-    """The systemd unit that runs the GPU exporter's container."""
+    """The systemd unit that runs the GPU exporter's container.
+
+    `gpu_active` and three other numbers are profiling fields (DCGM_FI_PROF_…): the driver gives them to CAP_SYS_ADMIN
+    alone (NVreg_RestrictProfilingToAdminUsers), and DCGM takes no other user than root for them. So it is root with
+    that one capability, and nothing else: it writes memory alone, and opens no connection, none to metadata either.
+    """
     port = metrics.PORTS[metrics.Source.DCGM]
     words = [
         "--gpus=all",
+        f"--user=0:{EXPORTER_GROUP}",
+        "--cap-drop=ALL",
         "--cap-add=SYS_ADMIN",
+        "--security-opt=no-new-privileges",
+        "--read-only",
+        "--tmpfs=/tmp:nosuid,nodev,noexec",
+        "--memory=2g",
+        # the image's own script writes its system (ldconfig, setcap) before it runs this
+        "--entrypoint=dcgm-exporter",
         image,
         "-a",
         f"{host}:{port}",
@@ -478,7 +501,7 @@ def dcgm_unit(image: str, *, host: str) -> str:
         "-c",
         "1000",
     ]
-    return _exporter_unit("GPU exporter", "gpufleet-dcgm", words)
+    return _exporter_unit("GPU exporter", "gpufleet-dcgm", words, tuple(_no_connections(EXPORTER_GROUP)))
 
 
 _HOST_COLLECTORS: Final = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "pressure")
@@ -507,12 +530,12 @@ def node_exporter_unit(image: str, *, host: str) -> str:
     return _exporter_unit("node exporter", "gpufleet-node-exporter", words)
 
 
-def _exporter_unit(what: str, name: str, words: Sequence[str]) -> str:
+def _exporter_unit(what: str, name: str, words: Sequence[str], before: Sequence[str] = ()) -> str:
     """Of a container in the machine's own network: options, image and arguments."""
     return _unit(
         description=f"gpu-fleet {what}",
         command=["docker", "run", "--rm", f"--name={name}", "--network=host", *words],
-        before=(f"-docker rm --force {name}",),
+        before=(f"-docker rm --force {name}", *before),
         stop_s=10,
         more=("Restart=always", "RestartSec=5"),
     )

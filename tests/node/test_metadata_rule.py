@@ -69,3 +69,41 @@ def test_the_engines_user_reaches_no_metadata_and_root_and_name_servers_do(tmp_p
     if done.returncode == 9 or "unshare" in done.stderr:
         pytest.skip(f"no network namespaces here: {done.stderr}")
     assert done.stdout.splitlines() == ["1", "root 80", "root 53", "engine 53"], done.stderr
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("iptables", "unshare", "setpriv", "ip"))),
+    reason="needs root, iptables and network namespaces",
+)
+def test_the_gpu_exporter_answers_and_opens_no_connection(tmp_path: Path) -> None:
+    """It is root of the machine, so the rule that keeps metadata for root does not hold it."""
+    unit = engine.dcgm_unit("dcgm@sha256:" + "b" * 64, host="10.0.0.1")
+    lines = [line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStartPre=")]
+    rules = [line.removeprefix("-") for line in lines if "iptables" in line] * 2
+    serve = tmp_path / "serve.py"
+    serve.write_text(
+        "import socket, sys\n"
+        f"metadata, page = [socket.create_server(({ADDRESS!r}, port)) for port in (80, 9400)]\n"
+        "print('up', flush=True)\n"
+        "page.accept()[0].sendall(b'metrics')\n"
+        "sys.stdin.read()\n"
+    )
+    python, made = shlex.quote(str(Path(sys.executable).resolve())), "\n".join(rules)
+    exporter = f"setpriv --regid {engine.EXPORTER_GROUP} --clear-groups"
+    script = f"""
+    ip link set lo up && ip address add {ADDRESS}/32 dev lo || exit 9
+    {made}
+    mkfifo {tmp_path}/end; exec 3<>{tmp_path}/end
+    {exporter} {python} {serve} <{tmp_path}/end >{tmp_path}/up &
+    until grep -q up {tmp_path}/up; do :; done
+    iptables -S OUTPUT | grep -c 'gid-owner {engine.EXPORTER_GROUP}'
+    {exporter} bash -c ": <>/dev/tcp/{ADDRESS}/80" && echo exporter
+    bash -c ": <>/dev/tcp/{ADDRESS}/80" && echo root
+    bash -c "cat </dev/tcp/{ADDRESS}/9400 & sleep 1; kill %1" && echo
+    kill %1
+    """
+    command = ["unshare", "--net", "bash", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 9 or "unshare" in done.stderr:
+        pytest.skip(f"no network namespaces here: {done.stderr}")
+    assert done.stdout.split() == ["1", "root", "metrics"], done.stderr

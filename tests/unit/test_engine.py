@@ -11,7 +11,7 @@ import pytest
 from gpufleet.settings import environment
 from localcloud.engine import arguments as simulated
 from node import driver
-from serving import engine
+from serving import engine, metrics
 from serving.engine import ArgumentError, EngineKind, Serve, VllmOptions
 from tests.engine_options import EVERYTHING
 
@@ -113,6 +113,20 @@ def test_words_reach_the_engine_as_they_were_written() -> None:
 
 
 NODE_EXPORTER = engine.node_exporter_unit("quay.io/prometheus/node-exporter@sha256:" + "c" * 64, host="10.0.1.7")
+
+
+def test_the_gpu_exporter_has_the_one_capability_that_profiling_fields_need_and_nothing_else() -> None:
+    unit = engine.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7")
+    words = exec_start(unit)
+    options = words[: words.index("nvcr.io/dcgm@sha256:" + "b" * 64)]
+    assert [word for word in options if word.startswith("--cap")] == ["--cap-drop=ALL", "--cap-add=SYS_ADMIN"]
+    assert {"--read-only", "--security-opt=no-new-privileges", f"--user=0:{engine.EXPORTER_GROUP}"} <= set(options)
+    assert not [
+        word for word in options if word.startswith(("--volume", "--mount", "--privileged", "--pid", "--ipc"))
+    ]
+    assert words[words.index("-a") + 1] == "10.0.1.7:9400"
+    # DCGM's profiling fields: without one of these among what is read the capability would go, too
+    assert any("_PROF_" in name for name in metrics.series_names(metrics.Source.DCGM))
 
 
 def test_a_node_exporter_listens_on_the_private_address_and_changes_nothing() -> None:
