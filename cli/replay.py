@@ -116,7 +116,9 @@ def idle(
         Path,
         typer.Option(
             "--activity",
-            help="CSV[.gz]: time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total[,pool]",
+            envvar="GPUFLEET_HISTORIES",
+            help="CSV[.gz]: time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total[,pool]; or a"
+            " folder with runs.csv.gz and pool_demand.csv.gz, itself or as idle_gpus.",
         ),
     ],
     pool_capacity: Annotated[
@@ -124,32 +126,45 @@ def idle(
     ] = 0.8,
     cold_start: ColdStart = 180.0,
     rule: Annotated[
-        str, typer.Option("--rule", help="own, timer-15m, timer-30m, timer-60m; with pools queue-threshold, too.")
+        str,
+        typer.Option(
+            "--rule", help="own, timer-15m, timer-30m, … timer-90m; with pools queue-threshold, and no timer-45m."
+        ),
     ] = "own",
     policy: PolicyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Play recorded replicas: each alone, or, with a column `pool`, taking each other's work.
 
+    Of replicas alone `own` prints net GPU-hours as well: those saved, less 30 or 60 minutes for each stop, beside
+    fixed timers, the best of them in hindsight, and foresight. There our rule is told that price, its cold start
+    included.
+
     Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
     """
-    from replay import histories, pools, sizers
+    from replay import histories, net, pools, runs, sizers
     from replay import idle as alone
 
     given = _policies(policy, "idle", "scale")
     rules, sizes = given.idle or IdlePolicy(), given.scale or ScalePolicy()
     with _readable():
-        history = histories.load_activity(activity, rules.gpu_active_below)
+        history = (
+            runs.load_runs(activity)
+            if activity.is_dir()
+            else histories.load_activity(activity, rules.gpu_active_below)
+        )
+        nets: dict[str, dict[str, float | int]] = {}
         if history.pools is None:
             name, ours = _known(rule, alone.NAMES), _ALONE
-            score = alone.play(history, alone.rule(name, history, rules), cold_start)
+            score = alone.play(history, alone.rule(name, history, rules, cold_start), cold_start)
+            nets = net.compared(history, rules, cold_start) if name == "own" else {}
         else:
             name, ours = _known(rule, sizers.NAMES), _POOLS
             score = pools.play(
                 history, lambda pool: pools.rule(name, pool, rules, sizes, cold_start), cold_start, pool_capacity
             )
     _say_unplayed(policy, {"idle": given.idle, "scale": given.scale}, ours if name == "own" else _OTHERS)
-    _show(score.answer(), as_json)
+    _show_nets(score.answer(), nets, as_json)
 
 
 def scale(
@@ -300,3 +315,16 @@ def _show(answer: Mapping[str, str | int | float], as_json: bool) -> None:
         return
     for name, value in answer.items():
         STDOUT.print(f"{name:24} {value}", highlight=False, markup=False)
+
+
+def _show_nets(
+    answer: Mapping[str, str | int | float], nets: Mapping[str, Mapping[str, float | int]], as_json: bool
+) -> None:
+    """The answer of one rule and, where there are some, net GPU-hours of several by price."""
+    if as_json:
+        print_json({**answer, "net_gpu_hours": nets} if nets else dict(answer))
+        return
+    _show(answer, as_json)
+    for price, by_rule in nets.items():
+        STDOUT.print(f"\nnet GPU-hours at {price} for each stop", highlight=False, markup=False)
+        _show(by_rule, as_json)

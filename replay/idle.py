@@ -6,10 +6,9 @@ booted. Then the rule says which ones to stop.
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import takewhile
 from typing import Final, Protocol
 
 import numpy as np
@@ -21,18 +20,15 @@ from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuE
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
 from replay.histories import Activity, Bools, Ints
-from replay.rows import CLOCKS, EPOCH, Floats
+from replay.rows import CLOCKS, EPOCH
 from watchdogs import budgets
 from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
-from watchdogs.idle.patience import DAY, Patience
 
-TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
+TIMERS: Final = {f"timer-{minutes}m": 60.0 * minutes for minutes in (15, 30, 45, 60, 75, 90)}
 NAMES: Final = ("own", *TIMERS)
+DAY: Final = timedelta(days=1)
 NEVER: Final = -(1 << 40)
 LONG_AGO: Final = EPOCH - timedelta(days=365)
-LEARN_EVERY: Final = 1800.0
-FIRST_DAY: Final = 0.9
-"""Share of the first day's stops that may be made at any time of it; a history may end before its day."""
 MACHINE: Final = "replica"
 """Type of all machines of the replay: one GPU each."""
 READY: Final = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, requests_running=0)
@@ -95,13 +91,15 @@ class Rule(Protocol):
 
     name: str
 
-    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]: ...
+    def stop(self, tick: int, replicas: Replicas) -> Mapping[int, int]:
+        """By replica to stop: the tick since which the rule believes it idle; its own marks, where it has such."""
+        ...
 
 
-def rule(name: str, activity: Activity, policy: IdlePolicy) -> Rule:
-    """A rule by its name, one of `NAMES`."""
+def rule(name: str, activity: Activity, policy: IdlePolicy, cold_start: float = 0.0) -> Rule:
+    """A rule by its name, one of `NAMES`. `cold_start`: seconds that ours adds to the price of a stop."""
     if name == "own":
-        return OwnRule(activity=activity, policy=policy)
+        return OwnRule(activity=activity, policy=policy, cold_start=timedelta(seconds=cold_start))
     return Timer(activity=activity, name=name, after=TIMERS[name])
 
 
@@ -120,10 +118,10 @@ def play(activity: Activity, rule: Rule, cold_start: float) -> Score:
         score.unserved += float(activity.active[tick][booting].sum()) * activity.step
         # a stop saves from the next tick on
         score.saved_rows += score.replicas - int(replicas.running.sum())
-        for replica in rule.stop(tick, replicas):
+        for replica, since in rule.stop(tick, replicas).items():
             replicas.running[replica] = False
             score.stops += 1
-            score.wrong_stops += _worked(activity, replica, tick)
+            score.wrong_stops += _worked(activity, replica, since, tick)
     return score
 
 
@@ -136,10 +134,13 @@ def begin(activity: Activity, rule: str, cold_start: float) -> tuple[Score, int]
     return score, math.ceil(cold_start / activity.step)
 
 
-def _worked(activity: Activity, replica: int, tick: int) -> bool:
-    """Whether a replica has work in one of its two newest rows; ticks at which nobody heard of it are looked past."""
+def _worked(activity: Activity, replica: int, since: int, tick: int) -> bool:
+    """Whether a replica had work since its mark, or has in one of its two newest rows: its end would be wrong.
+
+    Ticks at which nobody heard of it are looked past.
+    """
     work = activity.work[: tick + 1, replica]
-    return bool(work[activity.reported[: tick + 1, replica] | work][-2:].any())
+    return bool(work[since:].any() or work[activity.reported[: tick + 1, replica] | work][-2:].any())
 
 
 def last_work(work: Bools, before: int) -> Ints:
@@ -161,11 +162,11 @@ class Timer:
     def __post_init__(self) -> None:
         self._last = last_work(self.activity.work, before=-1)
 
-    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
+    def stop(self, tick: int, replicas: Replicas) -> Mapping[int, int]:
         # of one that became ready only after its work was over the time counts from then
         since = np.maximum(self._last[tick] + 1, replicas.ready_at)
         waited = (tick + 1 - since) * self.activity.step
-        return np.flatnonzero(replicas.ready(tick) & (waited >= self.after)).tolist()
+        return dict.fromkeys(np.flatnonzero(replicas.ready(tick) & (waited >= self.after)).tolist(), tick)
 
 
 @dataclass(slots=True)
@@ -177,57 +178,46 @@ class OwnRule:
 
     activity: Activity
     policy: IdlePolicy
+    cold_start: timedelta
     name: str = "own"
     _last: Ints = field(init=False)
     """What the history begins with may have rested for a window before."""
-    _worked: Ints = field(init=False)
-    """The same, with work just before the history: rests are learned from what was seen of them."""
-    _marked: dict[int, datetime] = field(default_factory=dict[int, datetime])
-    _patience: Patience | None = field(init=False)
-    _timers: Floats = field(init=False)
-    """Seconds of idleness after which each replica may be ended, as learned last."""
-    _learn_every: int = field(init=False)
-    """Ticks."""
-    _stopped: list[int] = field(default_factory=list[int])
-    """Ticks of all stops, ascending."""
+    _marked: dict[int, int] = field(default_factory=dict[int, int])
+    """By replica: the tick of its mark."""
+    _stopped: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """By replica: ticks of its stops, ascending."""
 
     def __post_init__(self) -> None:
-        policy, count = self.policy, len(self.activity.replicas)
-        self._last = last_work(self.activity.work, before=-_rows(self.activity, policy))
-        self._worked = last_work(self.activity.work, before=-1)
-        least = (policy.window + policy.grace).total_seconds()
-        budget = policy.max_stops_per_day
-        self._patience = None if budget is None else Patience(instances=count, stops_per_day=budget, least=least)
-        self._timers = np.zeros(count)
-        self._learn_every = max(1, round(LEARN_EVERY / self.activity.step))
+        self._last = last_work(self.activity.work, before=-_rows(self.activity, self.policy))
 
-    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
-        self._learn(tick)
+    def stop(self, tick: int, replicas: Replicas) -> Mapping[int, int]:
         first = self._first(tick)
         asked = self._last[tick] < first
         asked[list(self._marked)] = True
         asked &= replicas.ready(tick)
         which = np.flatnonzero(asked).tolist()
         if not which:
-            return ()
-        now, ended = moment(self.activity, tick), list[int]()
+            return {}
         listed = {replica: self._listed(replica, int(replicas.launched[replica])) for replica in which}
         seen = observed(self.activity, self.policy, listed, slice(first, tick + 1))
-        used, left = self._ended_lately(tick), self._left_today(tick)
-        budget = budgets.in_all([budgets.of(self.policy)], len(self._timers), used, left)
-        plan = decide(replace(seen, budget=budget, patience=self._patience_with(which)), now)
-        for replica, decision in zip(which, plan.decisions, strict=True):
+        pools = {
+            name: self._with_stops(pool, n, tick) for n, (name, pool) in zip(which, seen.pools.items(), strict=True)
+        }
+        ended = dict[int, int]()
+        for replica, decision in zip(
+            which, decide(replace(seen, pools=pools), moment(self.activity, tick)).decisions, strict=True
+        ):
             if decision.action is Action.MARK:
-                self._marked[replica] = now
-            elif decision.action in (Action.UNMARK, Action.END):
-                self._marked.pop(replica, None)
-            if decision.action is Action.END:
-                ended.append(replica)
-        self._stopped += [tick] * len(ended)
+                self._marked[replica] = tick
+            elif decision.action is Action.UNMARK:
+                del self._marked[replica]
+            elif decision.action is Action.END:
+                ended[replica] = self._marked.pop(replica)
+                self._stopped.setdefault(replica, []).append(tick)
         return ended
 
     def _listed(self, replica: int, launched: int) -> "Listed":
-        marked = self._marked.get(replica)
+        marked = moment(self.activity, self._marked[replica]) if replica in self._marked else None
         return Listed(marked=marked) if launched < 0 else Listed(moment(self.activity, launched), marked)
 
     def _first(self, tick: int) -> int:
@@ -235,36 +225,21 @@ class OwnRule:
         begins = float(self.activity.times[tick]) - self.policy.window.total_seconds() + CLOCKS
         return int(np.searchsorted(self.activity.times, begins, side="right"))
 
-    def _learn(self, tick: int) -> None:
-        """Take in the rests that end at this tick; each half an hour the timers are reckoned anew."""
-        if self._patience is None:
-            return
-        before = self._worked[tick - 1] if tick else np.full(len(self._timers), -1)
-        gaps = (tick - 1 - before) * self.activity.step
-        for replica in np.flatnonzero(self.activity.work[tick] & (gaps > self._patience.least)).tolist():
-            self._patience.saw(replica, float(gaps[replica]))
-        if tick % self._learn_every == 0:
-            days = max(1, tick) * self.activity.step / DAY
-            idle = (tick - self._worked[tick]) * self.activity.step
-            self._timers = self._patience.timers(days, idle, len(self._stopped))
+    def _with_stops(self, pool: PoolView, replica: int, tick: int) -> PoolView:
+        """A replica alone is a pool of its own, with budgets of its own."""
+        day = self.policy.max_stops_per_day
+        return replace(
+            pool,
+            cold_start=self.cold_start,
+            ended_this_hour=self._stops(replica, tick, budgets.HOUR),
+            left_today=None if day is None else math.ceil(day) - self._stops(replica, tick, DAY),
+        )
 
-    def _left_today(self, tick: int) -> int | None:
-        """Stops that are left of the day's; most of a first day's at once, then in proportion."""
-        if self._patience is None:
-            return None
-        days = tick * self.activity.step / DAY
-        lately = len(self._stopped) - bisect_right(self._stopped, tick - DAY / self.activity.step)
-        return int(self._patience.stops_per_day * min(1.0, max(FIRST_DAY, days)) * len(self._timers) - lately)
-
-    def _ended_lately(self, tick: int) -> int:
-        """Within the hour that budgets count."""
-        now, newest = moment(self.activity, tick), reversed(self._stopped)
-        return sum(1 for _ in takewhile(lambda then: now - moment(self.activity, then) < budgets.HOUR, newest))
-
-    def _patience_with(self, which: Sequence[int]) -> dict[str, timedelta]:
-        if self._patience is None:
-            return {}
-        return {self.activity.replicas[n]: timedelta(seconds=float(self._timers[n])) for n in which}
+    def _stops(self, replica: int, tick: int, within: timedelta) -> int:
+        """Its stops so far within a time."""
+        ticks = self._stopped.get(replica, ())
+        begins = float(self.activity.times[tick]) - within.total_seconds()
+        return len(ticks) - bisect_right(ticks, begins, key=lambda then: float(self.activity.times[then]))
 
 
 def moment(activity: Activity, tick: int) -> datetime:

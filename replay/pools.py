@@ -72,6 +72,7 @@ class OwnRule:
             min_age=timedelta(0),
             coverage=0.0,
             max_stops_per_day=None,
+            stop_price=None,
         )
 
     def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]:

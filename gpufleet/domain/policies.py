@@ -30,8 +30,10 @@ class IdlePolicy:
     """Younger instances are warming up."""
     max_stops_per_run: int = 2
     max_stops_per_hour: int = 6
-    max_stops_per_day: float | None = 2.0
-    """For each instance: stops cost cold starts, so they go to the longest gaps. None: no such limit."""
+    max_stops_per_day: float | None = 6.0
+    """For each instance of the pool: more would annoy whoever waits for it. None: no such limit."""
+    stop_price: timedelta | None = field(default=timedelta(minutes=30), metadata={AS_BEFORE: None})
+    """What one stop costs in GPU time, on top of the cold start. None: window and grace alone decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ def write_settings(stage: Stage, disk_gib: int = 100) -> None:
     for pool in fleet["pools"]:
         pool["engine"]["start_limit"] = "45s"
         pool["watchdogs"] = {
-            "idle": {"window": "30s", "grace": "8s", "min_age": "25s"},
+            "idle": {"window": "30s", "grace": "8s", "min_age": "25s", "stop_price": None},
             "spot": {"fallback_after": "3s", "hold": "5s", "zone_backoff": "10s", "max_stops_per_hour": 600},
         }
     fleet["pools"][1] |= {"target": 1, "max": 2}

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus"),
 ]
 NETWORK = free_network()
-IDLE_ALONE = {"idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1}}
+IDLE_ALONE = {"idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1, "stop_price": None}}
 APPLY = ("watch", "idle", "--apply")
 KILLS = 4
 AT_WORK_S = 4.0

@@ -149,7 +149,7 @@ def _document(ledger: Path, prometheus_url: str, more: Mapping[str, Any]) -> dic
         for name, kind, zone, _ in GROUPS
     ]
     watchdogs = {
-        "idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1},
+        "idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1, "stop_price": None},
         "scale": {},
         "spot": {"fallback_after": "20s", "hold": "8s", "zone_backoff": "30s"},
     }

@@ -14,7 +14,11 @@ HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_tot
 MINUTE = 60
 HOUR = 3600
 POLICY = IdlePolicy(
-    window=timedelta(minutes=10), grace=timedelta(minutes=5), min_age=timedelta(minutes=10), max_stops_per_day=None
+    window=timedelta(minutes=10),
+    grace=timedelta(minutes=5),
+    min_age=timedelta(minutes=10),
+    max_stops_per_day=None,
+    stop_price=None,
 )
 
 
@@ -66,10 +70,7 @@ def test_a_thin_or_late_history_keeps_the_replica(tmp_path: Path, hole: str) -> 
     """Half of the rows, and rows that stop: idle or not, nobody knows."""
     works = {"a": "#" * 10 + hole, "b": "#" * (10 + len(hole))}
     path = history(tmp_path, works)
-    strict = IdlePolicy(
-        window=POLICY.window, grace=timedelta(minutes=5), min_age=POLICY.min_age, coverage=1.0, max_stops_per_day=None
-    )
-    answer = alone(path, policy=strict)
+    answer = alone(path, policy=replace(POLICY, coverage=1.0))
     assert answer["stops"] == (0 if "  " not in hole else 1)
 
 

@@ -52,15 +52,17 @@ def test_spot_markets(rule: str, name: str, answer: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     ("seed", "answer"),
     [
-        (1, (4.216667, 3, 2, 2.336449)),
-        (2, (5.683333, 2, 2, 4.651163)),
-        (4, (50.166667, 16, 16, 19.277108)),
-        (5, (101.0, 13, 11, 3.780069)),
-        (7, (0.5, 5, 5, 6.578947)),
+        (1, (4.983333, 3, 2, 2.336449)),
+        (2, (7.133333, 5, 5, 12.790698)),
+        (4, (52.166667, 15, 15, 18.072289)),
+        (5, (102.916667, 13, 11, 3.780069)),
+        (7, (6.666667, 13, 13, 19.078947)),
     ],
 )
 def test_replicas_alone(tmp_path: Path, seed: int, answer: tuple[float, ...]) -> None:
-    policy = IdlePolicy(window=10 * MINUTE, grace=10 * MINUTE, min_age=20 * MINUTE, max_stops_per_day=9.5)
+    policy = IdlePolicy(
+        window=10 * MINUTE, grace=10 * MINUTE, min_age=20 * MINUTE, stop_price=10 * MINUTE, max_stops_per_day=9.5
+    )
     found = load_activity(rested(random.Random(seed), tmp_path / "activity.csv"), 0.01)
     assert saved(idle.play(found, idle.rule("own", found, policy), 180)) == answer
 

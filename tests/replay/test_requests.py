@@ -146,7 +146,7 @@ def test_a_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
             ["idle", "--activity", "FILE"],
             "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total\n0,a,0,0,0,1\n60,a,0.5,1,0,2\n",
             "rule replicas gpu_hours gpu_hours_idle gpu_hours_saved saved_percent stops stops_per_replica_day"
-            " wrong_stops wakes unserved_percent",
+            " wrong_stops wakes unserved_percent net_gpu_hours",
         ),
         (
             ["scale", "--requests", "FILE", "--tokens-per-second-per-replica", "100"],

@@ -69,6 +69,32 @@ def test_earlier_releases_read_a_document_without_ceilings(said: bool) -> None:
     assert document.parse(text, "again") == found
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        pytest.param({}, [], id="nothing: an earlier release reads it"),
+        pytest.param({"stop_price": "30m"}, [], id="the default, written"),
+        pytest.param({"stop_price": "2h"}, ["stop_price"], id="another price"),
+        pytest.param({"stop_price": None}, ["stop_price"], id="no price"),
+    ],
+)
+def test_a_price_of_stops_is_in_the_document_only_where_it_is_set(written: dict[str, Any], said: list[str]) -> None:
+    whole = a_document()
+    whole |= {"pools": [pool | {"watchdogs": {"idle": written}} for pool in whole["pools"]]}
+    found = document.parse(json.dumps(whole), "fleet.json")
+    text = document.render(found)
+    assert [name for name in ("stop_price",) if name in text] == said
+    assert document.parse(text, "again") == found
+
+
+@pytest.mark.parametrize("value", ["-1m", "soon", 30], ids=str)
+def test_a_price_of_stops_that_is_no_duration_is_refused(value: object) -> None:
+    whole = a_document()
+    whole |= {"pools": [pool | {"watchdogs": {"idle": {"stop_price": value}}} for pool in whole["pools"]]}
+    with pytest.raises(document.DocumentError, match=r"watchdogs\.idle\.stop_price"):
+        document.parse(json.dumps(whole), "fleet.json")
+
+
 def _broken(path: str, value: object) -> dict[str, Any]:
     whole = a_document()
     *parents, last = path.split(".")

@@ -120,6 +120,9 @@ def document(**pool: Any) -> FleetDocument:
         ],
         "watchdogs": {"idle": {}, "spot": {}},
     } | pool
+    if isinstance(entry["watchdogs"], dict) and "idle" in entry["watchdogs"]:
+        # grace decides when an instance ends, and not the price of its stop, unless a test is about that
+        entry["watchdogs"] = {**entry["watchdogs"], "idle": {"stop_price": None, **entry["watchdogs"]["idle"]}}
     return parse(
         json.dumps(
             {

@@ -21,12 +21,16 @@ from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, 
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs.idle import judge
 from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
+from watchdogs.idle.timer import Timer
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 POLICY = IdlePolicy(max_stops_per_run=10**9, max_stops_per_hour=10**9)
 BUDGET = Budget(per_run=10**9, per_hour=10**9)
-POOL = PoolView(name="chat", policy=POLICY, floor=0, target=10**9, needed=UNSCALED)
+COLD_START = 5 * MINUTE
+GRACE = Timer(policy=POLICY, cold_start=COLD_START).grace
+"""Of the price of a stop: longer than the policy's own."""
+POOL = PoolView(name="chat", policy=POLICY, floor=0, target=10**9, needed=UNSCALED, cold_start=COLD_START)
 PLENTY = 5_000
 
 
@@ -40,7 +44,6 @@ class Draft:
     agent: dict[str, Any] | None
     in_rollout: bool = False
     kept_by: str | None = None
-    patience: timedelta | None = None
     tags: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -73,7 +76,7 @@ def idle_draft(number: int, chance: random.Random) -> Draft:
             "watts_max": 30.0,
         },
         agent={"phase": Phase.READY, "ready": True, "draining": False, "drained": False, "requests_running": 0.0},
-        tags={tags.IDLE_SINCE: tags.write_time(NOW - POLICY.grace - MINUTE)},
+        tags={tags.IDLE_SINCE: tags.write_time(NOW - GRACE - MINUTE)},
     )
 
 
@@ -222,9 +225,9 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "never marked": (never_marked, DECIDE),
     "its mark cannot be read": (lambda d, _: d.tags.update({tags.IDLE_SINCE: "yesterday"}), DECIDE),
     "marked just now": (marked(MINUTE), DECIDE),
-    "its grace has a minute left": (marked(POLICY.grace - MINUTE), DECIDE),
+    "its grace has a minute left": (marked(GRACE - MINUTE), DECIDE),
     "marked by a clock that is ahead": (marked(-timedelta(hours=1)), DECIDE),
-    "its past says that work comes back": (lambda d, _: setattr(d, "patience", timedelta(hours=2)), DECIDE),
+    "it has cost less than a stop": (marked(POLICY.grace + MINUTE), DECIDE),
     "drained by us, then kept by tag": (
         both(agent(**OURS), lambda d, _: d.tags.update({tags.KEEP_UNTIL: tags.write_time(NOW + MINUTE)})),
         DECIDE,
@@ -276,7 +279,6 @@ def observed(drafts: list[Draft]) -> Observed:
         watts_rated=WATTS,
         kept_by={i.id: d.kept_by for i, d in zip(instances, drafts, strict=True) if d.kept_by is not None},
         rollouts=frozenset({"rolling"}),
-        patience={i.id: d.patience for i, d in zip(instances, drafts, strict=True) if d.patience is not None},
     )
 
 
@@ -348,8 +350,7 @@ def test_each_fault_that_no_check_sees_is_seen_by_decide(name: str) -> None:
         pytest.param(of_type("large", watts_max=99.9), id="a large one, warm"),
         pytest.param(of_type("not large", watts_max=149.0), id="not quite a large one, warm"),
         pytest.param(agent(drain_by=OURS["drain_by"]), id="ready again, with the owner of an old drain"),
-        pytest.param(marked(POLICY.grace), id="its grace is over now"),
-        pytest.param(lambda d, _: setattr(d, "patience", POLICY.window + POLICY.grace), id="its past asks no more"),
+        pytest.param(marked(GRACE), id="its grace is over now"),
     ],
 )
 def test_what_only_comes_near_a_bound_is_ended(nearly: Fault) -> None:
@@ -476,7 +477,7 @@ def test_each_end_takes_its_share_of_what_is_left(view: PoolView, budget: Budget
 
 def test_the_dearest_goes_first_and_of_the_same_price_the_longest_idle() -> None:
     drafts = [idle_draft(number, random.Random(0)) for number in range(3)]
-    marked(POLICY.grace + timedelta(hours=5))(drafts[1], random.Random(0))
+    marked(GRACE + timedelta(hours=5))(drafts[1], random.Random(0))
     seen = replace(observed(drafts), budget=replace(BUDGET, per_run=1))
     for usd, goes in (({}, "i-1"), ({"i-2": Decimal(3), "i-1": Decimal(1)}, "i-2")):
         found = decide(replace(seen, usd_per_hour=usd), NOW).decisions

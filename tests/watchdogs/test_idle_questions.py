@@ -21,7 +21,7 @@ def test_nothing_is_asked_twice(instances: int, monkeypatch: pytest.MonkeyPatch)
     world, asked = idle_world(instances), Counter[str]()
     monkeypatch.setattr(world, "before", lambda step: asked.update([step]))
     IdleWatchdog(document(), world.ports()).dry()
-    once = ("instances", "brakes", "targets", "policy_seen", "unfinished", "done_since", "statuses")
+    once = ("instances", "brakes", "targets", "policy_seen", "unfinished", "boots", "statuses")
     assert {step: asked[step] for step in once} == dict.fromkeys(once, 1)
     assert asked["ended_since"] == 2, "of the last hour and of the day"
 

@@ -413,7 +413,7 @@ def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
 
 @pytest.mark.parametrize(
     "call",
-    ["instances", "query", "interval", "statuses", "brakes", "targets", "ended_since", "done_since"],
+    ["instances", "query", "interval", "statuses", "brakes", "targets", "ended_since", "boots"],
 )
 def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
     world = due(2)

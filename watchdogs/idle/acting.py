@@ -28,12 +28,12 @@ from watchdogs.idle.decide import (
     Observed,
     case_of,
     counts_as_healthy,
-    grace_of,
     in_service,
     is_our_drain,
 )
 from watchdogs.idle.judge import judge
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
+from watchdogs.idle.timer import Timer
 from watchdogs.ports import Ports
 
 LONGEST_REQUEST: Final = timedelta(hours=1)
@@ -128,11 +128,13 @@ class Actor:
     def _notify_mark(self, decision: Decision, since: datetime) -> None:
         instance = self._instances[decision.resource]
         entry = self._document.pool(instance.pool or "").watchdogs.idle
-        grace = entry.grace if entry is not None else timedelta(0)
-        key = f"marked:{instance.id}:{tags.write_time(since)}"
-        learned = timedelta(0) if entry is None else grace_of(instance, self._observed, entry)
-        text = words.marked(instance, decision, since + grace, since + max(grace, learned))
-        self._executor.notify(key, text, decision, may_keep=True)
+        if entry is None:
+            return
+        timer = Timer(policy=entry, cold_start=self._observed.pools[instance.pool or ""].cold_start)
+        # a cold start that is measured anew only adds to this: the promise holds
+        promised = replace(timer, cold_start=timedelta(0))
+        text = words.marked(instance, decision, since + promised.grace, since + timer.grace)
+        self._executor.notify(f"marked:{instance.id}:{tags.write_time(since)}", text, decision, may_keep=True)
 
     def _notify_unmark(self, since: datetime | None, decision: Decision) -> None:
         if since is not None:

@@ -5,7 +5,7 @@ its pool and the budgets leave room. Every instance looked at gets one decision.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum, auto
@@ -20,6 +20,7 @@ from watchdogs import budgets
 from watchdogs.attempts import FailedAttempts, is_stuck, tried_last
 from watchdogs.brakes import kept_by_tag
 from watchdogs.idle.judge import Case, Check, judge
+from watchdogs.idle.timer import Timer
 from watchdogs.scale.view import Need
 
 WATCHDOG: Final = "idle"
@@ -57,6 +58,8 @@ class PoolView:
     ended_this_hour: int = 0
     left_today: int | None = None
     """Ends that the day still allows; None: it has no limit."""
+    cold_start: timedelta = timedelta(0)
+    """What its instances need from launch to ready: part of the price of a stop."""
 
     def kept_for(self, target: int, healthy: int, floor: int) -> Objection | None:
         """Why the pool gives up none of its healthy instances."""
@@ -98,8 +101,6 @@ class Observed:
     """Groups being refreshed."""
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
-    patience: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
-    """By instance: idle time after which a stop is worth its price (`patience`); absent: window and grace decide."""
     begun: frozenset[str] = frozenset()
     """Instances whose end an earlier pass began: their share of the target may be gone already."""
     leaving: frozenset[str] = frozenset()
@@ -228,27 +229,22 @@ def _decide_one(instance: Instance, observed: Observed, now: datetime, checks: S
                 usd if objection.reason is Reason.GPU_ACTIVE_WITHOUT_WORK else None,
             ),
         )
-    return _seen(pool, _idle(instance, grace_of(instance, observed, pool.policy), evidence, usd, now))
-
-
-def grace_of(instance: Instance, observed: Observed, policy: IdlePolicy) -> timedelta:
-    """From mark to act: the policy's, or longer where the instance's own past says that work will soon be back."""
-    patience = observed.patience.get(instance.id)
-    return policy.grace if patience is None else max(policy.grace, patience - policy.window)
+    timer = Timer(policy=pool.policy, cold_start=pool.cold_start)
+    found = _idle(instance, timer, evidence, usd, now)
+    return _seen(pool, replace(found, evidence={**timer.numbers(), **found.evidence}))
 
 
 def _idle(
-    instance: Instance, grace: timedelta, evidence: Evidence | None, usd: Decimal | None, now: datetime
+    instance: Instance, timer: Timer, evidence: Evidence | None, usd: Decimal | None, now: datetime
 ) -> Decision:
     since = instance.idle_since
-    if since is None or since > now + grace:  # a clock was wrong, or a hand: nobody waits for years
-        objection = Objection(reason=Reason.IDLE, detail=_summary(evidence))
+    if since is None or since > now + timer.grace:  # a clock was wrong, or a hand: nobody waits for years
+        objection = Objection(reason=Reason.IDLE, detail=f"{_summary(evidence)}; {timer}")
         return _decision(instance, Action.MARK, objection, evidence, usd)
-    if now - since < grace:
-        left = grace - (now - since)
-        objection = Objection(
-            reason=Reason.MARKED_WAITING, detail=f"{left.total_seconds():.0f} s left; {_summary(evidence)}"
-        )
+    if now - since < timer.grace:
+        left = timer.grace - (now - since)
+        detail = f"{left.total_seconds():.0f} s left; {_summary(evidence)}; {timer}"
+        objection = Objection(reason=Reason.MARKED_WAITING, detail=detail)
         return _decision(instance, Action.KEEP, objection, evidence, usd)
     objection = Objection(reason=Reason.STILL_IDLE, detail=f"marked {since:%H:%M:%S} UTC; {_summary(evidence)}")
     return _decision(instance, Action.END, objection, evidence, usd)

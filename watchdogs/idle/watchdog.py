@@ -18,7 +18,7 @@ from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
-from watchdogs.idle import acting, learned, words
+from watchdogs.idle import acting, words
 from watchdogs.idle.decide import (
     UNSCALED,
     WATCHDOG,
@@ -129,7 +129,6 @@ class IdleWatchdog:
             watts_rated=known.watts_rated,
             kept_by=kept_by(instances, brakes),
             usd_per_hour=self._usd([*watched, *strays]),
-            patience=self._patience(watched, pools, now),
             begun=frozenset(d.resource for d in ports.ledger.unfinished(WATCHDOG) if d.action is Action.END),
             attempts=ports.ledger.failed_since(WATCHDOG, now - attempts.REMEMBERED),
             uncertain=uncertain,
@@ -138,7 +137,7 @@ class IdleWatchdog:
         groups = sorted({i.group for i in asked if i.group is not None})
         known = [*asked, *self._others(asked, watched, base, now)]
         agents = ports.agents.statuses(known)
-        base = replace(base, pools=self._with_needs(pools, known, agents, now))
+        base = replace(base, pools=self._with_needs(self._with_cold_starts(pools, known, agents), known, now))
         heard = {instance.id for instance in known}
         if more := [i for i in self._others(asked, watched, base, now) if i.id not in heard]:
             agents = {**agents, **ports.agents.statuses(more)}
@@ -235,21 +234,24 @@ class IdleWatchdog:
                 found.append(instance)
         return found
 
+    def _with_cold_starts(
+        self, views: Mapping[str, PoolView], asked: Sequence[Instance], agents: Mapping[str, AgentStatus]
+    ) -> dict[str, PoolView]:
+        """With what a start of each pool takes, of those that were asked and as the ledger remembers."""
+        by_pool = {name: [i for i in asked if i.pool == name] for name in views}
+        took = cold_starts(by_pool, agents, self._ports.ledger.boots())
+        return {name: replace(view, cold_start=took[name]) for name, view in views.items()}
+
     def _with_needs(
-        self,
-        views: Mapping[str, PoolView],
-        asked: Sequence[Instance],
-        agents: Mapping[str, AgentStatus],
-        now: datetime,
+        self, views: Mapping[str, PoolView], asked: Sequence[Instance], now: datetime
     ) -> dict[str, PoolView]:
         """What scale needs of the pools of which one may be ended: of others nobody asks. Raises OSError."""
         due = {i.pool for i in asked if self._grace_is_over(i, now)}
         pools = [pool for pool in self._document.pools if pool.name in due]
-        by_pool = {pool.name: [i for i in asked if i.pool == pool.name] for pool in pools}
         needs = needed_soon(
             pools,
             {name: view.target for name, view in views.items()},
-            cold_starts(by_pool, agents, self._ports.ledger.boots()),
+            {name: view.cold_start for name, view in views.items()},
             self._ports.metrics,
             self._document.environment,
             now,
@@ -329,16 +331,6 @@ class IdleWatchdog:
         """What the pool's schedule asks for now: scale would launch again what is ended below it."""
         entry = pool.watchdogs.scale
         return 0 if entry is None else hours.floor(entry.schedule, now)
-
-    def _patience(
-        self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime
-    ) -> dict[str, timedelta]:
-        """What past rests say of how long each is to be left alone; nobody is asked where stops are not limited."""
-        policies = {p.name: p.policy for p in pools.values() if p.policy is not None}
-        if all(policy.max_stops_per_day is None for policy in policies.values()):
-            return {}
-        actions = self._ports.ledger.done_since(WATCHDOG, now - learned.HISTORY)
-        return learned.patience(watched, actions, policies, now)
 
     def _usd(self, instances: Sequence[Instance]) -> dict[str, Decimal]:
         found = {i.id: self._ports.prices.usd_per_hour(i) for i in instances}

@@ -11,12 +11,8 @@ from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL, POOL, ROLE, ROUTER
 
 def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at: datetime) -> str:
     """Why, what it costs, what will happen when, how to keep it, and what ending it means."""
-    # what is learned may change before then, the promise may not
-    later = (
-        f" By its past rests and its pool's that is likely about {likely_at:%H:%M} UTC."
-        if likely_at > ends_at
-        else ""
-    )
+    # the cold start may be measured anew before then, the promise stays
+    later = f" With its pool's cold start that is about {likely_at:%H:%M} UTC." if likely_at > ends_at else ""
     return "\n".join(
         (
             f"{instance.id} of pool {instance.pool} ({instance.capacity_type}, {instance.machine_type}, "

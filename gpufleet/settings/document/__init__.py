@@ -15,6 +15,7 @@ from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.owners import OwnedGroup
 from gpufleet.domain.parsed import is_map
+from gpufleet.domain.policies import IdlePolicy
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
 from gpufleet.settings.document.ledger import why_unverified
@@ -242,11 +243,14 @@ def render(document: FleetDocument) -> str:
 
 def _unsaid(pool: Pool) -> dict[str, Any]:
     """What a pool leaves out of its text."""
-    spot = pool.watchdogs.spot
-    starts = spot is not None and spot.max_starts_per_hour is None
-    return {"boot_limit": pool.boot_limit == BOOT_LIMIT} | (
-        {"watchdogs": {"spot": {"max_starts_per_hour"}}} if starts else {}
-    )
+    idle, spot = pool.watchdogs.idle, pool.watchdogs.spot
+    return {
+        "boot_limit": pool.boot_limit == BOOT_LIMIT,
+        "watchdogs": {
+            "idle": {"stop_price": idle is not None and idle.stop_price == IdlePolicy().stop_price},
+            "spot": {"max_starts_per_hour": spot is not None and spot.max_starts_per_hour is None},
+        },
+    }
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""Recorded replicas as run lengths: a folder with `runs.csv.gz` and, for all of them together, `pool_demand.csv.gz`.
+
+`runs.csv.gz`: replica, start_s, ticks, working (1, 0, or empty: no sample). `pool_demand.csv.gz`: time_s,
+gpu_active_sum. Replicas that work at a moment share what all did then.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from replay import rows
+from replay.histories import Activity
+from replay.rows import CLOCKS, Column, TraceError
+
+RUNS: Final = "runs.csv.gz"
+DEMAND: Final = "pool_demand.csv.gz"
+AMONG_OTHERS: Final = "idle_gpus"
+"""The folder of this history in a folder of several (`GPUFLEET_HISTORIES`)."""
+
+_RUNS: Final = (
+    Column(name="replica", text=True),
+    Column(name="start_s", at_least=None),
+    Column(name="ticks", at_most=1e9),
+    Column(name="working", empty=True, at_most=1),
+)
+_DEMAND: Final = (Column(name="time_s", at_least=None), Column(name="gpu_active_sum"))
+
+
+def load_runs(folder: Path) -> Activity:
+    """Each replica alone. Raises TraceError: what is wrong, with the file."""
+    folder = folder / AMONG_OTHERS if (folder / AMONG_OTHERS).is_dir() else folder
+    for name in (RUNS, DEMAND):
+        if not (folder / name).is_file():
+            raise TraceError(f"{folder}: no {name}; a folder of run lengths has {RUNS} and {DEMAND}")
+    demand, runs = rows.read(folder / DEMAND, _DEMAND), rows.read(folder / RUNS, _RUNS)
+    times = demand.numbers["time_s"]
+    if len(times) < 2 or not (np.diff(times) > 0).all():
+        raise TraceError(f"{folder / DEMAND}: time_s must rise from row to row, with two rows at least")
+    shape = (len(times), len(runs.names["replica"]))
+    reported, work = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
+    begins = np.searchsorted(times, runs.numbers["start_s"] - CLOCKS).tolist()
+    ends = (begins + runs.numbers["ticks"]).astype(np.int64).tolist()
+    columns, working = runs.codes["replica"].tolist(), runs.numbers["working"].tolist()
+    for row, (replica, begin, end, works) in enumerate(zip(columns, begins, ends, working, strict=True)):
+        if end > len(times) or reported[begin:end, replica].any():
+            last = f"{folder / RUNS}, line {runs.lines.of(row)}: the run"
+            wrong = f"ends at tick {end} of {len(times)}" if end > len(times) else "overlaps the one before"
+            raise TraceError(f"{last} of replica {runs.names['replica'][replica]!r} {wrong}")
+        reported[begin:end, replica] = works >= 0  # NaN: no sample
+        work[begin:end, replica] = works > 0
+    share = np.minimum(1.0, demand.numbers["gpu_active_sum"] / np.maximum(1, work.sum(axis=1)))
+    return Activity(
+        replicas=runs.names["replica"],
+        times=times,
+        step=float(np.median(np.diff(times))),
+        reported=reported,
+        active=np.where(work, share[:, None], 0).astype(np.float32),
+        work=work,
+        pools=None,
+    )
