@@ -4,11 +4,12 @@ On generated histories, and on the public ones at hand (`benchmarks/recorded.py`
 folder).
 """
 
+import itertools
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,9 @@ from benchmarks import activity as kinds
 from benchmarks import markets, recorded
 from benchmarks.table import Table
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import histories, idle, pools, requests, sizers, spot
+from replay import histories, idle, net, pools, requests, runs, sizers, spot
 from replay.histories import Activity
+from watchdogs.idle import timer
 
 REPLICAS: Final = 94
 DAYS: Final = 0.95
@@ -27,6 +29,8 @@ COLD_START: Final = 180.0
 MARKET_DAYS: Final = 45
 _POOLS: Final = {"dense": 8, "sessions": 8, "bursty": 8, "visits": 0, "regimes": 0, "drift": 0, "uneven": 3}
 """Kinds that are played as one pool, and bursts that many of its replicas share."""
+MARGINS: Final = tuple(range(0, 31, 5))
+"""Minutes: what the idle rule may wait beyond the price of a stop."""
 REPLICAS_AT_WORK: Final = 8
 """Histories of requests say nothing of replicas: one is taken to carry this share of the mean."""
 
@@ -43,7 +47,7 @@ def run() -> Iterator[Table]:
 def _spot() -> Table:
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for (how, make), seed in product(markets.MARKETS.items(), (1, 2)):
+        for (how, make), seed in itertools.product(markets.MARKETS.items(), (1, 2)):
             path = Path(folder, "market.csv")
             markets.write(path, *make(markets.NINE_ZONES, MARKET_DAYS, seed))
             found = histories.load_market(path)
@@ -59,21 +63,30 @@ def _spot() -> Table:
 
 
 def _alone() -> Table:
+    found = {kind: history(make(REPLICAS, DAYS, 1)) for kind, make in kinds.KINDS.items()}
+    return _nets(f"Idle: {REPLICAS} replicas, each alone, {DAYS} days: net GPU-hours", found)
+
+
+def _nets(title: str, histories_: Mapping[str, Activity]) -> Table:
+    """What rules are worth at two prices of a stop."""
     rows: list[tuple[str, ...]] = []
-    for kind, make in kinds.KINDS.items():
-        found = history(make(REPLICAS, DAYS, 1))
-        for name in idle.NAMES:
-            score = idle.play(found, idle.rule(name, found, IdlePolicy()), COLD_START).answer()
-            stops, saved = float(score["stops"]), float(score["saved_percent"])
-            most = foresight(found.work, int(stops))
-            share = f"{100 * saved / most:.0f}" if most else "-"
-            per_day = f"{score['stops_per_replica_day']:.2f}"
-            rows.append((kind, name, f"{saved:.1f}", share, per_day, str(score["wrong_stops"])))
+    for name, found in histories_.items():
+        for price, nets in net.compared(found, IdlePolicy(), COLD_START).items():
+            behind = 100 * (nets["best_timer"] - nets["own"]) / nets["foresight"] if nets["foresight"] else 0.0
+            timers = (f"{nets[each]:.1f}" for each in idle.TIMERS)
+            best = f"{nets['best_timer']:.1f} ({nets['best_timer_minutes']} min)"
+            last = (best, f"{nets['foresight']:.1f}", f"{behind:.1f}", str(nets["own_wrong_stops"]))
+            rows.append((name, price, f"{nets['own']:.1f}", *timers, *last))
+    minutes = (f"{round(after / 60)} min" for after in idle.TIMERS.values())
     return Table(
-        title=f"Idle: {REPLICAS} replicas, each alone, {DAYS} days",
-        columns=("kind", "rule", "saved %", "% of foresight", "stops per replica and day", "wrong stops"),
+        title=title,
+        columns=("history", "a stop costs", "own", *minutes, "best", "foresight", "behind, %", "wrong stops"),
         rows=tuple(rows),
-        notes=("Foresight: as many stops as the rule made, each from the beginning of one of the longest gaps.",),
+        notes=(
+            "GPU-hours saved less the price of each stop; own is told that price, its cold start included. Best: the"
+            " fixed timer of 5 to 240 minutes that is best in hindsight. Behind: own behind best, as a share of"
+            " foresight.",
+        ),
     )
 
 
@@ -126,12 +139,12 @@ def _recorded(source: Path | None) -> Iterator[Table]:
     played = {"spot": _recorded_markets, "idle": _recorded_replicas, "scale": _recorded_requests}
     with tempfile.TemporaryDirectory() as folder:
         for by in sorted({recorded.DATA_SETS[name] for name in there}):
-            table = played[by](source, Path(folder))
-            took = f"Recorded histories took {time.monotonic() - begun:.0f} s up to here."
-            yield replace(table, notes=(*table.notes, took))
+            for table in played[by](source, Path(folder)):
+                took = f"Recorded histories took {time.monotonic() - begun:.0f} s up to here."
+                yield replace(table, notes=(*table.notes, took))
 
 
-def _recorded_markets(source: Path, folder: Path) -> Table:
+def _recorded_markets(source: Path, folder: Path) -> Iterator[Table]:
     rows: list[tuple[str, ...]] = []
     for history in recorded.markets(source, folder):
         found = histories.load_market(history.path)
@@ -139,7 +152,7 @@ def _recorded_markets(source: Path, folder: Path) -> Table:
             score = spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer()
             shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
             rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))
-    return Table(
+    yield Table(
         title="Recorded spot markets, a target of 4 and one spare",
         columns=("history", "rule", "cost", "below target %", "none ready %", "on-demand launches"),
         rows=tuple(rows),
@@ -147,25 +160,52 @@ def _recorded_markets(source: Path, folder: Path) -> Table:
     )
 
 
-def _recorded_replicas(source: Path, folder: Path) -> Table:
+def _recorded_replicas(source: Path, folder: Path) -> Iterator[Table]:
+    del folder
+    found = runs.load_runs(source)
+    halves = {f"replica {n} of two": found.of(np.arange(n - 1, len(found.replicas), 2)) for n in (1, 2)}
+    yield _nets("Recorded GPUs, each alone: net GPU-hours", {"idle_gpus": found, **halves})
+    yield _margins(halves)
+    pool = replace(found, pools=np.zeros(len(found.replicas), dtype=np.int32), pool_names=("pool",))
     rows: list[tuple[str, ...]] = []
-    for pool, names in (("", idle.NAMES), ("pool", sizers.NAMES)):
-        for history in recorded.replicas(source, folder, pool):
-            found = histories.load_activity(history.path, IdlePolicy().gpu_active_below)
-            for name in names:
-                score = (
-                    _pool(found, name) if pool else idle.play(found, idle.rule(name, found, IdlePolicy()), COLD_START)
-                )
-                shown = ("saved_percent", "unserved_percent", "stops_per_replica_day", "wrong_stops")
-                rows.append((history.name, name, *(f"{score.answer()[field]:.2f}" for field in shown)))
-    return Table(
-        title="Recorded GPUs, each alone and as one pool at 0.8 capacity",
+    for name in sizers.NAMES:
+        score = _pool(pool, name).answer()
+        shown = ("saved_percent", "unserved_percent", "stops_per_replica_day", "wrong_stops")
+        rows.append(("idle_gpus", name, *(f"{score[field]:.2f}" for field in shown)))
+    yield Table(
+        title="Recorded GPUs as one pool at 0.8 capacity",
         columns=("history", "rule", "saved %", "unserved %", "stops per replica and day", "wrong stops"),
         rows=tuple(rows),
     )
 
 
-def _recorded_requests(source: Path, folder: Path) -> Table:
+def _margins(halves: Mapping[str, Activity]) -> Table:
+    """The idle rule's margin as each half of the replicas would choose it, and what it is worth on the other half."""
+    rows: list[tuple[str, ...]] = []
+    for chosen_on, other in itertools.permutations(halves):
+        for price in net.PRICES:
+            here, there = (_fixed(halves[name], price) for name in (chosen_on, other))
+            at = [int(price.total_seconds() / 60) + margin - int(net.MINUTES[0]) for margin in MARGINS]
+            best = max(zip(MARGINS, at, strict=True), key=lambda one: here[one[1]])
+            ours = at[MARGINS.index(int(timer.MARGIN.total_seconds() / 60))]
+            chosen = (f"{best[0]} min", f"{here[best[1]]:.1f}", f"{there[best[1]]:.1f}")
+            rest = (f"{there[ours]:.1f}", f"{there.max():.1f}")
+            rows.append((chosen_on, f"{price.total_seconds() / 60:.0f} min", *chosen, *rest))
+    return Table(
+        title="Recorded GPUs: the margin beyond the price of a stop, chosen on one half of the replicas",
+        columns=("chosen on", "a stop costs", "margin", "net there", "net on the other", "with 15 min", "best timer"),
+        rows=tuple(rows),
+        notes=(f"Of margins of {MARGINS[0]} to {MARGINS[-1]} minutes in steps of 5.",),
+    )
+
+
+def _fixed(found: Activity, price: timedelta) -> np.ndarray:
+    """Net GPU-hours of each fixed timer."""
+    saved, stops = net.fixed_timers(found, COLD_START)
+    return saved - stops * (price.total_seconds() / 3600)
+
+
+def _recorded_requests(source: Path, folder: Path) -> Iterator[Table]:
     rows: list[tuple[str, ...]] = []
     for history in recorded.requests(source, folder):
         arrivals = histories.load_requests(history.path, None)
@@ -176,7 +216,7 @@ def _recorded_requests(source: Path, folder: Path) -> Table:
             score = requests.play(arrivals, terms, sizer, name).answer()
             shown = ("cost_ratio", "slo_missed_percent", "peak_replicas", "moves")
             rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))
-    return Table(
+    yield Table(
         title=f"Recorded requests, a replica that carries 1/{REPLICAS_AT_WORK} of the mean load",
         columns=("history", "rule", "cost", "too late %", "peak replicas", "moves"),
         rows=tuple(rows),
@@ -188,14 +228,6 @@ def _pool(found: Activity, name: str) -> idle.Score:
     return pools.play(
         found, lambda pool: pools.rule(name, pool, IdlePolicy(), ScalePolicy(), COLD_START), COLD_START, 0.8
     )
-
-
-def foresight(work: np.ndarray, stops: int) -> float:
-    """Percent of all replica time that so many stops save at most."""
-    edges = np.diff(np.pad(work, ((1, 1), (0, 0)), constant_values=True).astype(np.int8), axis=0)
-    begins, ends = np.nonzero(edges.T == -1)[1], np.nonzero(edges.T == 1)[1]
-    longest = np.sort(ends - begins)[::-1][:stops]
-    return 100 * float(longest.sum()) / work.size
 
 
 def history(active: kinds.Active) -> Activity:

@@ -65,30 +65,6 @@ def _looks(events: list[tuple[float, int]]) -> Iterator[str]:
         yield f"{second},zone,{events[at][1]}\n"
 
 
-def replicas(source: Path, into: Path, pool: str = "") -> Iterator[History]:
-    """GPUs of one service, each alone or as one pool: those that work at a moment share what all did then."""
-    folder = source / "idle_gpus"
-    if not (folder / "runs.csv.gz").exists():
-        return
-    with gzip.open(folder / "pool_demand.csv.gz", "rt", encoding="utf-8") as file:
-        demand = [(row["time_s"], float(row["gpu_active_sum"])) for row in csv.DictReader(file)]
-    works: dict[str, list[str]] = defaultdict(list)
-    with gzip.open(folder / "runs.csv.gz", "rt", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            works[row["replica"]] += [row["working"]] * int(row["ticks"])
-    made = into / f"idle_gpus{pool}.csv"
-    with made.open("w", encoding="utf-8") as file:
-        end = f",{pool}" if pool else ""
-        columns = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
-        file.write(f"{columns}{',pool' if pool else ''}\n")
-        for tick, (at, active) in enumerate(demand):
-            now = {name: runs[tick] for name, runs in works.items() if tick < len(runs) and runs[tick]}
-            share = min(1.0, active / max(1, sum(map(int, now.values()))))
-            for name, working in now.items():
-                file.write(f"{at},{name},{share * int(working):.4f},{working},0,0{end}\n")
-    yield History(name="idle_gpus as one pool" if pool else "idle_gpus", path=made)
-
-
 def requests(source: Path, into: Path) -> Iterator[History]:
     """Requests with their tokens, and rates of requests."""
     for path in sorted(source.glob("servegen/*_client_rates.csv.gz")):
