@@ -162,6 +162,8 @@ def _recorded_markets(source: Path, folder: Path) -> Iterator[Table]:
 
 def _recorded_replicas(source: Path, folder: Path) -> Iterator[Table]:
     del folder
+    if not (source / runs.AMONG_OTHERS / runs.RUNS).exists():
+        return
     found = runs.load_runs(source)
     halves = {f"replica {n} of two": found.of(np.arange(n - 1, len(found.replicas), 2)) for n in (1, 2)}
     yield _nets("Recorded GPUs, each alone: net GPU-hours", {"idle_gpus": found, **halves})

@@ -238,7 +238,9 @@ class IdleWatchdog:
         self, views: Mapping[str, PoolView], asked: Sequence[Instance], agents: Mapping[str, AgentStatus]
     ) -> dict[str, PoolView]:
         """With what a start of each pool takes, of those that were asked and as the ledger remembers."""
-        by_pool = {name: [i for i in asked if i.pool == name] for name in views}
+        by_pool: dict[str, list[Instance]] = {name: [] for name in views}
+        for instance in asked:
+            by_pool[instance.pool or ""].append(instance)
         took = cold_starts(by_pool, agents, self._ports.ledger.boots())
         return {name: replace(view, cold_start=took[name]) for name, view in views.items()}
 
