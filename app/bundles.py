@@ -55,16 +55,17 @@ def _packages(folder: Path, platform: str, python: str) -> Path:
     if uv is None:
         raise AppError("uv is not on PATH, which installs the locked packages: run `make setup`, or put it there")
     requirements, into = folder / "requirements.txt", folder / "packages"
-    _run([uv, *EXPORT, "--output-file", str(requirements)])
+    _run([uv, *EXPORT, "--output-file", str(requirements)], ROOT)
     install = [uv, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
     chosen = ["--python-platform", platform, "--python-version", python, "--target", str(into)]
-    _run([*install, *chosen, "--requirements", str(requirements)])
+    # not in the clone: what its pyproject.toml asks of a lock would count as a requirement without a hash
+    _run([*install, *chosen, "--requirements", str(requirements)], folder)
     return into
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise AppError(f"{command[0]} {command[1]}: not done in {LIMIT_S} s") from error
     if done.returncode != 0:
