@@ -85,19 +85,22 @@ docs: setup
 # A stack ending in -local runs on the embedded cloud, in its environment and never in yours.
 local_env = case '$(STACK)' in *-local) eval "$$($(RUN) cli.main local env)" ;; esac
 
+# Pulumi would fetch a missing provider by itself, and compare it with nothing.
+plugins = export PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION=true; $(RUN) scripts.plugins '$(STACK)'
+
 preview: setup
-	@$(local_env); pulumi preview --policy-pack policies --stack '$(STACK)'
+	@$(local_env); $(plugins) && pulumi preview --policy-pack policies --stack '$(STACK)'
 
 # An update that deletes or replaces a group, its launch template, a reservation or the control host is a big one: the
 # fleet's watchdogs stand still first, as before destroy.
 up: setup
-	@$(local_env); $(RUN) scripts.cut_off '$(STACK)' \
+	@$(local_env); $(plugins) && $(RUN) scripts.cut_off '$(STACK)' \
 		&& { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --if-big --reason 'pulumi up of $(STACK)'; } \
 		&& pulumi up --policy-pack policies --stack '$(STACK)'
 
 # The fleet's watchdogs stand still first. PAUSED=yes: they are paused already, where their ledger is.
 destroy: setup
-	@$(local_env); $(RUN) scripts.cut_off '$(STACK)' \
+	@$(local_env); $(plugins) && $(RUN) scripts.cut_off '$(STACK)' \
 		&& { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --reason 'pulumi destroy of $(STACK)'; } \
 		&& pulumi destroy --stack '$(STACK)'
 

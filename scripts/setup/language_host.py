@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import Folders
+from localcloud.control.folders import PULUMI_VERSION, Folders
 from localcloud.control.pulumi_cli import LANGUAGE_HOST
 from scripts.setup.python_env import uv_environment, uv_of
 from scripts.setup.running import SetupError, run
@@ -65,11 +65,12 @@ def install(folders: Folders) -> None:
         (half / "constraints.txt").write_text(_constraints(uv, folders, environment))
         install_it = [uv, "pip", "install", "--quiet", "--python", str(half / "bin" / "python")]
         run(
-            [*install_it, "-c", str(half / "constraints.txt"), "pulumi"],
+            [*install_it, "--require-hashes", "-c", str(half / "constraints.txt"), f"pulumi=={PULUMI_VERSION}"],
             doing=doing,
             log=log,
             limit_s=300,
             environment=environment,
+            cwd=half,  # what the clone's pyproject.toml asks of a lock would count as a requirement without a hash
         )
         packages = next((half / "lib").glob("python3.*")) / "site-packages"
         for source in SOURCES:
@@ -90,7 +91,7 @@ def _write_launcher(launcher: Path, text: str) -> None:
 
 def _constraints(uv: str, folders: Folders, environment: dict[str, str]) -> str:
     done = subprocess.run(
-        [uv, "export", "--frozen", "--quiet", "--no-emit-project", "--no-hashes", "--no-header", "--no-annotate"],
+        [uv, "export", "--frozen", "--quiet", "--no-emit-project", "--no-header", "--no-annotate"],
         cwd=folders.root,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -1,48 +1,81 @@
-"""The Pulumi CLI: what is there already, else the official installer, else built from its Go module."""
+"""The Pulumi CLI: what is there already, else its release by the committed SHA-256, else built from its Go module."""
 
-import os
+import hashlib
+import http.client
+import platform
 import shutil
+import sys
+import tarfile
 import tempfile
+import urllib.request
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from localcloud.control.folders import PULUMI_VERSION, Folders
 from localcloud.control.pulumi_cli import is_right
-from scripts.setup.running import SetupError, answers, output_of, run, say
+from scripts.setup import go_build
+from scripts.setup.running import SetupError, answers, output_of, say
 
 MODULE: Final = "github.com/pulumi/pulumi"
-INSTALLER: Final = "https://get.pulumi.com/install.sh"
+HASHES: Final = Path(__file__).with_name("pulumi_releases.txt")
+RELEASES: Final = f"https://{MODULE}/releases"
 PROBE_S: Final = 6.0
-INSTALL_LIMIT_S: Final = 180
+DOWNLOAD_LIMIT_S: Final = 60.0
+"""Without a byte."""
+LARGEST: Final = 1024 * 1024 * 1024
 BUILD_LIMIT_S: Final = 1500
 GIB_NEEDED: Final = 5
 """Modules, build cache and the binary: 3 GB measured, and room for the link."""
 REMEDY: Final = (
     f"the Pulumi CLI {PULUMI_VERSION} is needed and cannot be had here. Do one of these, then run make again:\n"
-    f"  - put `pulumi` {PULUMI_VERSION} on PATH (https://www.pulumi.com/docs/install/versions/), or\n"
-    "  - install Go 1.25 or newer (https://go.dev/dl) with a way to a Go module proxy, or\n"
-    "  - allow this machine to reach https://get.pulumi.com"
+    f"  - put `pulumi` {PULUMI_VERSION} on PATH (https://www.pulumi.com/docs/install/versions/); first compare its\n"
+    f"    archive with pulumi-{PULUMI_VERSION}-checksums.txt of {RELEASES}/tag/v{PULUMI_VERSION}, or\n"
+    "  - install Go 1.25.11 or newer (https://go.dev/dl) with a way to a Go module proxy, or\n"
+    f"  - allow this machine to reach {RELEASES}"
 )
+_SYSTEMS: Final = {"linux": "linux", "darwin": "darwin"}
+_PROCESSORS: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 class Way(StrEnum):
     """How the CLI will come."""
 
-    INSTALLER = "its official installer"
-    GO = f"a build from its Go module, since {INSTALLER} cannot be reached (about 3 minutes on 2 cores, once)"
+    RELEASE = "its release, compared with the SHA-256 in this repository"
+    GO = f"a build from its Go module, since {RELEASES} cannot be reached (about 3 minutes on 2 cores, once)"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An archive of a release, and what it must hash to."""
+
+    url: str
+    sha256: str
+
+
+def release_of(system: str, machine: str) -> Release | None:
+    """The archive for a system, None where its hash is not known."""
+    name = f"pulumi-v{PULUMI_VERSION}-{_SYSTEMS.get(system)}-{_PROCESSORS.get(machine.lower())}.tar.gz"
+    lines = (line.split() for line in HASHES.read_text("utf-8").splitlines() if not line.startswith("#"))
+    known = {file: sha256 for sha256, file in lines}
+    return Release(f"{RELEASES}/download/v{PULUMI_VERSION}/{name}", known[name]) if name in known else None
 
 
 def choose_way() -> Way:
     """Decide within seconds, before anything long is begun. Raises SetupError when there is no way."""
-    if answers(INSTALLER, PROBE_S):
-        return Way.INSTALLER
+    if release_of(sys.platform, platform.machine()) is None:
+        why = f"{HASHES.name} has no SHA-256 for {sys.platform} on {platform.machine()}"
+    elif answers(RELEASES, PROBE_S):
+        return Way.RELEASE
+    else:
+        why = f"{RELEASES} cannot be reached"
     go = shutil.which("go")
     if go is None:
-        raise SetupError(f"{INSTALLER} cannot be reached and there is no `go` on PATH: {REMEDY}")
+        raise SetupError(f"{why} and there is no `go` on PATH: {REMEDY}")
     if output_of([go, "list", "-m", f"{MODULE}/pkg/v3@v{PULUMI_VERSION}"], limit_s=45) is None:
         raise SetupError(
-            f"{INSTALLER} cannot be reached, and `go list -m {MODULE}/pkg/v3@v{PULUMI_VERSION}` finds no module "
+            f"{why}, and `go list -m {MODULE}/pkg/v3@v{PULUMI_VERSION}` finds no module "
             f"(GOPROXY is {output_of([go, 'env', 'GOPROXY'])!r}): {REMEDY}"
         )
     return Way.GO
@@ -56,14 +89,9 @@ def install(way: Way, folders: Folders) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     half = Path(tempfile.mkdtemp(prefix=".half-", dir=parent))
     try:
-        if way is Way.INSTALLER:
-            try:
-                _run_installer(half, folders)
-            except SetupError as trouble:
-                if shutil.which("go") is None:
-                    raise SetupError(f"{trouble}\n{REMEDY}") from trouble
-                say(f"      the installer failed, so Go builds it: {str(trouble).splitlines()[0]}")
-                _build(half, folders)
+        release = release_of(sys.platform, platform.machine())
+        if way is Way.RELEASE and release is not None:
+            download(release, half)
         else:
             _build(half, folders)
         if not is_right(half / "bin" / "pulumi"):
@@ -75,23 +103,41 @@ def install(way: Way, folders: Folders) -> None:
         shutil.rmtree(half, ignore_errors=True)
 
 
-def _run_installer(into: Path, folders: Folders) -> None:
-    program = (
-        "import sys; from pulumi.automation import PulumiCommand; from semver import VersionInfo; "
-        "PulumiCommand.install(root=sys.argv[1], version=VersionInfo.parse(sys.argv[2]))"
-    )
-    run(
-        [str(folders.python), "-c", program, str(into), PULUMI_VERSION],
-        doing="running Pulumi's installer",
-        log=folders.logs / "setup-pulumi.log",
-        limit_s=INSTALL_LIMIT_S,
-    )
+def download(release: Release, into: Path) -> None:
+    """Put the programs of a release into `into/bin`; its hash is compared before. Raises SetupError."""
+    archive = into / "release.tar.gz"
+    try:
+        found = _fetch(release.url, archive)
+        if found != release.sha256:
+            raise SetupError(
+                f"{release.url} has SHA-256 {found}, and {HASHES.name} says {release.sha256}, so it was not unpacked."
+                f" Find out who answers for that address here (HTTPS_PROXY). By hand: {REMEDY}"
+            )
+        with tarfile.open(archive) as packed:
+            packed.extractall(into / "unpacked", filter="data")
+    except (OSError, http.client.HTTPException, tarfile.TarError) as error:
+        raise SetupError(f"{release.url} could not be fetched and unpacked: {error}\n{REMEDY}") from error
+    programs = next((path.parent for path in (into / "unpacked").rglob("pulumi") if path.is_file()), None)
+    if programs is None:
+        raise SetupError(f"{release.url} holds no `pulumi`: {REMEDY}")
+    programs.rename(into / "bin")
+
+
+def _fetch(url: str, target: Path) -> str:
+    """The SHA-256 of what came."""
+    digest, size = hashlib.sha256(), 0
+    with urllib.request.urlopen(url, timeout=DOWNLOAD_LIMIT_S) as answer, target.open("wb") as file:
+        while piece := answer.read(1 << 20):
+            size += len(piece)
+            if size > LARGEST:
+                raise OSError(f"is larger than {LARGEST // 2**20} MiB")
+            digest.update(piece)
+            file.write(piece)
+    return digest.hexdigest()
 
 
 def _build(into: Path, folders: Folders) -> None:
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOWORK": "off"}
-    if folders.cache.is_relative_to(folders.local):  # home cannot be written, so neither can Go's own caches
-        environment |= {"GOPATH": str(folders.cache / "go"), "GOCACHE": str(folders.cache / "go-build")}
+    environment = go_build.environment_of(folders)
     cache = Path(environment.get("GOCACHE") or Path.home() / ".cache")
     for folder in {_existing(cache), _existing(into)}:
         free = shutil.disk_usage(folder).free / 2**30
@@ -99,21 +145,15 @@ def _build(into: Path, folders: Folders) -> None:
             raise SetupError(
                 f"{free:.1f} GiB are free for {folder}, and building Pulumi needs {GIB_NEEDED}: make room"
             )
-    log = folders.logs / "setup-pulumi.log"
-    work = into / "work"
     (into / "bin").mkdir()
-    work.mkdir()
-    module = (
-        f"module gpu-fleet.invalid/tools\n\ngo 1.25\n\ntool {MODULE}/pkg/v3/cmd/pulumi\n\n"
-        f"require (\n\t{MODULE}/pkg/v3 v{PULUMI_VERSION}\n\t{MODULE}/sdk/v3 v{PULUMI_VERSION}\n)\n"
+    go_build.build(
+        go_build.MODULES / "pulumi",
+        _build_command(into),
+        doing="building the Pulumi CLI",
+        log=folders.logs / "setup-pulumi.log",
+        limit_s=BUILD_LIMIT_S,
+        environment=environment,
     )
-    (work / "go.mod").write_text(module)
-    for command, doing, limit in (
-        (["go", "mod", "download"], "downloading Pulumi's Go modules", 600),
-        (_build_command(into), "building the Pulumi CLI", BUILD_LIMIT_S),
-    ):
-        run(command, doing=doing, log=log, limit_s=limit, environment=environment, cwd=work)
-    shutil.rmtree(work)
 
 
 def _build_command(into: Path) -> list[str]:
@@ -138,8 +178,13 @@ def _existing(folder: Path) -> Path:
 
 
 def link(pulumi: Path, folders: Folders) -> None:
-    """Put it beside `gpufleet`: whoever activated `.venv` has both. It finds its language host behind the link."""
+    """Put it beside `gpufleet`: whoever activated `.venv` has both. It finds its language host behind the link.
+
+    Says so when it is one that setup did not install, and so did not verify.
+    """
     beside = folders.python.with_name("pulumi")
     if not beside.is_symlink() or beside.readlink() != pulumi:
+        if not pulumi.is_relative_to(folders.pulumi_folder.resolve()):
+            say(f"setup: uses {pulumi}: it says v{PULUMI_VERSION}; who installed it has verified it, or nobody has")
         beside.unlink(missing_ok=True)
         beside.symlink_to(pulumi)
