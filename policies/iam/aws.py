@@ -279,7 +279,7 @@ def _is_default(found: Sequence[Mapping[str, Any]]) -> bool:
 def _without_policy(endpoint: Resource, names: Names) -> Iterator[Wrong]:
     """An endpoint without a policy lets everybody through; the program leaves it out where AWS takes none."""
     said = endpoint.at("policy")
-    if said is UNKNOWN or (said is not None and not _says_all(said)):
+    if said is UNKNOWN or (said not in (None, "") and not _says_all(said)):
         return
     ours = [e for e in listed().get("aws:ec2/vpcEndpoint", ()) if _is_of(e.service, endpoint, names)]
     service = endpoint.at("serviceName")

@@ -36,9 +36,9 @@ class Document:
 def documents(resource: Resource) -> Iterator[Document]:
     """Every policy document of a resource of AWS, in whatever property; none that a preview does not know yet."""
     for path, key, value in _about_policies(resource.props, ""):
-        is_text = isinstance(value, str) and (
-            key in _ALWAYS_A_DOCUMENT or value.lstrip("\ufeff \t\r\n").startswith("{")
-        )
+        # a state says of what has no policy that it is empty
+        text = value.strip("\ufeff \t\r\n") if isinstance(value, str) else ""
+        is_text = text != "" and (key in _ALWAYS_A_DOCUMENT or text.startswith("{"))
         if is_text or (is_map(value) and _has_statements(value)):
             yield Document(path=path, kind=_kind(resource.type, key), text=value)
 

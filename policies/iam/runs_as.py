@@ -16,6 +16,7 @@ from policies.rule import Wrong
 
 _PROFILE: Final = "aws:iam/instanceProfile:InstanceProfile"
 _PROFILE_ARN: Final = "arn:aws:iam::{account}:instance-profile/"
+_ROLES: Final = ("roleArn", "iamRole", "iamRoleArn", "executionRoleArn")
 _ACCOUNTS: Final = ("serviceAccount", "serviceAccounts")
 
 
@@ -27,9 +28,7 @@ def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong
         if isinstance(role := resource.at("role"), str) and not _is_role(role, names):
             yield Wrong(path="role", value=role, says="is not a role of the list")
     elif resource.type.startswith("aws:"):
-        for path, value in _profiles(resource.props, ""):
-            if isinstance(value, str) and not _is_profile(value, names):
-                yield Wrong(path=path, value=value, says="is not the profile of a role of the list")
+        yield from _of_aws(resource.props, "", names)
     elif resource.type.startswith("gcp:compute/"):
         yield from _accounts(resource, names)
 
@@ -43,19 +42,29 @@ def _is_answered_for(resource: Resource, context: Context) -> bool:
     )
 
 
-def _profiles(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _of_aws(value: Any, path: str, names: Names) -> Iterator[Wrong]:
+    """Profiles and roles in or below a property."""
     if is_list(value):
         for index, item in enumerate(value):
-            yield from _profiles(item, f"{path}[{index}]")
+            yield from _of_aws(item, f"{path}[{index}]", names)
     elif is_map(value):
         for key, item in value.items():
-            at = f"{path}.{key}" if path else str(key)
-            if not str(key).startswith("iamInstanceProfile"):
-                yield from _profiles(item, at)
-            elif is_map(item):
-                yield from ((f"{at}.{name}", item.get(name)) for name in ("arn", "name"))
-            else:
-                yield at, item
+            yield from _of_property(str(key), item, f"{path}.{key}" if path else str(key), names)
+
+
+def _of_property(key: str, value: Any, path: str, names: Names) -> Iterator[Wrong]:
+    if key in _ROLES:
+        if value not in (None, ""):
+            yield Wrong(
+                path=path, value=value, says="gives a service the rights of a role, which the program does not"
+            )
+    elif key.startswith("iamInstanceProfile"):
+        named = {f"{path}.{part}": value.get(part) for part in ("arn", "name")} if is_map(value) else {path: value}
+        for at, name in named.items():
+            if isinstance(name, str) and name and not _is_profile(name, names):
+                yield Wrong(path=at, value=name, says="is not the profile of a role of the list")
+    else:
+        yield from _of_aws(value, path, names)
 
 
 def _accounts(resource: Resource, names: Names) -> Iterator[Wrong]:

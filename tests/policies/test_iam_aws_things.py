@@ -68,6 +68,7 @@ ALL = text({"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}
         pytest.param("s3", S3.replace(ACCOUNT, "444455556666"), False, id="S3, another account"),
         pytest.param("s3", S3.replace('"aws:ResourceAccount"', '"aws:x"'), False, id="S3, whose buckets"),
         pytest.param("s3", None, False, id="S3 without a policy"),
+        pytest.param("s3", "", False, id="S3 without a policy, in a state"),
         pytest.param("s3", ALL, False, id="S3, the policy that AWS gives"),
         pytest.param("sqs", SQS, True, id="SQS"),
         pytest.param("sqs", EC2, False, id="SQS, as EC2"),
@@ -83,6 +84,10 @@ def test_endpoints_lead_to_our_account_alone(service: str, policy: Any, passes: 
     context = with_network(private_services=["ec2", "pricing.api", "sqs"])
     props = {"serviceName": f"com.amazonaws.{REGION}.{service}", "policy": policy}
     assert (said(ENDPOINT, props, context) == []) is passes
+
+
+def test_a_queue_without_a_policy_passes_in_a_state() -> None:
+    assert said("aws:sqs/queue:Queue", {"policy": ""}, AWS) == []
 
 
 def test_somebody_elses_service_gets_no_endpoint() -> None:

@@ -12,6 +12,7 @@ from tests.policies.iam import AWS, GCP, said
 from tests.policies.test_rules import TODAY
 
 TEMPLATE, INSTANCE = "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/instance:Instance"
+TARGET = "aws:cloudwatch/eventTarget:EventTarget"
 GOOGLE = "gcp:compute/instanceTemplate:InstanceTemplate"
 NAME = "gpu-fleet-prod-instance-0a1b2c3"
 ARN = f"arn:aws:iam::111122223333:instance-profile/{NAME}"
@@ -37,6 +38,12 @@ EMAIL = "gpu-fleet-prod-gpu@example-project.iam.gserviceaccount.com"
         pytest.param(INSTANCE, {"iamInstanceProfile": NAME}, AWS, True, id="instance, ours"),
         pytest.param(INSTANCE, {"iamInstanceProfile": "Admin"}, AWS, False, id="instance, another's"),
         pytest.param(INSTANCE, {}, AWS, True, id="instance without rights"),
+        pytest.param(INSTANCE, {"iamInstanceProfile": ""}, AWS, True, id="instance without rights, in a state"),
+        pytest.param(TARGET, {"arn": "arn:aws:sqs:x", "roleArn": ""}, AWS, True, id="target without a role"),
+        pytest.param(TARGET, {"arn": "arn:aws:ssm:x", "roleArn": UNKNOWN}, AWS, False, id="target with a role"),
+        pytest.param(
+            "aws:autoscaling/group:Group", {"initialLifecycleHooks": [{"roleArn": "arn:x"}]}, AWS, False, id="hook"
+        ),
         pytest.param(
             "aws:ec2/spotFleetRequest:SpotFleetRequest",
             {"launchSpecifications": [{"iamInstanceProfileArn": ARN}, {"iamInstanceProfile": "Admin"}]},
