@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.context import Context
-from policies.iam import aws, google, runs_as
+from policies.iam import aws, denied, google, runs_as
 from policies.iam.names import names_of
 from policies.resource import Resource
 from policies.rule import Rule, Wrong
@@ -18,6 +18,7 @@ def _beyond_the_list(resource: Resource, context: Context) -> Iterator[Wrong]:
     names = names_of(context)
     if resource.type.startswith("aws"):
         yield from aws.judged(resource, names)
+        yield from denied.missing(resource, names)
     elif resource.type.startswith(("gcp", "google")):
         yield from google.judged(resource, names)
     yield from runs_as.judged(resource, context, names)

@@ -20,6 +20,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "environment": _PART,
     "project": _PART,
     "region": _PART,
+    "publisher": r"arn:aws:iam::[0-9]{12}:(?:role|user)/[A-Za-z0-9_+=,.@/*-]+",
     "registry": r"[0-9]{12}",
     "secret": r"[A-Za-z0-9_./-]+",
     "service": _PART,
@@ -72,6 +73,7 @@ def _read(fleet: str, environment: str, region: str) -> Names:
         "bucket": [bucket.get("name")],
         "enginekey": _paths([said.get("engine_key")]),
         "secret": _paths(secrets),
+        "publisher": _listed(bucket.get("publishers")),
         # absent in settings that have none: then nothing stands for them
         "registry": _OF_REGISTRY.findall(fleet) if said else None,
     }

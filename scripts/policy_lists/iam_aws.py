@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.settings import KEY
+from policies.iam.denied import BUCKET_POLICY
 from policies.iam.documents import attached, documents, statements
 from policies.resource import Resource
 from scripts.policy_lists.program import SUFFIX, Program
@@ -16,9 +17,11 @@ _REGISTRY: Final = re.compile(r"\b([0-9]{12})\.dkr\.ecr\.")
 
 
 def of(program: Program) -> dict[str, Any]:
-    """Each kind of document to its entries: one action on one resource, by whom, and the conditions that it has."""
+    """`documents`: each kind of them to its entries, one action on one resource, by whom and under which conditions.
+    `denied`: what the bucket's policy takes away. `managed`: policies of AWS that are attached."""
     found: dict[str, list[dict[str, Any]]] = {}
     managed: set[str] = set()
+    denied: dict[str, Mapping[str, Any]] = {}
     for config, made in program.plans:
         if config[KEY]["cloud"] != "aws":
             continue
@@ -26,8 +29,10 @@ def of(program: Program) -> dict[str, Any]:
         for resource in made:
             for kind, entry in _entries(resource):
                 found.setdefault(kind, []).append(names.replaced(entry))
+            denied |= {one["Sid"]: names.replaced(one) for one in _denied(resource)}
             managed |= {names.text(arn) for _, arn in attached(resource)}
     return {
+        "denied": [denied[sid] for sid in sorted(denied)],
         "documents": {kind: _needed(entries) for kind, entries in sorted(found.items())},
         "managed": sorted(managed),
     }
@@ -55,6 +60,19 @@ def _entries(resource: Resource) -> Iterator[tuple[str, dict[str, Any]]]:
                 for thing in _listed(statement.get("Resource", "")):
                     on = {"resource": thing} if thing else {}
                     yield document.kind, {"action": action, **on, **said}
+
+
+def _denied(resource: Resource) -> Iterator[dict[str, Any]]:
+    """What the policy of the bucket takes away."""
+    for document in documents(resource) if resource.type == BUCKET_POLICY else ():
+        for statement in statements(document):
+            if statement["Effect"] == "Deny":
+                condition = {
+                    operator: {key: _listed(values) for key, values in tests.items()}
+                    for operator, tests in statement["Condition"].items()
+                }
+                lists = {key: _listed(statement[key]) for key in ("Action", "Resource")}
+                yield {"Sid": statement["Sid"], **lists, "Condition": condition}
 
 
 def _listed(value: Any) -> list[Any]:
@@ -103,6 +121,7 @@ class _Names:
             (f":parameter/{fleet['engine_key'].lstrip('/')}", ":parameter/{enginekey}"),
             *((f":parameter/{secret.lstrip('/')}", ":parameter/{secret}") for secret in secrets),
             *((owner, "{registry}") for owner in _REGISTRY.findall(json.dumps(fleet)) if owner != account),
+            *((publisher, "{publisher}") for publisher in fleet["bucket"].get("publishers", ())),
             (account, "{account}"),
             (config["aws:region"], "{region}"),
             (SUFFIX, "{suffix}"),

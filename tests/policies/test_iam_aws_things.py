@@ -11,7 +11,7 @@ from components.aws.bucket import bucket_policy
 from policies.context import Context
 from policies.resource import UNKNOWN
 from tests.policies.iam import AWS, said
-from tests.policies.test_iam_aws import ACCOUNT, BUCKET, ON_BUCKET, REGION, allow, text
+from tests.policies.test_iam_aws import ACCOUNT, BUCKET, MODELS, ON_BUCKET, REGION, allow, text
 
 QUEUE = f"arn:aws:sqs:{REGION}:{ACCOUNT}:gpu-fleet-prod-notices"
 RULE_ARN = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/gpu-fleet-prod-notices-0a1b2c3"
@@ -103,3 +103,59 @@ def test_the_bucket_denies_as_the_program_writes_it() -> None:
     machines = permissions.machine_roles(ACCOUNT, "prod")
     policy = bucket_policy(BUCKET, machines, (f"arn:aws:iam::{ACCOUNT}:role/deploy",))
     assert said(ON_BUCKET, {"policy": policy}, AWS) == []
+
+
+MACHINES = permissions.machine_roles(ACCOUNT, "prod")
+PUBLISHER = f"arn:aws:iam::{ACCOUNT}:role/deploy"
+DENIED = json.loads(bucket_policy(BUCKET, MACHINES))
+
+
+def denied(index: int, **changes: Any) -> str:
+    """The policy of the bucket with another statement at an index."""
+    policy = json.loads(json.dumps(DENIED))
+    policy["Statement"][index] |= changes
+    return json.dumps(policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "lacks"),
+    [
+        pytest.param(json.dumps(DENIED), None, id="as the program writes it"),
+        pytest.param(denied(1, Principal={"AWS": "*"}), None, id="everybody, as a map"),
+        pytest.param(denied(0, Condition={"Bool": {"aws:SecureTransport": False}}), None, id="as a boolean"),
+        pytest.param(json.dumps({"Statement": DENIED["Statement"][:1]}), "NoMachinePublishes", id="one left out"),
+        pytest.param(json.dumps({"Statement": []}), "NoMachinePublishes", id="all left out"),
+        pytest.param(denied(0, Effect="deny"), "TlsOnly", id="another effect"),
+        pytest.param(denied(1, Principal={"AWS": ACCOUNT}), "NoMachinePublishes", id="fewer principals"),
+        pytest.param(denied(1, Action=["s3:PutObject"]), "NoMachinePublishes", id="fewer actions"),
+        pytest.param(denied(1, Resource=[MODELS]), "NoMachinePublishes", id="fewer resources"),
+        pytest.param(denied(1, Condition={"ArnLike": {"aws:PrincipalArn": MACHINES[:2]}}), "NoMachine", id="fewer"),
+        pytest.param(denied(1, Condition={"ArnLike": {"aws:PrincipalArn": "arn:x"}}), "NoMachine", id="others"),
+        pytest.param(
+            denied(1, Condition={**DENIED["Statement"][1]["Condition"], "Bool": {"aws:ViaAWSService": "true"}}),
+            "NoMachinePublishes",
+            id="one condition more",
+        ),
+        pytest.param(denied(1, NotAction="s3:x"), "NoMachinePublishes", id="another element"),
+    ],
+)
+def test_the_bucket_goes_on_to_deny(policy: str, lacks: str | None) -> None:
+    messages = said(ON_BUCKET, {"bucket": BUCKET, "policy": policy}, AWS)
+    assert any(f"does not deny as the statement {lacks}" in message for message in messages) is (lacks is not None)
+
+
+@pytest.mark.parametrize(
+    ("publishers", "passes"),
+    [((PUBLISHER,), True), ((), False), ((PUBLISHER, f"arn:aws:iam::{ACCOUNT}:role/*"), False)],
+    ids=["as in the settings", "none", "others as well"],
+)
+def test_only_publishers_of_the_settings_publish(publishers: tuple[str, ...], passes: bool) -> None:
+    fleet = json.loads(AWS.config["gpu-fleet:fleet"])
+    fleet["bucket"]["publishers"] = [PUBLISHER]
+    context = replace(AWS, config={"gpu-fleet:fleet": json.dumps(fleet)})
+    policy = bucket_policy(BUCKET, MACHINES, publishers)
+    assert (said(ON_BUCKET, {"bucket": BUCKET, "policy": policy}, context) == []) is passes
+
+
+def test_another_bucket_denies_what_it_likes() -> None:
+    assert said(ON_BUCKET, {"bucket": "mine", "policy": json.dumps({"Statement": []})}, AWS) == []
