@@ -70,7 +70,7 @@ _LONGEST_SHOWN = 120
 """Letters of a value in a message; a policy or user data may have thousands."""
 
 
-OfOne = Callable[[Resource, Context], Iterable[Wrong | str]]
+OfOne = Callable[[Resource, Context], Iterable[Wrong]]
 """What is wrong with one resource, each with its property."""
 OfAll = Callable[[Sequence[Resource], Context], Iterable[Violation]]
 """What is wrong with a whole plan."""
@@ -148,11 +148,8 @@ class Rule:
         return ""
 
 
-def _violations(resource: Resource, found: Iterable[Wrong | str]) -> Iterator[Violation]:
+def _violations(resource: Resource, found: Iterable[Wrong]) -> Iterator[Violation]:
     for wrong in found:
-        if isinstance(wrong, str):
-            yield Violation(resource=resource.name, type=resource.type, wrong=wrong)
-        else:
-            yield Violation(
-                resource=resource.name, type=resource.type, path=wrong.path, value=wrong.value, wrong=wrong.says
-            )
+        yield Violation(
+            resource=resource.name, type=resource.type, path=wrong.path, value=wrong.value, wrong=wrong.says
+        )
