@@ -158,14 +158,14 @@ def _mismatches(stack: str, plan: Path, config: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _plain(value: Any) -> str:
-    """The same text for a value of YAML and for the text that the engine made of it."""
+def _plain(value: Any) -> Any:
+    """The same value for what YAML holds and for the text that the engine made of it; it writes 15.0 as 15."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            return json.loads(value)
         except (ValueError, RecursionError):
             return value
-    return json.dumps(value, sort_keys=True, default=str)
+    return json.loads(json.dumps(value, default=str))
 
 
 def policies_check(plan: Path, settings: Path) -> tuple[int, str]:

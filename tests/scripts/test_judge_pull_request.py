@@ -64,6 +64,12 @@ def test_each_environment_but_the_embedded_ones_is_judged_with_its_own_settings(
     assert folders.asked == ["aws-dev"]
 
 
+def test_numbers_are_compared_as_numbers_since_the_engine_writes_them_in_its_own_way(folders: Folders) -> None:
+    folders.settings(folders.checkout, "aws-dev", weights_gib=15.0)
+    folders.plan("aws-dev", weights_gib=15)
+    assert folders.problems() == ""
+
+
 def test_an_environment_that_only_the_pull_request_knows_is_judged_too(folders: Folders) -> None:
     folders.settings(folders.checkout, "gcp-new")
     assert "gcp-new.json is missing" in folders.problems("gcp-new")
