@@ -146,7 +146,7 @@ policies:
       resource: {one}
       owner: TEAM
       reason: WHY
-      until: {until}    # the last day"""
+      until: "{until}"    # the last day; in quotes, or Pulumi makes a time of it"""
 
 
 def _described(rule: "Rule") -> dict[str, str]:
