@@ -72,7 +72,7 @@ def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[Step]:
     for secret in secrets_of(wanted.engine_key, wanted.order_key):
         yield Step(
             what=secret.what,
-            present=_there(calls, "ssm", "get_parameter", Name=secret.name),
+            present=_is_secret(calls, secret.name),
             make=lambda secret=secret: _make_secret(calls, secret.name, secret.make()),
         )
 
@@ -96,6 +96,22 @@ def _there(calls: AwsCalls, service: str, operation: str, **arguments: str) -> b
         if error.code in ABSENT:
             return False
         raise
+    return True
+
+
+def _is_secret(calls: AwsCalls, name: str) -> bool:
+    """Whether there is such a parameter. Raises CloudError, also of one that is kept in clear."""
+    try:
+        found = calls.one("ssm", "get_parameter", Name=name)["Parameter"]
+    except CloudError as error:
+        if error.code in ABSENT:
+            return False
+        raise
+    if found["Type"] != "SecureString":
+        raise CloudError(
+            f"{name}: its type is {found['Type']}, so it is kept in clear: make a new value, put it there with the "
+            "type SecureString (delete the parameter first), and treat the old value as known to others"
+        )
     return True
 
 

@@ -75,6 +75,16 @@ def test_a_secret_that_is_no_key_for_orders_is_named_and_not_shown(endpoint: str
     assert "horse" not in str(refused.value)
 
 
+@pytest.mark.parametrize("kind", ["String", "StringList"])
+def test_a_secret_that_is_kept_in_clear_is_named_and_not_shown(endpoint: str, kind: str) -> None:
+    calls = calls_to(endpoint)
+    wanted = foundation(account_of(calls), "us-east-1", "dev")
+    calls.one("ssm", "put_parameter", Name=wanted.engine_key, Value="correct-horse-battery", Type=kind)
+    with pytest.raises(CloudError, match=f"its type is {kind}, so it is kept in clear") as refused:
+        list(steps(calls, wanted))
+    assert wanted.engine_key in str(refused.value) and "battery" not in str(refused.value)
+
+
 def test_the_state_bucket_is_closed_and_keeps_versions(endpoint: str) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
