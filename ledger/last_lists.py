@@ -7,18 +7,26 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine, select
 
 from gpufleet.domain.last_lists import LastLists
-from ledger.database import writing
-from ledger.facts import Move, merge
+from ledger.database import insert_into, writing
 from ledger.tables import LAST_LISTS
 
 _LISTS: Final[TypeAdapter[LastLists]] = TypeAdapter(LastLists)
 
 
 def note_last_lists(engine: Engine, fleet: str, lists: LastLists, at: datetime) -> None:
-    """Write them in place of those before."""
+    """Write them in place of those before, unless a pass that began later (`at`) wrote first."""
     row: dict[str, Any] = {"fleet": fleet, "at": at, "lists": _LISTS.dump_json(lists).decode()}
     with writing(engine) as connection:
-        merge(connection, LAST_LISTS, [row], {"at": Move.REPLACE, "lists": Move.REPLACE})
+        statement = insert_into(connection, LAST_LISTS)
+        new = statement.excluded
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["fleet"],
+                set_={"at": new["at"], "lists": new["lists"]},
+                where=LAST_LISTS.c.at <= new["at"],
+            ),
+            row,
+        )
 
 
 def last_lists(engine: Engine, fleet: str) -> LastLists:

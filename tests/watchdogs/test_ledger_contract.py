@@ -177,6 +177,8 @@ def test_the_lists_that_were_noted_last_are_found_by_another_process(both: Both)
     assert (found.groups, found.statuses) == (noted.groups, noted.statuses)
     assert found.instances is not None
     assert tuple(found.instances.value) == (one,)
+    both.ledger.note_last_lists(LastLists(), START)
+    assert both.ledger.last_lists().groups == noted.groups, "a slow pass that began before replaces nothing newer"
 
 
 def test_boots_are_written_anew_by_each_look_that_saw_more(both: Both) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpufleet.domain import tags
@@ -51,6 +51,7 @@ class World:
     """What the ledger remembers of groups, by name."""
     last_lists: LastLists = LastLists()
     """What a pass noted last for other processes."""
+    last_lists_at: datetime = datetime.min.replace(tzinfo=UTC)
     hooks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Group and instance of each hook that was completed."""
     claiming: list[Instance] = field(default_factory=list[Instance])
@@ -420,7 +421,8 @@ class FakeLedger:
 
     def note_last_lists(self, lists: LastLists, at: datetime) -> None:
         self.world.before("note_last_lists")
-        self.world.last_lists = lists
+        if at >= self.world.last_lists_at:
+            self.world.last_lists, self.world.last_lists_at = lists, at
 
     def note_activities(self, read: Collection[GroupActivities], since: datetime) -> None:
         self.world.before("note_activities")
