@@ -24,9 +24,8 @@ VARIABLE: Final = "GPUFLEET_EMULATOR_TOKEN"
 """Holds the token for clients of the embedded Google Cloud and for the local provider."""
 OWNER: Final = "local"
 """The principal of calls with the token itself."""
-OPEN_PAGES: Final = frozenset({"/_localcloud/health", "/_localcloud/targets"})
-"""Of the control APIs: what everybody may GET who is no page of another site. It says whether the cloud runs, and for
-Prometheus, where machines are."""
+OPEN_PAGES: Final = frozenset({"/_localcloud/health"})
+"""Of the control APIs: what everybody may GET who is no page of another site. It says whether the cloud runs."""
 REMEDY: Final = 'run `eval "$(gpufleet local env)"` again'
 _LONGEST_SHOWN: Final = 200
 

@@ -20,8 +20,7 @@ from localcloud.gcp.world import World
 _PREFIX: Final = "/_localcloud"
 _NAMED: Final = ("PROVISIONING", "STAGING", "RUNNING")
 """What is chosen by its name may also be one that is being made."""
-_ROLE: Final = tags.label(tags.ROLE)
-_LABELS: Final = {tag: tags.label(tag) for tag in (tags.ENVIRONMENT, tags.POOL, tags.CAPACITY_TYPE)}
+_POOL: Final = tags.label(tags.POOL)
 
 
 class ControlError(Exception):
@@ -56,7 +55,6 @@ class Control:
             ("GET", "/calls"): lambda _: self.world.calls.as_json(),
             ("GET", "/books"): lambda _: self.world.books.as_json(),
             ("GET", "/fault"): lambda _: self.faults.as_json(),
-            ("GET", "/targets"): lambda _: self.targets(request.query.get("port", "9400"), request.query.get("role")),
             ("POST", "/preempt"): self.preempt,
             ("POST", "/maintain"): self.maintain,
             ("POST", "/unhealthy"): self.unhealthy,
@@ -97,7 +95,7 @@ class Control:
             "kind": machine.bought_as,
             "address": machine.address,
             "group": machine.group[1] if machine.group else None,
-            "pool": machine.labels.get(_LABELS[tags.POOL]),
+            "pool": machine.labels.get(_POOL),
             "launched": machine.row["creationTimestamp"],
             "notice": machine.preempted_at.isoformat() if machine.preempted_at else None,
             "faults": self.faults.of(machine.name),
@@ -114,27 +112,6 @@ class Control:
             "last_failure": group.errors[-1]["error"]["message"] if group.errors else None,
         }
 
-    def targets(self, port: str, role: str | None = None) -> object:
-        """Running instances of pools, or machines of a role, as Prometheus' http_sd_configs reads them."""
-        if not port.isdigit():
-            raise ControlError(f"port is {port!r}; it must be a number")
-        found: list[dict[str, object]] = []
-        for machine in self.world.machines.values():
-            wanted = _LABELS[tags.POOL] in machine.labels if role is None else machine.labels.get(_ROLE) == role
-            if machine.status != "RUNNING" or not wanted:
-                continue
-            labels = {
-                "instance_id": machine.name,
-                "zone": machine.zone,
-                "machine_type": machine.machine_type,
-                "group": machine.group[1] if machine.group else "",
-                "environment": machine.labels.get(_LABELS[tags.ENVIRONMENT], ""),
-                "pool": machine.labels.get(_LABELS[tags.POOL], ""),
-                "capacity_type": machine.labels.get(_LABELS[tags.CAPACITY_TYPE], ""),
-            }
-            found.append({"targets": [f"{machine.address}:{port}"], "labels": labels})
-        return found
-
     def preempt(self, body: Mapping[str, Any]) -> object:
         """Preempt one spot instance of a pool (the oldest, unless one is named)."""
         notice_s = None if body.get("notice_s") is None else float(body["notice_s"])
@@ -142,9 +119,9 @@ class Control:
             raise ControlError(f"notice_s is {notice_s:g}; a notice is 0 to 600 seconds long")
         chosen = self._choose(body, lambda one: one.kind is Kind.SPOT and not one.is_preempted, "spot instance")
         if body.get("capacity_gone", False):
-            pool = chosen.labels.get(_LABELS[tags.POOL])
+            pool = chosen.labels.get(_POOL)
             self.world.capacity.gone.update(
-                one.machine_type for one in self.world.machines.values() if one.labels.get(_LABELS[tags.POOL]) == pool
+                one.machine_type for one in self.world.machines.values() if one.labels.get(_POOL) == pool
             )
         notice = instances.notice_of(chosen) if notice_s is None else timedelta(seconds=notice_s)
         instances.preempt(self.world, chosen, notice)
@@ -174,7 +151,7 @@ class Control:
             for machine in self.world.machines.values()
             if machine.status in (_NAMED if wanted is not None else ("RUNNING",))
             and (wanted is None or machine.name == wanted)
-            and (pool is None or machine.labels.get(_LABELS[tags.POOL]) == pool)
+            and (pool is None or machine.labels.get(_POOL) == pool)
             and fits(machine)
         ]
         if not found:

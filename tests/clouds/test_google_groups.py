@@ -207,26 +207,6 @@ def test_a_regional_group_with_any_shape_goes_where_there_is_room(google: Google
     assert not list(client.list(project=PROJECT, region=REGION))
 
 
-def test_prometheus_targets_are_the_running_instances_of_pools(google: Google) -> None:
-    member = _one(google, "scraped")
-    address = google.instance(member.name).network_interfaces[0].network_i_p
-    _, targets = google.control("GET", "targets?port=9400")
-    assert [target for target in targets if target["labels"]["pool"] == "scraped"] == [
-        {
-            "targets": [f"{address}:9400"],
-            "labels": {
-                "instance_id": member.name,
-                "zone": ZONE,
-                "machine_type": "g2-standard-8",
-                "group": "scraped",
-                "environment": "test",
-                "pool": "scraped",
-                "capacity_type": "spot",
-            },
-        }
-    ]
-
-
 def test_the_aggregated_list_gives_every_zone_and_filters_by_label(google: Google) -> None:
     member = _one(google, "listed")
     _one(google, "other")
