@@ -1,11 +1,11 @@
 """The rule on buckets, queues and their objects: closed to the public and encrypted."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from gpufleet.domain.parsed import is_list
 from policies.context import Context
-from policies.resource import UNKNOWN, Resource, is_false, is_true, known
+from policies.resource import UNKNOWN, Resource, is_false, is_true
 from policies.rule import Rule, Violation, Wrong
 
 _BUCKETS: Final = frozenset({"aws:s3/bucket:Bucket", "aws:s3/bucketV2:BucketV2"})
@@ -108,11 +108,11 @@ def _not_blocked(resources: Sequence[Resource], context: Context) -> Iterator[Vi
     """Buckets of AWS that no block of public access in the plan is about."""
     blocks = [resource for resource in resources if resource.type == _BLOCK]
     urns = {urn for block in blocks for urn in block.depends.get("bucket", ())}
-    names: set[Any] = {name for block in blocks if known(name := block.at("bucket"))}
+    names = {name for block in blocks if isinstance(name := block.at("bucket"), str)}
     for bucket in resources:
-        if bucket.type not in _BUCKETS or bucket.urn in urns or bucket.at("bucket") in names:
-            continue
-        if not _is_looked_at(bucket, context):
+        name = bucket.at("bucket")
+        is_blocked = bucket.urn in urns or (isinstance(name, str) and name in names)
+        if bucket.type in _BUCKETS and not is_blocked and not _is_looked_at(bucket, context):
             yield Violation(
                 resource=bucket.name,
                 type=bucket.type,

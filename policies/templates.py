@@ -17,7 +17,7 @@ from policies.resource import (
     UNKNOWN,
     Resource,
     is_true,
-    known,
+    number,
 )
 from policies.rule import Rule, Violation
 
@@ -68,7 +68,7 @@ def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]
 
 def _wrong(reference: _Reference, behind: Sequence[Resource], by_name: Mapping[Any, Sequence[Resource]]) -> str:
     """What is wrong with a reference; empty: nothing. `behind`: templates that its property takes its value from."""
-    found = by_name.get(_plain(reference.value), ())
+    found = by_name.get(_plain(reference.value), ()) if isinstance(reference.value, str) else ()
     if not found and len(behind) >= reference.sources:
         # where a value is known, so is what it must be, since its template was made before: but for a plan of inputs
         # alone, which tells where a value comes from and not what it is
@@ -79,8 +79,8 @@ def _wrong(reference: _Reference, behind: Sequence[Resource], by_name: Mapping[A
     if version == "$Default" and not any(is_true(template.at("updateDefaultVersion")) for template in found):
         return "starts the default version, which need not be the one that is judged; use the latest"
     if isinstance(version, str) and version.isdecimal():
-        latest = [template.at("latestVersion") for template in found]
-        if all(known(one) and float(one) != float(version) for one in latest):
+        latest = [number(template.at("latestVersion")) for template in found]
+        if all(one is not None and one != float(version) for one in latest):
             return f"starts version {version}, which is not the one that is judged; use the latest"
     return ""
 
@@ -97,10 +97,8 @@ def _names(template: Resource) -> Iterator[str]:
                 yield f"global/instanceTemplates/{value}"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: str) -> str:
     """A link without host, version of the API and unique id."""
-    if not isinstance(value, str):
-        return value
     link = value.partition("?")[0]
     return link[link.index("projects/") :] if link.startswith("https://") and "projects/" in link else link
 

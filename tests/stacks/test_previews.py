@@ -53,6 +53,11 @@ def in_one_zone(fleet: dict[str, Any]) -> None:
     spot["zones"] = spot["zones"][:1]
 
 
+def wide_clients(fleet: dict[str, Any]) -> None:
+    # each by itself could be one company's
+    fleet["control"]["client_networks"] = ["8.0.0.0/8", "9.0.0.0/8"]
+
+
 @pytest.mark.parametrize(
     ("stack", "change", "rule"),
     [
@@ -60,6 +65,10 @@ def in_one_zone(fleet: dict[str, Any]) -> None:
         pytest.param("aws-dev", dear, "within-budget", id="budget"),
         pytest.param("aws-prod", in_one_zone, "spot-spread", id="spot in one zone, AWS"),
         pytest.param("gcp-prod", in_one_zone, "spot-spread", id="spot in one zone, Google Cloud"),
+        pytest.param("aws-dev", wide_clients, "33,554,432 public addresses", id="two networks together, AWS"),
+        pytest.param(
+            "gcp-dev", wide_clients, "33,554,432 public addresses", id="two networks together, Google Cloud"
+        ),
     ],
 )
 def test_the_policy_pack_refuses_what_the_environment_does_not_allow(
