@@ -40,6 +40,7 @@ _GCP_GROUPS: Final = frozenset(
 _PROJECT_METADATA: Final = "gcp:compute/projectMetadata:ProjectMetadata"
 _PROJECT_METADATA_ITEM: Final = "gcp:compute/projectMetadataItem:ProjectMetadataItem"
 _KEYS: Final = ("ssh-keys", "sshKeys", "windows-keys")
+_SCRIPTS_ELSEWHERE: Final = ("startup-script-url", "shutdown-script-url")
 _TEMPLATES: Final = GCP_TEMPLATES - GCP_COPIES - {"gcp:compute/instance:Instance"}
 _COPIES_OF_DISKS: Final = frozenset({"aws:ebs/snapshotCopy:SnapshotCopy", "aws:ec2/amiCopy:AmiCopy"})
 
@@ -102,6 +103,9 @@ def _of_metadata(metadata: Any, path: str, *, needs_login: bool = False) -> Iter
     for key in _KEYS:
         if (value := said.get(key)) not in (None, ""):
             yield Wrong(path=f"{path}.{key}", value=value, says="lets in whoever has the key; leave it out")
+    for key in _SCRIPTS_ELSEWHERE:
+        if (value := said.get(key)) not in (None, ""):
+            yield Wrong(path=f"{path}.{key}", value=value, says="runs what others may change; give the script itself")
     login = said.get("enable-oslogin")
     if not is_true(login) and (login is not None or needs_login):
         yield Wrong(path=f"{path}.enable-oslogin", value=login, says="must be TRUE: people log in as themselves")

@@ -114,6 +114,8 @@ def found(kind: str, props: Mapping[str, Any]) -> set[tuple[str, str]]:
         pytest.param(google(metadata={"enable-oslogin": "FALSE"}), ACCESS, "metadata.enable-oslogin",
                      id="no OS Login"),
         pytest.param(google(metadata=None), ACCESS, "metadata.enable-oslogin", id="nothing on OS Login"),
+        pytest.param(google(metadata={**LOGIN, "startup-script-url": "gs://others/boot.sh"}), ACCESS,
+                     "metadata.startup-script-url", id="script of others"),
         pytest.param(google(metadata={**LOGIN, "serial-port-enable": "1"}), ACCESS, "metadata.serial-port-enable",
                      id="serial port"),
         pytest.param(google(metadata={**LOGIN, "serial-port-enable": UNKNOWN}), ACCESS, "metadata.serial-port-enable",

@@ -1,10 +1,12 @@
 """What groups start instances from: templates of the plan, in the version that is judged."""
 
+import json
 from typing import Any
 
 import pytest
 
 from policies import templates
+from policies.preview import resources_of
 from policies.resource import UNKNOWN, Resource
 from tests.policies.test_rules import DEV, GCP_REGIONAL, GCP_TEMPLATE, GCP_ZONAL, GROUP, TEMPLATE
 
@@ -135,3 +137,21 @@ def test_after_up_a_known_link_must_be_the_templates(link: str, passes: bool) ->
 def test_the_version_is_the_one_that_is_judged(version: Any, template: dict[str, Any], passes: bool) -> None:
     props = {"launchTemplate": {"name": "chat", "version": version}}
     assert refused(GROUP, props, {}, **template) == ([] if passes else ["launchTemplate"])
+
+
+def step(kind: str, name: str, inputs: dict[str, Any], outputs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    urn = f"urn:pulumi:dev::gpu-fleet::{kind}::{name}"
+    state = {"type": kind, "urn": urn, "inputs": inputs, "outputs": outputs, **more}
+    return {"op": "same", "urn": urn, "oldState": state, "newState": state}
+
+
+@pytest.mark.parametrize(
+    ("identity", "paths"), [pytest.param("lt-1", [], id="its id"), pytest.param("lt-9", [MAIN], id="another id")]
+)
+def test_a_preview_without_the_engine_knows_templates_by_what_was_made(identity: str, paths: list[str]) -> None:
+    template = step(TEMPLATE, "chat", {"name": "chat"}, {"name": "chat", "arn": ARN, "latestVersion": 2})
+    sources = {"mixedInstancesPolicy": [template["urn"]]}
+    given = mixed({"launchTemplateId": identity, "version": "2"})
+    group = step(GROUP, "spot", given, given, propertyDependencies=sources)
+    found = resources_of(json.dumps({"steps": [template, group], "changeSummary": {"same": 2}}))
+    assert [violation.path for violation in RULE.check(found, DEV)] == paths
