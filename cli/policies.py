@@ -1,6 +1,7 @@
 """`gpufleet policies`: the rules that refuse a plan, and a plan judged by them without the engine."""
 
 import difflib
+import json
 import os
 import sys
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,8 @@ import typer
 
 from app.errors import AppError, Code
 from cli.output import STDERR, STDOUT, print_json
+from gpufleet.domain.parsed import is_map
+from gpufleet.settings import KEY
 
 if TYPE_CHECKING:
     from policies.context import Context
@@ -66,13 +69,17 @@ def check(
     from policies.preview import resources_of
     from policies.rules import RULES, exceptions_used
     from policies.rules import check as judge
-    from prices.plan.preview import PreviewError
+    from prices.plan.preview import PreviewError, parse
 
     context = _context(settings)
+    text = _read(preview)
     try:
-        resources = resources_of(_read(preview))
+        resources, made_with = resources_of(text), parse(text).config
     except PreviewError as error:
         raise AppError(f"{preview}: {error}", Code.WRONG_USE) from error
+    if (other := _environment(made_with.get(KEY))) not in (None, f"{context.cloud} {context.environment}"):
+        wrong = f"{preview} is a plan of {other}, and {settings} is of {context.cloud} {context.environment}"
+        raise AppError(f"{wrong}: give the settings that the plan was made with", Code.WRONG_USE)
     violations, used = judge(resources, context), exceptions_used(resources, context)
     for path in context.unknown:
         STDERR.print(f"{path}: not known to this release, and not judged", highlight=False, soft_wrap=True)
@@ -115,6 +122,15 @@ def _context(settings: Path) -> "Context":
     if problems := problems_of(context):
         raise AppError(f"{settings}: {'; '.join(problems)}", Code.WRONG_USE)
     return context
+
+
+def _environment(fleet: Any) -> str | None:
+    """Cloud and environment of the settings that a preview shows; None where it shows none."""
+    try:
+        found: Any = json.loads(fleet) if isinstance(fleet, str) else fleet
+    except ValueError:
+        return None
+    return f"{found.get('cloud')} {found.get('environment')}" if is_map(found) else None
 
 
 def _read(preview: str) -> bytes:

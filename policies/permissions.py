@@ -32,6 +32,7 @@ RULES: Final = (
             "Allow what policies/lists has, as narrowly; write the list anew (python -m scripts.policy_lists) after a"
             " change of the program; or give your own permission an exception."
         ),
+        judges="policy documents of AWS, trust included, and managed policies; roles and members of Google",
         of_one=_beyond_the_list,
     ),
 )

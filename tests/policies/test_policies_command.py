@@ -13,7 +13,7 @@ from cli.main import main
 from cli.output import ANSWER_BEGUN
 from gpufleet.settings.environment import PolicyException
 from policies.rules import RULES
-from tests.stacks.settings_files import AWS, changed
+from tests.stacks.settings_files import AWS, FLEET, changed
 
 ALARM, INGRESS = "aws:cloudwatch/metricAlarm:MetricAlarm", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 OBJECT = "gcp:storage/bucketObject:BucketObject"
@@ -189,6 +189,17 @@ def test_settings_with_errors_cannot_be_judged_by(
     path.write_text(yaml.safe_dump({"config": changed(AWS, change)}))
     code, _, err = run("check", plan(step(INGRESS)), "--settings", str(path))
     assert (code, said in err) == (2, True)
+
+
+@pytest.mark.parametrize(("environment", "code"), [("dev", 0), ("prod", 2)])
+def test_a_plan_of_another_environment_cannot_be_judged(
+    run: Run, settings: Path, plan: Callable[..., str], environment: str, code: int
+) -> None:
+    path = Path(plan(step(INGRESS, cidrIpv4="10.0.0.0/8")))
+    fleet = {"cloud": "aws", "environment": environment}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "config": {FLEET: json.dumps(fleet)}}))
+    found, _, err = run("check", str(path), "--settings", str(settings))
+    assert (found, "is a plan of aws prod, and" in err) == (code, code == 2)
 
 
 def test_no_settings_cannot_be_judged_by(run: Run, plan: Callable[..., str], tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def test_an_exception_without_an_owner_is_refused() -> None:
 
 def test_every_rule_says_why_and_what_to_do() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
-    assert all(rule.reason.endswith(".") and rule.remedy.endswith(".") for rule in RULES)
+    assert all(rule.reason.endswith(".") and rule.remedy.endswith(".") and rule.judges for rule in RULES)
 
 
 def test_unknown_values_of_a_preview_are_marked_and_not_guessed() -> None:
