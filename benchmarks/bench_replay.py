@@ -113,7 +113,7 @@ def _requests() -> Table:
     arrivals = histories.Arrivals(tick=10.0, tokens=day, tokens_per_request=1000.0)
     rows: list[tuple[str, ...]] = []
     for name in sizers.NAMES:
-        sizer = sizers.sizer(name, ScalePolicy(), COLD_START, arrivals.tick)
+        sizer = sizers.sizer(name, ScalePolicy(), COLD_START)
         score = requests.play(arrivals, requests.Terms(tokens_per_second=500), sizer, name).answer()
         shown = ("cost_ratio", "slo_missed_percent", "peak_replicas", "moves")
         rows.append((name, *(f"{score[field]:g}" for field in shown)))
@@ -214,7 +214,7 @@ def _recorded_requests(source: Path, folder: Path) -> Iterator[Table]:
         per_second = float(arrivals.tokens.mean()) / arrivals.tick / REPLICAS_AT_WORK
         terms = requests.Terms(tokens_per_second=per_second)
         for name in sizers.NAMES:
-            sizer = sizers.sizer(name, ScalePolicy(), COLD_START, arrivals.tick)
+            sizer = sizers.sizer(name, ScalePolicy(), COLD_START)
             score = requests.play(arrivals, terms, sizer, name).answer()
             shown = ("cost_ratio", "slo_missed_percent", "peak_replicas", "moves")
             rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))

@@ -128,7 +128,8 @@ def idle(
     rule: Annotated[
         str,
         typer.Option(
-            "--rule", help="own, timer-15m, timer-30m, … timer-90m; with pools queue-threshold, and no timer-45m."
+            "--rule",
+            help="own, timer-15m, timer-30m, … timer-90m; with pools peak-root, queue-threshold, and no timer-45m.",
         ),
     ] = "own",
     policy: PolicyOption = None,
@@ -191,7 +192,7 @@ def scale(
         float, typer.Option("--max-wait", min=0, callback=_SECONDS, help="Seconds that a token may wait.")
     ] = 10.0,
     rule: Annotated[
-        str, typer.Option("--rule", help="own, timer-15m, timer-30m, timer-60m, queue-threshold.")
+        str, typer.Option("--rule", help="own, timer-15m, timer-30m, timer-60m, peak-root, queue-threshold.")
     ] = "own",
     policy: PolicyOption = None,
     as_json: JsonOption = False,
@@ -210,7 +211,7 @@ def scale(
     terms = line.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
     with _readable():
         arrivals = histories.load_requests(requests, tokens_per_request)
-        sizer = sizers.sizer(name, rules, cold_start, arrivals.tick, arrivals.begins)
+        sizer = sizers.sizer(name, rules, cold_start, arrivals.begins)
         score = line.play(arrivals, terms, sizer, name)
     _show(score.answer(), as_json)
 

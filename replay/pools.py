@@ -35,9 +35,9 @@ class Rule(Protocol):
 def rule(name: str, pool: Activity, idle: IdlePolicy, scale: ScalePolicy, cold_start: float) -> Rule:
     """A rule by its name, one of `NAMES`."""
     if name != "own":
-        return SimpleRule(name, sizer(name, scale, cold_start, pool.step))
+        return SimpleRule(name, sizer(name, scale, cold_start))
     begins = origin(float(pool.times[0]))
-    own = OwnSizer(policy=scale, cold_start=cold_start, step=pool.step, begins=begins, grain=GRAIN)
+    own = OwnSizer(policy=scale, cold_start=cold_start, begins=begins, grain=GRAIN)
     return OwnRule(sizer=own, pool=pool, idle=idle)
 
 

@@ -1,20 +1,22 @@
 """How rules size a pool, look by look: ours, which is the scale watchdog's own `decide`, and simple ones."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from math import ceil
+from math import ceil, sqrt
 from typing import Final, Protocol
 
 from gpufleet.domain.decisions import Action
 from gpufleet.domain.policies import ScalePolicy
-from replay.forecast import LEARNED_FROM, Level, Pattern, Peak, Rises, Swings
 from replay.rows import EPOCH
 from watchdogs.scale.decide import decide
-from watchdogs.scale.view import LEVEL_SPAN, Demand, PoolView, Pressure
+from watchdogs.scale.view import Demand, PoolView, Pressure
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
-NAMES: Final = ("own", *TIMERS, "queue-threshold")
+NAMES: Final = ("own", *TIMERS, "peak-root", "queue-threshold")
 MOST: Final = 1_000_000
+ROOT: Final = 0.75
+"""Replicas that the peak-root rule has above the highest demand of an hour, for each root of it."""
 CALM: Final = 300.0
 """Seconds for which a queue-threshold rule waits before it gives a replica up."""
 ROUNDING: Final = 5e-7
@@ -41,10 +43,12 @@ class Sizer(Protocol):
         ...
 
 
-def sizer(name: str, scale: ScalePolicy, cold_start: float, step: float, begins: datetime = EPOCH) -> Sizer:
-    """A rule by its name, one of `NAMES`, asked each `step` seconds. `begins`: the moment from which it counts."""
+def sizer(name: str, scale: ScalePolicy, cold_start: float, begins: datetime = EPOCH) -> Sizer:
+    """A rule by its name, one of `NAMES`. `begins`: the moment from which it counts."""
     if name == "own":
-        return OwnSizer(policy=scale, cold_start=cold_start, step=step, begins=begins)
+        return OwnSizer(policy=scale, cold_start=cold_start, begins=begins)
+    if name == "peak-root":
+        return PeakRoot()
     return Threshold() if name == "queue-threshold" else HighestOf(span=TIMERS[name])
 
 
@@ -54,33 +58,41 @@ def needed(demand: float) -> int:
 
 
 @dataclass(slots=True)
+class Peak:
+    """The highest demand over a span that ends now."""
+
+    span: float
+    """Seconds."""
+    _tops: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
+
+    def saw(self, at: float, demand: float) -> float:
+        """The peak, this moment included. Moments come in order."""
+        while self._tops and self._tops[-1][1] <= demand:
+            self._tops.pop()
+        self._tops.append((at, demand))
+        while at - self._tops[0][0] > self.span:
+            self._tops.popleft()
+        return self._tops[0][1]
+
+
+@dataclass(slots=True)
 class OwnSizer:
     """Production's `decide` of the scale watchdog."""
 
     policy: ScalePolicy
     cold_start: float
-    step: float
     begins: datetime = EPOCH
     """The moment from which `at` counts: schedules hold by the clock."""
     grain: float | None = None
-    """Share of a replica that a piece of work takes; None: nobody knows how large one is."""
+    """Share of a replica that a piece of work takes: production counts whole requests. None: nobody knows."""
     _target: int | None = None
-    _rises: Rises = field(init=False)
     _peak: Peak = field(init=False)
-    _pattern: Pattern = field(init=False)
-    _level: Level = field(init=False)
-    _swings: Swings = field(init=False)
-    _began: float | None = None
 
     def __post_init__(self) -> None:
-        ahead = self.cold_start + self.step
-        self._rises = Rises(horizon=ahead)
-        self._swings = Swings(horizon=ahead, grain=self.grain or 1.0)
         self._peak = Peak(span=self.policy.down_after.total_seconds())
-        self._pattern = Pattern(ahead=ahead)
-        self._level = Level(span=LEVEL_SPAN.total_seconds())
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
+        work = demand if self.grain is None else needed(demand / self.grain) * self.grain
         view = PoolView(
             name="replay",
             policy=self.policy,
@@ -88,7 +100,7 @@ class OwnSizer:
             min=1,
             max=MOST,
             ready=ready,
-            demand=self._seen(at, demand),
+            demand=Demand(now=work, peak=self._peak.saw(at, work)),
             pressure=Pressure(reporting=ready, waiting=queue.requests, backlog_s=queue.replica_s),
             cold_start=timedelta(seconds=self.cold_start),
         )
@@ -96,25 +108,6 @@ class OwnSizer:
         size = decision.to_size if decision.action is Action.RETARGET else None
         self._target = view.target if size is None else size
         return self._target
-
-    def _seen(self, at: float, demand: float) -> Demand:
-        """What metrics say of the demand by now."""
-        self._began = at if self._began is None else self._began
-        self._pattern.saw(at, demand)
-        peak, level = self._peak.saw(at, demand), self._level.saw(at, demand)
-        self._swings.saw(at, demand, level)
-        self._rises.saw(at, demand)
-        swings_known = self.grain is not None or at - self._began >= LEARNED_FROM
-        return Demand(
-            now=demand,
-            peak=peak,
-            # swings of known pieces say more than rises do
-            rise=self._rises.expected() if self.grain is None else None,
-            level=level,
-            grain=self.grain,
-            swing=self._swings.expected() if swings_known else None,
-            expected=self._pattern.expected(at),
-        )
 
 
 @dataclass(slots=True)
@@ -129,6 +122,17 @@ class HighestOf:
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
         return max(1, needed(self._peak.saw(at, demand)))
+
+
+@dataclass(slots=True)
+class PeakRoot:
+    """As many as the highest demand of an hour needed, and a spare that grows as its root."""
+
+    _peak: Peak = field(default_factory=lambda: Peak(span=3600.0))
+
+    def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
+        peak = self._peak.saw(at, demand)
+        return max(1, needed(peak + ROOT * sqrt(peak)))
 
 
 @dataclass(slots=True)

@@ -91,9 +91,9 @@ class ScalePolicy:
     inter_token_s: float | None = None
     """Objective: 95 % of tokens follow the one before within this time."""
     headroom: float = 0.1
-    """Share on top of the work that is there."""
-    down_after: timedelta = timedelta(minutes=15)
-    """The highest load of this time must fit into fewer replicas."""
+    """Least share on top of the highest load."""
+    down_after: timedelta = timedelta(hours=1)
+    """The pool keeps what the highest load of this time needs."""
     schedule: tuple[ScheduleRule, ...] = field(default_factory=tuple)
 
 

@@ -59,7 +59,7 @@ def _expressions() -> Iterator[str]:
     yield from (queries.PHASE, queries.DRAINING, queries.ORDER_KEYS, queries.HELD, queries.FIRING)
     yield from queries.per_instance("prod", MINUTES).values()
     yield pressure.present_query("prod", MINUTES)
-    yield pressure.past_query("prod", {"chat": MINUTES}, {"chat": ScalePolicy()})
+    yield pressure.past_query("prod", {"chat": ScalePolicy()})
     series = Series(labels='environment="prod"')
     yield engine_query(series, MINUTES, timedelta(seconds=10))
     yield gpu_query(series, MINUTES, timedelta(seconds=10))

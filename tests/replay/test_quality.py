@@ -72,11 +72,11 @@ def test_a_market_that_takes_what_boots_is_left_for_on_demand(ticks: int) -> Non
 
 
 def test_a_load_that_is_restless_about_its_level_costs_little_more_than_its_peak_for_good() -> None:
-    """Spare for rises alone, each from a low moment, costs 1.25 times the fixed peak there, with 10,700 moves."""
+    """Spare for rises, each from a low moment, costs 1.25 times the fixed peak there, with 10,700 moves."""
     tokens = 40_000 * np.random.default_rng(1).uniform(size=2 * 8640)
     found = histories.Arrivals(tick=10.0, tokens=tokens, tokens_per_request=1000.0)
-    sizer = sizers.sizer("own", ScalePolicy(), COLD_START, found.tick)
+    sizer = sizers.sizer("own", ScalePolicy(), COLD_START)
     answer = requests.play(found, requests.Terms(tokens_per_second=250), sizer, "own").answer()
-    assert float(answer["cost_ratio"]) <= 1.1
+    assert float(answer["cost_ratio"]) <= 1.18
     assert float(answer["slo_missed_percent"]) <= 0.1
-    assert float(answer["moves"]) <= 1000
+    assert float(answer["moves"]) <= 100

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,20 +14,18 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import Phase
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, ScheduleRule
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, READY, START, document, instance
-from tests.watchdogs.worlds import FakeMetrics, World, idle_world, mark
+from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs import budgets
 from watchdogs.idle import decide as idle
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 from watchdogs.scale import decide as scale
 from watchdogs.scale.hours import floor
-from watchdogs.scale.pressure import EARLIER_DAYS, usual
 from watchdogs.scale.view import Demand, Need, PoolView, Pressure
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 BUSY = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
 SCALE = ScalePolicy(requests_per_replica=8)
-GRAIN = 1 / 8
 BOOT = timedelta(minutes=6)
 
 
@@ -139,21 +137,15 @@ class Pool:
         ]
 
 
-QUIET_DAY = Demand(now=0.0, peak=0.0, level=0.0, grain=GRAIN)
+QUIET_DAY = Demand(now=0.0, peak=0.0)
 
 
 @pytest.mark.parametrize(
     ("demand", "left", "reason"),
     [
-        pytest.param(replace(QUIET_DAY, expected=3.5), 4, Reason.LOAD_EXPECTED, id="a holiday"),
-        pytest.param(
-            Demand(now=0.5, peak=0.5, level=1.5, grain=GRAIN), 3, Reason.LOAD_HIGH, id="room for what comes by chance"
-        ),
-        pytest.param(
-            Demand(now=0.0, peak=0.5, level=1.5, grain=GRAIN), 3, Reason.LOAD_HIGH, id="the same, no work just now"
-        ),
-        pytest.param(QUIET_DAY, 1, Reason.POOL_FLOOR, id="a pool without a past that nobody needs"),
-        pytest.param(replace(QUIET_DAY, expected=0.0), 1, Reason.POOL_FLOOR, id="days that were quiet, too"),
+        pytest.param(Demand(now=0.5, peak=2.0), 3, Reason.LOAD_HIGH, id="what the last hour needed, and a spare"),
+        pytest.param(Demand(now=0.0, peak=2.0), 3, Reason.LOAD_HIGH, id="the same, no work just now"),
+        pytest.param(QUIET_DAY, 1, Reason.POOL_FLOOR, id="a pool that nobody needs"),
     ],
 )
 def test_a_day_without_work_ends_only_what_scale_does_not_ask_for_again(
@@ -192,7 +184,7 @@ def test_the_spare_stays_with_what_is_needed() -> None:
 
 def test_a_peak_that_may_come_back_is_needed_and_never_more_than_the_pool_may_have() -> None:
     pool = Pool(target=4, now=START)
-    demand = Demand(now=0.1, peak=2.5, level=0.1, grain=GRAIN)
+    demand = Demand(now=0.1, peak=2.0)
     assert scale.least(pool.view(demand), START).replicas == 3
     busy = replace(pool.view(demand), pressure=Pressure(reporting=4, kv_cache=0.3, kv_cache_peak=0.7))
     assert scale.least(busy, START) == Need(
@@ -200,7 +192,7 @@ def test_a_peak_that_may_come_back_is_needed_and_never_more_than_the_pool_may_ha
         reason=Reason.LOAD_NEEDS_ALL,
         detail="KV cache used: 0.7 now, 0.933 with 3 replicas, the limit is 0.8",
     )
-    assert scale.least(pool.view(replace(demand, expected=40.0)), START).replicas == pool.max
+    assert scale.least(pool.view(replace(demand, peak=40.0)), START).replicas == pool.max
     assert scale.least(replace(pool.view(QUIET_DAY), pressure=None, demand=None), START).replicas == pool.min
 
 
@@ -227,16 +219,12 @@ def office_load(seed: int) -> list[float]:
     return found
 
 
-def demand_of(load: list[float], minute: int, ahead: int) -> Demand:
-    """What the store says of it: earlier days from this minute on, for `ahead` minutes."""
-    days = [max(load[then : then + ahead]) for day in EARLIER_DAYS if (then := minute - day * 1440) >= 0]
-    before = load[max(0, minute - 119) : minute + 1]
+def demand_of(load: list[float], minute: int) -> Demand:
+    """What the store says of it."""
+    span = SCALE.down_after // MINUTE
     return Demand(
         now=max(load[max(0, minute - 2) : minute + 1]),
-        peak=max(load[max(0, minute - 15) : minute + 1]),
-        level=sum(before) / len(before),
-        grain=GRAIN,
-        expected=usual(days) if len(days) > 1 else None,
+        peak=max(load[max(0, minute - span) : minute + 1]),
     )
 
 
@@ -244,16 +232,15 @@ def two_weeks(seed: int, policy: ScalePolicy, *, asks: bool, lowers: bool = Fals
     """The second of two weeks and the week-end before it. `lowers`: whether scale may lower targets, too."""
     load, first = office_load(seed), 4 * 1440
     pool = Pool(target=2, now=MONDAY + first * MINUTE)
-    lead = BOOT // MINUTE
     for minute in range(first, DAYS * 1440, STEP):
         pool.now = MONDAY + minute * MINUTE
         need = None if asks else idle.UNSCALED
         if asks and any(pool.now - since >= pool.policy.grace for since in pool.marked.values()):
-            soon = scale.least(pool.view(demand_of(load, minute, lead + 60), policy), pool.now)
+            soon = scale.least(pool.view(demand_of(load, minute), policy), pool.now)
             hours = max(floor(policy.schedule, pool.now + ahead * MINUTE) for ahead in range(60))
             need = replace(soon, replicas=max(soon.replicas, hours))
         pool.run_idle(need, busy=math.ceil(max(load[minute - 30 : minute + 1])))
-        pool.run_scale(replace(pool.view(demand_of(load, minute, lead), policy), policy_seen=lowers))
+        pool.run_scale(replace(pool.view(demand_of(load, minute), policy), policy_seen=lowers))
     return pool
 
 
@@ -301,30 +288,16 @@ def passed(world: World, **changes: Any) -> Sequence[Decision]:
     return IdleWatchdog(fleet, world.ports()).apply().plan.decisions
 
 
-def test_the_load_of_earlier_days_keeps_as_many_and_the_message_says_which_load() -> None:
-    world = at_rest(requests_1d=12.0, requests_2d=11.0, requests_7d=16.0)
+def test_the_load_of_the_last_hour_keeps_as_many_and_the_message_says_which_load() -> None:
+    world = at_rest(requests_peak=10.0)
     kept = [decision for decision in passed(world) if decision.reason is Reason.NEEDED_SOON]
     assert len(world.ended) == 1 and len(kept) == 2
-    said = "scale needs 2 (work for 1.50 replicas at this time of earlier days), target 2, healthy 2"
+    work = "work for 0.00 replicas, up to 1.25 within 1:00:00, 1.81 with a spare"
+    said = f"scale needs 2 ({work}), target 2, healthy 2"
     assert {decision.detail for decision in kept} == {said}
 
 
-def test_a_pool_without_a_past_that_nobody_needs_is_ended_as_before() -> None:
+def test_a_pool_that_nobody_needs_is_ended() -> None:
     world = at_rest()
     passed(world, min=1)
     assert len(world.ended) == 2
-
-
-def test_days_are_read_for_an_hour_beyond_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, asked = at_rest(), list[str]()
-    query = FakeMetrics.query
-
-    def note(store: FakeMetrics, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
-        asked.append(expression)
-        return query(store, expression, at)
-
-    monkeypatch.setattr(FakeMetrics, "query", note)
-    passed(world)
-    (past,) = [expression for expression in asked if "requests_7d" in expression]
-    span = int((timedelta(minutes=7) + HOUR).total_seconds())
-    assert f"[{span}s:1m] offset {86400 - span}s" in past

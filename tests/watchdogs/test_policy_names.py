@@ -33,7 +33,7 @@ class UpgradedAgain(SpotPolicy):
         pytest.param(IdlePolicy(), (0,), "173af736c8bd", id="idle"),
         pytest.param(IdlePolicy(stop_price=None, max_stops_per_day=2.0), (0,), "963d8036ca1e", id="idle, as before"),
         pytest.param(SpotPolicy(), (0, 4, 1), "0cc542d67b01", id="spot"),
-        pytest.param(ScalePolicy(schedule=(XMAS,)), (0, 4), "8c2e64853e08", id="scale"),
+        pytest.param(ScalePolicy(schedule=(XMAS,)), (0, 4), "b55fb6ec4273", id="scale"),
         pytest.param(NAMED, (), "6979cfea2914", id="orphans"),
     ],
 )

@@ -1,5 +1,7 @@
-"""More demand never asks for fewer replicas."""
+"""What holds of scale's rule whatever the load is: of generated pools."""
 
+import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -7,47 +9,70 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.decisions import Action
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
-from watchdogs.scale.decide import decide
+from watchdogs.scale.decide import decide, least
 from watchdogs.scale.view import Demand, PoolView, Pressure
 
 NOW = datetime(2026, 11, 21, 2, 15, tzinfo=UTC)
-PARTS = ("now", "peak", "level", "swing", "expected")
 NIGHT = ScheduleRule(days=("sat",), start="01:00", end="03:00", target=3)
+MAX = 40
 
 works = st.one_of(st.just(0.0), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.floats(min_value=0, max_value=12))
+replicas = st.integers(min_value=0, max_value=30)
+policies = st.builds(ScalePolicy, headroom=st.sampled_from([0.0, 0.1, 0.5]), schedule=st.sampled_from([(), (NIGHT,)]))
 
 
-def wanted(parts: tuple[float | None, ...], target: int, ready: int, policy: ScalePolicy) -> int:
-    demand = dict(zip(PARTS, parts, strict=True))
-    view = PoolView(
+def pool(now: float, more: float, target: int, ready: int, policy: ScalePolicy) -> PoolView:
+    """A pool whose load of now is `more` below its peak."""
+    return PoolView(
         name="pool",
         policy=policy,
         target=target,
         min=1,
-        max=40,
+        max=MAX,
         ready=ready,
-        demand=Demand(**demand, grain=1.0),  # type: ignore[arg-type]
+        demand=Demand(now=now, peak=now + more),
         pressure=Pressure(reporting=ready, backlog_s=0.0),
         cold_start=timedelta(minutes=3),
     )
+
+
+def wanted(view: PoolView) -> int:
     decision = decide([view], NOW).decisions[0]
     if decision.action is Action.RETARGET and decision.to_size is not None:
         return decision.to_size
-    return target
+    return view.target
 
 
-@given(
-    st.tuples(works, works, works, works, st.one_of(st.none(), works)),
-    st.tuples(works, works, works, works, works),
-    st.integers(min_value=1, max_value=30),
-    st.integers(min_value=0, max_value=30),
-    st.sampled_from([0.0, 0.1, 0.5]),
-    st.booleans(),
-)
+@given(works, works, works, works, replicas, replicas, policies)
 def test_more_demand_never_asks_for_fewer_replicas(  # noqa: PLR0913, PLR0917 - all that decide is told
-    less: tuple[float | None, ...], more: tuple[float, ...], target: int, ready: int, headroom: float, night: bool
+    now: float, peak: float, more_now: float, more_peak: float, target: int, ready: int, policy: ScalePolicy
 ) -> None:
-    """Of each part, also from "nothing is known of earlier days" on."""
-    policy = ScalePolicy(headroom=headroom, schedule=(NIGHT,) if night else ())
-    higher = tuple(extra if part is None else part + extra for part, extra in zip(less, more, strict=True))
-    assert wanted(less, target, ready, policy) <= wanted(higher, target, ready, policy)
+    less = pool(now, peak, target, ready, policy)
+    assert wanted(less) <= wanted(pool(now + more_now, peak + more_peak, target, ready, policy))
+
+
+@given(works, works, replicas, replicas, policies)
+def test_a_target_is_never_below_what_the_highest_load_needs(
+    now: float, more: float, target: int, ready: int, policy: ScalePolicy
+) -> None:
+    """Nor does idle hear of fewer that are needed."""
+    view = pool(now, more, target, ready, policy)
+    needed = min(math.ceil(now + more - 1e-9), MAX)
+    assert wanted(view) >= needed
+    assert least(view, NOW).replicas >= needed
+
+
+@given(works, works, st.integers(min_value=1, max_value=30), policies, st.integers(min_value=0, max_value=4))
+def test_nothing_is_given_up_on_missing_data(
+    now: float, more: float, target: int, policy: ScalePolicy, missing: int
+) -> None:
+    view = pool(now, more, target, target, replace(policy, requests_per_replica=8))
+    seen = Pressure(reporting=target, kv_cache=0.0, kv_cache_peak=0.0)
+    untold = (
+        replace(view, pressure=None),
+        replace(view, pressure=replace(seen, reporting=target - 1)),
+        replace(view, unread=1),
+        replace(view, pressure=replace(seen, coverage=0.89)),
+        replace(view, pressure=seen, demand=None),
+    )
+    assert wanted(untold[missing]) >= target

@@ -17,7 +17,6 @@ from watchdogs.scale.pressure import Readings
 
 NOW = datetime.fromtimestamp(datetime.now(UTC).timestamp() // 600 * 600 - 600, UTC)
 """On whole ten minutes: Prometheus steps its looks back so, whatever the time is."""
-LEAD = timedelta(minutes=5)
 POLICY = ScalePolicy(requests_per_replica=10, down_after=timedelta(minutes=20))
 MOMENTS = [NOW - timedelta(seconds=15 * n) for n in range(120, -1, -1)]
 HERE = 'environment="test",pool="chat"'
@@ -25,31 +24,9 @@ HERE = 'environment="test",pool="chat"'
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
 
 
-def _recorded(pool: str, ago: timedelta) -> float:
-    """Requests of the pool then: 20, but for a jump today and this hour of two earlier days.
-
-    Of pool `slow` that hour began seven minutes later.
-    """
-    if pool == "slow":
-        begun = (timedelta(days=day) - timedelta(minutes=7) for day in (1, 2))
-        return 90.0 if any(timedelta(0) < moment - ago < timedelta(minutes=30) for moment in begun) else 20.0
-    for day, value in ((1, 60.0), (2, 80.0)):
-        if abs(ago - timedelta(days=day)) < timedelta(minutes=30):
-            return value
-    return 45.0 if timedelta(hours=3) < ago < timedelta(hours=4) else 20.0
-
-
 def _history() -> Iterator[str]:
-    moments = [
-        timedelta(minutes=minute) for minute in range(int(timedelta(days=2, hours=2).total_seconds() // 60), 0, -1)
-    ]
     for name in ("running", "waiting"):
         yield f"# TYPE gpufleet:requests_{name}:pool gauge"
-        for pool in ("chat", "slow", "slower"):
-            for ago in moments:
-                value = _recorded("chat" if pool == "chat" else "slow", ago) if name == "running" else 0
-                series = f'gpufleet:requests_{name}:pool{{environment="test",pool="{pool}"}}'
-                yield f"{series} {value} {(NOW - ago).timestamp():.0f}"
         yield from _queued(name, range(180, 60, -1))
     yield "# TYPE gpufleet:engines:pool gauge"
     yield from _queued("engines", range(180, 60, -1))
@@ -170,12 +147,10 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
     with running(folder, "", "--storage.tsdb.retention.time=30d") as url:
         store = Prometheus(url)
         try:
-            leads = dict.fromkeys(("chat", "young", "brief", "mute", "slow"), LEAD)
-            leads |= {"slower": 2 * LEAD, "other": 3 * LEAD, "uncounted": LEAD}
             fast = replace(POLICY, first_token_s=0.5, inter_token_s=0.1)
-            policies = dict.fromkeys(leads, POLICY) | {"young": fast, "brief": fast}
+            policies = dict.fromkeys(("chat", "mute", "other"), POLICY) | {"young": fast, "brief": fast}
             policies["uncounted"] = replace(POLICY, requests_per_replica=None, tokens_per_second_per_replica=10)
-            yield pressure.read(store, "test", policies, leads, NOW)
+            yield pressure.read(store, "test", policies, NOW)
         finally:
             store.close()
 
@@ -231,35 +206,13 @@ def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readi
     assert (readings.held("chat"), readings.held_peak("chat")) == (0.0, 3.0)
 
 
-def test_demand_has_peak_rise_and_earlier_days(readings: Readings) -> None:
+def test_demand_is_told_for_now_and_at_its_highest_within_the_window(readings: Readings) -> None:
     demand = readings.demand("chat")
     assert demand is not None
     assert demand.now == pytest.approx(0.4)
+    # eleven ran and five waited, ten minutes ago
     assert demand.peak == pytest.approx(1.6)
-    # from 20 to 45 requests three hours ago, from 20 to 60 a day ago: rarer than a twentieth of the minutes
-    assert demand.rise == pytest.approx(0.0)
-    # two days have this hour, 60 and 80 requests; the lower of two is taken
-    assert demand.expected == pytest.approx(6.0)
-
-
-def test_a_pool_sees_as_far_ahead_as_its_own_replicas_take_to_start(readings: Readings) -> None:
-    past = {pool: readings._past[pool]["requests_1d"] for pool in ("slow", "slower")}  # pyright: ignore[reportPrivateUsage]
-    assert past == {"slow": 20.0, "slower": 90.0}
 
 
 def test_a_pool_that_nobody_reports_is_unknown(readings: Readings) -> None:
     assert (readings.pressure("other"), readings.demand("other"), readings.held("other")) == (None, None, 0.0)
-
-
-def test_the_level_of_work_is_read_over_two_hours(readings: Readings) -> None:
-    demand = readings.demand("chat")
-    assert demand is not None
-    # 20 requests of ten a replica, and no jump within two hours
-    assert (demand.level, demand.grain) == (pytest.approx(2.0), pytest.approx(0.1))
-
-
-def test_swings_of_a_day_about_the_level_are_read(readings: Readings) -> None:
-    demand = readings.demand("chat")
-    assert demand is not None
-    # 60 requests a day ago, when the level of the two hours before had risen from 20 to 30 already
-    assert demand.swing == pytest.approx((60 - 30) / 30**0.5, rel=0.1)

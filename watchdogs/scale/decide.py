@@ -1,7 +1,14 @@
 """How many ready replicas a pool needs. Pure: the same arguments give the same plan.
 
-Up at once, by whatever asks for most: the schedule, held requests, work that is there or is expected, pressure in the
-engines. Down only as far as the highest load of `down_after` would still fit into what is left, and in small steps.
+The rule is peak and root. A pool keeps the replicas that the highest load of the last `down_after` (an hour) needed,
+because load that has just been there comes back more often than not and a replica takes minutes to start. On top of
+them comes a spare of half their root (`SPARE`), because load varies more where there is more of it, but less than in
+proportion; in a large pool the policy's `headroom` is more than that, and counts instead. A queue adds the replicas
+that work it off within a start (`QUEUE_WITHIN_S`). What the engines and people say may ask for more: KV cache and
+latency (at most `GROWTH_MAX` at once), held requests, the schedule. The target rises at once. It falls only where all
+that it is judged by was read, and only as far as the peaks of the same time would pass no limit of the engines: to
+what is needed where the policy says what a replica carries, else by `STEP_DOWN` a pass. How many instances are ended
+at once is limited by those who end them.
 """
 
 import math
@@ -16,15 +23,12 @@ from watchdogs.scale.missing import missing
 from watchdogs.scale.view import Demand, Need, PoolView, Pressure
 
 WATCHDOG: Final = "scale"
+SPARE: Final = 0.5
+"""Replicas above the highest load, for each root of it in replicas."""
 STEP_DOWN: Final = 0.1
-"""Largest share of a pool that one pass gives up; one replica at least."""
-LATENCY_FACTOR_MAX: Final = 2.0
-"""Latency is not proportional to load: however bad it is, a pass at most doubles the pool for it."""
-
-CHANCE: Final = 3.0
-"""Standard deviations above its level that work may rise by chance: pieces that come on their own vary as a root."""
-LEAST_CHANCE: Final = 1.0
-"""The same of a pool whose past says that its work varies less than by chance."""
+"""Largest share of a pool that one pass gives up where nobody says what a replica carries; one replica at least."""
+GROWTH_MAX: Final = 2.0
+"""Neither latency nor the length of a queue is proportional to load: a pass multiplies the pool by this at most."""
 QUEUE_WITHIN_S: Final = 60.0
 """A queue is a stock: it is worked off within this time, or within a start where that takes longer."""
 
@@ -52,12 +56,9 @@ def _pool(view: PoolView, now: datetime) -> Decision:
 def least(view: PoolView, now: datetime) -> Need:
     """The fewest replicas that this watchdog would not raise again soon. Between the pool's min and max.
 
-    This may be more than it needs now: the highest load of `down_after` may come back, so it counts as the load of
-    now, and what keeps a target from being lowered keeps the replicas too. What is not known asks for nothing.
+    What keeps a target from being lowered keeps the replicas, too. What is not known asks for nothing.
     """
-    demand = view.demand
-    returned = demand if demand is None else replace(demand, now=max(demand.now, demand.peak))
-    most = _most(replace(view, demand=returned), now)
+    most = _most(view, now)
     wanted = min(max(most.replicas, view.min), view.max)
     if view.pressure is None:
         return replace(most, replicas=wanted)
@@ -91,13 +92,17 @@ def _needs(view: PoolView, now: datetime) -> Iterator[Need]:
 
 
 def _of_demand(view: PoolView, demand: Demand) -> Iterator[Need]:
-    room = 1 + view.policy.headroom
-    coming = _room_for(demand, room)
-    detail = f"work for {demand.now:.2f} replicas, {coming:.2f} by the time another one is ready"
-    yield Need(replicas=_whole(coming), reason=Reason.LOAD_HIGH, detail=detail)
-    if demand.expected is not None:
-        detail = f"work for {demand.expected:.2f} replicas at this time of earlier days"
-        yield Need(replicas=_whole(demand.expected * room), reason=Reason.LOAD_EXPECTED, detail=detail)
+    needed = with_spare(demand.peak, view.policy.headroom)
+    detail = (
+        f"work for {demand.now:.2f} replicas, up to {demand.peak:.2f} within {view.policy.down_after}, "
+        f"{needed:.2f} with a spare"
+    )
+    yield Need(replicas=_whole(needed), reason=Reason.LOAD_HIGH, detail=detail)
+
+
+def with_spare(peak: float, headroom: float) -> float:
+    """Replicas for a load that comes back as high as its `peak`, and somewhat higher; none for no load."""
+    return max(peak + SPARE * math.sqrt(peak), peak * (1 + headroom))
 
 
 def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[Need]:
@@ -106,8 +111,8 @@ def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[Need]:
         yield from _of_backlog(view, pressure, pressure.backlog_s)
     elif pressure.waiting > policy.waiting_per_replica_above * replicas:
         detail = f"{pressure.waiting:g} requests wait at {replicas} replicas"
-        # a queue is a stock, not a rate: it doubles the pool at most, and asks again if it stays
-        wanted = min(_whole(pressure.waiting / policy.waiting_per_replica_above), 2 * replicas)
+        # a queue is a stock, not a rate: if it stays, it asks again
+        wanted = _whole(min(pressure.waiting / policy.waiting_per_replica_above, GROWTH_MAX * replicas))
         yield Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
     if pressure.kv_cache is not None and pressure.kv_cache > policy.kv_cache_above:
         detail = f"{pressure.kv_cache:.0%} of the KV cache is used"
@@ -118,7 +123,7 @@ def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[Need]:
         ("next token", pressure.inter_token_s, policy.inter_token_s),
     ):
         if seen is not None and objective is not None and seen > objective:
-            wanted = _whole(replicas * min(seen / objective, LATENCY_FACTOR_MAX))
+            wanted = _whole(replicas * min(seen / objective, GROWTH_MAX))
             detail = f"{what} after {seen:.3g} s at the 95th percentile, the objective is {objective:.3g} s"
             yield Need(replicas=wanted, reason=Reason.OBJECTIVE_MISSED, detail=detail)
 
@@ -134,15 +139,16 @@ def _of_backlog(view: PoolView, pressure: Pressure, backlog_s: float) -> Iterato
 
 def _down(view: PoolView, wanted: int, most: Need) -> Decision:
     if wanted == view.target:
-        return _keep(view, most.reason if view.target > view.min else Reason.AS_WANTED, most.detail)
+        reason = Reason.LOAD_NEEDS_ALL if most.reason is Reason.LOAD_HIGH else most.reason
+        return _keep(view, reason if view.target > view.min else Reason.AS_WANTED, most.detail)
     if view.ready == 0 and view.pressure is None:
         # nothing runs yet: there is nothing that could be measured, and nothing to lose but the wait of a start
         return _keep(view, Reason.LOADING, "no replica is ready")
     what = missing(view)
     if view.pressure is None or what is not None:
         return _keep(view, Reason.METRICS_MISSING, what or "no replica is read")
-    left = max(wanted, view.target - max(1, int(view.target * STEP_DOWN)))
-    left, obstacle = _room_to_fall(view, view.pressure, left, view.target)
+    step = view.target - max(1, int(view.target * STEP_DOWN)) if view.demand is None else 0
+    left, obstacle = _room_to_fall(view, view.pressure, max(wanted, step), view.target)
     if left == view.target:
         return _keep(view, Reason.LOAD_NEEDS_ALL, obstacle or "")
     return _move(view, left, Reason.LOAD_LOW, f"the highest load of {view.policy.down_after} fits into {left}")
@@ -161,9 +167,6 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
     policy = view.policy
     if left == 0:
         return _life(view, pressure)
-    # where swings are known, what may come on top is in what is wanted; on top of a past peak it would count twice
-    if view.demand is not None and (peak := _peak(view.demand, 1 + policy.headroom)) > left:
-        return f"work for {view.demand.peak:.2f} replicas within {policy.down_after}, {peak:.2f} with its room"
     if pressure.waiting_peak > 0 and view.demand is None:
         return f"{pressure.waiting_peak:g} requests waited within {policy.down_after}"
     # where nobody says what a replica carries, the last queue has: the same load would bring it back for ever
@@ -192,40 +195,10 @@ def _life(view: PoolView, pressure: Pressure) -> str | None:
         ("requests at once", pressure.running_peak + pressure.waiting_peak),
         ("requests held", view.held_peak),
         ("tokens per second", pressure.tokens_peak),
-        ("replicas' work", None if view.demand is None else view.demand.peak),
     ):
         if amount is not None and amount > 0:
             return f"{amount:.3g} {what} within {view.policy.down_after}"
     return None
-
-
-def _room_for(demand: Demand, room: float) -> float:
-    """Replicas for the work of now and for what may come on top while another one starts; none for no work."""
-    if demand.now <= 0:
-        return 0.0
-    usual = demand.now * room
-    if demand.level is not None and demand.grain is not None:
-        # beyond chance, rises come all at once and are not held by a little more
-        chance = CHANCE if demand.swing is None else min(CHANCE, max(LEAST_CHANCE, demand.swing))
-        return max(usual, demand.level + chance * math.sqrt(demand.level * demand.grain))
-    rise = demand.rise or 0.0
-    if demand.level is not None and demand.swing is not None:
-        spread = demand.swing * math.sqrt(demand.level)
-        if spread < rise:  # the past was nearer to its level than to what it had just been
-            return max(usual, demand.level + spread)
-    return max(usual, demand.now + rise)
-
-
-def _peak(demand: Demand, room: float) -> float:
-    """Replicas for the highest load of the window.
-
-    Where its usual swings are not known yet, a pool rises by what came on top of now, and keeps that as long: else it
-    would follow each turn of the load down, and the next one up again.
-    """
-    unknown = demand.level is None or (demand.grain is None and demand.swing is None)
-    if demand.peak <= 0 or not unknown:  # from nothing, the first request wakes a pool
-        return demand.peak * room
-    return max(demand.peak * room, demand.peak + (demand.rise or 0.0))
 
 
 def _whole(replicas: float) -> int:

@@ -35,8 +35,7 @@ def needed_soon(  # noqa: PLR0913, PLR0917 - what a look at some pools consists 
     policies = {pool.name: pool.watchdogs.scale for pool in pools if pool.watchdogs.scale is not None}
     if not policies:
         return {}
-    leads = {name: leads[name] for name in policies}
-    readings = pressure.read(metrics, environment, policies, leads, now, HORIZON)
+    readings = pressure.read(metrics, environment, policies, now)
     found: dict[str, Need] = {}
     for pool in pools:
         policy = policies.get(pool.name)

@@ -1,6 +1,6 @@
 """What a store of metrics says of the pools: two queries for all pools of an environment.
 
-The second one reads recorded series (monitoring/rules.py) over days; without them there is no history, and no guess.
+The second one reads recorded series (monitoring/rules.py) over a day; without them nothing is known of it.
 """
 
 import math
@@ -12,31 +12,20 @@ from typing import Final
 from gpufleet.domain.policies import ScalePolicy
 from serving import metrics
 from watchdogs.ports import Metrics
-from watchdogs.scale.view import LEVEL_SPAN, Demand, Pressure
+from watchdogs.scale.view import Demand, Pressure
 
 RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
 RECORDED_WAITING: Final = "gpufleet:requests_waiting:pool"
 RECORDED_ENGINES: Final = "gpufleet:engines:pool"
 RECORDED_FIRST_TOKEN: Final = "gpufleet:first_token_seconds_p95:pool"
 RECORDED_INTER_TOKEN: Final = "gpufleet:inter_token_seconds_p95:pool"
-RECORDED_TOKENS: Final = ("gpufleet:output_tokens_per_second:pool", "gpufleet:input_tokens_per_second:pool")
 HELD: Final = "gpufleet_held_requests"
 RATE_WINDOW: Final = timedelta(minutes=2)
 RECORDED_SPAN: Final = timedelta(minutes=6)
 """What recorded percentiles look back, unless the monitoring's settings say otherwise, and a step of a minute."""
 QUANTILE: Final = 0.95
-RISE_QUANTILE: Final = 0.98
-"""Of the rises of a day; docs/watchdogs.md says what less and more bought."""
-SWING_QUANTILE: Final = 0.99
-"""Share of moments at which the spare of a pool whose pieces of work are known is enough."""
 SLOW_QUANTILE: Final = 0.25
 """Of the minutes of a day in which an objective was missed; docs/watchdogs.md says what others bought."""
-LEAST_SEEN: Final = 100
-"""Looks of ten minutes within a day, from which on the swings of a pool are known."""
-EARLIER_DAYS: Final = (1, 2, 7)
-"""Yesterday, the day before, and the same day of last week."""
-LEADS: Final = tuple(timedelta(minutes=minutes) for minutes in (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60))
-"""A pool's past is asked for what came within the first of these that is no shorter than a start."""
 _STAT: Final = "stat"
 _INSTANCE: Final = "instance_id"
 _ENGINE: Final = "engine"
@@ -49,26 +38,15 @@ Stats = Mapping[str, Mapping[str, float]]
 Row = tuple[Mapping[str, str], float]
 
 
-def read(  # noqa: PLR0913, PLR0917 - what a look at some pools consists of
-    store: Metrics,
-    environment: str,
-    policies: Mapping[str, ScalePolicy],
-    leads: Mapping[str, timedelta],
-    now: datetime,
-    horizon: timedelta = timedelta(0),
-) -> "Readings":
-    """Everything about the pools, over the longest `down_after` of them. Raises OSError.
-
-    `leads`: how long another replica of each pool takes to be ready. `horizon`: how far beyond that earlier days are
-    read.
-    """
+def read(store: Metrics, environment: str, policies: Mapping[str, ScalePolicy], now: datetime) -> "Readings":
+    """Everything about the pools, over the longest `down_after` of them. Raises OSError."""
     down_after = max((policy.down_after for policy in policies.values()), default=timedelta(0))
     if not policies:
         return Readings(present={}, past={}, policies=policies, engines={})
     present = store.query(present_query(environment, down_after), now)
     return Readings(
         present=_stats(present),
-        past=_stats(store.query(past_query(environment, leads, policies, horizon), now)),
+        past=_stats(store.query(past_query(environment, policies), now)),
         policies=policies,
         engines=_engines(present, policies),
     )
@@ -136,22 +114,11 @@ class Readings:
         return None
 
     def _demand(self, pool: str, unit: str, per_replica: float) -> Demand | None:
-        present, past = self._present.get(pool, {}), self._past.get(pool, {})
+        present = self._present.get(pool, {})
         at_once, peak = present.get(unit), present.get(f"{unit}_peak")
         if at_once is None or peak is None:
             return None
-        earlier = [past[name] / per_replica for day in EARLIER_DAYS if (name := f"{unit}_{day}d") in past]
-        rise, swing = past.get(f"{unit}_rise"), past.get(f"{unit}_swing")
-        return Demand(
-            now=at_once / per_replica,
-            peak=max(peak, at_once) / per_replica,
-            rise=None if rise is None else rise / per_replica,
-            level=None if (level := past.get(f"{unit}_level")) is None else level / per_replica,
-            # tokens come in requests of any size: how large a piece of them is, nobody says
-            grain=1 / per_replica if unit == "requests" else None,
-            swing=swing if swing is None or unit == "requests" else swing / math.sqrt(per_replica),
-            expected=usual(earlier) if len(earlier) > 1 else None,
-        )
+        return Demand(now=at_once / per_replica, peak=max(peak, at_once) / per_replica)
 
 
 def present_query(environment: str, down_after: timedelta) -> str:
@@ -199,28 +166,20 @@ def present_query(environment: str, down_after: timedelta) -> str:
     )
 
 
-def past_query(
-    environment: str,
-    leads: Mapping[str, timedelta],
-    policies: Mapping[str, ScalePolicy],
-    horizon: timedelta = timedelta(0),
-) -> str:
-    """Rises and swings of a day, the level of work, and earlier days from this time on, from recorded series.
+def past_query(environment: str, policies: Mapping[str, ScalePolicy]) -> str:
+    """What replicas ran when they had queues, and when they were slow, of the last day, from recorded series.
 
-    Pools whose replicas start about as fast are asked for together, those that may have the same queue, and those of
-    the same objectives: an expression of parts for each pool would grow with their number.
+    Pools that may have the same queue are asked for together, and those of the same objectives: a part for each pool
+    would make the expression grow with their number.
     """
-    starts, queues = dict[timedelta, list[str]](), dict[float, list[str]]()
+    queues = dict[float, list[str]]()
     objectives = dict[tuple[float | None, float | None], list[str]]()
-    for pool, lead in sorted(leads.items()):
-        starts.setdefault(next((step for step in LEADS if step >= lead), LEADS[-1]), []).append(pool)
     for pool, policy in sorted(policies.items()):
         queues.setdefault(policy.waiting_per_replica_above, []).append(pool)
         if policy.first_token_s is not None or policy.inter_token_s is not None:
             objectives.setdefault((policy.first_token_s, policy.inter_token_s), []).append(pool)
     return " or ".join(
         (
-            *(_past(environment, names, lead, lead + horizon) for lead, names in sorted(starts.items())),
             *(_full(environment, names, bound) for bound, names in sorted(queues.items())),
             *(_slow(environment, names, *both) for both, names in objectives.items()),
         )
@@ -254,28 +213,6 @@ def _slow(environment: str, pools: Sequence[str], first_token_s: float | None, i
 
 def _by_pool(environment: str, pools: Sequence[str], name: str) -> str:
     return f"sum by (pool) ({name}{_of(environment, pools)})"
-
-
-def _past(environment: str, pools: Sequence[str], lead: timedelta, horizon: timedelta) -> str:
-    here = _of(environment, pools)
-    ahead, until = _seconds(lead), _seconds(horizon)
-    parts: dict[str, str] = {}
-    for unit, names in (("requests", (RECORDED_RUNNING, RECORDED_WAITING)), ("tokens", RECORDED_TOKENS)):
-        load = " + on (pool) ".join(f"sum by (pool) ({name}{here})" for name in names)
-        parts[f"{unit}_rise"] = (
-            f"quantile_over_time({RISE_QUANTILE}, (({load}) - min_over_time(({load})[{ahead}s:1m]))[1d:1m])"
-        )
-        span = f"{_seconds(LEVEL_SPAN)}s"
-        parts[f"{unit}_level"] = f"avg_over_time(({load})[{span}:1m])"
-        before = f"avg_over_time(({load})[{span}:10m] offset {ahead}s)"
-        parts[f"{unit}_swing"] = (
-            # of less than most of a day nothing is said
-            f"quantile_over_time({SWING_QUANTILE}, ((({load}) - {before}) / sqrt({before} > 0))[1d:1m])"
-            f" and on (pool) count_over_time(({load})[1d:10m]) > {LEAST_SEEN}"
-        )
-        for day in EARLIER_DAYS:
-            parts[f"{unit}_{day}d"] = f"max_over_time(({load})[{until}s:1m] offset {day * 86400 - until}s)"
-    return _union(parts)
 
 
 def _of(environment: str, pools: Sequence[str]) -> str:
@@ -329,11 +266,3 @@ def _seconds(span: timedelta) -> int:
 def _step(span: timedelta) -> int:
     """A hundred steps, none shorter than a second nor longer than half a minute."""
     return max(1, min(30, _seconds(span) // 100))
-
-
-def usual(days: Sequence[float]) -> float | None:
-    """The median of what earlier days had at this time, of two the lower: one odd day holds no fleet up for a week.
-
-    None without a day.
-    """
-    return sorted(days)[(len(days) - 1) // 2] if days else None

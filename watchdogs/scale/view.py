@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from typing import Final
 
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.policies import ScalePolicy
-
-LEVEL_SPAN: Final = timedelta(hours=2)
-"""Over this the level of work is taken: long enough to smooth what comes by chance, short against a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +24,6 @@ class Demand:
     now: float
     peak: float
     """Highest over the policy's `down_after`."""
-    rise: float | None = None
-    """How far it may rise while another replica starts (`pressure`); None: not known."""
-    level: float | None = None
-    """Mean over `LEVEL_SPAN`; None: not known."""
-    grain: float | None = None
-    """Share of a replica that one piece of work takes, where work comes in pieces of their own; None: not known."""
-    swing: float | None = None
-    """How far it went beyond its level, in roots of the level's pieces, or of replicas where no
-    piece is known; None: not known."""
-    expected: float | None = None
-    """What earlier days had at this time, up to a start ahead; None: no earlier days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,7 @@ class ScaleWatchdog:
         for instance in members:
             by_pool[groups[instance.group or ""]].append(instance)
         leads = cold_starts(by_pool, statuses, ports.ledger.boots())
-        readings = pressure.read(ports.metrics, self._document.environment, policies, leads, now)
+        readings = pressure.read(ports.metrics, self._document.environment, policies, now)
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         views = [self._view(pool, by_pool[pool.name], statuses, readings, targets, brakes) for pool in pools]
