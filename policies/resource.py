@@ -122,6 +122,25 @@ def number(value: Any) -> float | None:
         return None
 
 
+class Properties(Mapping[str, Any]):
+    """The engine's properties of one resource, made plain when a rule asks for one: most rules look at few types."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self._plain: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._plain:
+            self._plain[key] = _read(self._given, key)
+        return self._plain[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+
 def plain(value: Any) -> Any:
     """The engine's property values without its proxies, unknown ones as UNKNOWN."""
     if is_map(value):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pulumi_policy import (
     EnforcementLevel,
@@ -17,7 +17,7 @@ from pulumi_policy import (
 
 from policies import access, budget, capacity, preview, resource_types
 from policies.context import Context
-from policies.resource import Resource, plain
+from policies.resource import Properties, Resource
 from policies.rule import Rule, Violation
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _policies_of(rule: Rule, context: Context) -> Iterator[Policy]:
         of_one = replace(rule, of_all=None)
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
-            resource = Resource(type=args.resource_type, name=args.name, props=_props(args.props), urn=args.urn)
+            resource = Resource(type=args.resource_type, name=args.name, props=Properties(args.props), urn=args.urn)
             for violation in of_one.check([resource], context):
                 report(rule.message(violation), None)
 
@@ -116,11 +116,7 @@ def _resource(raw: PolicyResource) -> Resource:
     return Resource(
         type=raw.resource_type,
         name=raw.name,
-        props=_props(raw.props),
+        props=Properties(raw.props),
         urn=raw.urn,
         depends={key: tuple(r.urn for r in found) for key, found in raw.property_dependencies.items()},
     )
-
-
-def _props(props: Mapping[str, Any]) -> Mapping[str, Any]:
-    return plain(props)

@@ -13,7 +13,7 @@ from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context, from_config
-from policies.resource import UNKNOWN, Resource, plain
+from policies.resource import UNKNOWN, Properties, Resource, plain
 from policies.rule import Rule, Violation
 from policies.rules import RULES, check
 from tests.stacks.settings_files import a_pool
@@ -311,6 +311,9 @@ def test_every_rule_says_why_and_what_to_do() -> None:
 def test_unknown_values_of_a_preview_are_marked_and_not_guessed() -> None:
     proxy = unknown_checking_proxy({"a": [UNKNOWN_STRING_VALUE, {"b": 1.0}], "c": UNKNOWN_STRING_VALUE})
     assert plain(proxy) == {"a": [UNKNOWN, {"b": 1.0}], "c": UNKNOWN}
+    asked = Properties(proxy)
+    assert dict(asked) == plain(proxy)
+    assert (asked.get("c"), asked.get("d"), "d" in asked) == (UNKNOWN, None, False)
 
 
 BUDGET = {
