@@ -180,7 +180,8 @@ def _pool(  # noqa: PLR0913
 
 def _control(settings: Settings, control: Control, place: _Place) -> Routers | None:
     """The control host, and the routers that are machines of their own; None: the control host is the router."""
-    notices = Notices(f"{place.prefix}-notices", place.tags)
+    queue = f"{place.prefix}-notices"
+    notices = Notices(queue, place.tags)
     sessions = permissions.of_sessions(region=settings.region, account=settings.account)
     orphans = permissions.of_orphans(
         region=settings.region,
@@ -188,21 +189,18 @@ def _control(settings: Settings, control: Control, place: _Place) -> Routers | N
         environment=settings.environment,
         rules=settings.orphans,
     )
-    allowed = notices.queue_arn.apply(
-        lambda queue: (
-            *permissions.of_control(
-                bucket=settings.bucket.name,
-                region=settings.region,
-                account=settings.account,
-                environment=settings.environment,
-                notices=queue,
-                secrets=pools.secrets_of_control(settings, control),
-            ),
-            *orphans,
-            *sessions,
-        )
+    rights = permissions.of_control(
+        bucket=settings.bucket.name,
+        region=settings.region,
+        account=settings.account,
+        environment=settings.environment,
+        # written out, so that the policy pack can judge the rights before anything is made
+        notices=f"arn:aws:sqs:{settings.region}:{settings.account}:{queue}",
+        secrets=pools.secrets_of_control(settings, control),
     )
-    identity = MachineIdentity(permissions.role_name(settings.environment, Machine.CONTROL), allowed, place.tags)
+    identity = MachineIdentity(
+        permissions.role_name(settings.environment, Machine.CONTROL), (*rights, *orphans, *sessions), place.tags
+    )
     machine = MachineArgs(
         image=control.image,
         machine_type=control.machine_type,

@@ -39,14 +39,14 @@ class MachineIdentity(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        allowed: pulumi.Input[Sequence[Allowed]],
+        allowed: Sequence[Allowed],
         tags: Mapping[str, str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("gpu-fleet:aws:MachineIdentity", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         role = iam.Role(name, assume_role_policy=_policy([_EC2_MAY_ASSUME]), tags=dict(tags), opts=child)
-        policy = pulumi.Output.from_input(allowed).apply(lambda these: _policy([each.statement() for each in these]))
+        policy = _policy([each.statement() for each in allowed])
         rights = iam.RolePolicy(name, role=role.name, policy=policy, opts=child)
         profile = iam.InstanceProfile(name, role=role.name, tags=dict(tags), opts=child)
         self.profile = profile.arn

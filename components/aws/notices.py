@@ -20,7 +20,6 @@ class Notices(pulumi.ComponentResource):
     """EventBridge to SQS: interruption warnings and rebalance recommendations of this account and region."""
 
     queue_url: pulumi.Output[str]
-    queue_arn: pulumi.Output[str]
 
     def __init__(self, name: str, tags: Mapping[str, str], opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:Notices", name, None, opts)
@@ -50,8 +49,8 @@ class Notices(pulumi.ComponentResource):
         cloudwatch.EventTarget(
             name, rule=rule.name, arn=queue.arn, opts=pulumi.ResourceOptions(parent=self, depends_on=[policy])
         )
-        self.queue_url, self.queue_arn = queue.url, queue.arn
-        self.register_outputs({"queueUrl": self.queue_url, "queueArn": self.queue_arn})
+        self.queue_url = queue.url
+        self.register_outputs({"queueUrl": self.queue_url})
 
 
 def _only_from(*, rule: str, queue: str) -> str:

@@ -54,6 +54,12 @@ def managed() -> frozenset[str]:
 
 
 @lru_cache(maxsize=1)
+def unknown() -> Mapping[str, list[str]]:
+    """Type and property of the program's documents that only `up` knows, to patterns of the resources' names."""
+    return json.loads(LIST.read_text("utf-8"))["unknown"]
+
+
+@lru_cache(maxsize=1)
 def roles() -> frozenset[str]:
     """Patterns of the names of the roles that have rights."""
     return frozenset(entry.role for entry in listed()[IDENTITY])
@@ -95,6 +101,12 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
 
 
 def _of_document(document: Document, resource: Resource, names: Names) -> Iterator[Wrong]:
+    if document.text is UNKNOWN:
+        known_later = unknown().get(f"{resource.type}.{document.path}", ())
+        if not any(says(pattern, resource.name, names) for pattern in known_later):
+            wrong = "must be known to a preview, as the program's is; write ARNs out, and take none from resources"
+            yield Wrong(path=document.path, value=UNKNOWN, says=wrong)
+        return
     try:
         found = statements(document)
     except DocumentError as error:

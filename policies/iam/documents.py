@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
-from policies.resource import Resource
+from policies.resource import UNKNOWN, Resource
 
 IDENTITY: Final = "identity"
 TRUST: Final = "trust"
@@ -34,8 +34,11 @@ class Document:
 
 
 def documents(resource: Resource) -> Iterator[Document]:
-    """Every policy document of a resource of AWS, in whatever property; none that a preview does not know yet."""
+    """Every policy document of a resource of AWS, in whatever property; its text is UNKNOWN before `up` knows it."""
     for path, key, value in _about_policies(resource.props, ""):
+        if value is UNKNOWN and key in (*_ALWAYS_A_DOCUMENT, "inlinePolicies"):
+            yield Document(path=path, kind=_kind(resource.type, key), text=value)
+            continue
         # a state says of what has no policy that it is empty
         text = value.strip("\ufeff \t\r\n") if isinstance(value, str) else ""
         is_text = text != "" and (key in _ALWAYS_A_DOCUMENT or text.startswith("{"))

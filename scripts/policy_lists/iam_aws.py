@@ -18,10 +18,12 @@ _REGISTRY: Final = re.compile(r"\b([0-9]{12})\.dkr\.ecr\.")
 
 def of(program: Program) -> dict[str, Any]:
     """`documents`: each kind of them to its entries, one action on one resource, by whom and under which conditions.
-    `denied`: what the bucket's policy takes away. `managed`: policies of AWS that are attached."""
+    `denied`: what the bucket's policy takes away. `managed`: policies of AWS that are attached.
+    `unknown`: documents that hold what only the cloud gives."""
     found: dict[str, list[dict[str, Any]]] = {}
     managed: set[str] = set()
     denied: dict[str, Mapping[str, Any]] = {}
+    unknown: dict[str, set[str]] = {}
     for config, made in program.plans:
         if config[KEY]["cloud"] != "aws":
             continue
@@ -29,12 +31,15 @@ def of(program: Program) -> dict[str, Any]:
         for resource in made:
             for kind, entry in _entries(resource):
                 found.setdefault(kind, []).append(names.replaced(entry))
+            for path in (document.path for document in documents(resource) if resource.depends.get(document.path)):
+                unknown.setdefault(f"{resource.type}.{path}", set()).add(names.text(resource.name))
             denied |= {one["Sid"]: names.replaced(one) for one in _denied(resource)}
             managed |= {names.text(arn) for _, arn in attached(resource)}
     return {
         "denied": [denied[sid] for sid in sorted(denied)],
         "documents": {kind: _needed(entries) for kind, entries in sorted(found.items())},
         "managed": sorted(managed),
+        "unknown": {path: sorted(resources) for path, resources in unknown.items()},
     }
 
 

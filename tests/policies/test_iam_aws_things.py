@@ -73,7 +73,7 @@ ALL = text({"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}
         pytest.param("sqs", SQS, True, id="SQS"),
         pytest.param("sqs", EC2, False, id="SQS, as EC2"),
         pytest.param("sqs", None, False, id="SQS without a policy"),
-        pytest.param("sqs", UNKNOWN, True, id="SQS, not known yet"),
+        pytest.param("sqs", UNKNOWN, False, id="SQS, not known yet"),
         pytest.param("ec2", EC2, True, id="EC2, whose calls name things of others"),
         pytest.param("dynamodb", None, False, id="a service that the settings do not name"),
         pytest.param("pricing.api", None, True, id="a service of the settings that takes no policy"),
@@ -84,6 +84,12 @@ def test_endpoints_lead_to_our_account_alone(service: str, policy: Any, passes: 
     context = with_network(private_services=["ec2", "pricing.api", "sqs"])
     props = {"serviceName": f"com.amazonaws.{REGION}.{service}", "policy": policy}
     assert (said(ENDPOINT, props, context) == []) is passes
+
+
+@pytest.mark.parametrize(("name", "passes"), [("gpu-fleet-prod-notices", True), ("mine", False)])
+def test_the_queue_s_policy_alone_is_judged_by_up(name: str, passes: bool) -> None:
+    """It names a rule whose name Pulumi makes."""
+    assert (said(ON_QUEUE, {"policy": UNKNOWN}, AWS, name) == []) is passes
 
 
 def test_a_queue_without_a_policy_passes_in_a_state() -> None:
