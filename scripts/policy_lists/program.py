@@ -1,9 +1,9 @@
 """Runs the Pulumi program for the whole matrix of settings, with the engine's answers played, and records it."""
 
 import asyncio
+import inspect
 import json
 import runpy
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -157,19 +157,19 @@ def _with_event_loop() -> None:
 
 @contextmanager
 def _makers(lines: set[tuple[str, int]]) -> Generator[None]:
-    """Adds the line of every call of a class from code of this repository."""
-    root = f"{ROOT}/"
+    """Adds the line of every call of this repository's code that led to a resource."""
+    root, made = f"{ROOT}/", pulumi.Resource.__init__
 
-    def look(frame: FrameType, event: str, _: Any) -> None:
-        caller = frame.f_back
-        if event == "call" and frame.f_code.co_name == "__init__" and caller is not None:
-            file = caller.f_code.co_filename
+    def watched(self: pulumi.Resource, *args: Any, **named: Any) -> None:
+        frame: FrameType | None = inspect.currentframe()
+        while frame := frame and frame.f_back:
+            file = frame.f_code.co_filename
             if file.startswith(root):
-                lines.add((file.removeprefix(root), caller.f_lineno))
+                lines.add((file.removeprefix(root), frame.f_lineno))
+        made(self, *args, **named)
 
-    before = sys.getprofile()
-    sys.setprofile(look)
+    pulumi.Resource.__init__ = watched
     try:
         yield
     finally:
-        sys.setprofile(before)
+        pulumi.Resource.__init__ = made
