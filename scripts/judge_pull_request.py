@@ -198,7 +198,10 @@ def _gpufleet(*arguments: str) -> tuple[int, str]:
 def report(verdicts: Sequence[Verdict]) -> str:
     """Plain text for people: printable, and short enough for a comment."""
     passed = not any(verdict.problems for verdict in verdicts)
-    parts = [f"{'PASSED' if passed else 'REFUSED'} by the policy pack of the base branch"]
+    parts = [
+        f"{'PASSED' if passed else 'REFUSED'} by the policy pack of the base branch",
+        "Each plan is of a whole environment; what runs there today is not known here, so costs are no difference.",
+    ]
     for verdict in verdicts:
         lines = [f"== {verdict.stack}: {'refused' if verdict.problems else 'passed'}"]
         lines += [f"! {problem}" for problem in verdict.problems]
