@@ -12,7 +12,7 @@ import gzip
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -69,7 +69,9 @@ def requests(source: Path, into: Path) -> Iterator[History]:
     """Requests with their tokens, and rates of requests."""
     for path in sorted(source.glob("servegen/*_client_rates.csv.gz")):
         name = f"servegen {path.name.removesuffix('_client_rates.csv.gz').removeprefix('language_')}"
-        yield _written(into, name, "time_s,rate_rps", _rates(path))
+        yield _written(into, name, "time_s,rate_rps", _rates(path, (0, 1)))
+        for number, half in enumerate(("even", "odd")):
+            yield _written(into, f"{name}, {half} clients", "time_s,rate_rps", _rates(path, (number,)))
     for data_set, files, lines in _REQUESTS:
         for path in sorted(source.glob(f"{data_set}/{files}")):
             yield _written(into, data_set, "time_s,input_tokens,output_tokens", lines(path))
@@ -81,11 +83,13 @@ def _written(into: Path, name: str, header: str, lines: Iterator[str]) -> Histor
     return History(name=name, path=made)
 
 
-def _rates(path: Path) -> Iterator[str]:
-    """All clients of a model together, by window; a window without a row had no request."""
+def _rates(path: Path, halves: Sequence[int]) -> Iterator[str]:
+    """Clients of a model together, those with even (0) and odd (1) numbers; a window without a row had no request."""
     rates: dict[int, float] = defaultdict(float)
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for row in csv.DictReader(file):
+            if int(row["client"]) % 2 not in halves:
+                continue
             rates[int(float(row["t_s"]))] += float(row["rate_rps"])
     times = sorted(rates)
     window = min(later - earlier for earlier, later in zip(times, times[1:], strict=False))
