@@ -7,6 +7,7 @@ from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import (
     GCP_COPIES,
+    GCP_GROUPS,
     GCP_TEMPLATES,
     LAUNCH_TEMPLATE,
     RUNS_INSTANCES,
@@ -36,6 +37,8 @@ def _public_address(resource: Resource, _: Context) -> Iterator[Wrong]:
     kind = resource.type
     if kind in GCP_TEMPLATES:
         yield from _google_interfaces(resource)
+    elif kind in GCP_GROUPS:
+        yield from _none_of(resource.props, ("statefulExternalIps",))
     elif kind in _GCP_FRONTS:
         scheme = resource.at("loadBalancingScheme")
         if scheme not in _INTERNAL:

@@ -9,6 +9,7 @@ from policies.context import Context
 from policies.resource import (
     AWS_INSTANCE,
     GCP_COPIES,
+    GCP_GROUPS,
     GCP_TEMPLATES,
     LAUNCH_TEMPLATE,
     RUNS_INSTANCES,
@@ -19,6 +20,7 @@ from policies.resource import (
     known,
     number,
 )
+from policies.resource_types import let_pass
 from policies.rule import Rule, Violation, Wrong
 
 _MOST_HOPS: Final = 1
@@ -30,12 +32,6 @@ _ROOT_DEVICES: Final = ("/dev/sda1", "/dev/xvda")
 _ACCOUNT: Final = "gcp:serviceaccount/account:Account"
 _DEFAULT_ACCOUNT: Final = re.compile(
     r"default|.*-compute@developer\.gserviceaccount\.com|.*@appspot\.gserviceaccount\.com"
-)
-_GCP_GROUPS: Final = frozenset(
-    {
-        "gcp:compute/instanceGroupManager:InstanceGroupManager",
-        "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager",
-    }
 )
 _PROJECT_METADATA: Final = "gcp:compute/projectMetadata:ProjectMetadata"
 _PROJECT_METADATA_ITEM: Final = "gcp:compute/projectMetadataItem:ProjectMetadataItem"
@@ -85,7 +81,7 @@ def _access(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield from _account(resource)
         if not ((forward := resource.at("canIpForward")) is None or is_false(forward)):
             yield Wrong(path="canIpForward", value=forward, says="must be false: it forwards nobody's packets")
-    elif kind in _GCP_GROUPS:
+    elif kind in GCP_GROUPS:
         # a group's own metadata wins over its template's
         yield from _of_metadata(resource.at("allInstancesConfig", "metadata"), "allInstancesConfig.metadata")
     elif kind == _PROJECT_METADATA:
@@ -128,20 +124,47 @@ def _account(resource: Resource) -> Iterator[Wrong]:
             )
 
 
-def _accounts(resources: Sequence[Resource], _: Context) -> Iterator[Violation]:
-    """An account that a preview does not know must be one that the plan makes: the rules judged its rights."""
-    made = {resource.urn for resource in resources if resource.type == _ACCOUNT}
+def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+    """Whom instances act as must be made by the plan, whose rights the other rules judge."""
+    made = {resource.urn: resource for resource in resources if resource.type in (_ACCOUNT, _PROFILE)}
+    names = {one.at(key) for one in made.values() for key in _NAMES if isinstance(one.at(key), str)}
     for resource in resources:
-        email = resource.at("serviceAccount", "email") if resource.type in GCP_TEMPLATES else None
-        sources = resource.depends.get("serviceAccount")
-        if email is UNKNOWN and sources and not made.intersection(sources):
-            yield Violation(
-                resource=resource.name,
-                type=resource.type,
-                path="serviceAccount.email",
-                value=UNKNOWN,
-                wrong="must be a service account that this plan makes, or known",
-            )
+        if let_pass(resource, context):
+            continue  # somebody answers for it by name
+        for key, path, value in _acts_as(resource):
+            sources = [made[urn] for urn in resource.depends.get(key, ()) if urn in made]
+            # a plan of inputs alone tells where a value comes from and not what it is
+            by_source = value is UNKNOWN or all(one.at("arn") is one.at("email") is None for one in sources)
+            if not (sources and by_source) and not (isinstance(value, str) and value in names):
+                yield Violation(
+                    resource=resource.name,
+                    type=resource.type,
+                    path=path,
+                    value=value,
+                    wrong="must be one that this plan makes: nobody judged the rights of another",
+                )
+
+
+_PROFILE: Final = "aws:iam/instanceProfile:InstanceProfile"
+_NAMES: Final = ("name", "arn", "email")
+
+
+def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:
+    """Property, path and value of what names an instance profile or a service account."""
+    if resource.type in GCP_TEMPLATES:
+        key, inner = "serviceAccount", ("email",)
+    elif resource.type in RUNS_INSTANCES:
+        key, inner = "iamInstanceProfile", ("arn", "name")
+    else:
+        return
+    value = resource.at(key)
+    named = [(f"{key}.{part}", value.get(part)) for part in inner] if is_map(value) else [(key, value)]
+    said = [(path, one) for path, one in named if one not in (None, "")]
+    # a state holds all names of what was named by one; what a provider leaves unknown was not said
+    known_ones = [(path, one) for path, one in said if one is not UNKNOWN]
+    unknown_ones = said[:1] if key in resource.depends or is_map(value) else []
+    for path, one in known_ones[:1] or unknown_ones:
+        yield key, path, one
 
 
 def _disks(resource: Resource, _: Context) -> Iterator[Wrong]:
@@ -203,10 +226,10 @@ RULES: Final = (
         reason="A key or an account that many share says nothing about who used it, and outlives their jobs.",
         remedy="People come through SSM or IAP with OS Login; a machine acts as an account of its own.",
         of_one=_access,
-        of_all=_accounts,
+        of_all=_identities,
         judges=(
-            "keyName and sourceDestCheck (AWS); metadata, serviceAccount and canIpForward of templates, instances, "
-            "groups and the project (Google Cloud)"
+            "keyName, sourceDestCheck and iamInstanceProfile (AWS); metadata, serviceAccount and canIpForward of "
+            "templates, instances, groups and the project (Google Cloud)"
         ),
     ),
     Rule(

@@ -29,7 +29,7 @@ def resources_of(text: str | bytes) -> tuple[Resource, ...]:
     return (*found, *map(_provider, providers))
 
 
-_MADE: Final = ("arn", "selfLink", "latestVersion")
+_MADE: Final = ("arn", "email", "selfLink", "latestVersion")
 
 
 def _resource(one: Declared) -> Resource:

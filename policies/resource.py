@@ -40,6 +40,12 @@ GCP_TEMPLATES: Final = frozenset(
         "gcp:compute/instanceFromMachineImage:InstanceFromMachineImage",
     }
 )
+GCP_GROUPS: Final = frozenset(
+    {
+        "gcp:compute/instanceGroupManager:InstanceGroupManager",
+        "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager",
+    }
+)
 GCP_COPIES: Final = frozenset(
     {
         "gcp:compute/instanceFromTemplate:InstanceFromTemplate",

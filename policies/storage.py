@@ -6,6 +6,7 @@ from typing import Final
 from gpufleet.domain.parsed import is_list
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource, is_false, is_true
+from policies.resource_types import let_pass
 from policies.rule import Rule, Violation, Wrong
 
 _BUCKETS: Final = frozenset({"aws:s3/bucket:Bucket", "aws:s3/bucketV2:BucketV2"})
@@ -50,6 +51,8 @@ def _open_storage(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield Wrong(path="acl", value=acl, says="must be private")
     if resource.type in _GCP_WITH_ACL and (acl := resource.at("predefinedAcl")) not in _GCP_PRIVATE:
         yield Wrong(path="predefinedAcl", value=acl, says="must be private")
+    if resource.type in _BUCKETS and (grants := resource.at("grants")) not in (None, []):
+        yield Wrong(path="grants", value=grants, says="must be left out; roles and policies say who may do what")
     judge = _JUDGES.get(resource.type)
     if judge is not None:
         yield from judge(resource)
@@ -112,20 +115,13 @@ def _not_blocked(resources: Sequence[Resource], context: Context) -> Iterator[Vi
     for bucket in resources:
         name = bucket.at("bucket")
         is_blocked = bucket.urn in urns or (isinstance(name, str) and name in names)
-        if bucket.type in _BUCKETS and not is_blocked and not _is_looked_at(bucket, context):
+        # who let it pass by name answers for it, and S3 closes a new bucket by itself
+        if bucket.type in _BUCKETS and not is_blocked and not let_pass(bucket, context):
             yield Violation(
                 resource=bucket.name,
                 type=bucket.type,
                 wrong="the plan has no BucketPublicAccessBlock for it, with all four properties true",
             )
-
-
-def _is_looked_at(bucket: Resource, context: Context) -> bool:
-    """Whether somebody answers for this very bucket being in the plan; S3 closes a new one by itself."""
-    return any(
-        e.rule == "resource-type-listed" and e.resource == bucket.name and context.today <= e.until
-        for e in context.exceptions
-    )
 
 
 RULES: Final = (

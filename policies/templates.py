@@ -11,6 +11,7 @@ from policies.resource import (
     AWS_INSTANCE,
     FLEETS,
     GCP_COPIES,
+    GCP_GROUPS,
     GCP_TEMPLATES,
     LAUNCH_CONFIGURATION,
     LAUNCH_TEMPLATE,
@@ -23,12 +24,6 @@ from policies.rule import Rule, Violation
 
 _AWS_GROUP: Final = "aws:autoscaling/group:Group"
 _SPOT_REQUEST: Final = "aws:ec2/spotInstanceRequest:SpotInstanceRequest"
-_GCP_GROUPS: Final = frozenset(
-    {
-        "gcp:compute/instanceGroupManager:InstanceGroupManager",
-        "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager",
-    }
-)
 _TEMPLATES: Final = frozenset({LAUNCH_TEMPLATE, LAUNCH_CONFIGURATION, *GCP_TEMPLATES}) - GCP_COPIES
 
 
@@ -115,7 +110,7 @@ def _references(resource: Resource) -> Iterator[_Reference]:
             yield _Reference(path="launchTemplateConfigs", value=UNKNOWN)
     elif kind in (AWS_INSTANCE, _SPOT_REQUEST):
         yield from _said(resource, "launchTemplate")
-    elif kind in _GCP_GROUPS:
+    elif kind in GCP_GROUPS:
         yield from _of_google_group(resource)
     elif kind in GCP_COPIES:
         for key in ("sourceInstanceTemplate", "sourceMachineImage"):

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import capacity, exposure, ingress, machines, storage, templates
-from policies.resource import FLEETS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource
+from policies.resource import FLEETS, GCP_GROUPS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource
 from tests.policies.test_rules import DEV
 
 RULES = tuple(rule for module in (exposure, ingress, machines, storage, templates) for rule in module.RULES)
 TYPES = sorted(
     {
-        *(*RUNS_INSTANCES, *GCP_TEMPLATES, *FLEETS, *capacity.GCP_GROUPS, capacity.AWS_GROUP),
+        *(*RUNS_INSTANCES, *GCP_TEMPLATES, *FLEETS, *GCP_GROUPS, capacity.AWS_GROUP),
         *("aws:ec2/subnet:Subnet", "aws:lb/loadBalancer:LoadBalancer", "aws:ec2/eip:Eip"),
         *("aws:ec2/securityGroup:SecurityGroup", "aws:ec2/securityGroupRule:SecurityGroupRule"),
         *("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", "aws:ec2/managedPrefixList:ManagedPrefixList"),

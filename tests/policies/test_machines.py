@@ -1,16 +1,19 @@
 """What instances start with: attacks on the rules about addresses, metadata, access and disks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpufleet.settings.environment import PolicyException
 from policies import exposure, machines
 from policies.resource import UNKNOWN, Resource
-from tests.policies.test_rules import DEV, GCP_TEMPLATE, SAFE_GCP, SAFE_TEMPLATE, TEMPLATE, but
+from tests.policies.test_rules import DEV, GCP_TEMPLATE, SAFE_GCP, SAFE_TEMPLATE, TEMPLATE, TODAY
 
 RULES = (*exposure.RULES, *machines.RULES)
 PUBLIC, METADATA, ACCESS, DISKS = (rule.id for rule in RULES)
+BY_ID = {rule.id: rule for rule in RULES}
 INSTANCE, GCP_INSTANCE = "aws:ec2/instance:Instance", "gcp:compute/instance:Instance"
 SUBNET, DEFAULT_SUBNET = "aws:ec2/subnet:Subnet", "aws:ec2/defaultSubnet:DefaultSubnet"
 FRONT, GCP_SUBNET = "gcp:compute/forwardingRule:ForwardingRule", "gcp:compute/subnetwork:Subnetwork"
@@ -89,6 +92,8 @@ def found(kind: str, props: Mapping[str, Any]) -> set[tuple[str, str]]:
         pytest.param(google(networkInterfaces=[]), PUBLIC, "networkInterfaces", id="no interface, Google"),
         pytest.param(google(networkInterfaces=[{"accessConfigs": UNKNOWN}]), PUBLIC,
                      "networkInterfaces[0].accessConfigs", id="unknown access configs"),
+        pytest.param((GCP_GROUP, {"statefulExternalIps": [{"interfaceName": "nic0"}]}), PUBLIC, "statefulExternalIps",
+                     id="external addresses of a group"),
         pytest.param(google(networkInterfaces=[{"stackType": "IPV4_IPV6"}]), PUBLIC,
                      "networkInterfaces[0].stackType", id="both stacks"),
         pytest.param(template(metadataOptions={}), METADATA, "metadataOptions.httpTokens", id="empty options"),
@@ -173,8 +178,6 @@ EFA = [{**PRIVATE, "interfaceType": "efa", "networkCardIndex": n, "deviceIndex":
         pytest.param((DEFAULT_SUBNET, {"mapPublicIpOnLaunch": False}), id="default subnet that is closed"),
         pytest.param((FRONT, {"loadBalancingScheme": "INTERNAL"}), id="internal front"),
         pytest.param(google(), id="Google template"),
-        pytest.param(google(serviceAccount={"email": UNKNOWN, "scopes": ["cloud-platform"]}), id="account to come"),
-        pytest.param(google(serviceAccount={"email": "gpu@p.iam.gserviceaccount.com"}), id="account of its own"),
         pytest.param(google(GCP_INSTANCE, metadata=None), id="Google bastion, with its project's login"),
         pytest.param((FROM_TEMPLATE, {}), id="what it copies is judged"),
         pytest.param(("aws:ebs/encryptionByDefault:EncryptionByDefault", {}), id="encryption by default"),
@@ -184,14 +187,49 @@ def test_what_is_safe_passes(resource: tuple[str, Mapping[str, Any]]) -> None:
     assert found(*resource) == set()
 
 
-def test_a_google_account_to_come_must_be_one_of_the_plan() -> None:
-    account = Resource(type="gcp:serviceaccount/account:Account", name="gpu", urn="urn:gpu")
-    other = Resource(type="gpu-fleet:gcp:Other", name="other", urn="urn:other")
-    props = but(SAFE_GCP, serviceAccount={"email": UNKNOWN})
+ACCOUNT, PROFILE = "gcp:serviceaccount/account:Account", "aws:iam/instanceProfile:InstanceProfile"
+GPU = "gpu@p.iam.gserviceaccount.com"
+GPU_ARN = "arn:aws:iam::111122223333:instance-profile/gpu"
 
-    def refused(source: str) -> list[str]:
-        it = Resource(type=GCP_TEMPLATE, name="it", urn="urn:it", props=props, depends={"serviceAccount": (source,)})
-        return [v.path for rule in machines.RULES for v in rule.check([account, other, it], DEV)]
 
-    assert refused("urn:gpu") == []
-    assert refused("urn:other") == ["serviceAccount.email"]
+@pytest.mark.parametrize(
+    ("kind", "said", "source", "made", "passes"),
+    [
+        pytest.param(GCP_TEMPLATE, {"email": UNKNOWN}, "urn:made", {"email": UNKNOWN}, True, id="account to come"),
+        pytest.param(GCP_TEMPLATE, {"email": UNKNOWN}, "urn:other", {"email": UNKNOWN}, False,
+                     id="of something else"),
+        pytest.param(GCP_TEMPLATE, {"email": GPU}, "urn:made", {"email": GPU}, True, id="account that is there"),
+        pytest.param(GCP_TEMPLATE, {"email": "admin@p.iam"}, "", {"email": GPU}, False, id="account of others"),
+        pytest.param(GCP_TEMPLATE, {"email": "admin@p.iam"}, "urn:made", {"email": UNKNOWN}, False,
+                     id="account of others, beside ours"),
+        pytest.param(GCP_TEMPLATE, {"email": GPU}, "urn:made", {}, True, id="inputs alone"),
+        pytest.param(TEMPLATE, {"arn": UNKNOWN}, "urn:made", {"arn": UNKNOWN}, True, id="profile to come"),
+        pytest.param(TEMPLATE, {"arn": UNKNOWN}, "", {"arn": UNKNOWN}, False, id="profile from nowhere"),
+        pytest.param(TEMPLATE, {"arn": GPU_ARN, "name": UNKNOWN}, "urn:made", {"arn": GPU_ARN}, True, id="by ARN"),
+        pytest.param(TEMPLATE, {"name": "admin"}, "", {"name": "gpu"}, False, id="profile of others"),
+        pytest.param(INSTANCE, "gpu", "", {"name": "gpu", "arn": UNKNOWN}, True, id="by name"),
+        pytest.param(INSTANCE, "admin", "", {"name": "gpu", "arn": UNKNOWN}, False, id="instance as others"),
+        pytest.param(INSTANCE, UNKNOWN, "", {}, True, id="what a provider leaves unknown"),
+    ],
+)  # fmt: skip
+def test_instances_act_as_what_the_plan_makes(
+    kind: str, said: Any, source: str, made: dict[str, Any], passes: bool
+) -> None:
+    key = "serviceAccount" if kind == GCP_TEMPLATE else "iamInstanceProfile"
+    plan = [
+        Resource(type=ACCOUNT if kind == GCP_TEMPLATE else PROFILE, name="gpu", urn="urn:made", props=made),
+        Resource(type="gpu-fleet:gcp:Other", name="other", urn="urn:other"),
+        Resource(type=kind, name="it", urn="urn:it", props={key: said}, depends={key: (source,)} if source else {}),
+    ]
+    found = replace(BY_ID[ACCESS], of_one=None).check(plan, DEV)
+    assert (found == []) == passes
+
+
+def test_who_lets_an_instance_pass_by_name_answers_for_its_profile() -> None:
+    props = {**SAFE_INSTANCE, "iamInstanceProfile": "ssm"}
+    bastion = Resource(type=INSTANCE, name="bastion", urn="urn:b", props=props)
+    waived = PolicyException(
+        rule="resource-type-listed", type=INSTANCE, resource="bastion", owner="ann", reason="way in", until=TODAY
+    )
+    assert BY_ID[ACCESS].check([bastion], DEV) != []
+    assert BY_ID[ACCESS].check([bastion], replace(DEV, exceptions=(waived,))) == []

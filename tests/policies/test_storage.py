@@ -21,6 +21,7 @@ QUEUE, GCP_BUCKET, GCP_OBJECT = (
     "gcp:storage/bucketObject:BucketObject",
 )
 SHUT = dict.fromkeys(("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets"), True)
+ALL = "http://acs.amazonaws.com/groups/global/AllUsers"
 CLOSED: dict[str, Any] = {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": True}
 
 
@@ -40,6 +41,7 @@ def paths(kind: str, props: dict[str, Any]) -> list[str]:
           for key, value in zip(SHUT, (False, None, UNKNOWN, "false"), strict=True)),
         pytest.param("aws:s3/accountPublicAccessBlock:AccountPublicAccessBlock", {}, "blockPublicAcls", id="account"),
         pytest.param("aws:s3/bucketAcl:BucketAcl", {"acl": "public-read-write"}, "acl", id="public list"),
+        pytest.param(BUCKET, {"grants": [{"type": "Group", "uri": ALL}]}, "grants", id="grants for everybody"),
         pytest.param(OBJECT, {"acl": "public-read"}, "acl", id="public object"),
         pytest.param(OBJECT, {"acl": "authenticated-read"}, "acl", id="object for every account of AWS"),
         pytest.param(ENCRYPTION, {"rules": []}, "rules", id="no algorithm"),
@@ -103,7 +105,12 @@ def test_each_bucket_of_a_plan_has_its_block(block: dict[str, Any] | None, refus
 def test_a_bucket_that_somebody_answers_for_needs_no_block_of_the_plan() -> None:
     plan = [Resource(type=BUCKET, name="reports", urn="urn:reports")]
     waived = PolicyException(
-        rule="resource-type-listed", resource="reports", owner="ann", reason="audit", until=date(2027, 1, 1)
+        rule="resource-type-listed",
+        type=BUCKET,
+        resource="reports",
+        owner="ann",
+        reason="audit",
+        until=date(2027, 1, 1),
     )
     assert RULE.check(plan, replace(DEV, exceptions=(waived,))) == []
     assert RULE.check(plan, replace(DEV, exceptions=(waived,), today=date(2027, 1, 2))) != []
