@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.context import Context
-from policies.iam import aws, denied, google, runs_as
+from policies.iam import aws, denied, foreseen, google, runs_as
 from policies.iam.names import names_of
 from policies.resource import Resource
 from policies.rule import Rule, Wrong
@@ -34,5 +34,6 @@ RULES: Final = (
         ),
         judges="policy documents of AWS, trust included, and managed policies; roles and members of Google",
         of_one=_beyond_the_list,
+        of_all=foreseen.judged,
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from policies.iam.google_roles import gives_more, known
-from policies.iam.names import Names, filled, says
+from policies.iam.names import Names, filled, fits, says
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Wrong
 
@@ -150,7 +150,7 @@ def _is_for(entry: Mapping[str, str], binding: Binding, resource: Resource, name
         return isinstance(binding.member, str) and says(entry["member"], binding.member, names)
     # a preview knows no email yet, and the program names a binding after the account: `up` compares the email
     account = entry["member"].removeprefix("serviceAccount:").partition("@")[0]
-    return resource.name.startswith(filled(account, names))
+    return fits(f"{account}*", resource.name, names)
 
 
 def _is_limited(entry: Mapping[str, str], condition: Any, names: Names) -> bool:

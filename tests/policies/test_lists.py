@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from policies.context import Context, from_config
-from policies.resource import Resource
-from policies.rules import check
+from policies.resource import UNKNOWN, Resource
+from policies.rules import RULES, check
 from scripts.policy_lists import __main__ as lists
 from scripts.policy_lists import resource_types
 from scripts.policy_lists.matrix import ROOT
@@ -60,6 +60,14 @@ def test_whatever_the_program_can_make_passes_but_for_limits_of_one_environment(
             usd_per_hour_at_max=None,
         )
         assert messages(made, unlimited) == []
+
+
+def test_what_a_preview_does_not_know_of_the_program_passes() -> None:
+    """A preview knows no value that comes from a resource."""
+    (rule,) = (rule for rule in RULES if rule.id == "iam-in-list")
+    for config, made in run().plans:
+        seen = [replace(r, props={k: UNKNOWN if r.depends.get(k) else v for k, v in r.props.items()}) for r in made]
+        assert [rule.message(violation) for violation in rule.check(seen, context_of(config))] == []
 
 
 def context_of(config: Mapping[str, Any]) -> Context:

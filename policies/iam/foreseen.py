@@ -1,0 +1,97 @@
+"""Names that only `up` knows, foreseen from the resources of the plan that they come from.
+
+So a preview judges a binding by the account that it is for, and not by what the binding is called.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from policies.context import Context
+from policies.iam import aws, google, runs_as
+from policies.iam.names import Names, names_of
+from policies.resource import UNKNOWN, Resource
+from policies.rule import Violation, Wrong
+
+_ROLE, _PROFILE = "aws:iam/role:Role", "aws:iam/instanceProfile:InstanceProfile"
+_ACCOUNT: Final = "gcp:serviceaccount/account:Account"
+_SUFFIX: Final = "0000000"
+"""In the place of what Pulumi adds to a name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """A property that the program takes from another resource of the plan."""
+
+    key: str
+    of: str
+    """Type of that other resource."""
+    path: tuple[str, ...]
+
+
+_OF_AWS: Final[Mapping[str, tuple[_Taken, ...]]] = {
+    "aws:iam/rolePolicy:RolePolicy": (_Taken(key="role", of=_ROLE, path=("role",)),),
+    _PROFILE: (_Taken(key="role", of=_ROLE, path=("role",)),),
+    "aws:ec2/instance:Instance": (_Taken(key="iamInstanceProfile", of=_PROFILE, path=("iamInstanceProfile",)),),
+    "aws:ec2/launchTemplate:LaunchTemplate": (
+        _Taken(key="iamInstanceProfile", of=_PROFILE, path=("iamInstanceProfile", "arn")),
+        _Taken(key="iamInstanceProfile", of=_PROFILE, path=("iamInstanceProfile", "name")),
+    ),
+}
+_OF_BINDINGS: Final = (
+    _Taken(key="role", of=google.CUSTOM_ROLE, path=("role",)),
+    _Taken(key="member", of=_ACCOUNT, path=("member",)),
+)
+
+
+def judged(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+    """What a plan allows beyond the list once its unknown names are known; nothing where all are, or no settings."""
+    names = names_of(context)
+    made = {resource.urn: resource for resource in resources}
+    for resource in resources if names.named("account") is not None else ():
+        taken = _OF_BINDINGS if google.place(resource.type) is not None else _OF_AWS.get(resource.type, ())
+        unknown = [one for one in taken if resource.at(*one.path) is UNKNOWN and _is_said(one, resource)]
+        for wrong in _foreseen(resource, unknown, made, context, names) if unknown else ():
+            yield Violation(
+                resource=resource.name, type=resource.type, path=wrong.path, value=wrong.value, wrong=wrong.says
+            )
+
+
+def _is_said(one: _Taken, resource: Resource) -> bool:
+    """Whether the program gave it: a provider may leave a machine's profile unknown that nobody named."""
+    return one.of != _PROFILE or bool(resource.depends.get(one.key))
+
+
+def _foreseen(
+    resource: Resource, unknown: Sequence[_Taken], made: Mapping[str, Resource], context: Context, names: Names
+) -> Iterator[Wrong]:
+    props: dict[str, Any] = {**resource.props}
+    for one in unknown:
+        found = {urn for urn in resource.depends.get(one.key, ()) if urn in made and made[urn].type == one.of}
+        if len(found) != 1:
+            yield Wrong(path=".".join(one.path), value=UNKNOWN, says=f"must come from one {one.of} of this plan")
+            return
+        props[one.key] = _nested(one.path[1:], _name(made[found.pop()], names))
+    known = replace(resource, props=props)
+    if resource.type.startswith("gcp:"):
+        yield from google.judged(known, names)
+    else:
+        yield from aws.judged(known, names)
+        yield from runs_as.judged(known, context, names)
+
+
+def _nested(path: tuple[str, ...], value: str) -> Any:
+    return {path[0]: value} if path else value
+
+
+def _name(source: Resource, names: Names) -> str:
+    """The name that a resource will have."""
+    project = source.at("project")
+    if not isinstance(project, str):
+        project = min(names.named("project") or ("",))
+    if source.type == _ACCOUNT:
+        return f"serviceAccount:{source.at('accountId')}@{project}.iam.gserviceaccount.com"
+    if source.type == google.CUSTOM_ROLE:
+        return f"projects/{project}/roles/{source.at('roleId')}"
+    own = source.at("name")
+    return own if isinstance(own, str) else f"{source.name}-{_SUFFIX}"
