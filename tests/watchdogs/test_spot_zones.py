@@ -284,6 +284,8 @@ def test_an_ask_that_nobody_answered_is_taken_back(seen: PoolView, to_size: int 
         pytest.param([], 0, id="never"),
         pytest.param([0], 30, id="once"),
         pytest.param([0, 5], 30, id="one ask that was answered twice"),
+        pytest.param([0, 29], 30, id="the same, until it may be asked again"),
+        pytest.param([0, 30], 60, id="twice, as soon as it may be asked again"),
         pytest.param([0, 40], 60, id="twice"),
         pytest.param([45, 90], 15, id="twice, a while ago"),
         pytest.param([90], 0, id="long enough ago"),

@@ -34,11 +34,6 @@ ADD_EXTRA: Final = 0.1
 """Falls below the target per hour that one more instance must spare to be worth its price (see `risk`): a fall is
 worth ten hours of it."""
 KEEP_EXTRA: Final = 0.8 * ADD_EXTRA
-NAMED_FOR: Final = timedelta(minutes=5)
-"""A zone that a refusal in another one named is asked first for so long, unless it refuses too. Clouds have been seen
-to name zones that then refused."""
-SAME_ASK: Final = timedelta(seconds=10)
-"""Refusals of a zone this close together are the answer to one ask: a group asks for many instances at once."""
 FIRST_PAUSE: Final = 1 / 40
 """Share of the back-off for which a zone is left alone after it refused once: 30 s of 20 min."""
 MOST_PAUSE: Final = 1 / 4
@@ -109,9 +104,13 @@ def is_out_of_time(pool: PoolView, now: datetime) -> bool:
 
 
 def _named(pool: PoolView, now: datetime) -> set[str]:
-    """Spot groups in zones that a refusal of spot named a moment ago, as those that have what it refused."""
+    """Spot groups in zones that a refusal of spot named a moment ago, as those that have what it refused.
+
+    For as long as one that refuses is left alone at most. Clouds have been seen to name zones that then refused.
+    """
     spot = {group.name: group.zone for group in pool.groups_of(CapacityType.SPOT)}
-    lately = [event for event in pool.events if event.group in spot and now - event.at < NAMED_FOR]
+    longest = pool.policy.zone_backoff * MOST_PAUSE
+    lately = [event for event in pool.events if event.group in spot and now - event.at < longest]
     zones = {zone for event in lately for zone in event.zones_available}
     return {name for name, zone in spot.items() if zone in zones}
 
@@ -363,13 +362,15 @@ def pause(refusals: int, backoff: timedelta) -> timedelta:
 def _refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]:
     """When a zone has refused within its back-off and given nothing since, newest first.
 
-    What it refused at one time is one refusal.
+    A group asks for many instances at once, and not again before the first pause is over: what is refused within that
+    time is one refusal.
     """
     found: list[datetime] = []
+    one_ask = pause(1, pool.policy.zone_backoff)
     for event in reversed(_since(pool, group, now - pool.policy.zone_backoff)):
         if event.kind is ActivityKind.LAUNCHED:
             break
-        if event.kind.refuses and (not found or found[-1] - event.at > SAME_ASK):
+        if event.kind.refuses and (not found or found[-1] - event.at >= one_ask):
             found.append(event.at)
     return found
 
