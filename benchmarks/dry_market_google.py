@@ -35,7 +35,12 @@ class GoogleDryMarket:
         self.calls = _Calls(self)
         self.groups = GoogleGroups(self.calls, document, clock=lambda: world.now.timestamp())
         self.inventory = GoogleInventory(
-            self.calls, document.region, document.environment, document.owned_groups(), now=lambda: world.now
+            self.calls,
+            document.region,
+            document.environment,
+            document.owned_groups(),
+            now=lambda: world.now,
+            clock=lambda: world.now.timestamp(),
         )
         self.answers_after = answers_after
         self.world = world

@@ -1,6 +1,7 @@
 """Instances of an environment on Compute Engine, and their marks."""
 
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -51,13 +52,16 @@ class GoogleInventory:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         explains: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`explains`: whether it looks up why instances ended, in their zones' operations."""
+        """`explains`: whether it looks up why instances ended, in their zones' operations. `clock`: seconds that only
+        grow, by which members are listed anew.
+        """
         self._explains = explains
         self._calls = calls
         self._region = region
         self._environment = environment
-        self._members = Members(calls, region, groups)
+        self._members = Members(calls, region, groups, clock)
         self._now = now
         self._zones: dict[str, str] = {}
         self._stopped_at: dict[str, datetime] = {}

@@ -4,6 +4,7 @@ The metadata `created-by` of an instance names a group, too, but who makes an in
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +15,13 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.owners import OwnedGroup
 
 BELIEVED_S: Final = 300.0
-"""For so long after it was listed an instance is taken for a member: who was abandoned meanwhile still counts."""
+"""For so long after it was listed an instance is taken for a member, at least: who was abandoned meanwhile still
+counts."""
+REFRESHED_AT_ONCE: Final = 2
+REFRESHED_WITHIN_S: Final = 30.0
+"""So many groups are asked anew within this time, since those that were first asked together are due together."""
+LONGEST_BELIEVED_S: Final = 3600.0
+"""However many groups are due, none goes unasked for longer."""
 AGAIN_S: Final = 10.0
 """Between two questions to a group that does not list an instance, or that does not answer."""
 
@@ -50,6 +57,8 @@ class Members:
         self._groups = groups
         self._clock = clock
         self._answers: dict[str, _Answer] = {}
+        self._refreshed: deque[float] = deque(maxlen=REFRESHED_AT_ONCE)
+        """When the last groups were asked anew."""
 
     def group_and_pool(self, raw: Any, zone: str) -> tuple[str | None, str | None]:
         """The group of an instance, and the fleet's pool that it makes it a member of. Raises CloudError."""
@@ -68,11 +77,20 @@ class Members:
     def _lists(self, group: str, member: _Member) -> bool:
         now = self._clock()
         known = self._answers.get(group)
-        if known is None or not known.holds(member, now):
+        if known is None or not (known.holds(member, now) or self._waits(known, member, now)):
             known = self._answers[group] = self._ask(group, now)
         if known.error is not None:
             raise known.error
         return member in known.members
+
+    def _waits(self, known: _Answer, member: _Member, now: float) -> bool:
+        """Whether an old answer still counts, since enough others are asked anew at this time."""
+        if member not in known.members or now - known.at >= LONGEST_BELIEVED_S:
+            return False
+        if len(self._refreshed) == REFRESHED_AT_ONCE and now - self._refreshed[0] < REFRESHED_WITHIN_S:
+            return True
+        self._refreshed.append(now)
+        return False
 
     def _ask(self, group: str, now: float) -> _Answer:
         zone = self._groups[group].zone

@@ -13,7 +13,14 @@ from clouds.aws.lives import AwsLives
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.inventory import GoogleInventory
 from clouds.gcp.lives import GoogleLives
-from clouds.gcp.members import AGAIN_S, BELIEVED_S, Members
+from clouds.gcp.members import (
+    AGAIN_S,
+    BELIEVED_S,
+    LONGEST_BELIEVED_S,
+    REFRESHED_AT_ONCE,
+    REFRESHED_WITHIN_S,
+    Members,
+)
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Instance
@@ -97,7 +104,7 @@ class Google(GoogleCalls):
             return
         group = request["instance_group_manager"]
         self.asked.append(group)
-        assert request.get("zone", REGION) == (GROUPS[group].zone or REGION)
+        assert request.get("zone", REGION) == (GROUPS.get(group, GROUPS["legal-a"]).zone or REGION)
         if group in self.refuses:
             raise CloudError(f"{group}: 503")
         for zone, name, number in self.listed.get(group, ()):
@@ -188,3 +195,23 @@ def test_who_claims_a_pool_and_no_environment_is_listed(written: Mapping[str, st
     ):
         found = inventory.claiming().instances
         assert [one.claimed_pool for one in found] == (["legal"] if claims else [])
+
+
+def test_groups_that_are_due_together_are_asked_anew_one_after_the_other() -> None:
+    google = Google(managed("legal-a"), OURS)
+    count, now = 3 * REFRESHED_AT_ONCE, [0.0]
+    groups = {f"g-{n}": OwnedGroup(pool="legal", zone=ZONE) for n in range(count)}
+    google.listed = {name: [(ZONE, "gpu-1", 7)] for name in groups}
+    members = Members(google, REGION, groups, clock=lambda: now[0])
+
+    def asked_at(second: float) -> int:
+        now[0], before = second, len(google.asked)
+        for name in groups:
+            google.machine.metadata.items[0].value = f"projects/1/{managed(name)}"
+            assert members.group_and_pool(google.machine, ZONE)[0] == name
+        return len(google.asked) - before
+
+    assert asked_at(0) == count
+    due = BELIEVED_S
+    assert [asked_at(due + look * REFRESHED_WITHIN_S) for look in range(4)] == [*[REFRESHED_AT_ONCE] * 3, 0]
+    assert asked_at(due + LONGEST_BELIEVED_S + 4 * REFRESHED_WITHIN_S) == count, "none is believed for ever"
