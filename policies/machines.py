@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
+from policies.plan import Made
 from policies.resource import (
     AWS_INSTANCE,
     GCP_COPIES,
@@ -126,16 +127,12 @@ def _account(resource: Resource) -> Iterator[Wrong]:
 
 def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
     """Whom instances act as must be made by the plan, whose rights the other rules judge."""
-    made = {resource.urn: resource for resource in resources if resource.type in (_ACCOUNT, _PROFILE)}
-    names = {one.at(key) for one in made.values() for key in _NAMES if isinstance(one.at(key), str)}
+    made = Made(resource for resource in resources if resource.type in (_ACCOUNT, _PROFILE))
     for resource in resources:
         if let_pass(resource, context):
             continue  # somebody answers for it by name
         for key, path, value in _acts_as(resource):
-            sources = [made[urn] for urn in resource.depends.get(key, ()) if urn in made]
-            # a plan of inputs alone tells where a value comes from and not what it is
-            by_source = value is UNKNOWN or all(one.at("arn") is one.at("email") is None for one in sources)
-            if not (sources and by_source) and not (isinstance(value, str) and value in names):
+            if not made.has(value, resource.depends.get(key, ())):
                 yield Violation(
                     resource=resource.name,
                     type=resource.type,
@@ -146,7 +143,6 @@ def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Vio
 
 
 _PROFILE: Final = "aws:iam/instanceProfile:InstanceProfile"
-_NAMES: Final = ("name", "arn", "email")
 
 
 def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:

@@ -38,7 +38,15 @@ def _resource(one: Declared) -> Resource:
     made = {key: one.outputs.get(key, UNKNOWN_TEXT) for key in _MADE}
     props = {key: _value(value, key, hidden) for key, value in (made | dict(one.inputs)).items()}
     depends = {key: tuple(urns) for key, urns in one.depends.items()}
-    return Resource(type=one.type, name=one.name, props=props, urn=one.urn, depends=depends, hidden=tuple(hidden))
+    return Resource(
+        type=one.type,
+        name=one.name,
+        props=props,
+        urn=one.urn,
+        depends=depends,
+        outputs=one.outputs,
+        hidden=tuple(hidden),
+    )
 
 
 def _provider(urn: str) -> Resource:

@@ -67,6 +67,8 @@ class Resource:
     urn: str = ""
     depends: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """URNs that each property takes its value from."""
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What its cloud last said of it, where `props` are what the program asks for alone."""
     hidden: tuple[str, ...] = ()
     """Properties whose values a preview hides as secrets; UNKNOWN stands for them."""
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
+from policies.plan import names, plain_link
 from policies.resource import (
     AWS_INSTANCE,
     FLEETS,
@@ -44,7 +45,7 @@ def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]
     by_urn = {template.urn: template for template in templates}
     by_name: dict[Any, list[Resource]] = defaultdict(list)
     for template in templates:
-        for name in _names(template):
+        for name in names(template):
             by_name[name].append(template)
     for resource in resources:
         for reference in _references(resource):
@@ -63,7 +64,7 @@ def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]
 
 def _wrong(reference: _Reference, behind: Sequence[Resource], by_name: Mapping[Any, Sequence[Resource]]) -> str:
     """What is wrong with a reference; empty: nothing. `behind`: templates that its property takes its value from."""
-    found = by_name.get(_plain(reference.value), ()) if isinstance(reference.value, str) else ()
+    found = by_name.get(plain_link(reference.value), ()) if isinstance(reference.value, str) else ()
     if not found and len(behind) >= reference.sources:
         # where a value is known, so is what it must be, since its template was made before: but for a plan of inputs
         # alone, which tells where a value comes from and not what it is
@@ -78,24 +79,6 @@ def _wrong(reference: _Reference, behind: Sequence[Resource], by_name: Mapping[A
         if all(one is not None and one != float(version) for one in latest):
             return f"starts version {version}, which is not the one that is judged; use the latest"
     return ""
-
-
-def _names(template: Resource) -> Iterator[str]:
-    """All that identifies a template, as far as it is known."""
-    for key in ("id", "name", "arn", "selfLink", "selfLinkUnique"):
-        value = template.at(key)
-        if isinstance(value, str) and value:
-            yield _plain(value)
-            if key == "arn":
-                yield value.rpartition("/")[2]
-            if key == "name" and template.type.startswith("gcp:"):
-                yield f"global/instanceTemplates/{value}"
-
-
-def _plain(value: str) -> str:
-    """A link without host, version of the API and unique id."""
-    link = value.partition("?")[0]
-    return link[link.index("projects/") :] if link.startswith("https://") and "projects/" in link else link
 
 
 def _references(resource: Resource) -> Iterator[_Reference]:

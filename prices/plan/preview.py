@@ -91,12 +91,18 @@ def _declared(step: Mapping[str, Any], state: Mapping[str, Any]) -> Declared:
         name=str(step["urn"]).rsplit("::", 1)[-1],
         urn=str(step["urn"]),
         inputs=as_map(state.get("inputs")),
-        outputs=as_map(state.get("outputs")) or as_map(old.get("outputs")),
+        outputs={**_id(state, old), **(as_map(state.get("outputs")) or as_map(old.get("outputs")))},
         depends=as_map(state.get("propertyDependencies")),
         # a reference to a provider is its URN and its id
         provider=str(step.get("provider") or "").rpartition("::")[0],
         is_read=step.get("op") in READS,
     )
+
+
+def _id(*states: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The id of what was made: not every provider has it among the outputs."""
+    found = [state["id"] for state in states if state.get("id")]
+    return {"id": found[0]} if found else {}
 
 
 def as_map(value: Any) -> Mapping[str, Any]:
