@@ -2,13 +2,14 @@
 
 from typing import Final
 
-from policies import exposure, ingress, machines, permissions, storage, templates, user_data
+from policies import exposure, ingress, machines, permissions, references, storage, templates, user_data
 
 RULES: Final = (
     *exposure.RULES,
     *ingress.RULES,
     *machines.RULES,
     *templates.RULES,
+    *references.RULES,
     *storage.RULES,
     *user_data.RULES,
     *permissions.RULES,

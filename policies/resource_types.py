@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from policies.context import Context
 from policies.resource import Resource
-from policies.rule import Rule, Violation, Wrong
+from policies.rule import NOT_SHOWN, Rule, Violation, Wrong
 
 MADE: Final[Mapping[str, list[str]]] = json.loads(
     (Path(__file__).parent / "lists" / "resource_types.json").read_text("utf-8")
@@ -17,7 +17,7 @@ MADE: Final[Mapping[str, list[str]]] = json.loads(
 Written by `python -m scripts.policy_lists`."""
 
 
-def _listed(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _listed(resource: Resource, context: Context) -> Iterator[Wrong]:
     within = MADE.get(resource.type)
     if within is None:
         yield Wrong(says="the program makes no resource of this type, so no rule was written for it")
@@ -25,6 +25,7 @@ def _listed(resource: Resource, _: Context) -> Iterator[Wrong]:
     if resource.type.startswith("pulumi:providers:"):
         if not _DEFAULT_PROVIDER.fullmatch(resource.name):
             yield Wrong(says="a provider of its own can reach another account; the program uses the stack's")
+        yield from _configured_otherwise(resource, context)
         return
     found = parents(resource.urn)
     if found is not None and found not in within:
@@ -34,6 +35,28 @@ def _listed(resource: Resource, _: Context) -> Iterator[Wrong]:
 
 _DEFAULT_PROVIDER: Final = re.compile(r"default(_\d+_\d+_\d+)?")
 """How the engine names the provider that the stack's configuration describes."""
+
+
+def _configured_otherwise(provider: Resource, context: Context) -> Iterator[Wrong]:
+    """What a provider named as the stack's says that the stack's configuration does not: a name is no proof."""
+    package = provider.type.removeprefix("pulumi:providers:")
+    for key, value in provider.props.items() if context.config else ():
+        if key not in _OF_PLUGIN and _read(value) != _read(context.config.get(f"{package}:{key}")):
+            # it may be a credential
+            yield Wrong(
+                path=key, value=NOT_SHOWN, says=f"must be what the stack's configuration has, {package}:{key}"
+            )
+
+
+def _read(value: Any) -> Any:
+    """A value of a configuration, which is text that may hold JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+_OF_PLUGIN: Final = ("version", "pluginDownloadURL", "pluginChecksums", "id")
 
 
 def parents(urn: str) -> str | None:
@@ -46,7 +69,7 @@ LISTED: Final = Rule(
     id="resource-type-listed",
     reason="A list of what is bad is never complete; the list of what the program makes is.",
     remedy="Remove it, or make it in a component of this repository and run `python -m scripts.policy_lists`.",
-    judges="every resource of a plan: its type, the component that it is made in, and the names of providers",
+    judges="every resource of a plan: its type, the component that it is made in, names and properties of providers",
     of_one=_listed,
     parts=False,
     named=True,

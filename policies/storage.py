@@ -1,5 +1,6 @@
 """The rule on buckets, queues and their objects: closed to the public and encrypted."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -46,13 +47,27 @@ _GCP_PRIVATE: Final = (
 )
 
 
-def _open_storage(resource: Resource, _: Context) -> Iterator[Wrong]:
+_OBJECTS: Final = {"aws:s3/bucketObjectv2:BucketObjectv2": "key", "gcp:storage/bucketObject:BucketObject": "name"}
+"""Objects that the program makes, to the property that names them."""
+_WRITTEN: Final = re.compile(r"fleet/fleet\.json|agents/[0-9a-f]{64}/gpufleet-node\.pyz")
+"""All that the program writes: `PATH_IN_BUCKET` and `archive_key`."""
+
+
+def _open_storage(resource: Resource, context: Context) -> Iterator[Wrong]:
     if resource.type in _WITH_ACL and (acl := resource.at("acl")) not in _PRIVATE:
         yield Wrong(path="acl", value=acl, says="must be private")
     if resource.type in _GCP_WITH_ACL and (acl := resource.at("predefinedAcl")) not in _GCP_PRIVATE:
         yield Wrong(path="predefinedAcl", value=acl, says="must be private")
     if resource.type in _BUCKETS and (grants := resource.at("grants")) not in (None, []):
         yield Wrong(path="grants", value=grants, says="must be left out; roles and policies say who may do what")
+    if resource.type in _BUCKETS and (copied := resource.at("replicationConfiguration")) not in (None, {}):
+        yield Wrong(path="replicationConfiguration", value=copied, says="must be left out: it copies all to others")
+    if (key := _OBJECTS.get(resource.type)) is not None and not let_pass(resource, context):
+        name = resource.at(key)
+        if not (name is None or (isinstance(name, str) and _WRITTEN.fullmatch(name))):
+            yield Wrong(
+                path=key, value=name, says="must be the fleet document or an agent: machines obey other objects"
+            )
     judge = _JUDGES.get(resource.type)
     if judge is not None:
         yield from judge(resource)
@@ -132,8 +147,9 @@ RULES: Final = (
         of_one=_open_storage,
         of_all=_not_blocked,
         judges=(
-            "public access blocks, access lists, encryption and versions of buckets; queues. A bucket that an "
-            "exception of resource-type-listed names needs no block of the plan: S3 gives each new one its own"
+            "public access blocks, access lists, encryption, versions and copies of buckets; names of objects; "
+            "queues. A bucket that an exception of resource-type-listed names needs no block of the plan: S3 gives "
+            "each new one its own"
         ),
     ),
 )

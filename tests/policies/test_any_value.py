@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import capacity, exposure, ingress, machines, storage, templates
+from policies import capacity, exposure, ingress, machines, references, storage, templates
 from policies.resource import FLEETS, GCP_GROUPS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource
 from tests.policies.test_rules import DEV
 
-RULES = tuple(rule for module in (exposure, ingress, machines, storage, templates) for rule in module.RULES)
+RULES = tuple(
+    rule for module in (exposure, ingress, machines, references, storage, templates) for rule in module.RULES
+)
 TYPES = sorted(
     {
         *(*RUNS_INSTANCES, *GCP_TEMPLATES, *FLEETS, *GCP_GROUPS, capacity.AWS_GROUP),

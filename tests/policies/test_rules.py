@@ -66,8 +66,11 @@ def but(props: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def judged(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:
-    """What rules say of properties: whether the program makes such a type at all is a matter of its own."""
-    return [(rule, violation) for rule, violation in check(resources, context) if rule.id != "resource-type-listed"]
+    """What rules say of properties: whether it makes such a type, and what that names, is a matter of its own."""
+    return [(rule, violation) for rule, violation in check(resources, context) if rule.id not in OF_PLACES]
+
+
+OF_PLACES = ("resource-type-listed", "references-in-plan")
 
 
 def broken_rules(*resources: Resource, context: Context = CONTEXT) -> list[str]:

@@ -1,0 +1,181 @@
+"""The rule on what a plan's resources name: firewalls, networks, routes, targets and disks that the plan makes.
+
+What others made has rules, routes and contents that nobody judged. Settings may name a network and a bucket.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.settings import KEY
+from policies.context import Context
+from policies.plan import Made
+from policies.references_of import IMAGES, NOTHING, REFERENCES, Reference
+from policies.resource import UNKNOWN, Resource, is_false
+from policies.resource_types import let_pass
+from policies.rule import Rule, Violation, Wrong
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """One value that names something."""
+
+    path: str
+    value: Any
+    count: int = 1
+    """Values of the same list that a preview does not know."""
+
+
+_NO_LIST: Final = 1_000_000
+"""Values that may be in a list of which a preview knows nothing."""
+
+
+def _of_others(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+    given = _given(context)
+
+    @cache
+    def made(of: frozenset[str], is_given: bool) -> Made:
+        return Made((one for one in resources if one.type in of), given if is_given else ())
+
+    for resource, reference in _references(resources, context):
+        if reference.of == NOTHING:
+            continue  # told of the resource itself
+        for path, value in _strangers(resource, reference, made(reference.of, reference.given)):
+            yield Violation(
+                resource=resource.name, type=resource.type, path=path, value=value, wrong=_says(reference, value)
+            )
+
+
+def _references(resources: Sequence[Resource], context: Context) -> Iterator[tuple[Resource, Reference]]:
+    """What may name something, less what somebody answers for by name."""
+    for resource in resources:
+        if (found := REFERENCES.get(resource.type)) and not let_pass(resource, context):
+            yield from ((resource, reference) for reference in found)
+
+
+def _strangers(resource: Resource, reference: Reference, made: Made) -> Iterator[tuple[str, Any]]:
+    """Path and value of what names no resource of the plan."""
+    sources = resource.depends.get(reference.key, ())
+    # providers leave unknown what nobody said
+    is_said = resource.at(reference.key) is not UNKNOWN or bool(sources)
+    for said in _said(resource, reference) if is_said else [_Said(reference.key, None)]:
+        if (said.value is not None or reference.must) and not made.has(said.value, sources, said.count):
+            yield said.path, said.value
+
+
+def _said(resource: Resource, reference: Reference) -> Iterator[_Said]:
+    """What a resource says at a reference's path."""
+    first, *rest = reference.path
+    return _values(resource.at(reference.key), tuple(rest), reference.key, is_listed=first.endswith("[]"))
+
+
+def _values(value: Any, rest: tuple[str, ...], at: str, *, is_listed: bool) -> Iterator[_Said]:
+    """The values at the end of a path; None where nothing was said on the way."""
+    if is_listed and is_list(value):
+        unknown = sum(one is UNKNOWN for one in value)
+        for index, one in enumerate(value):
+            for said in _values(one, rest, f"{at}[{index}]", is_listed=False):
+                yield _Said(said.path, said.value, max(said.count, unknown))
+        if value:
+            return
+    if value in (None, "", []):
+        yield _Said(at, None)
+    elif value is UNKNOWN and is_listed:
+        yield _Said(at, value, _NO_LIST)
+    elif is_map(value) and rest:
+        key = rest[0].removesuffix("[]")
+        yield from _values(value.get(key), rest[1:], f"{at}.{key}", is_listed=rest[0].endswith("[]"))
+    else:
+        yield _Said(at, value)
+
+
+def _says(reference: Reference, value: Any) -> str:
+    kinds = " or ".join(sorted(kind.rpartition(":")[2] for kind in reference.of))
+    if value is None:
+        return f"must name a {kinds} that this plan makes: nobody judged what holds without one"
+    named = ", or that the settings name" if reference.given else ""
+    return f"must be a {kinds} that this plan makes{named}: nobody judged another one"
+
+
+def _settings(context: Context) -> Resource:
+    """The settings as they were written: what is wrong elsewhere in them must not change what they name."""
+    fleet = context.config.get(KEY)
+    try:
+        said: Any = json.loads(fleet) if isinstance(fleet, str) else fleet
+    except ValueError:
+        said = None
+    return Resource(type=KEY, name=KEY, props=said if is_map(said) else {})
+
+
+def _given(context: Context) -> frozenset[str]:
+    """Names of the network, its subnets and the bucket that the settings give."""
+    settings = _settings(context)
+    subnets = settings.at("network", "subnets")
+    named = [
+        settings.at("network", "id"),
+        settings.at("bucket", "name"),
+        *(subnets.values() if is_map(subnets) else ()),
+    ]
+    texts = [one for one in named if isinstance(one, str) and one]
+    project = f"projects/{settings.at('account')}"
+    # a state of Google Cloud has links, whatever was said
+    links = [
+        f"{project}/{place}/{one}"
+        for one in texts
+        if "/" not in one
+        for place in ("global/networks", f"regions/{context.region}/subnetworks")
+    ]
+    return frozenset((*texts, *links))
+
+
+def _made_elsewhere(resource: Resource, context: Context) -> Iterator[Wrong]:
+    """What one resource tells by itself of things that nobody judges."""
+    if let_pass(resource, context):
+        return
+    for reference in REFERENCES.get(resource.type, ()):
+        for said in _said(resource, reference) if reference.of == NOTHING else ():
+            if said.value is not None:
+                yield Wrong(path=said.path, value=said.value, says="must be left out: nobody judged what it names")
+    yield from _images(resource, context)
+    if resource.type == _ENDPOINT:
+        service = resource.at("serviceName")
+        if not (isinstance(service, str) and _OF_AWS.fullmatch(service)):
+            yield Wrong(path="serviceName", value=service, says="must be a service of AWS, com.amazonaws.<region>.…")
+    elif resource.type == _NETWORK and not is_false(value := resource.at("autoCreateSubnetworks")):
+        yield Wrong(path="autoCreateSubnetworks", value=value, says="must be false: nobody judges such subnets")
+
+
+def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
+    settings = _settings(context)
+    named = [one for part in ("machines", "control") if (one := settings.at(part, "image")) is not None]
+    image = IMAGES.get(resource.type)
+    # without settings nobody can tell
+    for said in _said(resource, image) if image is not None and named else ():
+        if said.value is not None and said.value not in named:
+            yield Wrong(
+                path=said.path, value=said.value, says="must be an image of the settings, of machines or control"
+            )
+
+
+_ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"
+_NETWORK: Final = "gcp:compute/network:Network"
+_OF_AWS: Final = re.compile(r"com\.amazonaws\.(?!vpce\.)[a-z]{2}-[a-z-]+-[0-9]\.(?!vpce-svc)[a-z0-9.-]+")
+"""Services that people offer are `com.amazonaws.vpce.<region>.vpce-svc-…`."""
+
+RULES: Final = (
+    Rule(
+        id="references-in-plan",
+        reason="Security groups, routes, disks and images of others have rules or contents that nobody judged.",
+        remedy="Name what this program makes, or what the settings name: network, subnets, bucket, images.",
+        of_one=_made_elsewhere,
+        of_all=_of_others,
+        judges=(
+            "what resources name of security groups, networks, subnets, routes, targets, addresses of DNS records, "
+            "disks, queues, accounts, keys and images; what an exception of resource-type-listed names may name all"
+        ),
+    ),
+)
