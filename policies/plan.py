@@ -1,5 +1,6 @@
 """Whether what a property names is in the plan: by id, name, ARN, link or address, or by where its value is from."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,6 +15,10 @@ _SAYS: Final[tuple[tuple[str | int, ...], ...]] = (
 """Properties by which others name a resource."""
 _MADE: Final = ("id", "arn", "email", "selfLink")
 """Of them: what a provider tells of a resource once it was made."""
+
+
+_LIKE_AN_ID: Final = re.compile(r".*/.*|[a-z]+-[0-9a-f]{8,}")
+"""Names that people may give to what they make, and that read as the id of something else."""
 
 
 class Made:
@@ -41,7 +46,7 @@ def names(resource: Resource) -> Iterator[str]:
     """All that identifies a resource, as far as it is known."""
     for one, path in ((one, path) for one in (resource, replace(resource, props=resource.outputs)) for path in _SAYS):
         value = one.at(*path)
-        if isinstance(value, str) and value:
+        if isinstance(value, str) and value and not (path == ("name",) and _LIKE_AN_ID.fullmatch(value)):
             yield plain_link(value)
             if path == ("arn",):
                 yield value.rpartition("/")[2]

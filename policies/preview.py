@@ -36,7 +36,7 @@ def _resource(one: Declared) -> Resource:
     hidden: list[str] = []
     # by these the plan names what was made before: a group its template, a rule its prefix list
     made = {key: one.outputs.get(key, UNKNOWN_TEXT) for key in _MADE}
-    props = {key: _value(value, key, hidden) for key, value in (made | dict(one.inputs)).items()}
+    props = {key: _value(value, key, hidden) for key, value in (made | dict(one.inputs)).items() if key != "id"}
     depends = {key: tuple(urns) for key, urns in one.depends.items()}
     return Resource(
         type=one.type,

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
@@ -16,7 +16,7 @@ from policies.context import Context
 from policies.plan import Made
 from policies.references_of import IMAGES, NOTHING, REFERENCES, Reference
 from policies.resource import UNKNOWN, Resource, is_false
-from policies.resource_types import let_pass
+from policies.resource_types import MADE, let_pass
 from policies.rule import Rule, Violation, Wrong
 
 
@@ -104,8 +104,13 @@ def _says(reference: Reference, value: Any) -> str:
 def _settings(context: Context) -> Resource:
     """The settings as they were written: what is wrong elsewhere in them must not change what they name."""
     fleet = context.config.get(KEY)
+    return _read(fleet if isinstance(fleet, str) else json.dumps(fleet, default=str))
+
+
+@lru_cache(maxsize=8)
+def _read(fleet: str) -> Resource:
     try:
-        said: Any = json.loads(fleet) if isinstance(fleet, str) else fleet
+        said: Any = json.loads(fleet)
     except ValueError:
         said = None
     return Resource(type=KEY, name=KEY, props=said if is_map(said) else {})
@@ -141,6 +146,7 @@ def _made_elsewhere(resource: Resource, context: Context) -> Iterator[Wrong]:
             if said.value is not None:
                 yield Wrong(path=said.path, value=said.value, says="must be left out: nobody judged what it names")
     yield from _images(resource, context)
+    yield from _places(resource, context)
     if resource.type == _ENDPOINT:
         service = resource.at("serviceName")
         if not (isinstance(service, str) and _OF_AWS.fullmatch(service)):
@@ -159,6 +165,20 @@ def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
             yield Wrong(
                 path=said.path, value=said.value, says="must be an image of the settings, of machines or control"
             )
+
+
+def _places(resource: Resource, context: Context) -> Iterator[Wrong]:
+    """A resource's own word on project or region wins over the provider's."""
+    if resource.type not in MADE or resource.type.startswith("pulumi:"):
+        return
+    allowed = {
+        "gcp": ("project", (context.config.get("gcp:project"), _settings(context).at("account"))),
+        "aws": ("region", (context.region or None,)),
+    }
+    key, places = allowed.get(resource.type.partition(":")[0], ("", ()))
+    value = resource.at(key) if any(places) else None
+    if value not in (None, "", *places):
+        yield Wrong(path=key, value=value, says=f"must be the {key} of the settings, or left out")
 
 
 _ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from policies.resource import AWS_INSTANCE, LAUNCH_TEMPLATE
+from policies.resource import AWS_INSTANCE, GCP_GROUPS, LAUNCH_TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ _AWS: Final[Mapping[str, tuple[Reference, ...]]] = {
         _one("securityGroups[]", *_GROUPS),
         _one("subnetId", _SUBNET, given=True),
         _one("rootBlockDevice.kmsKeyId"),
+        _one("ebsBlockDevices[].kmsKeyId"),
+        _one("ebsBlockDevices[].snapshotId"),
     ),
     "aws:autoscaling/group:Group": (
         _one("vpcZoneIdentifiers[]", _SUBNET, given=True),
@@ -88,6 +90,7 @@ _AWS: Final[Mapping[str, tuple[Reference, ...]]] = {
     ),
     _ROUTE_TABLE: (
         _one("vpcId", _VPC),
+        _one("propagatingVgws[]"),
         *(_one(f"routes[].{key}", *([kind] if kind else [])) for key, kind in _WAYS),
     ),
     "aws:ec2/routeTableAssociation:RouteTableAssociation": (
@@ -109,6 +112,7 @@ _AWS: Final[Mapping[str, tuple[Reference, ...]]] = {
     "aws:lb/listener:Listener": (
         _one("loadBalancerArn", _BALANCER),
         _must("defaultActions[].targetGroupArn", _TARGETS),
+        _one("defaultActions[].forward.targetGroups[].arn", _TARGETS),
     ),
     _BALANCER: (
         _must("securityGroups[]", *_GROUPS),
@@ -149,6 +153,7 @@ _FRONT: Final = "gcp:compute/forwardingRule:ForwardingRule"
 _INTERFACES: Final = (
     _must("networkInterfaces[].subnetwork", _SUBNETWORK, given=True),
     _one("networkInterfaces[].networkAttachment"),
+    _one("networkInterfaces[].subnetworkProject"),
 )
 
 _GCP: Final[Mapping[str, tuple[Reference, ...]]] = {
@@ -181,13 +186,22 @@ _GCP: Final[Mapping[str, tuple[Reference, ...]]] = {
     "gcp:compute/regionBackendService:RegionBackendService": (
         _one("backends[].group", "gcp:compute/instanceGroup:InstanceGroup"),
     ),
+    **dict.fromkeys(GCP_GROUPS, (_one("targetPools[]"),)),
+    "gcp:compute/reservation:Reservation": (_one("shareSettings"),),
+    "gcp:compute/routerNat:RouterNat": (_one("natIps[]"),),
     "gcp:compute/router:Router": (_one("network", _NETWORK),),
     _SUBNETWORK: (_one("network", _NETWORK),),
-    "gcp:compute/disk:Disk": (_one("snapshot"), _one("sourceDisk"), _one("diskEncryptionKey")),
+    "gcp:compute/disk:Disk": tuple(
+        map(
+            _one,
+            ("diskEncryptionKey", "image", "snapshot", "sourceDisk", "sourceInstantSnapshot", "sourceStorageObject"),
+        )
+    ),
     "gcp:dns/managedZone:ManagedZone": (
         _must("privateVisibilityConfig.networks[].networkUrl", _NETWORK, given=True),
         _one("forwardingConfig"),
         _one("peeringConfig"),
+        _one("serviceDirectoryConfig"),
     ),
     "gcp:dns/recordSet:RecordSet": (
         _one("managedZone", "gcp:dns/managedZone:ManagedZone"),

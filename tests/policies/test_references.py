@@ -171,6 +171,8 @@ GROUPS_AT = "networkInterfaces[0].securityGroups"
         pytest.param(LISTENER, forward("arn:t/targets/1"), {}, [], id="listener"),
         pytest.param(LISTENER, forward("arn:t/targets/9"), {}, ["defaultActions[0].targetGroupArn"],
                      id="listener to targets of others"),
+        pytest.param(LISTENER, forward("arn:t/targets/1", forward={"targetGroups": [{"arn": "arn:t/targets/9"}]}), {},
+                     ["defaultActions[0].forward.targetGroups[0].arn"], id="listener to targets of others, too"),
         pytest.param(LISTENER, {"defaultActions": [{"type": "redirect", "redirect": {"host": "x"}}]}, {},
                      ["defaultActions[0].targetGroupArn"], id="redirect"),
         pytest.param(ATTACHED, {"targetId": "i-1"}, {}, [], id="target"),
@@ -224,6 +226,11 @@ GROUPS_AT = "networkInterfaces[0].securityGroups"
         pytest.param(GCP_RECORD, {"rrdatas": ["192.0.2.7"]}, {}, ["rrdatas[0]"], id="Google record of others"),
         pytest.param(GCP_INSTANCE, {**interface(), "bootDisk": {"kmsKeySelfLink": "projects/q/k"}}, {},
                      ["bootDisk.kmsKeySelfLink"], id="key of another project"),
+        pytest.param(GCP_TEMPLATE, interface(subnetworkProject="q"), {}, ["networkInterfaces[0].subnetworkProject"],
+                     id="the same name in another project"),
+        pytest.param("gcp:compute/disk:Disk", {"image": "projects/q/i"}, {}, ["image"], id="disk of an image"),
+        pytest.param("gcp:compute/reservation:Reservation", {"shareSettings": {"shareType": "SPECIFIC_PROJECTS"}}, {},
+                     ["shareSettings"], id="capacity for others"),
         pytest.param(GCP_ZONE, {"privateVisibilityConfig": {"networks": []}, "forwardingConfig": {"x": 1}}, {},
                      ["forwardingConfig", "privateVisibilityConfig.networks"], id="names asked of others"),
         pytest.param(GCP_ZONE, {"visibility": "public"}, {}, ["privateVisibilityConfig"], id="public Google zone"),
@@ -270,6 +277,30 @@ def test_what_an_exception_names_may_name_anything() -> None:
     )
     props = {"vpcSecurityGroupIds": ["sg-0123"]}
     assert refused(INSTANCE, props, context=replace(DEV, exceptions=(waiver,))) == []
+
+
+@pytest.mark.parametrize("name", ["999999999999/sg-1", "sg-0123456789abcdef0"])
+def test_a_group_of_the_plan_that_is_called_as_another_is_not_the_other(name: str) -> None:
+    twin = Resource(type=SG, name="twin", urn="urn:twin", props={"name": name, "arn": arn("security-group", "sg-3")})
+    it = Resource(type=INGRESS, name="it", urn="urn:it", props={"referencedSecurityGroupId": name})
+    assert [violation.path for violation in RULE.check([twin, it], DEV)] == ["referencedSecurityGroupId"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "props", "paths"),
+    [
+        pytest.param(VOLUME, {"region": "us-east-1"}, [], id="region of the settings"),
+        pytest.param(VOLUME, {"region": "eu-west-1"}, ["region"], id="another region"),
+        pytest.param(NETWORK, {"autoCreateSubnetworks": False, "project": "p"}, [], id="project of the settings"),
+        pytest.param(NETWORK, {"autoCreateSubnetworks": False, "project": "q"}, ["project"], id="another project"),
+        pytest.param(
+            NETWORK, {"autoCreateSubnetworks": False, "project": UNKNOWN}, ["project"], id="unknown project"
+        ),
+    ],
+)
+def test_resources_are_made_where_the_settings_say(kind: str, props: dict[str, Any], paths: list[str]) -> None:
+    config = {"gpu-fleet:fleet": json.dumps({"account": "p"}), "gcp:project": "p"}
+    assert refused(kind, props, context=replace(DEV, config=config)) == paths
 
 
 def test_a_message_names_property_value_and_what_may_stand_there() -> None:
