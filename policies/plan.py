@@ -58,6 +58,8 @@ def names(resource: Resource) -> Iterator[str]:
 
 
 def plain_link(value: str) -> str:
-    """A link without host, version of the API and unique id."""
+    """A link without host, version of the API and unique id; the embedded cloud's have no TLS."""
     link = value.partition("?")[0]
-    return link[link.index("projects/") :] if link.startswith("https://") and "projects/" in link else link
+    return (
+        link[link.index("projects/") :] if link.startswith(("https://", "http://")) and "projects/" in link else link
+    )

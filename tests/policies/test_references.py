@@ -195,6 +195,8 @@ GROUPS_AT = "networkInterfaces[0].securityGroups"
         pytest.param(GCP_TEMPLATE, interface(), {}, [], id="Google template"),
         pytest.param(GCP_TEMPLATE, interface(subnetwork="projects/q/regions/us-central1/subnetworks/gpu"), {},
                      ["networkInterfaces[0].subnetwork"], id="subnetwork of another project"),
+        pytest.param(GCP_TEMPLATE, interface(subnetwork=LINK.replace("https://www.googleapis.com", "http://127.0.0.4")),
+                     {}, [], id="link of the embedded cloud"),
         pytest.param(GCP_INSTANCE, {"networkInterfaces": [{"network": "projects/q/global/networks/n"}]}, {},
                      ["networkInterfaces[0].subnetwork"], id="network of another project"),
         pytest.param(GCP_INSTANCE, interface(networkAttachment="projects/q/a"), {},
