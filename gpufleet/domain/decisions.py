@@ -94,6 +94,8 @@ class Reason(Code):
     BOOT_FAILED = "boot_failed", "boot failed"
     ENGINE_CRASHED = "engine_crashed", "engine crashed"
     LOAD_HIGH = "load_high", "load above its limit"
+    LOAD_EXPECTED = "load_expected", "load expected from earlier days"
+    """Given by earlier releases alone; their ledgers hold it."""
     OBJECTIVE_MISSED = "objective_missed", "latency above its objective"
     LOAD_LOW = "load_low", "the rest can carry the load"
     LOAD_NEEDS_ALL = "load_needs_all", "the rest could not carry the load"

@@ -32,9 +32,9 @@ def test_who_is_told_of_an_end_hears_what_it_costs_and_how_to_prevent_it() -> No
     assert f"gpufleet keep {MACHINE.id}" in said and "likely about" not in said
 
 
-def test_what_its_past_says_is_told_beside_the_promise() -> None:
+def test_the_time_with_a_cold_start_is_told_beside_the_promise() -> None:
     said = idle.marked(instance(1), decision(Action.MARK), LATER, LATER + timedelta(hours=1))
-    assert "after 08:10:00 UTC" in said and "likely about 09:10 UTC" in said
+    assert "after 08:10:00 UTC" in said and "With its pool's cold start that is about 09:10 UTC" in said
 
 
 def test_an_unknown_price_is_told_as_unknown() -> None:
