@@ -132,7 +132,10 @@ def look(
         if event.instance_id is not None and event.kind in _BEST_FIRST:
             reported.setdefault(event.instance_id, []).append(event)
     for key in found.keys() - alive:
-        boot = found[key] if found[key].left_at is not None else replace(found[key], left_at=now)
+        boot = found[key]
+        if boot.left_at is None:
+            # a clock that was set back must not say that it left before it was seen
+            boot = replace(boot, left_at=max(now, boot.first_seen_at, boot.last_seen_at))
         if boot.left_at is not None and now - boot.left_at < _OPEN_FOR:
             boot = replace(boot, ended_why=_why(boot, ends, reported.get(boot.instance_id, ())))
         found[key] = boot

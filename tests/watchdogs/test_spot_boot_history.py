@@ -169,6 +169,11 @@ def test_who_is_listed_again_has_not_left() -> None:
     assert (back.left_at, back.last_seen_at, back.first_seen_at) == (None, START + 6 * MINUTE, START + MINUTE)
 
 
+def test_a_clock_that_was_set_back_says_of_none_that_it_left_before_it_was_seen() -> None:
+    left = looks((LOADING, 4), gone=-10)
+    assert left.left_at == left.last_seen_at == START + 4 * MINUTE
+
+
 def test_a_look_writes_only_what_is_new() -> None:
     world = spread_world()
     watchdog(world).apply()
