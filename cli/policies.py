@@ -1,6 +1,5 @@
 """`gpufleet policies`: the rules that refuse a plan, and a plan judged by them without the engine."""
 
-import difflib
 import json
 import os
 import sys
@@ -67,20 +66,20 @@ def check(
 ) -> None:
     """Judge a plan as the policy pack does in the engine. Exits with 0 passes, 1 violations, 2 cannot judge."""
     from policies.preview import resources_of
-    from policies.rules import RULES, exceptions_used
-    from policies.rules import check as judge
+    from policies.rules import RULES, judged
     from prices.plan.preview import PreviewError, parse
 
     context = _context(settings)
     text = _read(preview)
     try:
-        resources, made_with = resources_of(text), parse(text).config
+        plan = parse(text)
+        resources = resources_of(plan)
     except PreviewError as error:
         raise AppError(f"{preview}: {error}", Code.WRONG_USE) from error
-    if (other := _environment(made_with.get(KEY))) not in (None, f"{context.cloud} {context.environment}"):
+    if (other := _environment(plan.config.get(KEY))) not in (None, f"{context.cloud} {context.environment}"):
         wrong = f"{preview} is a plan of {other}, and {settings} is of {context.cloud} {context.environment}"
         raise AppError(f"{wrong}: give the settings that the plan was made with", Code.WRONG_USE)
-    violations, used = judge(resources, context), exceptions_used(resources, context)
+    violations, used = judged(resources, context)
     for path in context.unknown:
         STDERR.print(f"{path}: not known to this release, and not judged", highlight=False, soft_wrap=True)
     if as_json:
@@ -141,12 +140,12 @@ def _read(preview: str) -> bytes:
 
 
 def _rule(name: str) -> "Rule":
-    from policies.rules import RULES
+    from policies.rules import RULES, close_to
 
     found = {rule.id: rule for rule in RULES}
     if name not in found:
-        near = difflib.get_close_matches(name, found, n=3, cutoff=0.4) or sorted(found)
-        raise AppError(f"{name!r} is no rule of the policy pack; name one as {', '.join(near)}", Code.WRONG_USE)
+        near = ", ".join(close_to(name))
+        raise AppError(f"{name!r} is no rule of the policy pack; name one as {near}", Code.WRONG_USE)
     return found[name]
 
 

@@ -1,6 +1,5 @@
 """Do the exceptions of a settings file cover anything, and not for ever? Those that ended are refused before."""
 
-import difflib
 from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
@@ -20,19 +19,17 @@ def problems(settings: Settings, today: date) -> Iterator[Problem]:
     """Exceptions of no rule, that name too little for their rule, or that end in years."""
     if not settings.policies.exceptions:
         return
-    from policies.rules import RENAMED, RULES  # slow to import, and few settings have exceptions
+    from policies.rules import RULES, close_to  # slow to import, and few settings have exceptions
 
     rules = {rule.id: rule for rule in RULES}
     for index, exception in enumerate(settings.policies.exceptions):
         path = f"{KEY}.policies.exceptions.{index}"
         if exception.rule not in rules:
-            new = RENAMED.get(exception.rule)
-            near = [new] if new else difflib.get_close_matches(exception.rule, rules, n=3, cutoff=0.4) or rules
             yield Problem(
                 path=f"{path}.rule",
                 wrong="is no rule of the policy pack",
                 value=exception.rule,
-                remedy=f"name one as {', '.join(near)}",
+                remedy=f"name one as {', '.join(close_to(exception.rule))}",
             )
             continue
         yield from _names(path, exception, rules[exception.rule])

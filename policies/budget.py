@@ -33,9 +33,12 @@ def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[
         )
         return plan_cost(Preview(config=context.config, before=(), after=after), after, rates_of(context.config, now))
 
-    added = [resource for resource in resources if let_pass(resource, context)]
+    own: list[Resource] = []
+    added: list[Resource] = []
+    for resource in resources:
+        (added if let_pass(resource, context) else own).append(resource)
     try:
-        costs = [cost([resource for resource in resources if resource not in added])]
+        costs = [cost(own)]
     except PlanCostError as error:
         for problem in error.problems:
             yield Violation(resource=PLAN, wrong=f"cannot be priced: {problem}")

@@ -11,10 +11,19 @@ from gpufleet.domain import catalogue, tags
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
-from policies.resource import FLEETS, GCP_GROUPS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource, known, number
+from policies.resource import (
+    AWS_GROUP,
+    FLEETS,
+    GCP_GROUPS,
+    GCP_TEMPLATES,
+    RUNS_INSTANCES,
+    UNKNOWN,
+    Resource,
+    known,
+    number,
+)
 from policies.rule import Rule, Violation, Wrong
 
-AWS_GROUP: Final = "aws:autoscaling/group:Group"
 GCP_REGIONAL_GROUP: Final = "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager"
 RESERVATIONS: Final = frozenset(
     {"aws:ec2/capacityReservation:CapacityReservation", "gcp:compute/reservation:Reservation"}

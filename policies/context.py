@@ -1,12 +1,15 @@
 """What the rules must know of the environment beside its resources: read from the stack's settings."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.parsed import is_map
 from gpufleet.settings import KEY
 
 if TYPE_CHECKING:
@@ -43,6 +46,24 @@ class Context:
     @property
     def is_prod(self) -> bool:
         return self.environment == "prod"
+
+    @property
+    def fleet(self) -> str:
+        """The settings as JSON, also where parts of them could not be read (`written`)."""
+        said = self.config.get(KEY)
+        return said if isinstance(said, str) else json.dumps(said, default=str)
+
+
+@lru_cache(maxsize=8)
+def written(fleet: str) -> Mapping[str, Any]:
+    """The settings as they were written: what is wrong elsewhere in them does not change what they name. Empty where
+    they are not a map.
+    """
+    try:
+        found: Any = json.loads(fleet)
+    except ValueError:
+        return {}
+    return found if is_map(found) else {}
 
 
 def from_config(config: Mapping[str, Any], today: date) -> Context:

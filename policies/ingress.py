@@ -7,15 +7,11 @@ from typing import Any, Final
 from gpufleet.domain.parsed import is_list, is_map
 from policies.addresses import Network, network, public
 from policies.context import Context
-from policies.resource import UNKNOWN, Resource, known
+from policies.plan import Made
+from policies.resource import SECURITY_GROUPS, UNKNOWN, Resource, known
 from policies.rule import Rule, Violation, Wrong
 
-_ID: Final = "no-open-ingress"
-
 FIREWALL: Final = "gcp:compute/firewall:Firewall"
-_GROUPS: Final = frozenset(
-    {"aws:ec2/securityGroup:SecurityGroup", "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup"}
-)
 _GROUP_RULE: Final = "aws:ec2/securityGroupRule:SecurityGroupRule"
 _INGRESS_RULE: Final = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 _PREFIX_LIST: Final = "aws:ec2/managedPrefixList:ManagedPrefixList"
@@ -67,46 +63,33 @@ def _too_many(resources: Sequence[Resource], context: Context) -> Iterator[Viola
 
     One set for the whole plan: an interface has several groups, and a group is named in several ways.
     """
-    found: list[tuple[Resource, set[Network]]] = []
-    lists = [resource for resource in resources if resource.type == _PREFIX_LIST]
+    judged: list[tuple[Resource, set[Network]]] = []
+    excepted: list[tuple[Resource, set[Network]]] = []
+    lists = Made(resource for resource in resources if resource.type == _PREFIX_LIST)
     for resource in resources:
         yield from _prefix_lists(resource, lists)
         sources = {n for source in _sources(resource, said_only=True) if (n := network(source.cidr)) is not None}
-        # what is too much by itself is told of the resource itself
+        # what is too much by itself is reported of the resource itself
         if sources and not public(sources).too_many:
-            found.append((resource, sources))
-    excepted = [one for one in found if _is_excepted(one[0], context)]
-    yield from _together([one for one in found if one not in excepted], excepted)
+            (excepted if _RULE.excepts(resource, context) else judged).append((resource, sources))
+    yield from _together(judged, excepted)
 
 
 def _together(
     judged: Sequence[tuple[Resource, set[Network]]], excepted: Sequence[tuple[Resource, set[Network]]]
 ) -> Iterator[Violation]:
-    """What several let in together: told of the widest, and of those that somebody answers for."""
+    """What several let in together: reported of the widest. Those with an exception of their own are not part of what
+    the others let in together, and are reported where all together are too many.
+    """
     together = public(one for _, sources in judged for one in sources)
     with_all = public(one for _, sources in (*judged, *excepted) for one in sources)
-    told: list[Resource] = []
+    reported: list[Resource] = []
     if together.too_many:
-        told.append(max(judged, key=lambda one: public(one[1]).share)[0])
+        reported.append(max(judged, key=lambda one: public(one[1]).share)[0])
     if with_all.too_many:
-        told += [resource for resource, sources in excepted if public(sources).share > 0]
-    for resource in told:
-        yield Violation(
-            resource=resource.name,
-            type=resource.type,
-            wrong=f"with other resources of the plan it lets in {with_all if not together.too_many else together}",
-        )
-
-
-def _is_excepted(resource: Resource, context: Context) -> bool:
-    """Whether somebody answers for what this resource lets in: it is no part of what all others let in together."""
-    return any(
-        e.rule == _ID
-        and e.resource in ("*", resource.name)
-        and e.type in (None, resource.type)
-        and context.today <= e.until
-        for e in context.exceptions
-    )
+        reported += [resource for resource, sources in excepted if public(sources).share > 0]
+    wrong = Wrong(says=f"with other resources of the plan it lets in {together if together.too_many else with_all}")
+    yield from map(wrong.on, reported)
 
 
 def _sources(resource: Resource, *, said_only: bool = False) -> Iterator[_Source]:
@@ -158,7 +141,7 @@ def _of_firewall(firewall: Resource) -> Iterator[_Source]:
 
 
 _SOURCES_OF: Final[Mapping[str, Callable[[Resource], Iterator[_Source]]]] = {
-    **dict.fromkeys(_GROUPS, _of_group),
+    **dict.fromkeys(SECURITY_GROUPS, _of_group),
     _GROUP_RULE: _of_rule,
     _INGRESS_RULE: _of_ingress_rule,
     _PREFIX_LIST: _of_prefix_list,
@@ -191,29 +174,16 @@ def _maps(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 _NOTHING_KNOWN: Final[Mapping[str, Any]] = dict.fromkeys(("cidrBlocks", "cidr", "match"), UNKNOWN)
 
 
-def _prefix_lists(resource: Resource, lists: Sequence[Resource]) -> Iterator[Violation]:
-    """Lists that a rule lets in, and that are no part of the plan: what they hold is for others to change."""
+def _prefix_lists(resource: Resource, lists: Made) -> Iterator[Violation]:
+    """Lists that a rule lets in, and that the plan does not make: what they hold is for others to change."""
     for path, named in _named_lists(resource):
         sources = resource.depends.get(path, ())
         for value in named:
             # what was not said is unknown, too: providers compute it
             said = value is not UNKNOWN or sources or _is_only_source(resource)
-            if said and not any(_is(one, value, sources) for one in lists):
-                yield Violation(
-                    resource=resource.name,
-                    type=resource.type,
-                    path=path,
-                    value=value,
-                    wrong="must name a prefix list that this plan makes; what another holds is not known here",
-                )
-
-
-def _is(prefix_list: Resource, identity: Any, sources: Sequence[str]) -> bool:
-    """Whether an id is that of a list. A list that was made is known by its ARN, which ends with the id."""
-    arn = prefix_list.at("arn")
-    if identity is UNKNOWN or arn is None:
-        return prefix_list.urn in sources
-    return str(arn).endswith(f"/{identity}")
+            if said and not lists.has(value, sources):
+                wrong = "must name a prefix list that this plan makes; what another holds is not known here"
+                yield Wrong(path=path, value=value, says=wrong).on(resource)
 
 
 def _is_only_source(rule: Resource) -> bool:
@@ -225,7 +195,7 @@ def _is_only_source(rule: Resource) -> bool:
 
 def _named_lists(resource: Resource) -> Iterator[tuple[str, list[Any]]]:
     """The prefix lists that a resource lets in, by the property of the resource that names them."""
-    if resource.type in _GROUPS:
+    if resource.type in SECURITY_GROUPS:
         yield "ingress", [i for rule in resource.each("ingress") for i in _all(rule.get("prefixListIds"))]
     elif resource.type == _GROUP_RULE and resource.at("type") in ("ingress", UNKNOWN):
         yield "prefixListIds", _all(resource.at("prefixListIds"))
@@ -238,7 +208,7 @@ def _all(value: Any) -> list[Any]:
 
 
 def _google(resource: Resource) -> Iterator[Wrong]:
-    """Of a firewall or a rule of a firewall policy: sources that are everybody, or that nobody can tell."""
+    """Of a firewall or a rule of a firewall policy: sources that are everybody, or whose addresses are unknown."""
     # a list of accounts or tags whose members are not known has members; a list that is not known may be empty
     named = any(is_list(said := resource.at(key)) and said for key in _SOURCES)
     if resource.type == FIREWALL and _lets_in(resource) and not named:
@@ -288,19 +258,18 @@ def _policy_matches(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]
 
 _POLICIES: Final = ("FirewallPolicy", "firewallPolicy", "OrganizationSecurityPolicy")
 
-RULES: Final = (
-    Rule(
-        id=_ID,
-        reason="An open port is found within minutes, and many narrow networks are as open as one wide.",
-        remedy=(
-            "Name the client networks in the settings; all sources of a plan may hold 2^24 public IPv4 addresses and "
-            "less than a /32 of IPv6."
-        ),
-        of_one=_malformed,
-        of_all=_too_many,
-        judges=(
-            "sources of security groups and their rules, prefix lists, firewalls and firewall policies, each and all "
-            "together; private and reserved networks, and Google's health checks and tunnels, do not count"
-        ),
+_RULE: Final = Rule(
+    id="no-open-ingress",
+    reason="An open port is found within minutes, and many narrow networks are as open as one wide.",
+    remedy=(
+        "Name the client networks in the settings; all sources of a plan may hold 2^24 public IPv4 addresses and "
+        "less than a /32 of IPv6."
+    ),
+    of_one=_malformed,
+    of_all=_too_many,
+    judges=(
+        "sources of security groups and their rules, prefix lists, firewalls and firewall policies, each and all "
+        "together; private and reserved networks, and Google's health checks and tunnels, do not count"
     ),
 )
+RULES: Final = (_RULE,)

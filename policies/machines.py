@@ -8,11 +8,13 @@ from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.plan import Made
 from policies.resource import (
+    ACCOUNT,
     AWS_INSTANCE,
     GCP_COPIES,
     GCP_GROUPS,
     GCP_TEMPLATES,
     LAUNCH_TEMPLATE,
+    PROFILE,
     RUNS_INSTANCES,
     UNKNOWN,
     Resource,
@@ -30,7 +32,6 @@ _MOST_HOPS_OF_ONE: Final = 2
 """The same of an instance outside every pool, which may run its software in a container."""
 _ROOT_DEVICES: Final = ("/dev/sda1", "/dev/xvda")
 """Names that images of AWS give their root disk."""
-_ACCOUNT: Final = "gcp:serviceaccount/account:Account"
 _DEFAULT_ACCOUNT: Final = re.compile(
     r"default|.*-compute@developer\.gserviceaccount\.com|.*@appspot\.gserviceaccount\.com"
 )
@@ -127,22 +128,14 @@ def _account(resource: Resource) -> Iterator[Wrong]:
 
 def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
     """Whom instances act as must be made by the plan, whose rights the other rules judge."""
-    made = Made(resource for resource in resources if resource.type in (_ACCOUNT, _PROFILE))
+    made = Made(resource for resource in resources if resource.type in (ACCOUNT, PROFILE))
     for resource in resources:
         if let_pass(resource, context):
             continue  # somebody answers for it by name
         for key, path, value in _acts_as(resource):
             if not made.has(value, resource.depends.get(key, ())):
-                yield Violation(
-                    resource=resource.name,
-                    type=resource.type,
-                    path=path,
-                    value=value,
-                    wrong="must be one that this plan makes: nobody judged the rights of another",
-                )
-
-
-_PROFILE: Final = "aws:iam/instanceProfile:InstanceProfile"
+                wrong = "must be one that this plan makes: nobody judged the rights of another"
+                yield Wrong(path=path, value=value, says=wrong).on(resource)
 
 
 def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:

@@ -26,20 +26,32 @@ class Made:
 
     def __init__(self, resources: Iterable[Resource], others: Iterable[str] = ()) -> None:
         """`others`: names that stand for resources outside the plan, which the settings give."""
-        self._by_urn = {resource.urn: resource for resource in resources}
-        self._names = {name for resource in self._by_urn.values() for name in names(resource)} | set(others)
+        self._by_urn: dict[str, Resource] = {}
+        self._by_name: dict[str, list[Resource]] = {name: [] for name in others}
+        for resource in resources:
+            self._by_urn[resource.urn] = resource
+            for name in names(resource):
+                self._by_name.setdefault(name, []).append(resource)
 
     def has(self, value: Any, sources: Sequence[str], count: int = 1) -> bool:
         """Whether a value names one of them. `sources`: the URNs that its property takes its value from; `count`:
         how many values of one list a preview does not know, each of which needs a source of its own.
         """
-        if isinstance(value, str) and plain_link(value) in self._names:
+        if isinstance(value, str) and plain_link(value) in self._by_name:
             return True
-        behind = [self._by_urn[urn] for urn in dict.fromkeys(sources) if urn in self._by_urn]
+        behind = self.behind(sources)
         if not behind or len(behind) < count:
             return False
         # a plan of inputs alone tells where a value comes from and not what it is
         return value is UNKNOWN or all(one.at(key) is None for one in behind for key in _MADE)
+
+    def named(self, value: Any) -> Sequence[Resource]:
+        """Those that a value names."""
+        return self._by_name.get(plain_link(value), ()) if isinstance(value, str) else ()
+
+    def behind(self, sources: Sequence[str]) -> Sequence[Resource]:
+        """Those of the plan among the URNs that a property takes its value from."""
+        return [self._by_urn[urn] for urn in dict.fromkeys(sources) if urn in self._by_urn]
 
 
 def names(resource: Resource) -> Iterator[str]:

@@ -8,19 +8,16 @@ from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Rule, Wrong
 from prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
-from prices.plan.preview import Declared, PreviewError, parse
+from prices.plan.preview import Declared, Preview, PreviewError
 
 SECRET_TEXT: Final = "[secret]"
 """What the engine prints in place of a value that the program marked as a secret. The pack in the engine gets it."""
 
 
-def resources_of(text: str | bytes) -> tuple[Resource, ...]:
+def resources_of(preview: Preview) -> tuple[Resource, ...]:
     """What will be there after the plan, as the engine gives it to the pack: with the providers that a preview leaves
-    out, without what is deleted or only looked up.
-
-    Raises PreviewError for what is no whole preview, and for one without a resource.
+    out, without what is deleted or only looked up. Raises PreviewError for one without a resource.
     """
-    preview = parse(text)
     if not preview.after:
         raise PreviewError("the preview has no resources; make it with `pulumi preview --json --show-sames`")
     found = [_resource(one) for one in preview.after if not one.is_read]

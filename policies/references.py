@@ -3,16 +3,15 @@
 What others made has rules, routes and contents that nobody judged. Settings may name a network and a bucket.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.settings import KEY
-from policies.context import Context
+from policies.context import Context, written
 from policies.plan import Made
 from policies.references_of import IMAGES, NOTHING, REFERENCES, Reference
 from policies.resource import UNKNOWN, Resource, is_false
@@ -43,11 +42,9 @@ def _of_others(resources: Sequence[Resource], context: Context) -> Iterator[Viol
 
     for resource, reference in _references(resources, context):
         if reference.of == NOTHING:
-            continue  # told of the resource itself
+            continue  # reported of the resource itself
         for path, value in _strangers(resource, reference, made(reference.of, reference.given)):
-            yield Violation(
-                resource=resource.name, type=resource.type, path=path, value=value, wrong=_says(reference, value)
-            )
+            yield Wrong(path=path, value=value, says=_says(reference, value)).on(resource)
 
 
 def _references(resources: Sequence[Resource], context: Context) -> Iterator[tuple[Resource, Reference]]:
@@ -102,18 +99,7 @@ def _says(reference: Reference, value: Any) -> str:
 
 
 def _settings(context: Context) -> Resource:
-    """The settings as they were written: what is wrong elsewhere in them must not change what they name."""
-    fleet = context.config.get(KEY)
-    return _read(fleet if isinstance(fleet, str) else json.dumps(fleet, default=str))
-
-
-@lru_cache(maxsize=8)
-def _read(fleet: str) -> Resource:
-    try:
-        said: Any = json.loads(fleet)
-    except ValueError:
-        said = None
-    return Resource(type=KEY, name=KEY, props=said if is_map(said) else {})
+    return Resource(type=KEY, name=KEY, props=written(context.fleet))
 
 
 def _given(context: Context) -> frozenset[str]:

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from policies.resource import AWS_INSTANCE, GCP_GROUPS, LAUNCH_TEMPLATE
+from policies.resource import (
+    ACCOUNT,
+    AWS_GROUP,
+    AWS_INSTANCE,
+    GCP_GROUPS,
+    LAUNCH_TEMPLATE,
+    SECURITY_GROUP,
+    SECURITY_GROUPS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,6 @@ def _must(path: str, *of: str, given: bool = False) -> Reference:
     return _one(path, *of, must=True, given=given)
 
 
-_GROUPS: Final = ("aws:ec2/securityGroup:SecurityGroup", "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup")
 _VPC, _SUBNET = "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet"
 _ROUTE_TABLE: Final = "aws:ec2/routeTable:RouteTable"
 _BALANCER, _TARGETS = "aws:lb/loadBalancer:LoadBalancer", "aws:lb/targetGroup:TargetGroup"
@@ -54,22 +61,22 @@ _WAYS: Final = (
 
 _AWS: Final[Mapping[str, tuple[Reference, ...]]] = {
     LAUNCH_TEMPLATE: (
-        _must("networkInterfaces[].securityGroups[]", *_GROUPS),
+        _must("networkInterfaces[].securityGroups[]", *SECURITY_GROUPS),
         _one("networkInterfaces[].subnetId", _SUBNET, given=True),
-        _one("vpcSecurityGroupIds[]", *_GROUPS),
-        _one("securityGroupNames[]", *_GROUPS),
+        _one("vpcSecurityGroupIds[]", *SECURITY_GROUPS),
+        _one("securityGroupNames[]", *SECURITY_GROUPS),
         _one("blockDeviceMappings[].ebs.kmsKeyId"),
         _one("blockDeviceMappings[].ebs.snapshotId"),
     ),
     AWS_INSTANCE: (
-        _must("vpcSecurityGroupIds[]", *_GROUPS),
-        _one("securityGroups[]", *_GROUPS),
+        _must("vpcSecurityGroupIds[]", *SECURITY_GROUPS),
+        _one("securityGroups[]", *SECURITY_GROUPS),
         _one("subnetId", _SUBNET, given=True),
         _one("rootBlockDevice.kmsKeyId"),
         _one("ebsBlockDevices[].kmsKeyId"),
         _one("ebsBlockDevices[].snapshotId"),
     ),
-    "aws:autoscaling/group:Group": (
+    AWS_GROUP: (
         _one("vpcZoneIdentifiers[]", _SUBNET, given=True),
         _one("targetGroupArns[]"),
         _one("loadBalancers[]"),
@@ -97,16 +104,16 @@ _AWS: Final[Mapping[str, tuple[Reference, ...]]] = {
         _one("routeTableId", _ROUTE_TABLE),
         _one("subnetId", _SUBNET),
     ),
-    _GROUPS[0]: (_one("vpcId", _VPC, given=True), _one("ingress[].securityGroups[]", *_GROUPS)),
+    SECURITY_GROUP: (_one("vpcId", _VPC, given=True), _one("ingress[].securityGroups[]", *SECURITY_GROUPS)),
     "aws:ec2/securityGroupRule:SecurityGroupRule": (
-        _one("securityGroupId", *_GROUPS),
-        _one("sourceSecurityGroupId", *_GROUPS),
+        _one("securityGroupId", *SECURITY_GROUPS),
+        _one("sourceSecurityGroupId", *SECURITY_GROUPS),
     ),
     _SUBNET: (_one("vpcId", _VPC),),
     "aws:ec2/volumeAttachment:VolumeAttachment": (_one("instanceId", AWS_INSTANCE), _one("volumeId", _VOLUME)),
     "aws:ec2/vpcEndpoint:VpcEndpoint": (
         _one("vpcId", _VPC),
-        _one("securityGroupIds[]", *_GROUPS),
+        _one("securityGroupIds[]", *SECURITY_GROUPS),
         _one("subnetIds[]", _SUBNET),
     ),
     "aws:lb/listener:Listener": (
@@ -115,7 +122,7 @@ _AWS: Final[Mapping[str, tuple[Reference, ...]]] = {
         _one("defaultActions[].forward.targetGroups[].arn", _TARGETS),
     ),
     _BALANCER: (
-        _must("securityGroups[]", *_GROUPS),
+        _must("securityGroups[]", *SECURITY_GROUPS),
         _one("subnets[]", _SUBNET, given=True),
         _one("subnetMappings[].subnetId", _SUBNET, given=True),
     ),
@@ -132,10 +139,10 @@ _AWS: Final[Mapping[str, tuple[Reference, ...]]] = {
     "aws:route53/zone:Zone": (_must("vpcs[].vpcId", _VPC, given=True),),
     "aws:s3/bucketObjectv2:BucketObjectv2": (_one("bucket", _BUCKET, given=True),),
     _QUEUE: (_one("redrivePolicy"),),
-    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": (_one("securityGroupId", *_GROUPS),),
+    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": (_one("securityGroupId", *SECURITY_GROUPS),),
     "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": (
-        _one("securityGroupId", *_GROUPS),
-        _one("referencedSecurityGroupId", *_GROUPS),
+        _one("securityGroupId", *SECURITY_GROUPS),
+        _one("referencedSecurityGroupId", *SECURITY_GROUPS),
     ),
 }
 
@@ -148,7 +155,7 @@ IMAGES: Final[Mapping[str, Reference]] = {
 """What names the image that machines start from; the settings say which."""
 
 _NETWORK, _SUBNETWORK = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
-_ACCOUNT, _INSTANCE = "gcp:serviceaccount/account:Account", "gcp:compute/instance:Instance"
+_INSTANCE: Final = "gcp:compute/instance:Instance"
 _FRONT: Final = "gcp:compute/forwardingRule:ForwardingRule"
 _INTERFACES: Final = (
     _must("networkInterfaces[].subnetwork", _SUBNETWORK, given=True),
@@ -159,8 +166,8 @@ _INTERFACES: Final = (
 _GCP: Final[Mapping[str, tuple[Reference, ...]]] = {
     "gcp:compute/firewall:Firewall": (
         _one("network", _NETWORK, given=True),
-        _must("targetServiceAccounts[]", _ACCOUNT),
-        _one("sourceServiceAccounts[]", _ACCOUNT),
+        _must("targetServiceAccounts[]", ACCOUNT),
+        _one("sourceServiceAccounts[]", ACCOUNT),
         _one("sourceTags[]"),
     ),
     _FRONT: (

@@ -21,6 +21,12 @@ UNKNOWN: Final = _Unknown()
 
 LAUNCH_TEMPLATE: Final = "aws:ec2/launchTemplate:LaunchTemplate"
 AWS_INSTANCE: Final = "aws:ec2/instance:Instance"
+AWS_GROUP: Final = "aws:autoscaling/group:Group"
+SECURITY_GROUP: Final = "aws:ec2/securityGroup:SecurityGroup"
+SECURITY_GROUPS: Final = frozenset({SECURITY_GROUP, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup"})
+ROLE: Final = "aws:iam/role:Role"
+PROFILE: Final = "aws:iam/instanceProfile:InstanceProfile"
+ACCOUNT: Final = "gcp:serviceaccount/account:Account"
 LAUNCH_CONFIGURATION: Final = "aws:ec2/launchConfiguration:LaunchConfiguration"
 RUNS_INSTANCES: Final = frozenset(
     {

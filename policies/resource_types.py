@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from policies.context import Context
 from policies.resource import Resource
-from policies.rule import NOT_SHOWN, Rule, Violation, Wrong
+from policies.rule import NOT_SHOWN, Rule, Wrong
 
 MADE: Final[Mapping[str, list[str]]] = json.loads(
     (Path(__file__).parent / "lists" / "resource_types.json").read_text("utf-8")
@@ -78,7 +78,7 @@ LISTED: Final = Rule(
 
 def let_pass(resource: Resource, context: Context) -> bool:
     """Whether an exception names this resource as one that the program does not make."""
-    return LISTED.exception(Violation(resource=resource.name, type=resource.type, wrong=""), context) is not None
+    return LISTED.excepts(resource, context)
 
 
 RULES: Final = (LISTED,)

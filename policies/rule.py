@@ -1,6 +1,6 @@
 """What a rule is, and what it finds."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,12 @@ class Wrong:
     """What it is: None where nothing was said, UNKNOWN where a preview cannot know, NOT_SHOWN for a secret."""
     says: str
     """What is wrong with it, a clause that follows the value: `must be false`."""
+
+    def on(self, resource: Resource) -> "Violation":
+        """The violation of a resource that has it."""
+        return Violation(
+            resource=resource.name, type=resource.type, path=self.path, value=self.value, wrong=self.says
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +101,13 @@ class Rule:
 
     def check(self, resources: Sequence[Resource], context: Context) -> list[Violation]:
         """Everything wrong by this rule, less what a valid exception covers."""
+        return self.uncovered(self.find(resources, context), context)
+
+    def uncovered(self, found: Iterable[Violation], context: Context) -> list[Violation]:
+        """Those that no valid exception covers, each with why one that people may have meant does not."""
         return [
             replace(v, wrong=v.wrong + self._not_covered(context, v))
-            for v in self.find(resources, context)
+            for v in found
             if self.exception(v, context) is None
         ]
 
@@ -106,7 +116,7 @@ class Rule:
         found: list[Violation] = []
         if self.of_one is not None:
             parts = (part for one in resources for part in (one.parts() if self.parts else (one,)))
-            found += [v for part in parts for v in _violations(part, self.of_one(part, context))]
+            found += [wrong.on(part) for part in parts for wrong in self.of_one(part, context)]
         if self.of_all is not None:
             found += self.of_all(resources, context)
         return found
@@ -114,6 +124,10 @@ class Rule:
     def exception(self, violation: Violation, context: Context) -> "PolicyException | None":
         """The exception that lets it pass today, if there is one."""
         return next((e for e in self._exceptions(context, violation) if context.today <= e.until), None)
+
+    def excepts(self, resource: Resource, context: Context) -> bool:
+        """Whether an exception lets pass today whatever is wrong with a resource."""
+        return self.exception(Wrong(says="").on(resource), context) is not None
 
     def message(self, violation: Violation) -> str:
         """What a person reads: what is wrong, by which rule, why it matters, what to do."""
@@ -146,10 +160,3 @@ class Rule:
             if e.rule == self.id and e.resource in ("*", violation.resource):
                 return f" (the exception of {e.owner} is for resource {e.resource} of type {e.type or 'not said'})"
         return ""
-
-
-def _violations(resource: Resource, found: Iterable[Wrong]) -> Iterator[Violation]:
-    for wrong in found:
-        yield Violation(
-            resource=resource.name, type=resource.type, path=wrong.path, value=wrong.value, wrong=wrong.says
-        )

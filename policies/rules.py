@@ -1,5 +1,6 @@
 """All rules, and the policies that the engine runs. Importable: only `__main__` starts a policy server."""
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -36,13 +37,28 @@ RENAMED: Final[Mapping[str, str]] = {"no-wildcard-iam": "iam-in-list"}
 
 def check(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:
     """Everything wrong with a plan, by rule."""
-    return [(rule, violation) for rule in RULES for violation in rule.check(resources, context)]
+    return judged(resources, context)[0]
 
 
-def exceptions_used(resources: Sequence[Resource], context: Context) -> "list[PolicyException]":
-    """The exceptions without which there would be more violations."""
-    used = [e for rule in RULES for v in rule.find(resources, context) if (e := rule.exception(v, context))]
-    return [e for e in context.exceptions if e in used]
+def judged(
+    resources: Sequence[Resource], context: Context
+) -> "tuple[list[tuple[Rule, Violation]], list[PolicyException]]":
+    """Everything wrong with a plan, by rule, and the exceptions without which there would be more."""
+    violations: list[tuple[Rule, Violation]] = []
+    used: list[PolicyException] = []
+    for rule in RULES:
+        found = rule.find(resources, context)
+        violations += [(rule, violation) for violation in rule.uncovered(found, context)]
+        used += [e for violation in found if (e := rule.exception(violation, context)) is not None]
+    return violations, [e for e in context.exceptions if e in used]
+
+
+def close_to(name: str) -> list[str]:
+    """The rules that an unknown name may mean, the likeliest first: what it is called now, those like it, or all."""
+    if (new := RENAMED.get(name)) is not None:
+        return [new]
+    ids = [rule.id for rule in RULES]
+    return difflib.get_close_matches(name, ids, n=3, cutoff=0.4) or ids
 
 
 def policies(context: Context) -> list[Policy]:

@@ -132,11 +132,8 @@ def _not_blocked(resources: Sequence[Resource], context: Context) -> Iterator[Vi
         is_blocked = bucket.urn in urns or (isinstance(name, str) and name in names)
         # who let it pass by name answers for it, and S3 closes a new bucket by itself
         if bucket.type in _BUCKETS and not is_blocked and not let_pass(bucket, context):
-            yield Violation(
-                resource=bucket.name,
-                type=bucket.type,
-                wrong="the plan has no BucketPublicAccessBlock for it, with all four properties true",
-            )
+            wrong = "the plan has no BucketPublicAccessBlock for it, with all four properties true"
+            yield Wrong(says=wrong).on(bucket)
 
 
 RULES: Final = (

@@ -1,14 +1,14 @@
 """The rule on templates: a group starts instances only from one that the plan makes, which the other rules judge."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
-from policies.plan import names, plain_link
+from policies.plan import Made
 from policies.resource import (
+    AWS_GROUP,
     AWS_INSTANCE,
     FLEETS,
     GCP_COPIES,
@@ -21,9 +21,8 @@ from policies.resource import (
     is_true,
     number,
 )
-from policies.rule import Rule, Violation
+from policies.rule import Rule, Violation, Wrong
 
-_AWS_GROUP: Final = "aws:autoscaling/group:Group"
 _SPOT_REQUEST: Final = "aws:ec2/spotInstanceRequest:SpotInstanceRequest"
 _TEMPLATES: Final = frozenset({LAUNCH_TEMPLATE, LAUNCH_CONFIGURATION, *GCP_TEMPLATES}) - GCP_COPIES
 
@@ -41,31 +40,18 @@ class _Reference:
 
 
 def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]:
-    templates = [resource for resource in resources if resource.type in _TEMPLATES]
-    by_urn = {template.urn: template for template in templates}
-    by_name: dict[Any, list[Resource]] = defaultdict(list)
-    for template in templates:
-        for name in names(template):
-            by_name[name].append(template)
+    templates = Made(resource for resource in resources if resource.type in _TEMPLATES)
     for resource in resources:
         for reference in _references(resource):
             key = reference.path.split(".")[0].split("[")[0]
-            behind = [by_urn[urn] for urn in resource.depends.get(key, ()) if urn in by_urn]
-            wrong = _wrong(reference, behind, by_name)
-            if wrong:
-                yield Violation(
-                    resource=resource.name,
-                    type=resource.type,
-                    path=reference.path,
-                    value=reference.value,
-                    wrong=wrong,
-                )
+            if wrong := _wrong(reference, templates, resource.depends.get(key, ())):
+                yield Wrong(path=reference.path, value=reference.value, says=wrong).on(resource)
 
 
-def _wrong(reference: _Reference, behind: Sequence[Resource], by_name: Mapping[Any, Sequence[Resource]]) -> str:
-    """What is wrong with a reference; empty: nothing. `behind`: templates that its property takes its value from."""
-    found = by_name.get(plain_link(reference.value), ()) if isinstance(reference.value, str) else ()
-    if not found and len(behind) >= reference.sources:
+def _wrong(reference: _Reference, templates: Made, sources: Sequence[str]) -> str:
+    """What is wrong with a reference; empty: nothing. `sources`: the URNs that its property takes its value from."""
+    found = templates.named(reference.value)
+    if not found and len(behind := templates.behind(sources)) >= reference.sources:
         # where a value is known, so is what it must be, since its template was made before: but for a plan of inputs
         # alone, which tells where a value comes from and not what it is
         found = [t for t in behind if reference.value is UNKNOWN or t.at("arn") is t.at("selfLink") is None]
@@ -83,7 +69,7 @@ def _wrong(reference: _Reference, behind: Sequence[Resource], by_name: Mapping[A
 
 def _references(resource: Resource) -> Iterator[_Reference]:
     kind = resource.type
-    if kind == _AWS_GROUP:
+    if kind == AWS_GROUP:
         yield from _of_group(resource)
     elif kind in FLEETS:
         for index, config in enumerate(resource.each("launchTemplateConfigs")):

@@ -6,7 +6,6 @@ of the commit, or SOURCE_DATE_EPOCH.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from app import bundles
 from app.errors import AppError
+from app.stores import digest_of
 from control import bundle
 from localcloud.control.folders import find_folders
 from scripts.audit import normalized
@@ -87,7 +87,7 @@ def bill(exported: Mapping[str, Any], artefact: Path, packed: Mapping[str, Packe
     ]
     if missing := (packed or {}).keys() - {normalized(one["name"]) for one in components}:
         raise DistError(f"{', '.join(sorted(missing))}: in {artefact.name}, and not in uv.lock: run `uv lock`")
-    digest = _sha256(artefact)
+    digest = digest_of(artefact)
     metadata = exported["metadata"]
     main = metadata["component"] | {"type": "application", "description": artefact.name} | _licences(_license())
     main |= {"purl": f"pkg:pypi/{main['name']}@{main['version']}", "hashes": [{"alg": "SHA-256", "content": digest}]}
@@ -125,7 +125,7 @@ def _component(one: Mapping[str, Any], packed: Mapping[str, Packed] | None, allo
     name = normalized(one["name"])
     files = one.get("externalReferences", [])
     mine = [file for file in files if packed and _tags(file["url"]) == packed[name].tags]
-    return {**one, **_licences(licence_of(name, installed(), read_list())), "externalReferences": mine or files}
+    return {**one, **_licences(licence_of(name, installed(), allowed)), "externalReferences": mine or files}
 
 
 def _licences(expression: str) -> Mapping[str, Any]:
@@ -169,11 +169,6 @@ def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -
     return done.stdout
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def make(out: Path, machine: str, python: str) -> list[Path]:
     """Every file of `dist/`. Raises DistError, AppError, OSError."""
     out.mkdir(parents=True, exist_ok=True)
@@ -187,7 +182,7 @@ def make(out: Path, machine: str, python: str) -> list[Path]:
         place.write_text(bill(export(uv, options), artefact, inside, epoch), "utf-8")
         files += [artefact, place]
     sums = out / "SHA256SUMS"
-    sums.write_text("".join(f"{_sha256(file)}  {file.name}\n" for file in sorted(files)), "utf-8")
+    sums.write_text("".join(f"{digest_of(file)}  {file.name}\n" for file in sorted(files)), "utf-8")
     return [*files, sums]
 
 

@@ -11,14 +11,13 @@ from gpufleet.domain.parsed import is_list, is_map
 from policies.iam import actions
 from policies.iam.documents import IDENTITY, TRUST, Document, DocumentError, attached, documents, statements
 from policies.iam.names import Names, filled, fits, says
-from policies.resource import UNKNOWN, Resource
+from policies.resource import ROLE, UNKNOWN, Resource
 from policies.rule import Wrong
 
 LIST: Final = Path(__file__).parents[1] / "lists" / "aws_iam.json"
 ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"
 _ELEMENTS: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource", "Condition"})
 _EXCLUDING: Final = ("NotAction", "NotResource", "NotPrincipal")
-_ROLE: Final = "aws:iam/role:Role"
 _ROLE_POLICY: Final = "aws:iam/rolePolicy:RolePolicy"
 _NAMES_OF_KINDS: Final = {IDENTITY: "policies of this role", TRUST: "trust policies"}
 
@@ -270,9 +269,9 @@ def _is_about(entry: Entry, resource: Resource, names: Names) -> bool:
 def _is_role(pattern: str, resource: Resource, names: Names) -> bool:
     """Whether a policy is that role's. A preview knows no name that Pulumi makes, and the program names role and
     policy the same: `up` compares the role's name."""
-    if resource.type not in (_ROLE, _ROLE_POLICY):
+    if resource.type not in (ROLE, _ROLE_POLICY):
         return False
-    name = resource.at("name" if resource.type == _ROLE else "role")
+    name = resource.at("name" if resource.type == ROLE else "role")
     if isinstance(name, str):
         return says(pattern, name, names)
     return says(pattern.removesuffix("-{suffix}"), resource.name, names)

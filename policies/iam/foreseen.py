@@ -10,11 +10,9 @@ from typing import Any, Final
 from policies.context import Context
 from policies.iam import aws, google, runs_as
 from policies.iam.names import Names, names_of
-from policies.resource import UNKNOWN, Resource
+from policies.resource import ACCOUNT, AWS_INSTANCE, LAUNCH_TEMPLATE, PROFILE, ROLE, UNKNOWN, Resource
 from policies.rule import Violation, Wrong
 
-_ROLE, _PROFILE = "aws:iam/role:Role", "aws:iam/instanceProfile:InstanceProfile"
-_ACCOUNT: Final = "gcp:serviceaccount/account:Account"
 _SUFFIX: Final = "0000000"
 """In the place of what Pulumi adds to a name."""
 
@@ -30,17 +28,17 @@ class _Taken:
 
 
 _OF_AWS: Final[Mapping[str, tuple[_Taken, ...]]] = {
-    "aws:iam/rolePolicy:RolePolicy": (_Taken(key="role", of=_ROLE, path=("role",)),),
-    _PROFILE: (_Taken(key="role", of=_ROLE, path=("role",)),),
-    "aws:ec2/instance:Instance": (_Taken(key="iamInstanceProfile", of=_PROFILE, path=("iamInstanceProfile",)),),
-    "aws:ec2/launchTemplate:LaunchTemplate": (
-        _Taken(key="iamInstanceProfile", of=_PROFILE, path=("iamInstanceProfile", "arn")),
-        _Taken(key="iamInstanceProfile", of=_PROFILE, path=("iamInstanceProfile", "name")),
+    "aws:iam/rolePolicy:RolePolicy": (_Taken(key="role", of=ROLE, path=("role",)),),
+    PROFILE: (_Taken(key="role", of=ROLE, path=("role",)),),
+    AWS_INSTANCE: (_Taken(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile",)),),
+    LAUNCH_TEMPLATE: (
+        _Taken(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile", "arn")),
+        _Taken(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile", "name")),
     ),
 }
 _OF_BINDINGS: Final = (
     _Taken(key="role", of=google.CUSTOM_ROLE, path=("role",)),
-    _Taken(key="member", of=_ACCOUNT, path=("member",)),
+    _Taken(key="member", of=ACCOUNT, path=("member",)),
 )
 
 
@@ -52,14 +50,12 @@ def judged(resources: Sequence[Resource], context: Context) -> Iterator[Violatio
         taken = _OF_BINDINGS if google.place(resource.type) is not None else _OF_AWS.get(resource.type, ())
         unknown = [one for one in taken if resource.at(*one.path) is UNKNOWN and _is_said(one, resource)]
         for wrong in _foreseen(resource, unknown, made, context, names) if unknown else ():
-            yield Violation(
-                resource=resource.name, type=resource.type, path=wrong.path, value=wrong.value, wrong=wrong.says
-            )
+            yield wrong.on(resource)
 
 
 def _is_said(one: _Taken, resource: Resource) -> bool:
     """Whether the program gave it: a provider may leave a machine's profile unknown that nobody named."""
-    return one.of != _PROFILE or bool(resource.depends.get(one.key))
+    return one.of != PROFILE or bool(resource.depends.get(one.key))
 
 
 def _foreseen(
@@ -89,7 +85,7 @@ def _name(source: Resource, names: Names) -> str:
     project = source.at("project")
     if not isinstance(project, str):
         project = min(names.named("project") or ("",))
-    if source.type == _ACCOUNT:
+    if source.type == ACCOUNT:
         return f"serviceAccount:{source.at('accountId')}@{project}.iam.gserviceaccount.com"
     if source.type == google.CUSTOM_ROLE:
         return f"projects/{project}/roles/{source.at('roleId')}"

@@ -1,6 +1,5 @@
 """What the placeholders of the lists stand for in one environment, and patterns with them."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,8 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
-from gpufleet.settings import KEY
-from policies.context import Context
+from policies.context import Context, written
 
 _PART: Final = r"[A-Za-z0-9_+=,.@-]+"
 """One part of a name: no wildcard, no policy variable, no `/`, no `:`, ASCII alone."""
@@ -48,18 +46,12 @@ class Names:
 
 def names_of(context: Context) -> Names:
     """The names in the settings; an empty one where there are no settings."""
-    fleet = context.config.get(KEY)
-    text = fleet if isinstance(fleet, str) else json.dumps(fleet, default=str)
-    return _read(text, context.environment, context.region)
+    return _read(context.fleet, context.environment, context.region)
 
 
 @lru_cache(maxsize=8)
 def _read(fleet: str, environment: str, region: str) -> Names:
-    try:
-        said: Any = json.loads(fleet)
-    except ValueError:
-        said = None
-    said = said if is_map(said) else {}
+    said = written(fleet)
     environment = str(said.get("environment") or environment)
     orders, control, bucket, network = (_map(said, key) for key in ("orders", "control", "bucket", "network"))
     secrets = (orders.get("private_key"), *_map(control, "secrets").values())

@@ -11,10 +11,10 @@ from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.iam import aws, google
 from policies.iam.names import Names, says
-from policies.resource import Resource
+from policies.resource import PROFILE, Resource
+from policies.resource_types import let_pass
 from policies.rule import Wrong
 
-_PROFILE: Final = "aws:iam/instanceProfile:InstanceProfile"
 _PROFILE_ARN: Final = "arn:aws:iam::{account}:instance-profile/"
 _ROLES: Final = ("roleArn", "iamRole", "iamRoleArn", "executionRoleArn")
 _ACCOUNTS: Final = ("serviceAccount", "serviceAccounts")
@@ -22,24 +22,16 @@ _ACCOUNTS: Final = ("serviceAccount", "serviceAccounts")
 
 def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong]:
     """What runs with the rights of somebody that the program does not make; nothing without settings to name them."""
-    if names.named("account") is None or _is_answered_for(resource, context):
+    # a bastion has rights of its own, which the person who answers for it has read
+    if names.named("account") is None or let_pass(resource, context):
         return
-    if resource.type == _PROFILE:
+    if resource.type == PROFILE:
         if isinstance(role := resource.at("role"), str) and not _is_role(role, names):
             yield Wrong(path="role", value=role, says="is not a role of the list")
     elif resource.type.startswith("aws:"):
         yield from _of_aws(resource.props, "", names)
     elif resource.type.startswith("gcp:compute/"):
         yield from _accounts(resource, names)
-
-
-def _is_answered_for(resource: Resource, context: Context) -> bool:
-    """Whether a person has taken the resource as it is: a bastion has rights of its own."""
-    return any(
-        e.rule == "resource-type-listed" and e.resource == resource.name and e.type == resource.type
-        for e in context.exceptions
-        if context.today <= e.until
-    )
 
 
 def _of_aws(value: Any, path: str, names: Names) -> Iterator[Wrong]:

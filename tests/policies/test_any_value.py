@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import capacity, exposure, ingress, machines, references, storage, templates
-from policies.resource import FLEETS, GCP_GROUPS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource
+from policies import exposure, ingress, machines, references, storage, templates
+from policies.resource import AWS_GROUP, FLEETS, GCP_GROUPS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource
 from tests.policies.test_rules import DEV
 
 RULES = tuple(
@@ -15,7 +15,7 @@ RULES = tuple(
 )
 TYPES = sorted(
     {
-        *(*RUNS_INSTANCES, *GCP_TEMPLATES, *FLEETS, *GCP_GROUPS, capacity.AWS_GROUP),
+        *(*RUNS_INSTANCES, *GCP_TEMPLATES, *FLEETS, *GCP_GROUPS, AWS_GROUP),
         *("aws:ec2/subnet:Subnet", "aws:lb/loadBalancer:LoadBalancer", "aws:ec2/eip:Eip"),
         *("aws:ec2/securityGroup:SecurityGroup", "aws:ec2/securityGroupRule:SecurityGroupRule"),
         *("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", "aws:ec2/managedPrefixList:ManagedPrefixList"),

@@ -15,6 +15,7 @@ from policies.references_of import NOTHING, REFERENCES
 from policies.resource import UNKNOWN, Resource
 from policies.resource_types import MADE
 from policies.rules import check
+from prices.plan.preview import parse
 from tests.policies.test_rules import DEV, GCP_TEMPLATE, GROUP, TEMPLATE
 
 (RULE,) = references.RULES
@@ -324,7 +325,7 @@ def test_a_preview_without_the_engine_knows_groups_by_what_was_made(group: str, 
     made = step(SG, "one", {"description": "x"}, id="sg-1", outputs={"arn": arn("security-group", "sg-1")})
     sources = {"vpcSecurityGroupIds": [made["urn"]]}
     it = step(INSTANCE, "it", {"vpcSecurityGroupIds": [group]}, propertyDependencies=sources)
-    found = resources_of(json.dumps({"steps": [made, it], "changeSummary": {"same": 2}}))
+    found = resources_of(parse(json.dumps({"steps": [made, it], "changeSummary": {"same": 2}})))
     assert [violation.path for violation in RULE.check(found, DEV)] == paths
 
 

@@ -8,6 +8,7 @@ import pytest
 from policies import templates
 from policies.preview import resources_of
 from policies.resource import UNKNOWN, Resource
+from prices.plan.preview import parse
 from tests.policies.test_rules import DEV, GCP_REGIONAL, GCP_TEMPLATE, GCP_ZONAL, GROUP, TEMPLATE
 
 (RULE,) = templates.RULES
@@ -153,5 +154,5 @@ def test_a_preview_without_the_engine_knows_templates_by_what_was_made(identity:
     sources = {"mixedInstancesPolicy": [template["urn"]]}
     given = mixed({"launchTemplateId": identity, "version": "2"})
     group = step(GROUP, "spot", given, given, propertyDependencies=sources)
-    found = resources_of(json.dumps({"steps": [template, group], "changeSummary": {"same": 2}}))
+    found = resources_of(parse(json.dumps({"steps": [template, group], "changeSummary": {"same": 2}})))
     assert [violation.path for violation in RULE.check(found, DEV)] == paths

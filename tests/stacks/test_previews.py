@@ -10,6 +10,7 @@ from policies.context import from_config
 from policies.preview import resources_of
 from policies.rules import check
 from policies.settings import FROM_FILE, config_of
+from prices.plan.preview import parse
 from tests.stacks.engine import ROOT, Engine, make_engine
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ def test_the_policy_pack_lets_the_shipped_settings_pass(engine: Engine, stack: s
     assert json.loads(plan)["changeSummary"]["create"] > 1
     # and without the engine
     config = config_of({FROM_FILE: str(engine.folder / "config" / f"Pulumi.{stack}.yaml")})
-    found = check(resources_of(plan), from_config(config, datetime.now(UTC).date()))
+    found = check(resources_of(parse(plan)), from_config(config, datetime.now(UTC).date()))
     assert [rule.message(violation) for rule, violation in found] == []
 
 
