@@ -14,11 +14,13 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}
 NOT_THERE: Final = ("pulumi", "pulumi-aws", "pulumi-gcp", "pulumi-policy")
 """What only a person's machine runs."""
+LOCKED: Final = ("export", "--frozen", "--no-dev", "--no-emit-project", "--quiet")
+"""What asks uv for the locked packages of the project, each file with its hash."""
 EXPORT: Final = (
-    *("export", "--frozen", "--no-dev", "--no-emit-project", "--quiet"),
+    *LOCKED,
     *(word for name in NOT_THERE for word in ("--prune", name)),
 )
-"""What asks uv for the locked packages of a bundle, each file with its hash."""
+"""The same of a bundle."""
 LIMIT_S: Final = 900
 
 

@@ -175,9 +175,8 @@ def make(out: Path, machine: str, python: str) -> list[Path]:
     uv, epoch = str(find_folders(os.environ).tools / "uv"), _epoch()
     wheel = build_wheel(out, uv, epoch)
     packed = bundles.make(out / bundle.ARCHIVE_NAME, machine, python, dependencies=True).path
-    whole = ("export", "--frozen", "--no-dev", "--no-emit-project", "--quiet")
     files: list[Path] = []
-    for artefact, options, inside in ((wheel, whole, None), (packed, bundles.EXPORT, packed_in(packed))):
+    for artefact, options, inside in ((wheel, bundles.LOCKED, None), (packed, bundles.EXPORT, packed_in(packed))):
         place = out / f"{artefact.name}{SUFFIX}"
         place.write_text(bill(export(uv, options), artefact, inside, epoch), "utf-8")
         files += [artefact, place]
