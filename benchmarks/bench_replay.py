@@ -83,7 +83,7 @@ def _nets(title: str, histories_: Mapping[str, Activity]) -> Table:
         columns=("history", "a stop costs", "own", *minutes, "best", "foresight", "behind, %", "wrong stops"),
         rows=tuple(rows),
         notes=(
-            "GPU-hours saved less the price of each stop; own is told that price, its cold start included. Best: the"
+            "GPU-hours saved less the price of each stop; own knows that price, its cold start included. Best: the"
             " fixed timer of 5 to 240 minutes that is best in hindsight. Behind: own behind best, as a share of"
             " foresight.",
         ),

@@ -17,7 +17,7 @@ from serving import engine as engines
 from serving.instance_settings import InstanceSettings
 
 SETTLE: Final = engines.STOP_DELAY
-"""How long the engine must be quiet in a drain after each router was told: a request may be on its way."""
+"""How long the engine must be quiet in a drain after each router was notified: a request may be on its way."""
 HEALTH_POLL: Final = timedelta(seconds=2)
 RESTARTS: Final = 3
 """Starts of an engine that ended, by the agent, beyond systemd's own; then the instance has failed."""

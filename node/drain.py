@@ -74,11 +74,11 @@ def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelt
 def _latest_stop(order: Order, *, margin: timedelta, settle: timedelta) -> datetime:
     """When the engine is stopped, whatever runs: the margin before the deadline.
 
-    A notice that comes later than that leaves routers the time to hear of it first, out of the margin: an engine
+    After a notice that comes later than that, routers are notified first, within the margin: an engine
     that stops answers requests with 500.
     """
-    heard = min(order.asked_at + settle, order.deadline - margin / 4)
-    return max(order.deadline - margin, heard)
+    notified = min(order.asked_at + settle, order.deadline - margin / 4)
+    return max(order.deadline - margin, notified)
 
 
 def is_quiet(load: EngineLoad | None) -> bool:

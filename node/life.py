@@ -32,7 +32,7 @@ class _Asker:
 
     at: datetime
     knows: bool
-    """It was told that the instance leaves."""
+    """It was notified that the instance leaves."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class Life:
                 self._warnings[what] = words
 
     def agent_check(self, router: str | None = None) -> str:
-        """What HAProxy is told. `router`: the address that asks; None: nobody who routes."""
+        """The answer to HAProxy. `router`: the address that asks; None: the caller routes nothing."""
         with self._lock:
             leaves = self._leaves()
             if router is not None:
@@ -198,7 +198,7 @@ class Life:
 
     @property
     def routers_know(self) -> bool:
-        """Whether each router that still asks has been told that this instance leaves."""
+        """Whether each router that still asks was notified that this instance leaves."""
         with self._lock:
             now = self.now()
             return all(asker.knows or is_over(asker.at, ROUTER_SILENT, now) for asker in self._routers.values())

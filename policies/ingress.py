@@ -42,7 +42,7 @@ class _Source:
 
 
 def _malformed(resource: Resource, _: Context) -> Iterator[Wrong]:
-    """What one resource tells by itself: sources that are no networks, unknown, or too many."""
+    """What can be judged of one resource alone: sources that are no networks, unknown, or too many."""
     networks: list[Network] = []
     for source in _sources(resource):
         if source.cidr is UNKNOWN:
@@ -59,7 +59,7 @@ def _malformed(resource: Resource, _: Context) -> Iterator[Wrong]:
 
 
 def _too_many(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
-    """What only the plan tells: prefix lists of others, and sources that are too many together.
+    """What can be judged of the whole plan alone: prefix lists of others, and sources that are too many together.
 
     One set for the whole plan: an interface has several groups, and a group is named in several ways.
     """

@@ -14,7 +14,7 @@ _SAYS: Final[tuple[tuple[str | int, ...], ...]] = (
 )
 """Properties by which others name a resource."""
 _MADE: Final = ("id", "arn", "email", "selfLink")
-"""Of them: what a provider tells of a resource once it was made."""
+"""Of them: what a provider reports of a resource once it was made."""
 
 
 _LIKE_AN_ID: Final = re.compile(r".*/.*|[a-z]+-[0-9a-f]{8,}")

@@ -1,6 +1,6 @@
 """The rule on what a plan's resources name: firewalls, networks, routes, targets and disks that the plan makes.
 
-What others made has rules, routes and contents that nobody judged. Settings may name a network and a bucket.
+The rules did not judge what others made. Settings may name a network and a bucket.
 """
 
 import re
@@ -57,7 +57,7 @@ def _references(resources: Sequence[Resource], context: Context) -> Iterator[tup
 def _strangers(resource: Resource, reference: Reference, made: Made) -> Iterator[tuple[str, Any]]:
     """Path and value of what names no resource of the plan."""
     sources = resource.depends.get(reference.key, ())
-    # providers leave unknown what nobody said
+    # providers leave unset properties unknown
     is_said = resource.at(reference.key) is not UNKNOWN or bool(sources)
     for said in _said(resource, reference) if is_said else [_Said(reference.key, None)]:
         if (said.value is not None or reference.must) and not made.has(said.value, sources, said.count):
@@ -124,7 +124,7 @@ def _given(context: Context) -> frozenset[str]:
 
 
 def _made_elsewhere(resource: Resource, context: Context) -> Iterator[Wrong]:
-    """What one resource tells by itself of things that nobody judges."""
+    """What can be judged of one resource alone: references that no rule judges, images, and places."""
     if let_pass(resource, context):
         return
     for reference in REFERENCES.get(resource.type, ()):
@@ -145,7 +145,7 @@ def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
     settings = _settings(context)
     named = [one for part in ("machines", "control") if (one := settings.at(part, "image")) is not None]
     image = IMAGES.get(resource.type)
-    # without settings nobody can tell
+    # without settings there is no list of images
     for said in _said(resource, image) if image is not None and named else ():
         if said.value is not None and said.value not in named:
             yield Wrong(

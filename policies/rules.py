@@ -101,7 +101,7 @@ def _on_settings(name: str, message: str, level: EnforcementLevel) -> Policy:
 
 def _policies_of(rule: Rule, context: Context) -> Iterator[Policy]:
     """One for each way of judging: single resources as they are asked for, before each is made, and the whole plan as
-    it will be, where a provider leaves unknown what nobody said.
+    it will be, where a provider leaves unset properties unknown.
     """
     described = f"{rule.reason} {rule.remedy}"
     if rule.of_one is not None:

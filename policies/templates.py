@@ -109,7 +109,7 @@ def _of_group(group: Resource) -> Iterator[_Reference]:
 
 def _said(resource: Resource, key: str) -> Iterator[_Reference]:
     value = resource.at(key)
-    # providers leave unknown what nobody said
+    # providers leave unset properties unknown
     if value is not UNKNOWN or key in resource.depends:
         yield from _specified(value, key)
 

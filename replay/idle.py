@@ -137,7 +137,7 @@ def begin(activity: Activity, rule: str, cold_start: float) -> tuple[Score, int]
 def _worked(activity: Activity, replica: int, since: int, tick: int) -> bool:
     """Whether a replica had work since its mark, or has in one of its two newest rows: its end would be wrong.
 
-    Ticks at which nobody heard of it are looked past.
+    Ticks without a sample are skipped.
     """
     work = activity.work[: tick + 1, replica]
     return bool(work[since:].any() or work[activity.reported[: tick + 1, replica] | work][-2:].any())

@@ -1,6 +1,6 @@
 """What rules for lone replicas are worth: GPU-hours saved, less a price in GPU time for each stop.
 
-Our rule is told the price, fixed timers are not. The best fixed timer is chosen afterwards; foresight knows how long
+Our rule knows the price, fixed timers do not. The best fixed timer is chosen afterwards; foresight knows how long
 each idle time will be, and stops at once those that are longer than the price.
 """
 
@@ -35,8 +35,8 @@ def compared(activity: Activity, policy: IdlePolicy, cold_start: float) -> dict[
     saved, stops = fixed_timers(activity, cold_start)
     found: dict[str, dict[str, float | int]] = {}
     for price in PRICES:
-        told = replace(policy, stop_price=price)
-        own = idle.play(activity, idle.rule("own", activity, told), cold_start)
+        priced = replace(policy, stop_price=price)
+        own = idle.play(activity, idle.rule("own", activity, priced), cold_start)
         fixed = saved - stops * (price / _HOUR)
         nets = {
             "own": of(own, price),

@@ -84,7 +84,7 @@ class OwnSizer:
     begins: datetime = EPOCH
     """The moment from which `at` counts: schedules hold by the clock."""
     grain: float | None = None
-    """Share of a replica that a piece of work takes: production counts whole requests. None: nobody knows."""
+    """Share of a replica that a piece of work takes: production counts whole requests. None: it is unknown."""
     _target: int | None = None
     _peak: Peak = field(init=False)
 

@@ -127,7 +127,7 @@ def findings(packages: Mapping[str, str], found: Mapping[str, str], allowed: All
 
 
 def licence_of(name: str, found: Mapping[str, str], allowed: Allowed) -> str:
-    """The SPDX expression of one package, "" where nobody says it."""
+    """The SPDX expression of one package, "" where it is unknown."""
     return found.get(name) or allowed.declared.get(name, "")
 
 

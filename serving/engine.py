@@ -417,7 +417,7 @@ def engine_unit(
     The container is not root, has no capabilities, and writes memory and its scratch folder alone. The unit does not
     start where metadata cannot be closed to it.
 
-    Whoever stops the unit (the machine's own shutdown, a person), routers hear of it before the engine does:
+    Whoever stops the unit (the machine's own shutdown, a person), routers are notified before the engine:
     ExecStop writes `stopping_file` and waits. An agent that has drained writes the file itself: nothing waits twice.
     """
     check_environment(serve.env)

@@ -1,7 +1,7 @@
 """After how long without work an instance is ended. Pure.
 
 A stop has a price in GPU time: `stop_price` of the pool's settings and the cold start of what replaces the instance.
-Nobody knows how long an idle time will be. Who ends it when it has cost as much as a stop pays at most twice what
+The length of an idle time is unknown. To end it when it has cost as much as a stop costs at most twice what
 foresight would pay; idle times that are nearly that long end often, so `MARGIN` is waited on top.
 """
 

@@ -26,7 +26,8 @@ WATCHDOG: Final = "scale"
 SPARE: Final = 0.5
 """Replicas above the highest load, for each root of it in replicas."""
 STEP_DOWN: Final = 0.1
-"""Largest share of a pool that one pass gives up where nobody says what a replica carries; one replica at least."""
+"""Largest share of a pool that one pass gives up where the policy does not say what a replica carries; one replica at
+least."""
 GROWTH_MAX: Final = 2.0
 """Neither latency nor the length of a queue is proportional to load: a pass multiplies the pool by this at most."""
 QUEUE_WITHIN_S: Final = 60.0

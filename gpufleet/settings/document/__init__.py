@@ -50,8 +50,8 @@ class Origin(Strict):
 class Router(Strict):
     url: str
     machines: tuple[str, ...] | None = None
-    """Routers on machines of their own (AWS: instance ids; Google Cloud: names). None: not told, by a release of
-    before."""
+    """Routers on machines of their own (AWS: instance ids; Google Cloud: names). None: not stated, by an earlier
+    release."""
 
 
 class Notify(Strict):
