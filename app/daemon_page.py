@@ -8,10 +8,11 @@ from datetime import datetime
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
-from console.server import Server
-from watchdogs.schedule import JobState, Schedule
+from prometheus_client.core import Metric
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+from console.server import Server
+from gpufleet.metrics_page import CONTENT_TYPE, Values, counter, gauge, page
+from watchdogs.schedule import JobState, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +42,26 @@ class Page:
 
     def metrics(self) -> str:
         """In Prometheus' text format."""
-        return "".join(f"{line}\n" for line in self._lines())
-
-    def _lines(self) -> Iterator[str]:
         states = self.schedule.states()
-        for name, kind, what, of in _FAMILIES:
-            yield f"# HELP {name} {what}"
-            yield f"# TYPE {name} {kind}"
-            for state in states:
-                value = of(state)
-                if value is not None:
-                    watchdog, _, fleet = state.name.partition(" ")
-                    yield f'{name}{{watchdog="{watchdog}",fleet="{fleet}"}} {value:.3f}'
-        yield "# HELP gpufleet_daemon_api_calls_total Calls of cloud and metrics APIs, by operation."
-        yield "# TYPE gpufleet_daemon_api_calls_total counter"
-        for operation, count in sorted(dict(self.calls).items()):
-            yield f'gpufleet_daemon_api_calls_total{{operation="{operation}"}} {count}'
-        yield "# HELP gpufleet_daemon_started_timestamp_seconds When the daemon began."
-        yield "# TYPE gpufleet_daemon_started_timestamp_seconds gauge"
-        yield f"gpufleet_daemon_started_timestamp_seconds {self.schedule.began.timestamp():.3f}"
+        calls = [({"operation": operation}, count) for operation, count in sorted(dict(self.calls).items())]
+        began = self.schedule.began.timestamp()
+        return page(
+            (
+                *(kind(name, meaning, _values(states, of)) for name, kind, meaning, of in _FAMILIES),
+                counter("gpufleet_daemon_api_calls_total", "Calls of cloud and metrics APIs, by operation.", calls),
+                gauge("gpufleet_daemon_started_timestamp_seconds", "When the daemon began.", [({}, began)]),
+            )
+        )
+
+
+def _values(
+    states: Sequence[JobState], of: Callable[[JobState], float | None]
+) -> Iterator[tuple[dict[str, str], float]]:
+    for state in states:
+        value = of(state)
+        if value is not None:
+            watchdog, _, fleet = state.name.partition(" ")
+            yield {"watchdog": watchdog, "fleet": fleet}, value
 
 
 def _seconds(at: datetime | None) -> float | None:
@@ -71,28 +73,30 @@ def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="seconds")
 
 
-_FAMILIES: Final[Sequence[tuple[str, str, str, Callable[[JobState], float | None]]]] = (
-    ("gpufleet_daemon_runs_total", "counter", "Passes that ended.", lambda s: float(s.runs)),
-    ("gpufleet_daemon_failures_total", "counter", "Passes that failed.", lambda s: float(s.failures)),
-    ("gpufleet_daemon_run_seconds_total", "counter", "Time spent in passes.", lambda s: s.seconds),
-    ("gpufleet_daemon_skipped_total", "counter", "Starts that fell into a running pass.", lambda s: float(s.skipped)),
-    ("gpufleet_daemon_running", "gauge", "1 while a pass runs.", lambda s: float(s.running_since is not None)),
+_FAMILIES: Final[
+    Sequence[tuple[str, Callable[[str, str, Values], Metric], str, Callable[[JobState], float | None]]]
+] = (
+    ("gpufleet_daemon_runs_total", counter, "Passes that ended.", lambda s: float(s.runs)),
+    ("gpufleet_daemon_failures_total", counter, "Passes that failed.", lambda s: float(s.failures)),
+    ("gpufleet_daemon_run_seconds_total", counter, "Time spent in passes.", lambda s: s.seconds),
+    ("gpufleet_daemon_skipped_total", counter, "Starts that fell into a running pass.", lambda s: float(s.skipped)),
+    ("gpufleet_daemon_running", gauge, "1 while a pass runs.", lambda s: float(s.running_since is not None)),
     (
         "gpufleet_daemon_finished_timestamp_seconds",
-        "gauge",
+        gauge,
         "When a pass last ended, well or not.",
         lambda s: _seconds(s.finished_at),
     ),
     (
         "gpufleet_daemon_succeeded_timestamp_seconds",
-        "gauge",
+        gauge,
         "When a pass last ended well.",
         lambda s: _seconds(s.succeeded_at),
     ),
 )
 
 
-def serve(page: Page, host: str, port: int) -> Server:
+def serve(shown: Page, host: str, port: int) -> Server:
     """Serve the page from a thread of its own. Raises OSError when the address is taken."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -103,10 +107,10 @@ def serve(page: Page, host: str, port: int) -> Server:
 
         def do_GET(self) -> None:
             if self.path == "/healthz":
-                status, body = page.health()
+                status, body = shown.health()
                 self._answer(status, "application/json", json.dumps(body))
             elif self.path == "/metrics":
-                self._answer(200, CONTENT_TYPE, page.metrics())
+                self._answer(200, CONTENT_TYPE, shown.metrics())
             else:
                 self._answer(404, "text/plain", "there is /healthz and /metrics\n")
 

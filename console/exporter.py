@@ -11,8 +11,7 @@ from decimal import Decimal
 from costs.allocation import Charge
 from costs.report import NONE, Report
 from gpufleet.domain import money
-
-Labels = Mapping[str, str]
+from gpufleet.metrics_page import Labels, counter, gauge, page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,48 +67,44 @@ def spend(report: Report, window: str, begun: datetime | None) -> Spend:
 def render(facts: Iterable[Facts]) -> str:
     """The whole page."""
     found = list(facts)
-    lines: list[str] = []
-    for name, kind, words, values in (
-        ("gpufleet_target", "gauge", "Ready replicas wanted.", _targets(found)),
+    return page(
         (
-            "gpufleet_ledger_known_until_seconds",
-            "gauge",
-            "Until when costs are known.",
-            (({"environment": f.environment}, f.known_until.timestamp()) for f in found if f.known_until),
-        ),
-        (
-            "gpufleet_budget_usd_per_month",
-            "gauge",
-            "The month's budget.",
-            (({"environment": f.environment}, float(f.budget_usd_per_month)) for f in found
-             if f.budget_usd_per_month is not None),
-        ),
-        ("gpufleet_spend_rate_usd_per_hour", "gauge", "Cost of a window over its known time.", _rates(found)),
-        ("gpufleet_spend_usd_per_hour", "gauge", "Cost of the last hour over its known time.", _parts(found)),
-        ("gpufleet_preemptions_total", "counter", "Spot instances that the cloud took.", _preemptions(found)),
-        (
-            "gpufleet_brakes",
-            "gauge",
-            "Hand brakes that hold.",
-            (({"environment": f.environment}, f.brakes) for f in found),
-        ),
-        ("gpufleet_messages", "gauge", "Messages of the outbox.", _messages(found)),
-        (
-            "gpufleet_quota_used",
-            "gauge",
-            "What the environment's instances take of a quota of the account.",
-            ((labels, use.used) for labels, use in _quotas(found)),
-        ),
-        (
-            "gpufleet_quota_limit",
-            "gauge",
-            "What the quota allows.",
-            ((labels, use.limit) for labels, use in _quotas(found)),
-        ),
-    ):  # fmt: skip
-        lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{{{_labels(labels)}}} {value}" for labels, value in values]
-    return "\n".join(lines) + "\n"
+            gauge("gpufleet_target", "Ready replicas wanted.", _targets(found)),
+            gauge(
+                "gpufleet_ledger_known_until_seconds",
+                "Until when costs are known.",
+                (({"environment": f.environment}, f.known_until.timestamp()) for f in found if f.known_until),
+            ),
+            gauge(
+                "gpufleet_budget_usd_per_month",
+                "The month's budget.",
+                (
+                    ({"environment": f.environment}, float(f.budget_usd_per_month))
+                    for f in found
+                    if f.budget_usd_per_month is not None
+                ),
+            ),
+            gauge("gpufleet_spend_rate_usd_per_hour", "Cost of a window over its known time.", _rates(found)),
+            gauge("gpufleet_spend_usd_per_hour", "Cost of the last hour over its known time.", _parts(found)),
+            counter("gpufleet_preemptions_total", "Spot instances that the cloud took.", _preemptions(found)),
+            gauge(
+                "gpufleet_brakes",
+                "Hand brakes that hold.",
+                (({"environment": f.environment}, f.brakes) for f in found),
+            ),
+            gauge("gpufleet_messages", "Messages of the outbox.", _messages(found)),
+            gauge(
+                "gpufleet_quota_used",
+                "What the environment's instances take of a quota of the account.",
+                ((labels, use.used) for labels, use in _quotas(found)),
+            ),
+            gauge(
+                "gpufleet_quota_limit",
+                "What the quota allows.",
+                ((labels, use.limit) for labels, use in _quotas(found)),
+            ),
+        )
+    )
 
 
 def _targets(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
@@ -161,11 +156,3 @@ def _parts(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
 
 def _per_hour(amount: Decimal, covered: timedelta) -> float:
     return float(money.usd(amount)) / (covered.total_seconds() / 3600)
-
-
-def _labels(labels: Labels) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

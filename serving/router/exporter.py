@@ -1,9 +1,13 @@
 """The router's own metrics, as Prometheus reads them. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
+from prometheus_client.core import Metric
+
+from gpufleet.metrics_page import Labels, counter, gauge, histogram, page
 from serving.router.meter import BOUNDS_MS, Histogram, Meter
 
 HELD: Final = "gpufleet_held_requests"
@@ -27,32 +31,29 @@ class Moment:
 
 def metrics(meter: Meter, moment: Moment) -> str:
     """The whole page."""
-    lines: list[str] = []
-    _family(lines, HELD, "gauge", "Requests that wait for a pool's first replica.", _by_pool(moment.held))
-    _family(lines, "gpufleet_router_ready_replicas", "gauge", "Replicas that get requests.", _by_pool(moment.ready))
-    _family(lines, "gpufleet_router_replicas", "gauge", "Replicas that are known.", _by_pool(moment.known))
-    _family(
-        lines, "gpufleet_router_resting_replicas", "gauge", "Replicas that rest for errors.", _by_pool(moment.resting)
-    )
+    return page((*_now(moment), *_traffic(meter)))
+
+
+def _now(moment: Moment) -> Iterator[Metric]:
+    yield gauge(HELD, "Requests that wait for a pool's first replica.", _by_pool(moment.held))
+    yield gauge("gpufleet_router_ready_replicas", "Replicas that get requests.", _by_pool(moment.ready))
+    yield gauge("gpufleet_router_replicas", "Replicas that are known.", _by_pool(moment.known))
+    yield gauge("gpufleet_router_resting_replicas", "Replicas that rest for errors.", _by_pool(moment.resting))
     problems = [({"what": what}, int(is_so)) for what, is_so in moment.problems.items()]
-    _family(
-        lines, "gpufleet_router_problem", "gauge", "1: this is wrong now and the last good one is used.", problems
-    )
-    _family(lines, "gpufleet_router_reloads_total", "counter", "Reloads of HAProxy.", [({}, moment.reloads)])
+    yield gauge("gpufleet_router_problem", "1: this is wrong now and the last good one is used.", problems)
+    yield counter("gpufleet_router_reloads_total", "Reloads of HAProxy.", [({}, moment.reloads)])
     if moment.certificate_ends is not None:
         name = "gpufleet_router_certificate_end_timestamp_seconds"
-        _family(lines, name, "gauge", "When the certificate ends.", [({}, moment.certificate_ends)])
-    _traffic(lines, meter)
-    return "\n".join(lines) + "\n"
+        yield gauge(name, "When the certificate ends.", [({}, moment.certificate_ends)])
 
 
-def _traffic(lines: list[str], meter: Meter) -> None:
+def _traffic(meter: Meter) -> Iterator[Metric]:
     by_status = [({"pool": pool, "status": status}, n) for (pool, status), n in meter.by_status.items()]
-    _family(lines, REQUESTS, "counter", "Requests answered, by pool and status.", by_status)
+    yield counter(REQUESTS, "Requests answered, by pool and status.", by_status)
     by_reason = [({"pool": pool, "reason": why}, n) for (pool, why), n in meter.by_reason.items()]
-    _family(lines, "gpufleet_router_decisions_total", "counter", "Why a pool was chosen.", by_reason)
+    yield counter("gpufleet_router_decisions_total", "Why a pool was chosen.", by_reason)
     labels = [({"key": key, "model": model, "pool": pool}, use) for (key, model, pool), use in meter.use.items()]
-    for name, text, values in (
+    for name, meaning, values in (
         ("requests", "Requests of a key.", [(label, use.requests) for label, use in labels]),
         ("failed", "Requests of a key that failed.", [(label, use.failed) for label, use in labels]),
         ("replica_seconds", "Time on replicas.", [(label, use.replica_ms / 1000) for label, use in labels]),
@@ -60,35 +61,17 @@ def _traffic(lines: list[str], meter: Meter) -> None:
         ("output_tokens", "Output tokens that answers reported.", [(label, use.tokens_out) for label, use in labels]),
         ("unmetered", "Answers that reported no tokens.", [(label, use.unmetered) for label, use in labels]),
     ):
-        _family(lines, f"gpufleet_router_key_{name}_total", "counter", text, values)
-    _histograms(lines, "gpufleet_router_answer_seconds", "Arrival to last byte, of answers 2xx.", meter.all_ms)
-    _histograms(lines, "gpufleet_router_first_byte_seconds", "Arrival to first byte, of 2xx.", meter.first_ms)
+        yield counter(f"gpufleet_router_key_{name}_total", meaning, values)
+    all_ms, first_ms = _histograms(meter.all_ms), _histograms(meter.first_ms)
+    yield histogram("gpufleet_router_answer_seconds", "Arrival to last byte, of answers 2xx.", all_ms)
+    yield histogram("gpufleet_router_first_byte_seconds", "Arrival to first byte, of 2xx.", first_ms)
 
 
-def _by_pool(values: Mapping[str, int]) -> list[tuple[dict[str, str], float]]:
+def _by_pool(values: Mapping[str, int]) -> list[tuple[Labels, float]]:
     return [({"pool": pool}, value) for pool, value in values.items()]
 
 
-def _family(
-    lines: list[str], name: str, kind: str, text: str, values: Iterable[tuple[Mapping[str, str], float]]
-) -> None:
-    lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    lines += [f"{name}{_labels(labels)} {value}" for labels, value in values]
-
-
-def _histograms(lines: list[str], name: str, text: str, histograms: Mapping[str, Histogram]) -> None:
-    lines += [f"# HELP {name} {text}", f"# TYPE {name} histogram"]
-    for pool, histogram in histograms.items():
-        seen = 0
-        for bound, count in zip((*(str(ms / 1000) for ms in BOUNDS_MS), "+Inf"), histogram.counts, strict=True):
-            seen += count
-            lines.append(f"{name}_bucket{_labels({'pool': pool, 'le': bound})} {seen}")
-        lines.append(f"{name}_sum{_labels({'pool': pool})} {histogram.total_ms / 1000}")
-        lines.append(f"{name}_count{_labels({'pool': pool})} {seen}")
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    escaped = ((k, v.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for k, v in labels.items())
-    return "{" + ",".join(f'{k}="{v}"' for k, v in escaped) + "}"
+def _histograms(histograms: Mapping[str, Histogram]) -> Iterator[tuple[Labels, list[tuple[str, float]], float]]:
+    bounds = (*(str(ms / 1000) for ms in BOUNDS_MS), "+Inf")
+    for pool, one in histograms.items():
+        yield {"pool": pool}, [*zip(bounds, accumulate(one.counts), strict=True)], one.total_ms / 1000

@@ -40,6 +40,7 @@ from serving.router.exporter import Moment
 from serving.router.exporter import metrics as router_page
 from serving.router.meter import Meter
 from tests.console.fleet import document
+from tests.metrics_text import value
 from tests.prometheus import running
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -244,5 +245,7 @@ def test_a_spend_over_too_little_time_is_not_told() -> None:
 def test_a_rate_is_over_the_time_that_is_known() -> None:
     half = exporter.Spend(window="1h", covered=timedelta(minutes=30), charges=_charges())
     page = exporter.render([exporter.Facts(environment="e", spends=[half])])
-    assert 'gpufleet_spend_rate_usd_per_hour{environment="e",window="1h"} 2.0' in page, "1 USD in half an hour"
-    assert 'pool="chat",capacity_type="spot",state="used"} 2.0' in page
+    rate = value(page, "gpufleet_spend_rate_usd_per_hour", environment="e", window="1h")
+    assert rate == 2, "1 USD in half an hour"
+    labels = {"environment": "e", "pool": "chat", "capacity_type": "spot", "state": "used"}
+    assert value(page, "gpufleet_spend_usd_per_hour", **labels) == 2

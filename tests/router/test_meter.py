@@ -7,6 +7,7 @@ import pytest
 
 from serving.router.exporter import Moment, metrics
 from serving.router.meter import Meter
+from tests.metrics_text import value
 
 LINE = (
     "request t={t} id=x status={status} backend=pool_chat server=i-1 end={end} pool=chat model=chat why=default"
@@ -168,9 +169,11 @@ def test_the_page_has_cumulative_histograms(log: Path) -> None:
     counted = meter(log)
     counted.read()
     page = metrics(counted, Moment(held={"chat": 2}, ready={"chat": 1}, known={"chat": 3}, resting={"chat": 0}))
-    assert 'gpufleet_router_answer_seconds_bucket{pool="chat",le="0.1"} 2' in page
-    assert 'gpufleet_router_answer_seconds_bucket{pool="chat",le="+Inf"} 3' in page
-    assert 'gpufleet_held_requests{pool="chat"} 2' in page
+    buckets = "gpufleet_router_answer_seconds_bucket"
+    assert [value(page, buckets, pool="chat", le=bound) for bound in ("0.05", "0.1", "+Inf")] == [0, 2, 3]
+    assert value(page, "gpufleet_router_answer_seconds_count", pool="chat") == 3
+    assert value(page, "gpufleet_router_answer_seconds_sum", pool="chat") == 2.12
+    assert value(page, "gpufleet_held_requests", pool="chat") == 2
 
 
 def test_the_saved_counters_are_whole(log: Path) -> None:

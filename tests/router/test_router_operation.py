@@ -22,6 +22,7 @@ from serving.router.controller import BusyError, only_one
 from serving.router.keys import ApiKey, KeysError, digest, parse_keys
 from serving.router.policy import ModelPolicy, PoolPolicy, RouterPolicy, parse_policy
 from serving.router.settings import RouterPaths
+from tests.metrics_text import value
 from tests.router.conftest import NETWORK, FakeFleet, Router, document, running
 
 CHAT = {"name": "chat", "model": "models/chat"}
@@ -119,13 +120,14 @@ def test_use_is_metered_by_key(router: Router) -> None:
     for _ in range(3):
         assert router.chat(headers={"authorization": "Bearer sk-1"}).status_code == 200
     page = router.url.replace(":8080", ":8404") + "/router/metrics"
-    labels = '{key="team-a",model="chat",pool="chat"}'
-    router.until(
-        lambda: f"gpufleet_router_key_output_tokens_total{labels} 9" in router.client.get(page).text, "9 tokens"
-    )
-    text = router.client.get(page).text
-    assert f"gpufleet_router_key_input_tokens_total{labels} 3703701" in text
-    assert f"gpufleet_router_key_requests_total{labels} 3" in text
+
+    def total(what: str) -> float | None:
+        name = f"gpufleet_router_key_{what}_total"
+        return value(router.client.get(page).text, name, key="team-a", model="chat", pool="chat")
+
+    router.until(lambda: total("output_tokens") == 9, "9 tokens")
+    assert total("input_tokens") == 3_703_701
+    assert total("requests") == 3
     assert "haproxy_backend_active_servers" in router.client.get(page.replace("/router", "")).text
 
 

@@ -15,6 +15,7 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.quotas import Need, Use, needs, uses
 from gpufleet.settings.document import FleetDocument
+from tests.metrics_text import value
 from tests.watchdogs.plain import START, document, instance
 
 
@@ -145,9 +146,9 @@ class Account:
 def test_use_and_limit_become_metrics() -> None:
     meter = Account({SPOT: 64.0}, [machine("g6.xlarge", "spot")]).meter()
     page = exporter.render([exporter.Facts(environment="prod", quotas=meter.read(START))])
-    labels = f'environment="prod",quota="{SPOT}",unit="vCPUs"'
-    assert f"gpufleet_quota_used{{{labels}}} 4\n" in page
-    assert f"gpufleet_quota_limit{{{labels}}} 64.0\n" in page
+    labels = {"environment": "prod", "quota": SPOT, "unit": "vCPUs"}
+    assert value(page, "gpufleet_quota_used", **labels) == 4
+    assert value(page, "gpufleet_quota_limit", **labels) == 64
 
 
 @pytest.mark.parametrize(

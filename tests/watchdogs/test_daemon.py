@@ -31,6 +31,7 @@ from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.settings.document import FleetDocument, parse, render
 from ledger import operations
 from ledger.schema import LedgerError, open_ledger
+from tests.metrics_text import value
 from tests.moto_account import moto_account
 from tests.networks import end_process
 from tests.prometheus import without_series
@@ -127,11 +128,12 @@ def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[
         status, text = get(f"{url}/healthz")
         assert (status, json.loads(text)["status"]) == (200, "ok"), "a failing source is no reason for a restart"
         metrics = get(f"{url}/metrics")[1]
-        assert 'gpufleet_daemon_runs_total{watchdog="idle",fleet="aws-test"}' in metrics
-        assert 'gpufleet_daemon_failures_total{watchdog="cost",fleet="aws-test"} 1.000' in metrics
-        assert 'gpufleet_daemon_api_calls_total{operation="ec2:describe_instances"}' in metrics
-        samples = 'gpufleet_daemon_api_calls_total{operation="prometheus:/api/v1/query"}'
-        assert samples in metrics, "cost asks for them, also of a fleet without pools"
+        assert value(metrics, "gpufleet_daemon_runs_total", watchdog="idle", fleet="aws-test")
+        assert value(metrics, "gpufleet_daemon_failures_total", watchdog="cost", fleet="aws-test") == 1
+        calls = "gpufleet_daemon_api_calls_total"
+        assert value(metrics, calls, operation="ec2:describe_instances")
+        asked = value(metrics, calls, operation="prometheus:/api/v1/query")
+        assert asked, "cost asks for them, also of a fleet without pools"
         assert get(f"{url}/")[0] == 404
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=LIMIT_S) == 0
