@@ -1,49 +1,78 @@
-"""Finds names with two meanings: classes and packages of one name, and modules that differ by a plural s."""
+"""Finds names with two meanings: classes and packages of one name, and modules that differ by a plural s.
+
+Each distribution is looked at for itself. The implementations of one thing for each cloud, such as
+`components/aws/bucket.py` and `components/gcp/bucket.py`, share their names on purpose and count once.
+"""
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from scripts.vocabulary.lists import AllowedName, Lists
 
 _NOT_THE_PRODUCT: Final = ("tests", "scripts", "benchmarks", "typings")
+_OTHER_DISTRIBUTIONS: Final = ("localcloud",)
+_CLOUDS: Final = {"aws": "*", "gcp": "*"}
 
 
 def duplicates(root: Path, paths: Iterable[str], lists: Lists) -> list[str]:
     """A line for each name that is used twice in the product, and for each exception that is not needed."""
-    product = [path for path in paths if path.endswith(".py") and path.split("/")[0] not in _NOT_THE_PRODUCT]
-    classes = _classes(root, product)
-    packages = _packages(product)
-    siblings = _siblings(product)
+    found = _Names()
+    for _, group in groupby(sorted(filter(_is_product, paths), key=_distribution), key=_distribution):
+        found.add(root, list(group))
     return [
-        *_reported("class", classes, lists.classes, "rename all but one, or"),
-        *_reported("package", packages, lists.packages, "rename all but one, or"),
-        *_reported("siblings", siblings, lists.siblings, "name each for what it does, or"),
+        *_reported("class", found.classes, lists.classes, "rename all but one, or"),
+        *_reported("package", found.packages, lists.packages, "rename all but one, or"),
+        *_reported("siblings", found.siblings, lists.siblings, "name each for what it does, or"),
     ]
 
 
-def _classes(root: Path, product: Sequence[str]) -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in product:
-        for node in ast.parse((root / path).read_text("utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(f"{path}:{node.lineno}")
-    return {name: places for name, places in found.items() if len(places) > 1}
+@dataclass(slots=True)
+class _Names:
+    """Names that are defined more than once, each with its places."""
+
+    classes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    packages: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    siblings: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def add(self, root: Path, paths: Sequence[str]) -> None:
+        """`paths`: of one distribution."""
+        modules = {path.removesuffix("/__init__.py").removesuffix(".py"): path for path in paths}
+        packages = [str(PurePosixPath(path).parent) for path in paths if path.endswith("/__init__.py")]
+        _merge(self.classes, _repeated((name, path) for path in paths for name in _classes(root / path)))
+        _merge(self.packages, _repeated((PurePosixPath(one).name, one) for one in packages))
+        _merge(self.siblings, {one: [one, f"{one}s"] for one in sorted(modules) if f"{one}s" in modules})
 
 
-def _packages(product: Sequence[str]) -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in map(PurePosixPath, product):
-        if path.name == "__init__.py":
-            found[path.parent.name].append(str(path.parent))
-    return {name: sorted(places) for name, places in found.items() if len(places) > 1}
+def _is_product(path: str) -> bool:
+    return path.endswith(".py") and path.split("/")[0] not in _NOT_THE_PRODUCT
 
 
-def _siblings(product: Sequence[str]) -> Mapping[str, list[str]]:
-    stems = {path.removesuffix("/__init__.py").removesuffix(".py") for path in product}
-    return {stem: [stem, f"{stem}s"] for stem in sorted(stems) if f"{stem}s" in stems}
+def _distribution(path: str) -> str:
+    top = path.split("/")[0]
+    return top if top in _OTHER_DISTRIBUTIONS else ""
+
+
+def _classes(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+
+
+def _repeated(names: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    found: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for name, place in names:
+        anywhere = tuple(_CLOUDS.get(part, part) for part in place.split("/"))
+        found.setdefault(name, {}).setdefault(anywhere, []).append(place)
+    return {name: list(chain(*places.values())) for name, places in found.items() if len(places) > 1}
+
+
+def _merge(into: dict[str, list[str]], found: Mapping[str, list[str]]) -> None:
+    for name, places in found.items():
+        into.setdefault(name, []).extend(places)
 
 
 def _reported(
