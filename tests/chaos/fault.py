@@ -1,4 +1,4 @@
-"""What a fault is: a name, how it is made and mended, and how long it lasts. How to add one: docs/extend.md."""
+"""A fault: its name, how it is injected and healed, and how long it lasts. See contributing/add-a-fault.md."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence

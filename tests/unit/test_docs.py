@@ -28,7 +28,7 @@ def test_the_runbook_names_reasons_as_they_are_told() -> None:
     assert set(named) <= {reason.sentence for reason in Reason}
 
 
-PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "contributing").glob("*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
@@ -39,6 +39,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         if "://" not in link and not link.startswith("mailto:") and not (page.parent / link).exists()
     ]
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_python_files_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(r"`([\w.]+/[\w./]+\.py)(?:::\w+)?`", page.read_text())
+    assert [name for name in dict.fromkeys(named) if not (ROOT / name).exists()] == []
 
 
 BLOCKS = [

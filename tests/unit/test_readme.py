@@ -14,7 +14,9 @@ from cli.main import build
 ROOT = Path(__file__).parents[2]
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
-    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")),
+    *sorted(
+        str(page.relative_to(ROOT)) for folder in ("contributing", "docs") for page in (ROOT / folder).glob("*.md")
+    ),
 )
 LINE = re.compile(r"gpufleet( +[^`|;&#)\n]*)?")
 
