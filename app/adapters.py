@@ -13,16 +13,16 @@ from typing import Any, Final
 from sqlalchemy import Engine
 
 from app.ledgers import ledger_name
-from clouds.agents import NodeAgents
-from clouds.aws.cloudwatch import DELAY, CloudWatch
+from gpufleet.clouds.agents import NodeAgents
+from gpufleet.clouds.aws.cloudwatch import DELAY, CloudWatch
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.evidence import AgentStatus, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
+from gpufleet.ledger.outbox import OutboxMessages
+from gpufleet.notify.buttons import with_buttons
+from gpufleet.prices.book import MissingPriceError, PriceBook
 from gpufleet.settings.document import FleetDocument
-from ledger.outbox import OutboxMessages
-from notify.buttons import with_buttons
-from prices.book import MissingPriceError, PriceBook
 from watchdogs.ports import Clock
 
 LONGEST_TEXT: Final = 1000

@@ -12,22 +12,22 @@ from sqlalchemy import Engine
 from app.ledgers import ledger_errors, ledger_name
 from app.reports import month_forecast, month_spends, part_uses, query_of, scope_of
 from app.windows import Window
-from costs import forecast
-from costs.anomaly import Anomaly, anomalies, hour_of, name_cause
-from costs.figures import Figure
-from costs.forecast import BudgetState
-from costs.query import CostQuery
-from costs.render import show
-from costs.report import By, Report
+from gpufleet.costs import forecast
+from gpufleet.costs.anomaly import Anomaly, anomalies, hour_of, name_cause
+from gpufleet.costs.figures import Figure
+from gpufleet.costs.forecast import BudgetState
+from gpufleet.costs.query import CostQuery
+from gpufleet.costs.render import show
+from gpufleet.costs.report import By, Report
 from gpufleet.domain import money as exact
+from gpufleet.ledger import history
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.outbox import Message, enqueue
+from gpufleet.ledger.rollups import floor_hour
+from gpufleet.ledger.teams import Interval
+from gpufleet.ledger.told import add_told, last_told
+from gpufleet.notify.messages import section
 from gpufleet.settings.document import FleetDocument
-from ledger import history
-from ledger.database import writing
-from ledger.outbox import Message, enqueue
-from ledger.rollups import floor_hour
-from ledger.teams import Interval
-from ledger.told import add_told, last_told
-from notify.messages import section
 
 HOUR: Final = timedelta(hours=1)
 WEEKS: Final = 4

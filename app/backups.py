@@ -13,10 +13,10 @@ from app import ledgers
 from app.errors import AppError
 from app.stores import Place, digest_of, fetch_file, open_place
 from gpufleet.domain.parsed import is_map
+from gpufleet.ledger import invariants, transfer
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.schema import LedgerError
 from gpufleet.settings.document import FleetDocument
-from ledger import invariants, transfer
-from ledger.database import writing
-from ledger.schema import LedgerError
 from serving.cache.store import read_object
 
 LATEST: Final = "latest.json"

@@ -18,10 +18,10 @@ from gpufleet.domain.decisions import Outcome, OutcomeKind
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Cloud, Instance
+from gpufleet.ledger import decisions, operations
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.schema import file_of
 from gpufleet.settings.document import FleetDocument, Pool
-from ledger import decisions, operations
-from ledger.fleet import FleetLedger
-from ledger.schema import file_of
 from watchdogs.ports import Inventory
 from watchdogs.spot import lifecycle
 from watchdogs.spot.decide import WATCHDOG as SPOT

@@ -8,7 +8,7 @@ from typing import Final
 
 from app.errors import AppError, Code
 from app.stores import open_place
-from control import bundle
+from hosts.control import bundle
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}

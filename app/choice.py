@@ -9,8 +9,8 @@ from app.fleets import load_one
 from gpufleet.domain.catalogue import Machine
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from prices.book import MissingPriceError, PriceBook
-from prices.packaged import PackagedPrices
+from gpufleet.prices.book import MissingPriceError, PriceBook
+from gpufleet.prices.packaged import PackagedPrices
 from serving.sizing.choice import Able, Demand, Mix, Offer, Option, ability, cheapest_mix, rank
 from serving.sizing.model import Model, Weights
 

@@ -19,16 +19,16 @@ from app.quotas import QuotaMeter, limits
 from app.watching import Watched
 from app.windows import up_to
 from app.wiring import AllInstances, inventory_of, open_engine
-from console import book, exporter, server
-from console.alerts import Notice
-from console.view import FleetView
+from gpufleet.console import book, exporter, server
+from gpufleet.console.alerts import Notice
+from gpufleet.console.view import FleetView
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.decisions import Past
+from gpufleet.ledger import history, operations, outbox
+from gpufleet.ledger.database import writing
 from gpufleet.settings.document import FleetDocument
-from ledger import history, operations, outbox
-from ledger.database import writing
 
 KEPT_FOR: Final = timedelta(hours=4)
 LOOK_EVERY: Final = timedelta(seconds=5)

@@ -22,16 +22,16 @@ import httpx
 from app.errors import AppError
 from app.fleets import load_one
 from app.stores import fetch_file, open_place
-from control import bundle, layout, ledger_file, owned, units
-from control.layout import Ids
-from control.places import COMMAND, LEDGER_GROUP, Places, User
-from control.releases import ReleaseError, Releases
-from control.settings import ControlSettings, ControlSettingsError
-from control.settings import load as load_settings
 from gpufleet.domain.activity import CloudError
-from ledger.schema import LedgerError, open_ledger, schema_version
-from node.ports import StepError, UnitState
-from node.systemd import Systemd, run
+from gpufleet.ledger.schema import LedgerError, open_ledger, schema_version
+from hosts.control import bundle, layout, ledger_file, owned, units
+from hosts.control.layout import Ids
+from hosts.control.places import COMMAND, LEDGER_GROUP, Places, User
+from hosts.control.releases import ReleaseError, Releases
+from hosts.control.settings import ControlSettings, ControlSettingsError
+from hosts.control.settings import load as load_settings
+from hosts.node.ports import StepError, UnitState
+from hosts.node.systemd import Systemd, run
 
 ROOT_VARIABLE: Final = "GPUFLEET_ROOT"
 OLD_USER: Final = "gpufleet"

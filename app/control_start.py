@@ -18,15 +18,15 @@ from app.fleets import load_one
 from app.ledgers import open_ledger_of
 from app.monitoring_files import Addresses
 from app.router_fleet import LiveFleet
-from clouds import secrets
-from control import hosts_file, layout, ledger_file, units, volume
-from control.places import COMMAND, Places, User
-from control.releases import BusyError, ReleaseError
-from control.settings import ControlSettings, Role
+from gpufleet.clouds import secrets
+from gpufleet.ledger.schema import file_of
 from gpufleet.settings.document import FleetDocument
-from ledger.schema import file_of
-from node.ports import StepError
-from node.systemd import Systemd, run
+from hosts.control import hosts_file, layout, ledger_file, units, volume
+from hosts.control.places import COMMAND, Places, User
+from hosts.control.releases import BusyError, ReleaseError
+from hosts.control.settings import ControlSettings, Role
+from hosts.node.ports import StepError
+from hosts.node.systemd import Systemd, run
 
 LOOK_S: Final = 5.0
 FEED_EVERY_S: Final = 0.5

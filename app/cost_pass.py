@@ -11,7 +11,7 @@ from app import alerts, cost_sums, ledgers, logs, prices, unseen
 from app.api_calls import Count
 from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
-from costs.collector import Collected, collect
+from gpufleet.costs.collector import Collected, collect
 from gpufleet.settings.document import FleetDocument
 
 

@@ -9,13 +9,13 @@ from typing import Final, Protocol
 from app import api_calls
 from app.declared import declared_of, gpu_active_below
 from app.ledgers import ledger_name
-from clouds.aws.calls import AwsCalls
-from clouds.aws.lives import AwsLives
-from clouds.aws.prices import AwsPrices
-from clouds.samples import PrometheusSamples
-from costs.collector import FleetFacts, Lives, Market, Paid, PoolFacts, Sources
-from costs.samples import MetricNames, Series
-from costs.slots import Measure, Sample
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.lives import AwsLives
+from gpufleet.clouds.aws.prices import AwsPrices
+from gpufleet.clouds.samples import PrometheusSamples
+from gpufleet.costs.collector import FleetFacts, Lives, Market, Paid, PoolFacts, Sources
+from gpufleet.costs.samples import MetricNames, Series
+from gpufleet.costs.slots import Measure, Sample
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
@@ -53,7 +53,7 @@ def market_of(document: FleetDocument) -> RefreshedMarket:
             # the Price List service answers in us-east-1 for every region
             return AwsPrices(AwsCalls(document.region), document.region, AwsCalls("us-east-1"))
         case Cloud.GCP:
-            from clouds.gcp.prices import GooglePrices
+            from gpufleet.clouds.gcp.prices import GooglePrices
 
             return GooglePrices(document.region)
 
@@ -108,8 +108,8 @@ def _lives_and_market(document: FleetDocument) -> tuple[api_calls.Calls, LivesAn
             return calls, lives, AwsPrices(calls, document.region)
         case Cloud.GCP:
             # large, and read only where there is something of Google's
-            from clouds.gcp.calls import GoogleCalls
-            from clouds.gcp.lives import GoogleLives, NoMarket
+            from gpufleet.clouds.gcp.calls import GoogleCalls
+            from gpufleet.clouds.gcp.lives import GoogleLives, NoMarket
 
             google = GoogleCalls(document.account)
             return google, GoogleLives(google, document.region, document.environment, groups), NoMarket()

@@ -11,10 +11,10 @@ from sqlalchemy import Engine
 from app.ledgers import ledger_errors, ledger_name
 from app.reports import query_of, scope_of
 from app.windows import Window
-from costs.sums import sums
+from gpufleet.costs.sums import sums
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.sums import CostSum, Span, write_sums
 from gpufleet.settings.document import FleetDocument
-from ledger.database import writing
-from ledger.sums import CostSum, Span, write_sums
 
 _HOUR: Final = timedelta(hours=1)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from prometheus_client.core import Metric
 
-from console.server import Server
+from gpufleet.console.server import Server
 from gpufleet.metrics_page import CONTENT_TYPE, Values, counter, gauge, page
 from watchdogs.schedule import JobState, Schedule
 

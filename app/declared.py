@@ -2,16 +2,16 @@
 
 from app.errors import AppError
 from app.ledgers import ledger_errors, read_ledger_of
-from costs.commitments import Block, Declared, Shared, Spend
-from costs.teams import ENGINE_SECONDS
+from gpufleet.costs.commitments import Block, Declared, Shared, Spend
+from gpufleet.costs.teams import ENGINE_SECONDS
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
+from gpufleet.ledger import history
+from gpufleet.prices.book import PriceBook, parse_as_of, stated_price
+from gpufleet.prices.packaged import PackagedPrices
 from gpufleet.settings.document import FleetDocument, Pool
 from gpufleet.settings.document.money import BlockEntry, SpendEntry
-from ledger import history
-from prices.book import PriceBook, parse_as_of, stated_price
-from prices.packaged import PackagedPrices
 
 
 def overrides_of(document: FleetDocument) -> list[Price]:

@@ -8,8 +8,8 @@ from typing import Final
 from sqlalchemy import Engine
 
 from app.errors import AppError
-from notify.deliver import Clock, Delivered, deliver_patiently
-from notify.slack import Receiver, SlackSettingsError, from_environment
+from gpufleet.notify.deliver import Clock, Delivered, deliver_patiently
+from gpufleet.notify.slack import Receiver, SlackSettingsError, from_environment
 
 DELIVERY_LIMIT: Final = timedelta(seconds=60)
 

@@ -15,8 +15,8 @@ from app.router_fleet import LiveFleet
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Instance, InstanceList
 from gpufleet.domain.parsed import is_map
-from gpufleet.domain.quotas import Need
 from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.quotas import Need
 from serving.router.policy import FILE_NAME
 
 BELIEVED_S: Final = 60.0

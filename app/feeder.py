@@ -15,8 +15,8 @@ from app.wiring import AllInstances, inventory_of
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.files import write_private, write_whole
 from gpufleet.domain.model import InstanceList
-from gpufleet.domain.quotas import Need, needs
 from gpufleet.settings.document import FleetDocument, render
+from gpufleet.settings.quotas import Need, needs
 from serving.router.policy import render_policy
 
 LIMITS_EVERY_S: Final = 3600.0

@@ -105,9 +105,9 @@ def _read(url: str) -> bytes:
         except OSError as error:
             raise AppError(f"{url}: {error.strerror or error}") from error
     if parts.scheme == "s3":
-        from clouds.aws.objects import read_object
+        from gpufleet.clouds.aws.objects import read_object
     elif parts.scheme == "gs":
-        from clouds.gcp.objects import read_object
+        from gpufleet.clouds.gcp.objects import read_object
     else:
         raise AppError(f"{url}: scheme {parts.scheme!r} is unknown; use file://, s3:// or gs://", Code.WRONG_USE)
     try:

@@ -7,17 +7,17 @@ from datetime import datetime, timedelta
 from app import api_calls
 from app.adapters import FleetPrices, FleetUtilization
 from app.errors import AppError, Code
-from clouds.aws.calls import AwsCalls
-from clouds.aws.cloudwatch import CloudWatch
-from clouds.aws.inventory import AwsInventory
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.cloudwatch import CloudWatch
+from gpufleet.clouds.aws.inventory import AwsInventory
+from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain import durations
 from gpufleet.domain.decisions import Budget, Plan
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Cloud, Instance, InstanceList
 from gpufleet.domain.policies import OrphanPolicy
-from prices.book import PriceBook
-from prices.packaged import PackagedPrices
+from gpufleet.prices.book import PriceBook
+from gpufleet.prices.packaged import PackagedPrices
 from watchdogs import signals
 from watchdogs.machines import known_of
 from watchdogs.orphans.decide import look as judged
@@ -68,8 +68,8 @@ def find(place: Place, now: datetime) -> Found:
 
 def _instances(place: Place) -> tuple[api_calls.Calls, InstanceList]:
     if place.project is not None:
-        from clouds.gcp.calls import GoogleCalls
-        from clouds.gcp.inventory import GoogleInventory
+        from gpufleet.clouds.gcp.calls import GoogleCalls
+        from gpufleet.clouds.gcp.inventory import GoogleInventory
 
         if place.prometheus is None:
             raise AppError("Google Cloud has no CloudWatch: name who measures with --prometheus URL", Code.WRONG_USE)

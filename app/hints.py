@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.notices import AwsNotices
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.notices import AwsNotices
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument

@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 from sqlalchemy import Engine
 
 from app.errors import AppError
+from gpufleet.ledger.operations import fleet_name
+from gpufleet.ledger.schema import LedgerError, explained, file_of, share_ledger, shown_url
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.ledger import REMEDY
-from ledger.operations import fleet_name
-from ledger.schema import LedgerError, explained, file_of, share_ledger, shown_url
 
 
 def ledger_name(document: FleetDocument) -> str:

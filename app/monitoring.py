@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.errors import AppError
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.activity import CloudError
 from gpufleet.settings.document import FleetDocument
-from monitoring.dashboards import BUDGET, HOST_NAMES, dashboards, of_all
+from hosts.monitoring.dashboards import BUDGET, HOST_NAMES, dashboards, of_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

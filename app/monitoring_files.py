@@ -10,8 +10,8 @@ from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.files import write_whole
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertSettings
-from monitoring import alertmanager, alerts, dashboards, prometheus
-from monitoring.rules import RuleSettings
+from hosts.monitoring import alertmanager, alerts, dashboards, prometheus
+from hosts.monitoring.rules import RuleSettings
 
 RULES: Final = "rules.yml"
 

@@ -11,9 +11,9 @@ from app.errors import AppError, Code
 from app.ledgers import ledger_name, not_here
 from app.wiring import Wired, wire
 from gpufleet.domain.decisions import OutcomeKind, Reason
+from gpufleet.ledger import outbox
+from gpufleet.ledger.schema import LedgerError, explained
 from gpufleet.settings.document import FleetDocument
-from ledger import outbox
-from ledger.schema import LedgerError, explained
 from watchdogs.execute import Pass, Watchdog
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog

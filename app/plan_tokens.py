@@ -8,7 +8,7 @@ from typing import Any
 from app.references import hub_name, measurement
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from prices.plan.cost import Line, PlanCost, parts_of
+from gpufleet.prices.plan.cost import Line, PlanCost, parts_of
 from serving.sizing import speed
 
 _MILLION = Decimal(1_000_000)

@@ -14,10 +14,10 @@ from app.errors import AppError, Code
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import Price
+from gpufleet.ledger import facts, operations
+from gpufleet.ledger.database import writing
+from gpufleet.prices.book import MissingPriceError, Sku, machine_sku
 from gpufleet.settings.document import FleetDocument
-from ledger import facts, operations
-from ledger.database import writing
-from prices.book import MissingPriceError, Sku, machine_sku
 
 REFRESH_EVERY: Final = timedelta(days=1)
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from console.exporter import QuotaUse
+from gpufleet.console.exporter import QuotaUse
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.findings import Finding
 from gpufleet.domain.model import Cloud, Instance
-from gpufleet.domain.quotas import Need, needs, uses
 from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.quotas import Need, needs, uses
 
 LIMITS_EVERY: Final = timedelta(hours=1)
 """Limits change by a person's request; a refused look is tried again as late, too."""
@@ -61,14 +61,14 @@ def limits(document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, floa
     """What the account may have of each quota, as far as it is known. Raises CloudError."""
     match document.cloud:
         case Cloud.AWS:
-            from clouds.aws import quotas as aws
-            from clouds.aws.calls import AwsCalls
+            from gpufleet.clouds.aws import quotas as aws
+            from gpufleet.clouds.aws.calls import AwsCalls
 
             codes = sorted({need.quota for need in wanted if need.quota is not None})
             return aws.limits(AwsCalls(document.region), codes)
         case Cloud.GCP:
-            from clouds.gcp import quotas as google
-            from clouds.gcp.calls import GoogleCalls
+            from gpufleet.clouds.gcp import quotas as google
+            from gpufleet.clouds.gcp.calls import GoogleCalls
 
             return google.limits(GoogleCalls(document.account), document.region)
 

@@ -6,7 +6,7 @@ The one place where measurements of engines (serving) and money (costs) meet for
 from collections.abc import Mapping
 from decimal import Decimal
 
-from costs.speed import Reference, References
+from gpufleet.costs.speed import Reference, References
 from gpufleet.domain.catalogue import Machine
 from serving.sizing import speed
 

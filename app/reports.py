@@ -15,25 +15,25 @@ from app.errors import AppError
 from app.ledgers import ledger_errors, ledger_name, read_ledger_of
 from app.references import references_of
 from app.windows import Window
-from costs import charts, focus, forecast, page, series
-from costs import digest as digests
-from costs import savings as savers
-from costs.allocation import Facts
-from costs.digest import Digest
-from costs.document import CSV_COLUMNS, figures_csv, instant, report_csv, text
-from costs.document import document as as_document
-from costs.query import CostQuery
-from costs.report import Report, Scope
-from costs.speed import speeds
-from costs.spend import Spend, spend
-from costs.waste import waste
+from gpufleet.costs import charts, focus, forecast, page, series
+from gpufleet.costs import digest as digests
+from gpufleet.costs import savings as savers
+from gpufleet.costs.allocation import Facts
+from gpufleet.costs.digest import Digest
+from gpufleet.costs.document import CSV_COLUMNS, figures_csv, instant, report_csv, text
+from gpufleet.costs.document import document as as_document
+from gpufleet.costs.query import CostQuery
+from gpufleet.costs.report import Report, Scope
+from gpufleet.costs.speed import speeds
+from gpufleet.costs.spend import Spend, spend
+from gpufleet.costs.waste import waste
 from gpufleet.domain import money as exact
+from gpufleet.ledger import decisions, history
+from gpufleet.ledger.teams import Interval
+from gpufleet.prices.book import MissingPriceError, PriceBook
+from gpufleet.prices.packaged import PackagedPrices
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.money import PartBudget
-from ledger import decisions, history
-from ledger.teams import Interval
-from prices.book import MissingPriceError, PriceBook
-from prices.packaged import PackagedPrices
 
 
 def query_of(document: FleetDocument, engine: Engine) -> CostQuery:

@@ -8,9 +8,9 @@ from typing import Final
 
 from app.errors import AppError, Code
 from app.wiring import agents_of, inventory_of
-from clouds.aws.calls import AwsCalls
-from clouds.aws.rollouts import AwsRollouts
-from clouds.versions import GroupVersion
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.rollouts import AwsRollouts
+from gpufleet.clouds.versions import GroupVersion
 from gpufleet.domain import floors
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud

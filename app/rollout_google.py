@@ -7,13 +7,13 @@ from typing import Final
 
 from app.ledgers import ledger_name
 from app.wiring import agents_of, open_engine
-from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.groups import GoogleGroups
-from clouds.gcp.inventory import GoogleInventory
-from clouds.gcp.rollouts import GoogleRollouts
+from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.rollouts import GoogleRollouts
 from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.ledger import operations
 from gpufleet.settings.document import FleetDocument, Pool
-from ledger import operations
 
 OWNER: Final = "rollout"
 

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from app.errors import AppError
 from app.fleets import load_one, parse_own
-from clouds import secrets
-from clouds.aws.calls import AwsCalls
-from clouds.aws.inventory import AwsInventory
+from gpufleet.clouds import secrets
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.domain.files import write_whole
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.owners import OwnedGroup
@@ -20,7 +20,7 @@ from serving.router.keys import ApiKey, parse_keys
 from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy
 
 if TYPE_CHECKING:
-    from clouds.gcp.inventory import GoogleInventory
+    from gpufleet.clouds.gcp.inventory import GoogleInventory
 
 KEY_AGAIN_S: Final = 30.0
 """Between two tries to read the engine key: a store that is silent would hold up every look at the fleet."""
@@ -82,7 +82,7 @@ class LiveFleet:
         if parts.scheme == "s3":
             self._calls().one("s3", "put_object", Bucket=parts.netloc, Key=parts.path.lstrip("/"), Body=body)
         elif parts.scheme == "gs":
-            from clouds.gcp.objects import write_object
+            from gpufleet.clouds.gcp.objects import write_object
 
             write_object(parts.netloc, parts.path.lstrip("/"), body)
         else:
@@ -121,7 +121,7 @@ class LiveFleet:
         parts = urlsplit(url)
         key = parts.path.lstrip("/")
         if parts.scheme == "gs":
-            from clouds.gcp.objects import read_object
+            from gpufleet.clouds.gcp.objects import read_object
 
             return read_object(parts.netloc, key)
         if parts.scheme != "s3":
@@ -141,7 +141,7 @@ class LiveFleet:
         parts = urlsplit(url)
         key = parts.path.lstrip("/")
         if parts.scheme == "gs":
-            from clouds.gcp.objects import list_objects
+            from gpufleet.clouds.gcp.objects import list_objects
 
             return key in list_objects(parts.netloc, key)
         found = self._calls().one("s3", "list_objects_v2", Bucket=parts.netloc, Prefix=key, MaxKeys=1)
@@ -151,8 +151,8 @@ class LiveFleet:
         groups = document.owned_groups()
         if self._google_inventory is None or groups != self._google_groups:
             # large, and read only where there is something of Google's
-            from clouds.gcp.calls import GoogleCalls
-            from clouds.gcp.inventory import GoogleInventory
+            from gpufleet.clouds.gcp.calls import GoogleCalls
+            from gpufleet.clouds.gcp.inventory import GoogleInventory
 
             calls = GoogleCalls(document.account)
             self._google_inventory = GoogleInventory(

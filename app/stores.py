@@ -101,8 +101,8 @@ def _s3(bucket: str, prefix: str) -> Place:
     import boto3
     from botocore.exceptions import BotoCoreError
 
-    from clouds.aws.signature import Credentials
-    from clouds.aws.signed import S3Store, session
+    from gpufleet.clouds.aws.signature import Credentials
+    from gpufleet.clouds.aws.signed import S3Store, session
 
     try:
         mine = boto3.Session()
@@ -177,8 +177,8 @@ class _S3Place:
 def _gcs(bucket: str, prefix: str) -> Place:
     import os
 
-    from clouds.gcp.emulator import emulator_token
-    from clouds.gcp.signed import GcsStore
+    from gpufleet.clouds.gcp.emulator import emulator_token
+    from gpufleet.clouds.gcp.signed import GcsStore
 
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
     token = (lambda: emulator_token(endpoint)) if endpoint else _google_tokens()
@@ -187,7 +187,7 @@ def _gcs(bucket: str, prefix: str) -> Place:
 
 
 def _google_tokens() -> Callable[[], str]:
-    from clouds.gcp.login import tokens
+    from gpufleet.clouds.gcp.login import tokens
     from gpufleet.domain.activity import CloudError
 
     try:
@@ -201,7 +201,7 @@ class _GcsPlace:
         self._bucket = bucket
 
     def exists(self, key: str) -> bool:
-        from clouds.gcp.objects import read_object
+        from gpufleet.clouds.gcp.objects import read_object
 
         try:
             read_object(self._bucket, key)
@@ -210,21 +210,21 @@ class _GcsPlace:
         return True
 
     def put_bytes(self, key: str, body: bytes) -> None:
-        from clouds.gcp.objects import write_object
+        from gpufleet.clouds.gcp.objects import write_object
 
         write_object(self._bucket, key, body)
 
     def put_file(self, key: str, path: Path) -> None:
-        from clouds.gcp.objects import write_file
+        from gpufleet.clouds.gcp.objects import write_file
 
         write_file(self._bucket, key, path)
 
     def folders(self, prefix: str) -> list[str]:
-        from clouds.gcp.objects import list_objects
+        from gpufleet.clouds.gcp.objects import list_objects
 
         return list_objects(self._bucket, f"{prefix.strip('/')}/".lstrip("/"), folders=True)
 
     def objects(self, prefix: str) -> list[str]:
-        from clouds.gcp.objects import list_objects
+        from gpufleet.clouds.gcp.objects import list_objects
 
         return list_objects(self._bucket, f"{prefix.strip('/')}/".lstrip("/"))

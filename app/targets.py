@@ -15,7 +15,7 @@ from gpufleet.domain.files import write_whole
 from gpufleet.domain.model import InstanceList
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document import FleetDocument
-from monitoring import prometheus
+from hosts.monitoring import prometheus
 
 DOCUMENT_EVERY_S: Final = 5.0
 

@@ -13,15 +13,15 @@ from app.errors import AppError
 from app.ledgers import ledger_errors, ledger_name, open_ledger_of
 from app.reports import query_of, scope_of
 from app.windows import Window
-from costs.bills import Bill
-from costs.closing import content_of as closing_content
-from costs.declarations import closing_prices, content_of
-from costs.trueup import TrueUp, true_up
+from gpufleet.costs.bills import Bill
+from gpufleet.costs.closing import content_of as closing_content
+from gpufleet.costs.declarations import closing_prices, content_of
+from gpufleet.costs.trueup import TrueUp, true_up
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.declared import declarations, note_declared
+from gpufleet.ledger.finals import Confirmed, add_final, closed_spans
+from gpufleet.ledger.teams import Interval
 from gpufleet.settings.document import FleetDocument
-from ledger.database import writing
-from ledger.declared import declarations, note_declared
-from ledger.finals import Confirmed, add_final, closed_spans
-from ledger.teams import Interval
 
 _NANO: Final = Decimal("1e-9")
 

@@ -9,16 +9,16 @@ from sqlalchemy import Engine
 
 from app.ledgers import ledger_errors, ledger_name
 from app.reports import query_of
-from costs.waste import UNSEEN_LEAST
+from gpufleet.costs.waste import UNSEEN_LEAST
 from gpufleet.domain import money
 from gpufleet.domain.decisions import KeptUnseen
+from gpufleet.ledger import decisions, history
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Run
+from gpufleet.ledger.outbox import Message, enqueue
+from gpufleet.notify.messages import section
+from gpufleet.prices.book import MissingPriceError, PriceBook
 from gpufleet.settings.document import FleetDocument
-from ledger import decisions, history
-from ledger.database import writing
-from ledger.facts import Run
-from ledger.outbox import Message, enqueue
-from notify.messages import section
-from prices.book import MissingPriceError, PriceBook
 
 ALIVE: Final = timedelta(hours=1)
 """Who was not seen for so long is not there any more."""

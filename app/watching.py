@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 from app.errors import AppError
 from app.ledgers import ledger_name, not_here
 from app.wiring import AllInstances, Wired, prices_of, wire
-from console import book
-from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
+from gpufleet.console import book
+from gpufleet.console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.model import CapacityType, Instance
+from gpufleet.ledger import operations
+from gpufleet.ledger.decisions import last_outcomes
+from gpufleet.ledger.sums import Span
 from gpufleet.settings.document import FleetDocument
-from ledger import operations
-from ledger.decisions import last_outcomes
-from ledger.sums import Span
-from monitoring import queries
+from hosts.monitoring import queries
 from watchdogs.ports import Agents, Prices
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 from app.ledgers import ledger_errors, ledger_name
 from app.passes import SCALE, SPOT
 from gpufleet.domain.decisions import Action, OutcomeKind, Past, Reason
+from gpufleet.ledger import operations
 from gpufleet.settings.document import FleetDocument, Pool
-from ledger import operations
 from watchdogs.brakes import paused_by, target_held_by
 
 IN_THE_CLOUDS_WORDS: Final = frozenset({Reason.NO_SPOT, Reason.QUOTA})

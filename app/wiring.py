@@ -19,18 +19,18 @@ from app.adapters import (
 )
 from app.declared import overrides_of
 from app.ledgers import ledger_errors, ledger_name, open_ledger_of, read_ledger_of
-from clouds.agents import NodeAgents, Signer
-from clouds.aws.calls import AwsCalls
-from clouds.aws.cloudwatch import CloudWatch
-from clouds.aws.groups import AwsGroups
-from clouds.aws.inventory import AwsInventory
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.agents import NodeAgents, Signer
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.cloudwatch import CloudWatch
+from gpufleet.clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.inventory import AwsInventory
+from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.model import Cloud, Instance
+from gpufleet.ledger import history, operations
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.prices.book import PriceBook, fresh_since
+from gpufleet.prices.packaged import PackagedPrices
 from gpufleet.settings.document import FleetDocument
-from ledger import history, operations
-from ledger.fleet import FleetLedger
-from prices.book import PriceBook, fresh_since
-from prices.packaged import PackagedPrices
 from watchdogs.ports import SILENT, Account, Groups, Inventory, Log, Ports
 
 
@@ -108,7 +108,7 @@ def agents_of(document: FleetDocument, warn: Callable[[str], None] = lambda _: N
 
     def key() -> Signer:
         # brings a library of its own, which only those who give orders wait for
-        from clouds import order_key
+        from gpufleet.clouds import order_key
 
         place = None if document.orders is None else document.orders.private_key
         return order_key.reader(place, document.region)()
@@ -124,9 +124,9 @@ def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Grou
             aws = AwsInventory(calls, document.region, document.environment, document.owned_groups())
             return calls, aws, AwsGroups(calls)
         case Cloud.GCP:
-            from clouds.gcp.calls import GoogleCalls
-            from clouds.gcp.groups import GoogleGroups
-            from clouds.gcp.inventory import GoogleInventory
+            from gpufleet.clouds.gcp.calls import GoogleCalls
+            from gpufleet.clouds.gcp.groups import GoogleGroups
+            from gpufleet.clouds.gcp.inventory import GoogleInventory
 
             google = GoogleCalls(document.account)
             inventory = GoogleInventory(google, document.region, document.environment, document.owned_groups())

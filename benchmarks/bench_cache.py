@@ -52,8 +52,8 @@ _OURS = """
 import sys, time
 from datetime import UTC, datetime
 from pathlib import Path
-from clouds.aws.signature import Credentials
-from clouds.aws.signed import S3Store, Session
+from gpufleet.clouds.aws.signature import Credentials
+from gpufleet.clouds.aws.signed import S3Store, Session
 from serving.cache.disk import Cache
 from serving.cache.sync import Sync
 url, to, digest, verify = sys.argv[1:]

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from benchmarks import object_server
 from benchmarks.table import Table
-from clouds.aws.signature import Credentials
-from clouds.aws.signed import S3Store, Session
+from gpufleet.clouds.aws.signature import Credentials
+from gpufleet.clouds.aws.signed import S3Store, Session
 from localcloud import tiny_model
 from localcloud.vllm import ENVIRONMENT
 from localcloud.vllm import environment as vllm_environment

@@ -24,15 +24,15 @@ from app.fleets import load_one
 from app.ledgers import ledger_name
 from benchmarks import bench_idle_pass, fleet_ledger
 from benchmarks.table import Table, medians
-from console import page
-from console.document import document as as_document
-from console.text import screen
-from console.top import Screen, draw
-from console.view import FleetView, Read, Signals, build
+from gpufleet.console import page
+from gpufleet.console.document import document as as_document
+from gpufleet.console.text import screen
+from gpufleet.console.top import Screen, draw
+from gpufleet.console.view import FleetView, Read, Signals, build
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger import facts
-from ledger.database import writing
-from ledger.schema import open_ledger
 from tests.console import browser as browsers
 from tests.console.fleet import NOW, document, instance
 from tests.console.pages import TOKEN, FakeBook, serving

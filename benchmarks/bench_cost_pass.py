@@ -22,16 +22,16 @@ import httpx
 from app.cost_sources import METRIC_NAMES, SamplesOf
 from benchmarks import fleet_ledger as made
 from benchmarks.table import Spent, Table, measure
-from clouds.samples import PrometheusSamples
-from costs.collector import FleetFacts, PoolFacts, Sources, collect
-from costs.slots import Measure
+from gpufleet.clouds.samples import PrometheusSamples
+from gpufleet.costs.collector import FleetFacts, PoolFacts, Sources, collect
+from gpufleet.costs.slots import Measure
 from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
-from ledger import facts
-from ledger.database import writing
-from ledger.facts import Pass
-from ledger.schema import open_ledger
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Pass
+from gpufleet.ledger.schema import open_ledger
 from tests import postgres
 
 DAYS = 30

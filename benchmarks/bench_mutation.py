@@ -26,12 +26,12 @@ LIMIT_S: Final = 1_200
 
 MODULES: Final = {
     "gpufleet/domain/money.py": "exact sums, rounding, largest remainder",
-    "prices/book.py": "the price in force",
-    "ledger/counters.py": "tokens from raw counters",
-    "costs/slots.py": "busy and idle slots",
-    "costs/allocation.py": "charges and the billing rules of spot",
-    "costs/pricing.py": "the price of each part of a run",
-    "costs/commitments.py": "blocks, plans and what is shared",
+    "gpufleet/prices/book.py": "the price in force",
+    "gpufleet/ledger/counters.py": "tokens from raw counters",
+    "gpufleet/costs/slots.py": "busy and idle slots",
+    "gpufleet/costs/allocation.py": "charges and the billing rules of spot",
+    "gpufleet/costs/pricing.py": "the price of each part of a run",
+    "gpufleet/costs/commitments.py": "blocks, plans and what is shared",
 }
 TESTS: Final = (
     "test_money",
@@ -42,7 +42,7 @@ TESTS: Final = (
     "test_charges_in_full",
     "test_prices_in_full",
 )
-_ROOMS: Final = ("gpufleet", "prices", "ledger", "costs")
+_ROOMS: Final = ("gpufleet",)
 
 
 class Verdict(StrEnum):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import fleet_ledger
 from benchmarks.table import Table
-from ledger.schema import open_ledger
+from gpufleet.ledger.schema import open_ledger
 from tests import postgres
 
 DAYS = 30
@@ -26,10 +26,10 @@ _READER = """
 import resource, sys, time
 from datetime import timedelta
 from benchmarks import fleet_ledger as made
-from costs.query import CostQuery
-from costs.report import Scope
-from ledger.schema import open_ledger
-from prices.packaged import PackagedPrices
+from gpufleet.costs.query import CostQuery
+from gpufleet.costs.report import Scope
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.prices.packaged import PackagedPrices
 began = time.perf_counter()
 scope = Scope(fleet=made.FLEET, environment="bench", cloud="aws", region="us-east-1", since=made.SINCE,
               until=made.until(int(sys.argv[2])), now=made.until(int(sys.argv[2])))

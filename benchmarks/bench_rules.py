@@ -25,10 +25,10 @@ import yaml
 
 from benchmarks.table import Table
 from gpufleet.settings.document.alerts import AlertSettings
-from monitoring import rules
-from monitoring.alerts import render
-from monitoring.queries import per_instance
-from monitoring.rules import RuleSettings
+from hosts.monitoring import rules
+from hosts.monitoring.alerts import render
+from hosts.monitoring.queries import per_instance
+from hosts.monitoring.rules import RuleSettings
 from serving import metrics
 from serving.metrics import Kind, Metric, Source
 from tests.networks import free_port

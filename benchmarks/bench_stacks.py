@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from benchmarks.table import Table, measure
-from prices.plan.cost import plan_cost
-from prices.plan.preview import parse
-from prices.plan.rates import rates_of
+from gpufleet.prices.plan.cost import plan_cost
+from gpufleet.prices.plan.preview import parse
+from gpufleet.prices.plan.rates import rates_of
 
 ROOT = Path(__file__).parents[1]
 STACKS = ("aws-prod", "gcp-prod")

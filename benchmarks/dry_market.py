@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
-from clouds.aws.inventory import AwsInventory
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.settings.document import FleetDocument

@@ -9,10 +9,10 @@ from zlib import crc32
 
 from google.cloud import compute_v1
 
-from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.group_lists import CREATED_BY
-from clouds.gcp.groups import GoogleGroups
-from clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.clouds.gcp.group_lists import CREATED_BY
+from gpufleet.clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import FleetDocument, GroupEntry

@@ -11,8 +11,8 @@ from typing import Final
 from sqlalchemy import Engine, Table
 
 from gpufleet.domain.model import CapacityType
-from ledger.database import writing
-from ledger.tables import ACTIVITY, PASSES, PRICES, PROCESSES, RUNS, TOKEN_HOURS, microseconds
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.tables import ACTIVITY, PASSES, PRICES, PROCESSES, RUNS, TOKEN_HOURS, microseconds
 
 FLEET: Final = "aws/bench/us-east-1"
 SINCE: Final = datetime(2026, 10, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from gpufleet.domain import tags
-from monitoring import queries
+from hosts.monitoring import queries
 
 HOST: Final = "127.17.0.9"
 AGENT_PORT: Final = 9500

@@ -8,7 +8,7 @@ import typer
 
 from app.errors import AppError
 from cli.output import STDERR, STDOUT, Exit, print_json
-from clouds.foundation import Step
+from gpufleet.clouds.foundation import Step
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.rsa import PublicKey
@@ -122,8 +122,8 @@ def _lines(plan: _Plan, public: PublicKey | None, environment: str) -> list[str]
 
 
 def _on_aws(environment: str, region: str, order_key: str | None) -> _Plan:
-    from clouds.aws import bootstrap as aws
-    from clouds.aws.calls import AwsCalls
+    from gpufleet.clouds.aws import bootstrap as aws
+    from gpufleet.clouds.aws.calls import AwsCalls
 
     calls = AwsCalls(region)
     wanted = aws.foundation(aws.account_of(calls), region, environment, order_key)
@@ -139,7 +139,7 @@ def _on_aws(environment: str, region: str, order_key: str | None) -> _Plan:
 
 
 def _on_google(environment: str, region: str, project: str, order_key: str | None, *, shared: bool) -> _Plan:
-    from clouds.gcp import bootstrap as google
+    from gpufleet.clouds.gcp import bootstrap as google
 
     rest = google.Rest()
     others = () if shared else sorted(google.environments(rest, project) - {environment})

@@ -14,8 +14,8 @@ from cli.addresses import host_and_port
 from cli.options import FeedOption, FleetOption
 from cli.output import STDERR, say
 from cli.stopping import on_signals
-from console import server
-from console.access import Access
+from gpufleet.console import server
+from gpufleet.console.access import Access
 
 TOKEN: Final = "GPUFLEET_CONSOLE_TOKEN"  # noqa: S105 - the variable's name
 _SHORTEST: Final = 16

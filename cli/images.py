@@ -6,7 +6,7 @@ import typer
 
 from app.errors import AppError
 from cli.output import STDERR, print_json
-from clouds.images import Mirrored, Registry
+from gpufleet.clouds.images import Mirrored, Registry
 from gpufleet.domain.activity import CloudError
 
 app = typer.Typer(no_args_is_help=True, help="Container images for machines without internet.")

@@ -12,7 +12,7 @@ from cli import ledger_backup
 from cli.files import write_lines
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, Exit, print_json, write
-from ledger.invariants import Breach
+from gpufleet.ledger.invariants import Breach
 
 _MOST = 50
 _ONE = "name one --fleet: an export holds one ledger"

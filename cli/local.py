@@ -185,8 +185,8 @@ def _pulumi(folders: Folders) -> Path:
 
 
 def _config(folders: Folders, cloud: Cloud) -> dict[str, str]:
-    from monitoring import alertmanager, alerts
-    from monitoring.rules import RuleSettings
+    from hosts.monitoring import alertmanager, alerts
+    from hosts.monitoring.rules import RuleSettings
 
     webhook = alertmanager.AlertmanagerSettings(
         webhook=f"http://{parts.CONSOLE_ADDRESS}/alerts",
@@ -202,7 +202,7 @@ def _config(folders: Folders, cloud: Cloud) -> dict[str, str]:
 
 
 def _prometheus_config(cloud: Cloud) -> str:
-    from monitoring import prometheus
+    from hosts.monitoring import prometheus
 
     return prometheus.render(
         prometheus.PrometheusSettings(

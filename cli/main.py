@@ -148,7 +148,7 @@ def _not_our_fault(error: Exception) -> str | None:
         return None
     from sqlalchemy.exc import SQLAlchemyError
 
-    from ledger.schema import LedgerError, explained
+    from gpufleet.ledger.schema import LedgerError, explained
 
     if not isinstance(error, SQLAlchemyError):
         return None

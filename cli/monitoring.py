@@ -14,7 +14,7 @@ from cli.options import FleetOption
 from cli.output import STDERR
 from cli.stopping import on_signals
 from gpufleet.domain import durations
-from monitoring.prometheus import TARGETS_FILE
+from hosts.monitoring.prometheus import TARGETS_FILE
 
 ConsoleOption = Annotated[str, typer.Option("--console", help="HOST:PORT of `gpufleet console`.")]
 DaemonOption = Annotated[str, typer.Option("--daemon", help="HOST:PORT of `gpufleet watch run`.")]

@@ -18,12 +18,12 @@ from app.fleets import load
 from app.plan_tokens import Expected
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json, write
-from costs.render import table
+from gpufleet.costs.render import table
 from gpufleet.domain.prices import Price
-from prices.plan.cost import PlanCost, PlanCostError, parts_of, plan_cost
-from prices.plan.preview import PreviewError, parse
-from prices.plan.rates import rates_of
-from prices.plan.render import HEADINGS, as_json, headline, markdown, notes, rows
+from gpufleet.prices.plan.cost import PlanCost, PlanCostError, parts_of, plan_cost
+from gpufleet.prices.plan.preview import PreviewError, parse
+from gpufleet.prices.plan.rates import rates_of
+from gpufleet.prices.plan.render import HEADINGS, as_json, headline, markdown, notes, rows
 
 PREVIEW_LIMIT_S = 900
 

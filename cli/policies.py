@@ -65,9 +65,9 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Judge a plan as the policy pack does in the engine. Exits with 0 passes, 1 violations, 2 cannot judge."""
+    from gpufleet.prices.plan.preview import PreviewError, parse
     from policies.preview import resources_of
     from policies.rules import RULES, judged
-    from prices.plan.preview import PreviewError, parse
 
     context = _context(settings)
     text = _read(preview)

@@ -10,11 +10,11 @@ from app.fleets import load
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.windows import parse_moment
-from costs.document import price_row, text
-from costs.render import Row, table
+from gpufleet.costs.document import price_row, text
+from gpufleet.costs.render import Row, table
 from gpufleet.domain.prices import Price, Rank
+from gpufleet.prices.book import is_stale, serves_watchdogs, stale_after
 from gpufleet.settings.document import FleetDocument
-from prices.book import is_stale, serves_watchdogs, stale_after
 
 
 def register(app: typer.Typer) -> None:

@@ -18,18 +18,18 @@ from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, Exit, print_json
 from cli.trueup import trueup
 from cli.windows import parse_window
-from costs import digest as digests
-from costs import focus
-from costs.allocation import Facts
-from costs.document import document as as_document
-from costs.render import as_text, title
-from costs.report import By, Report
+from gpufleet.costs import digest as digests
+from gpufleet.costs import focus
+from gpufleet.costs.allocation import Facts
+from gpufleet.costs.document import document as as_document
+from gpufleet.costs.render import as_text, title
+from gpufleet.costs.report import By, Report
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.outbox import Message, enqueue, holds
+from gpufleet.notify import messages
+from gpufleet.notify.slack import SlackBot
+from gpufleet.prices.book import PriceBook
 from gpufleet.settings.document import FleetDocument
-from ledger.database import writing
-from ledger.outbox import Message, enqueue, holds
-from notify import messages
-from notify.slack import SlackBot
-from prices.book import PriceBook
 
 DIGEST: Final = "digest"
 

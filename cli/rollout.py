@@ -10,7 +10,7 @@ from app.errors import AppError, Code
 from app.fleets import load
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json, say
-from clouds.versions import GroupVersion
+from gpufleet.clouds.versions import GroupVersion
 from gpufleet.domain.durations import parse
 from gpufleet.settings.document import Pool
 

@@ -15,13 +15,13 @@ from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.prices.book import machine_sku
+from gpufleet.prices.packaged import PackagedPrices
 from gpufleet.settings import KEY, file
 from gpufleet.settings.environment import Settings
 from gpufleet.settings.file import FileError
 from gpufleet.settings.problems import Problem, SettingsError
 from gpufleet.settings.reading import json_schema
-from prices.book import machine_sku
-from prices.packaged import PackagedPrices
 from stacks import reading
 
 PREFIX = "Pulumi."

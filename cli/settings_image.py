@@ -7,7 +7,7 @@ from typing import Final
 from gpufleet.settings import KEY
 from gpufleet.settings.environment import Pool, Settings
 from gpufleet.settings.problems import Problem
-from node import driver
+from hosts.node import driver
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings
 from serving.user_data import LEAST_PYTHON

@@ -16,9 +16,9 @@ from cli.addresses import host_and_port
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT
 from cli.stopping import on_signals
+from gpufleet.ledger.outbox import retry_refused
+from gpufleet.notify.presses import Desk, Presses
 from gpufleet.settings.document import FleetDocument
-from ledger.outbox import retry_refused
-from notify.presses import Desk, Presses
 
 APP_TOKEN: Final = "GPUFLEET_SLACK_APP_TOKEN"  # noqa: S105 - the variable's name
 SECRET: Final = "GPUFLEET_SLACK_SIGNING_SECRET"  # noqa: S105 - the variable's name
@@ -95,8 +95,8 @@ def _deliver(desk: Desk) -> None:
 
 
 def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str]) -> Callable[[], None]:
-    from notify.doors import SocketDoor  # slack's client is slow to import
-    from notify.slack import SlackSettingsError, api_url
+    from gpufleet.notify.doors import SocketDoor  # slack's client is slow to import
+    from gpufleet.notify.slack import SlackSettingsError, api_url
 
     token = environ.get(APP_TOKEN, "")
     if not token.startswith("xapp-"):
@@ -121,7 +121,7 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
 
 
 def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mapping[str, str]) -> Callable[[], None]:
-    from notify.doors import PATH, HttpDoor
+    from gpufleet.notify.doors import PATH, HttpDoor
 
     host, port = host_and_port("--http", listen, "127.0.0.1:9650")
     secret = environ.get(SECRET, "")

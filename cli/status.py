@@ -13,9 +13,9 @@ from app.fleets import load
 from app.watching import Costs, Watched
 from cli.options import FleetOption, JsonOption
 from cli.output import STDOUT, Exit, print_json
-from console.document import document as as_document
-from console.text import screen
-from console.view import FleetView
+from gpufleet.console.document import document as as_document
+from gpufleet.console.text import screen
+from gpufleet.console.view import FleetView
 from gpufleet.domain import cycles
 from gpufleet.domain.durations import parse as parse_duration
 

@@ -19,9 +19,9 @@ from app.wiring import open_engine
 from cli.options import FleetOption
 from cli.output import STDOUT, Exit
 from cli.status import EveryOption, pause
-from console import book
-from console.top import Screen, Sort, draw, pressed
-from console.view import FleetView
+from gpufleet.console import book
+from gpufleet.console.top import Screen, Sort, draw, pressed
+from gpufleet.console.view import FleetView
 from gpufleet.domain.decisions import Past
 
 

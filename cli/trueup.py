@@ -15,10 +15,10 @@ from app.windows import Window
 from cli.options import FleetOption, JsonOption
 from cli.output import Exit, print_json, write
 from cli.windows import parse_moment
-from costs.bills import Bill, BillError, read_bill
-from costs.document import instant
-from costs.render import show, table
-from costs.trueup import TrueUp, span_of
+from gpufleet.costs.bills import Bill, BillError, read_bill
+from gpufleet.costs.document import instant
+from gpufleet.costs.render import show, table
+from gpufleet.costs.trueup import TrueUp, span_of
 from gpufleet.domain import money as exact
 from gpufleet.settings.document import FleetDocument
 

@@ -9,8 +9,8 @@ from app import control_host
 from app.errors import AppError, Code
 from cli.host import read_span
 from cli.output import STDOUT, Exit, say
-from control.places import SHA256
-from control.releases import ReleaseError
+from hosts.control.places import SHA256
+from hosts.control.releases import ReleaseError
 
 LONGEST: Final = timedelta(minutes=9)
 """Below the limit of the command that looks."""

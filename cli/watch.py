@@ -16,7 +16,7 @@ from cli.options import FleetOption, JsonOption
 from cli.output import STDOUT, Exit, print_json
 from cli.watch_pass import over_fleets, readable, show_of
 from gpufleet.domain.decisions import Past
-from ledger import decisions
+from gpufleet.ledger import decisions
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Act. Without it the plan is only printed.")]
 AcceptOption = Annotated[

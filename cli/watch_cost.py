@@ -11,7 +11,7 @@ from app.cost_pass import Progress, Result
 from app.fleets import load
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, Exit, print_json
-from costs.collector import Collected
+from gpufleet.costs.collector import Collected
 from gpufleet.settings.document import FleetDocument
 
 

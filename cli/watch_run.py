@@ -24,7 +24,7 @@ from cli.options import FleetOption
 from cli.output import Exit, say
 from cli.stopping import on_signals
 from cli.watch_pass import Show, over_fleets, readable
-from console.server import Server
+from gpufleet.console.server import Server
 from gpufleet.domain import durations
 from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Job, Schedule

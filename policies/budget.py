@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from gpufleet.domain.money import total
 from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
+from gpufleet.prices.plan.preview import Declared, Preview
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.resource_types import let_pass
 from policies.rule import Rule, Violation
-from prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
-from prices.plan.preview import Declared, Preview
 
 PLAN: Final = "plan"
 """Stands for the whole plan where a violation names its resource."""
@@ -22,8 +22,8 @@ def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[
     if context.usd_per_month is None and context.usd_per_hour_at_max is None:
         return
     # these read the settings, whose model would double the time that the rules take to import
-    from prices.plan.cost import PlanCost, PlanCostError, plan_cost
-    from prices.plan.rates import rates_of
+    from gpufleet.prices.plan.cost import PlanCost, PlanCostError, plan_cost
+    from gpufleet.prices.plan.rates import rates_of
 
     now = datetime.combine(context.today, time(), tzinfo=UTC)
 

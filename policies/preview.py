@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
+from gpufleet.prices.plan.preview import Declared, Preview, PreviewError
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Rule, Wrong
-from prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
-from prices.plan.preview import Declared, Preview, PreviewError
 
 SECRET_TEXT: Final = "[secret]"
 """What the engine prints in place of a value that the program marked as a secret. The pack in the engine gets it."""

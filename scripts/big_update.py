@@ -3,7 +3,7 @@
 import json
 from typing import Final
 
-from prices.plan.preview import as_list, as_map
+from gpufleet.prices.plan.preview import as_list, as_map
 
 MOVES: Final = {
     "aws:autoscaling/group:Group": "group",

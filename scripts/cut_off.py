@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from prices.plan.preview import as_list, as_map
+from gpufleet.prices.plan.preview import as_list, as_map
 from scripts.big_update import MOVES
 
 COSTLY: Final = MOVES.keys() - {"aws:ec2/launchTemplate:LaunchTemplate"}

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from control.owned import open_regular
 from gpufleet.settings import KEY
 from gpufleet.settings.file import FileError, read_config
+from hosts.control.owned import open_regular
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SETTINGS: Final = ("stacks", "config")

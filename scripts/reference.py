@@ -12,10 +12,10 @@ from typing import Any, Final
 from typer.main import get_command
 
 from cli.main import build
-from clouds.aws.signed import ACTIONS as AGENT_ACTIONS
 from components.aws import permissions as aws_permissions
 from components.aws.identities import Allowed
 from components.gcp import permissions as gcp_permissions
+from gpufleet.clouds.aws.signed import ACTIONS as AGENT_ACTIONS
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.durations import render as render_duration
 from gpufleet.domain.parsed import is_list, is_map
@@ -30,7 +30,7 @@ from gpufleet.domain.policies import (
 )
 from gpufleet.settings.document.alerts import AlertSettings
 from gpufleet.settings.environment import Settings
-from monitoring.alerts import alerts
+from hosts.monitoring.alerts import alerts
 from policies.rules import RULES
 from serving import metrics
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Final
 
 FILES: Final = (
-    "clouds/__init__.py",
-    "clouds/aws/__init__.py",
-    "clouds/aws/metadata.py",
-    "clouds/aws/signature.py",
-    "clouds/aws/signed.py",
-    "clouds/gcp/__init__.py",
-    "clouds/gcp/signed.py",
-    "clouds/objects.py",
-    "clouds/wire.py",
     "gpufleet/__init__.py",
+    "gpufleet/clouds/__init__.py",
+    "gpufleet/clouds/aws/__init__.py",
+    "gpufleet/clouds/aws/metadata.py",
+    "gpufleet/clouds/aws/signature.py",
+    "gpufleet/clouds/aws/signed.py",
+    "gpufleet/clouds/gcp/__init__.py",
+    "gpufleet/clouds/gcp/signed.py",
+    "gpufleet/clouds/objects.py",
+    "gpufleet/clouds/wire.py",
     "gpufleet/domain/__init__.py",
     "gpufleet/domain/activity.py",
     "gpufleet/domain/catalogue.py",
@@ -33,28 +33,29 @@ FILES: Final = (
     "gpufleet/domain/rsa.py",
     "gpufleet/domain/secrets.py",
     "gpufleet/domain/tags.py",
-    "node/__init__.py",
-    "node/__main__.py",
-    "node/agent.py",
-    "node/aws.py",
-    "node/boot.py",
-    "node/disks.py",
-    "node/drain.py",
-    "node/driver.py",
-    "node/engine_client.py",
-    "node/engine_key.py",
-    "node/fetch.py",
-    "node/google.py",
-    "node/health.py",
-    "node/life.py",
-    "node/log.py",
-    "node/orders.py",
-    "node/page.py",
-    "node/ports.py",
-    "node/server.py",
-    "node/stopping.py",
-    "node/switch.py",
-    "node/systemd.py",
+    "hosts/__init__.py",
+    "hosts/node/__init__.py",
+    "hosts/node/__main__.py",
+    "hosts/node/agent.py",
+    "hosts/node/aws.py",
+    "hosts/node/boot.py",
+    "hosts/node/disks.py",
+    "hosts/node/drain.py",
+    "hosts/node/driver.py",
+    "hosts/node/engine_client.py",
+    "hosts/node/engine_key.py",
+    "hosts/node/fetch.py",
+    "hosts/node/google.py",
+    "hosts/node/health.py",
+    "hosts/node/life.py",
+    "hosts/node/log.py",
+    "hosts/node/orders.py",
+    "hosts/node/page.py",
+    "hosts/node/ports.py",
+    "hosts/node/server.py",
+    "hosts/node/stopping.py",
+    "hosts/node/switch.py",
+    "hosts/node/systemd.py",
     "serving/__init__.py",
     "serving/cache/__init__.py",
     "serving/cache/approval.py",
@@ -71,7 +72,7 @@ FILES: Final = (
     "serving/weights.py",
 )
 """All that the agent imports, and the tables that it reads. A test derives them from the sources."""
-_ENTRY: Final = "import runpy\n\nrunpy.run_module('node', run_name='__main__', alter_sys=True)\n"
+_ENTRY: Final = "import runpy\n\nrunpy.run_module('hosts.node', run_name='__main__', alter_sys=True)\n"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a ZIP knows."""
 _UNIX: Final = 3
@@ -79,7 +80,7 @@ _MODE: Final = 0o644 << 16
 
 
 def build(root: Path) -> bytes:
-    """A zipapp of the agent's files under `root` (the folder that holds `node/`).
+    """A zipapp of the agent's files under `root` (the folder that holds `hosts/node/`).
 
     Raises FileNotFoundError when one of them is not there.
     """

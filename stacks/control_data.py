@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from control import boot_data
-from control.settings import ControlSettings, Role
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import PATH_IN_BUCKET
 from gpufleet.settings.environment import Control, Settings
+from hosts.control import boot_data
+from hosts.control.settings import ControlSettings, Role
 from stacks.pools import bucket_url, secret_place
 
 

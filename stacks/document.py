@@ -6,12 +6,12 @@ from typing import Final, Literal
 
 from components.capacity import CONTROL_ROOT_GIB
 from gpufleet.domain.model import Cloud
+from gpufleet.prices.plan.extras import gp3_units
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument, GroupEntry, Origin, Router
 from gpufleet.settings.document.money import Prices, SharedEntry
 from gpufleet.settings.document.orders import OrderKeys
 from gpufleet.settings.environment import MadeNetwork, Settings
-from prices.plan.extras import gp3_units
 from stacks import pools
 
 LEDGER_ON_CONTROL_HOST: Final = "sqlite:////var/lib/gpu-fleet/ledger.db"

@@ -5,7 +5,7 @@ from functools import cache
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from clouds.order_key import OrderKey
+from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.rsa import EXPONENT, LEAST_BITS
 
 ENGINE_KEY = "e" * 64

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.targets import TargetsFile
 from gpufleet.domain.model import InstanceList
-from monitoring.prometheus import TARGETS_FILE
+from hosts.monitoring.prometheus import TARGETS_FILE
 
 
 @contextmanager

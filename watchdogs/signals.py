@@ -244,7 +244,9 @@ def _ask(store: Metrics, query: str, now: datetime) -> dict[str, dict[str, float
 def _interval(store: Metrics, job: str) -> timedelta:
     interval = store.interval(job)
     if interval is None or interval <= timedelta(0):
-        raise CloudError(f"the metrics store has no job {str(job)!r}: add the scrape configuration of monitoring/")
+        raise CloudError(
+            f"the metrics store has no job {str(job)!r}: add the scrape configuration of hosts/monitoring/"
+        )
     return interval
 
 

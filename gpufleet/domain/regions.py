@@ -1,7 +1,7 @@
 """The regions of both clouds, so that a slip of the pen is seen before anything is asked of a cloud.
 
 AWS: the commercial partition, as botocore 1.44 lists it for EC2 (a test compares). Google Cloud: the regions in which
-the packaged price lists sell GPU machine types (`prices/data/SOURCE.md`; a test compares).
+the packaged price lists sell GPU machine types (`gpufleet/prices/data/SOURCE.md`; a test compares).
 """
 
 from collections.abc import Mapping

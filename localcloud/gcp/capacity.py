@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
-from gpufleet.domain.quotas import GOOGLE_METRICS
+from gpufleet.settings.quotas import GOOGLE_METRICS
 from localcloud.aws.capacity import Kind
 from localcloud.gcp.operations import Failure
 from localcloud.gcp.places import PROJECT, REGION, ZONES

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import yaml
 
-from control.places import Places
 from gpufleet.domain.model import Cloud
+from hosts.control.places import Places
 from localcloud.control.choice import stack_of
 from localcloud.control.folders import find_folders
 from localcloud.control.waiting import request_json
@@ -191,7 +191,7 @@ def _end(stage: Stage, host: Host) -> None:
 
         boto3.client("ec2").terminate_instances(InstanceIds=[host.id])
     else:
-        from clouds.gcp.calls import GoogleCalls
+        from gpufleet.clouds.gcp.calls import GoogleCalls
         from localcloud.gcp.places import PROJECT
 
         GoogleCalls(PROJECT).finish("instances", "delete", zone=host.zone, instance=host.id)

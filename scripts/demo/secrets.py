@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from clouds.gcp.signed import secret
+from gpufleet.clouds.gcp.signed import secret
 from gpufleet.domain.model import Cloud
 from localcloud.control import seed, seed_google
 from localcloud.control.choice import chosen

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from console.exporter import LEAST_COVERED
+from gpufleet.console.exporter import LEAST_COVERED
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.model import Cloud
 from localcloud.control.choice import stack_of

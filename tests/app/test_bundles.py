@@ -10,7 +10,7 @@ import pytest
 
 from app.bundles import EXPORT, ROOT, make, publish
 from app.errors import AppError, Code
-from control import bundle
+from hosts.control import bundle
 from localcloud.control.folders import find_folders
 
 

@@ -19,8 +19,8 @@ from app.wiring import AllInstances
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import InstanceList, InstanceState
-from gpufleet.domain.quotas import Need
 from gpufleet.settings.document import FleetDocument, parse, render
+from gpufleet.settings.quotas import Need
 from serving.router.policy import PoolPolicy, RouterPolicy
 from serving.router.topology import from_document, replicas_of
 from tests.router.conftest import document, instance

@@ -7,10 +7,10 @@ import pytest
 from app.errors import AppError
 from app.fleets import ENVIRONMENTS, load_one
 from app.router_fleet import LiveFleet
-from control import units
-from control.places import Places
-from control.settings import ControlSettings
 from gpufleet.settings.document import render
+from hosts.control import units
+from hosts.control.places import Places
+from hosts.control.settings import ControlSettings
 from tests.router.conftest import document
 
 OTHERS = document({"name": "chat", "model": "models/chat"})

@@ -15,10 +15,10 @@ from app.fleets import load_one
 from app.wiring import prices_of
 from cli.main import build
 from gpufleet.domain.prices import Price
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger import facts
-from ledger.database import writing
-from ledger.schema import open_ledger
 from tests.unit.small_fleet import T0, document
 
 GROUPS = [

@@ -18,11 +18,11 @@ from app.wiring import prices_of
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
+from gpufleet.ledger import facts, history
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.prices.book import Sku, fresh_since, is_stale, machine_sku
 from gpufleet.settings.document import FleetDocument
-from ledger import facts, history
-from ledger.database import writing
-from ledger.schema import open_ledger
-from prices.book import Sku, fresh_since, is_stale, machine_sku
 from tests.unit.small_fleet import T0, document
 
 TYPE, DAY = "p5.48xlarge", timedelta(days=1)

@@ -14,11 +14,11 @@ from app.ledgers import open_ledger_of
 from cli.main import build
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
+from gpufleet.ledger import decisions, facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Pass
+from gpufleet.ledger.tables import OUTBOX
 from gpufleet.settings.document import FleetDocument
-from ledger import decisions, facts
-from ledger.database import writing
-from ledger.facts import Pass
-from ledger.tables import OUTBOX
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, run
 
 DAY, NOW = timedelta(days=1), T0 + 6 * HOUR

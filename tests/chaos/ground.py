@@ -9,10 +9,10 @@ from typing import Any
 
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document.alerts import AlertSettings
+from hosts.monitoring import alertmanager, alerts
+from hosts.monitoring.prometheus import PrometheusSettings, render
+from hosts.monitoring.rules import RuleSettings
 from localcloud import tiny_model
-from monitoring import alertmanager, alerts
-from monitoring.prometheus import PrometheusSettings, render
-from monitoring.rules import RuleSettings
 from tests import signing
 from tests.chaos.clients import PATIENCE_S, PatientTraffic
 from tests.chaos.clock import make_clock

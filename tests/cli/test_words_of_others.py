@@ -16,9 +16,9 @@ from app.errors import AppError
 from cli import output
 from cli.files import write_json, write_text
 from gpufleet.domain.printable import in_json, printable
-from ledger.database import writing
-from ledger.outbox import Message, enqueue, messages
-from ledger.schema import open_ledger
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.outbox import Message, enqueue, messages
+from gpufleet.ledger.schema import open_ledger
 
 CLIPBOARD = "\x1b]52;c;Y3VybA==\x1b\\"
 EVIL = f"{CLIPBOARD}\x1b[2Jall is well\x9b31m \u202egnp.exe\u2066"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.calls import AwsCalls
 
 AWS: Final = Path(__file__).parents[1] / "recorded" / "aws"
 SENTENCES: Final[Sequence[Mapping[str, Any]]] = json.loads((AWS.parent / "sentences.json").read_text())

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from app.adapters import LONGEST_TEXT, FleetAgents
-from clouds import order_key
-from clouds.agents import LARGEST, NodeAgents
-from clouds.order_key import OrderKey
+from gpufleet.clouds import order_key
+from gpufleet.clouds.agents import LARGEST, NodeAgents
+from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Instance

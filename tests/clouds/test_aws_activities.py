@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clouds.aws.activities import read_activity
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.activities import read_activity
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
 from gpufleet.domain.activity import Activity, ActivityKind
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import NoCredentialsError
 
-from clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.domain.activity import CloudError
 
 

@@ -12,10 +12,10 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
-from clouds.aws.inventory import OF_ONE_ITEM, AwsInventory
-from clouds.aws.lives import AwsLives
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.inventory import OF_ONE_ITEM, AwsInventory
+from gpufleet.clouds.aws.lives import AwsLives
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.lives import LifeList

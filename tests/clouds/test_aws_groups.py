@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
-from clouds.aws.rollouts import AwsRollouts
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.rollouts import AwsRollouts
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Group
 

@@ -12,9 +12,9 @@ from botocore.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.lean import INSTANCE, lean
-from clouds.aws.lives import AwsLives
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.lean import INSTANCE, lean
+from gpufleet.clouds.aws.lives import AwsLives
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.lives import Life
 

@@ -7,7 +7,7 @@ from botocore.utils import parse_timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clouds.aws.moments import moment
+from gpufleet.clouds.aws.moments import moment
 
 
 @given(

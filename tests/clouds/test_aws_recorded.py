@@ -12,14 +12,14 @@ from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from clouds.aws.activities import read_activity
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import OURS, AwsGroups
-from clouds.aws.inventory import AwsInventory
-from clouds.aws.lives import AwsLives
-from clouds.aws.notices import ABSENT, AwsNotices
-from clouds.aws.prices import AwsPrices
 from components.aws.gpu_pool import NO_OWN_MIND
+from gpufleet.clouds.aws.activities import read_activity
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import OURS, AwsGroups
+from gpufleet.clouds.aws.inventory import AwsInventory
+from gpufleet.clouds.aws.lives import AwsLives
+from gpufleet.clouds.aws.notices import ABSENT, AwsNotices
+from gpufleet.clouds.aws.prices import AwsPrices
 from gpufleet.domain.activity import ActivityKind, CloudError
 from gpufleet.domain.model import CapacityType, InstanceState
 from tests.clouds.recorded import AWS, SENTENCES, calls, named, placebo

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
-from clouds.aws.rollouts import healthy_percentages
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.rollouts import healthy_percentages
 
 
 def member(version: str = "3", state: str = "InService") -> dict[str, Any]:

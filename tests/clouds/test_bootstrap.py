@@ -6,9 +6,9 @@ from typing import Any
 import boto3
 import pytest
 
-from clouds.aws.bootstrap import Foundation, account_of, foundation, public_key, steps
-from clouds.aws.calls import AwsCalls
-from clouds.order_key import OrderKey
+from gpufleet.clouds.aws.bootstrap import Foundation, account_of, foundation, public_key, steps
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
 from serving import engine
 from tests.moto_account import moto_account

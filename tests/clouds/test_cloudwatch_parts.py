@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.cloudwatch import UTILIZATION, CloudWatch
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.cloudwatch import UTILIZATION, CloudWatch
 from gpufleet.domain.activity import CloudError
 
 NOW = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)

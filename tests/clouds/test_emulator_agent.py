@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
 from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
 from serving import agent_archive, user_data

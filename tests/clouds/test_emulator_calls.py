@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.prices import AwsPrices
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.prices import AwsPrices
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
-from clouds.aws.inventory import AwsInventory
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.domain.activity import Activity, ActivityKind
 from tests.clouds.conftest import REGION, RunningCloud, make_group, make_template, wait_for
 from tests.watchdogs.plain import START

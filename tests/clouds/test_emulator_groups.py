@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
-from clouds.aws.lives import AwsLives
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.lives import AwsLives
 from gpufleet.domain.activity import CloudError
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
 

@@ -10,11 +10,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.inventory import AwsInventory
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.owners import OwnedGroup
-from monitoring.prometheus import PrometheusSettings, render
+from hosts.monitoring.prometheus import PrometheusSettings, render
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
 from tests.prometheus import running
 from tests.targets import written

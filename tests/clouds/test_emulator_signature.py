@@ -12,8 +12,8 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clouds.aws.signature import Credentials as OurCredentials
-from clouds.aws.signature import Request, sign
+from gpufleet.clouds.aws.signature import Credentials as OurCredentials
+from gpufleet.clouds.aws.signature import Request, sign
 from localcloud.aws.signature import Signature
 
 SECRET = "the secret"  # noqa: S105 - of a test

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clouds.gcp.prices import GooglePrices, price_of
+from gpufleet.clouds.gcp.prices import GooglePrices, price_of
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.catalogue import machine
 from gpufleet.domain.model import Cloud

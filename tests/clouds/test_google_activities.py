@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from clouds.gcp.calls import ENDPOINT, GoogleCalls
-from clouds.gcp.groups import GoogleGroups
-from clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
+from gpufleet.clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain.activity import ActivityKind, CloudError, ConflictError
 from gpufleet.domain.model import InstanceState
 from tests.clouds.google_answers import Answer, Compute, Query, compute

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
-from clouds.gcp.calls import ENDPOINT, GoogleCalls
-from clouds.gcp.groups import GoogleGroups
-from clouds.gcp.inventory import GoogleInventory
-from clouds.gcp.lives import GoogleLives, NoMarket
-from clouds.gcp.rollouts import GoogleRollouts
+from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
+from gpufleet.clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.lives import GoogleLives, NoMarket
+from gpufleet.clouds.gcp.rollouts import GoogleRollouts
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, ConflictError
 from gpufleet.domain.drains import DrainOwner

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import build
-from clouds.gcp.bootstrap import Foundation, Rest, steps
-from clouds.gcp.calls import ENDPOINT
-from clouds.order_key import OrderKey
+from gpufleet.clouds.gcp.bootstrap import Foundation, Rest, steps
+from gpufleet.clouds.gcp.calls import ENDPOINT
+from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
 from serving import engine
 from tests.clouds.conftest import RunningCloud

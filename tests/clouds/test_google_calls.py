@@ -48,7 +48,7 @@ def calls_made() -> set[tuple[str, str]]:
     """Client and call of every place in the adapters that makes one."""
     found: set[tuple[str, str]] = set()
     for name in WATCHDOGS:
-        for match in CALL.finditer((ROOT / "clouds" / "gcp" / name).read_text()):
+        for match in CALL.finditer((ROOT / "gpufleet" / "clouds" / "gcp" / name).read_text()):
             found.add((match[1], match[2]))
     # chosen in the line above the call
     found.remove(("service", "operation"))
@@ -63,7 +63,7 @@ def test_the_control_host_may_make_every_call_of_the_adapters(call: tuple[str, s
 
 def test_an_instance_calls_nothing_of_compute_engine() -> None:
     """It has no right there: Google knows no "itself" in a role."""
-    text = (ROOT / "node" / "google.py").read_text() + (ROOT / "node" / "__main__.py").read_text()
+    text = (ROOT / "hosts" / "node" / "google.py").read_text() + (ROOT / "hosts" / "node" / "__main__.py").read_text()
     assert "signed.call" not in text
     assert "compute.googleapis" not in text
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from clouds.gcp import secrets
-from clouds.gcp.bootstrap import Rest
-from clouds.gcp.calls import ENDPOINT, GoogleCalls
-from clouds.gcp.emulator import emulator
+from gpufleet.clouds.gcp import secrets
+from gpufleet.clouds.gcp.bootstrap import Rest
+from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
+from gpufleet.clouds.gcp.emulator import emulator
 from gpufleet.domain.activity import CloudError
 
 STRANGERS = [

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
-from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.inventory import GoogleInventory
-from clouds.gcp.lives import GoogleLives
+from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.lives import GoogleLives
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from clouds.gcp.calls import ENDPOINT, OPERATION_LIMIT_S, GoogleCalls
+from gpufleet.clouds.gcp.calls import ENDPOINT, OPERATION_LIMIT_S, GoogleCalls
 from gpufleet.domain.activity import CloudError
 from tests.networks import served
 

@@ -16,7 +16,7 @@ from app.foreign import Place
 from app.wiring import wire
 from cli.output import Exit
 from cli.watch_foreign import look
-from clouds.gcp.calls import ENDPOINT
+from gpufleet.clouds.gcp.calls import ENDPOINT
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.watchdogs import OrphanRule

@@ -12,11 +12,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from clouds.gcp.calls import ENDPOINT, GoogleCalls
-from clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
+from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.owners import OwnedGroup
-from monitoring.prometheus import PrometheusSettings, render
+from hosts.monitoring.prometheus import PrometheusSettings, render
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, REGION, ZONE, Google
 from tests.prometheus import running

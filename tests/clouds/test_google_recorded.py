@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from clouds.gcp.calls import ENDPOINT, GoogleCalls
-from clouds.gcp.groups import GoogleGroups
-from clouds.gcp.inventory import GoogleInventory
-from clouds.gcp.lives import GoogleLives
-from clouds.gcp.operations import ENDS, LAUNCH, began, cause, instance_of, recent
-from clouds.gcp.prices import GooglePrices
+from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
+from gpufleet.clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.lives import GoogleLives
+from gpufleet.clouds.gcp.operations import ENDS, LAUNCH, began, cause, instance_of, recent
+from gpufleet.clouds.gcp.prices import GooglePrices
 from gpufleet.domain.activity import ActivityKind, CloudError
 from gpufleet.domain.model import CapacityType, InstanceState
 from tests.clouds.google_answers import RECORDED, Compute, compute, recorded

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
-from clouds.gcp.refusals import is_account_wide, kind_of, zones_available
+from gpufleet.clouds.gcp.refusals import is_account_wide, kind_of, zones_available
 from gpufleet.domain.activity import ActivityKind
 from tests.clouds.google_answers import RECORDED
 

@@ -12,8 +12,8 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import storage
 
-from clouds.gcp.signed import GcsStore
-from clouds.gcp.signed import secret as read_secret
+from gpufleet.clouds.gcp.signed import GcsStore
+from gpufleet.clouds.gcp.signed import secret as read_secret
 from tests.clouds.conftest import RunningCloud, start_cloud, stop_cloud
 from tests.local_token import BEARER, TOKEN, google
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from clouds.images import Registry
+from gpufleet.clouds.images import Registry
 from gpufleet.domain.activity import CloudError
 from tests.networks import served
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
 from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, Group
 from tests.clouds.aws_clockwork import Clockwork, clockwork, hook
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
-from clouds.aws.calls import AwsCalls
-from clouds.aws.inventory import GROUP_TAG, AwsInventory
-from clouds.aws.lives import AwsLives
-from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.inventory import GoogleInventory
-from clouds.gcp.lives import GoogleLives
-from clouds.gcp.members import (
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.inventory import GROUP_TAG, AwsInventory
+from gpufleet.clouds.aws.lives import AwsLives
+from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.lives import GoogleLives
+from gpufleet.clouds.gcp.members import (
     AGAIN_S,
     BELIEVED_S,
     LONGEST_BELIEVED_S,

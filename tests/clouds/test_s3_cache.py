@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from clouds.aws.signature import Credentials
-from clouds.aws.signed import S3Reader, S3Store, Session
-from clouds.wire import Server
+from gpufleet.clouds.aws.signature import Credentials
+from gpufleet.clouds.aws.signed import S3Reader, S3Store, Session
+from gpufleet.clouds.wire import Server
 from localcloud import tiny_model
 from serving.cache import manifest as manifests
 from serving.cache import publish
@@ -251,8 +251,8 @@ SYNC_ONCE = """
 import os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from clouds.aws.signature import Credentials
-from clouds.aws.signed import S3Store, Session
+from gpufleet.clouds.aws.signature import Credentials
+from gpufleet.clouds.aws.signed import S3Store, Session
 from serving.cache.disk import Cache
 from serving.cache.sync import Sync
 url, root, digest, last = *sys.argv[1:4], int(sys.argv[4])

@@ -10,7 +10,7 @@ from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clouds.aws.signature import Credentials, Request, sign
+from gpufleet.clouds.aws.signature import Credentials, Request, sign
 
 NOW = datetime(2026, 11, 21, 2, 15, 30, tzinfo=UTC)
 PLAIN = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20)

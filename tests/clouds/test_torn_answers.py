@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from clouds.aws import metadata as aws_metadata
-from clouds.aws import signed as aws
-from clouds.aws.signature import Credentials
-from clouds.gcp import signed as google
-from clouds.gcp.bootstrap import Rest
-from clouds.gcp.calls import ENDPOINT, GoogleCalls
-from clouds.gcp.secrets import read_secret
+from gpufleet.clouds.aws import metadata as aws_metadata
+from gpufleet.clouds.aws import signed as aws
+from gpufleet.clouds.aws.signature import Credentials
+from gpufleet.clouds.gcp import signed as google
+from gpufleet.clouds.gcp.bootstrap import Rest
+from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
+from gpufleet.clouds.gcp.secrets import read_secret
 from gpufleet.domain.activity import CloudError
 from tests.networks import served
 

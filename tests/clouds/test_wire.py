@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clouds.wire import LARGEST_HEAD, Answer, Line, Server
+from gpufleet.clouds.wire import LARGEST_HEAD, Answer, Line, Server
 
 
 @dataclass

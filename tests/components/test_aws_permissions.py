@@ -9,13 +9,14 @@ from pathlib import Path
 import boto3
 import pytest
 
-from clouds.aws import signed
 from components.aws import permissions
 from components.aws.identities import Allowed
+from gpufleet.clouds.aws import signed
 from gpufleet.domain import tags
 from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
 
 ROOT = Path(__file__).parents[2]
+CLOUDS = ROOT / "gpufleet" / "clouds"
 PLACE = {
     "bucket": "b",
     "region": "us-east-1",
@@ -29,7 +30,7 @@ IN_IAM = {"service-quotas": "servicequotas"}
 """Services that IAM writes otherwise than boto3."""
 CALLS_IN_IAM = {"ListObjectsV2": "ListBucket"}
 WRITTEN_OUT = {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}
-"""`clouds/aws/objects.py` and S3Store call them without AwsCalls; who may not list is told 403 for what lacks."""
+"""`gpufleet/clouds/aws/objects.py` and S3Store call them directly; without the right to list, S3 answers 403."""
 
 
 def allowed(statements: Sequence[Allowed]) -> set[str]:
@@ -39,8 +40,11 @@ def allowed(statements: Sequence[Allowed]) -> set[str]:
 def called() -> set[str]:
     """Every call that watchdogs and reports make through AwsCalls, in IAM's words."""
     found: set[str] = set()
-    rooms = (ROOT / "clouds" / "aws", ROOT / "app", ROOT / "cli", ROOT / "control")
-    for path in [*(path for room in rooms for path in room.glob("*.py")), ROOT / "clouds" / "secrets.py"]:
+    rooms = (CLOUDS / "aws", ROOT / "app", ROOT / "cli", ROOT / "hosts" / "control")
+    for path in [
+        *(path for room in rooms for path in room.glob("*.py")),
+        CLOUDS / "secrets.py",
+    ]:
         if path.name not in PEOPLE:
             found |= {_action(*call) for call in _calls(ast.parse(path.read_text()))}
     return found

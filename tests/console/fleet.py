@@ -4,16 +4,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from console.view import (
-    AlertView,
-    CostView,
-    FleetView,
-    MarketView,
-    Read,
-    Signals,
-    UnitCost,
-    build,
-)
+from gpufleet.console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, UnitCost, build
 from gpufleet.domain import tags
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Past, Reason

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from console import exporter, server
-from console.access import Access
-from console.alerts import Notice
-from console.view import FleetView
+from gpufleet.console import exporter, server
+from gpufleet.console.access import Access
+from gpufleet.console.alerts import Notice
+from gpufleet.console.view import FleetView
 from gpufleet.domain.decisions import Past
 from tests.console.fleet import busy_view
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.alerts import WebhookError, read
+from gpufleet.console.alerts import WebhookError, read
 from tests.console.pages import TOKEN, FakeBook, serving
 
 

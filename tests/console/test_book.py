@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine
 
-from console import book
+from gpufleet.console import book
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger import decisions, facts
-from ledger.database import writing
-from ledger.facts import EndCause, Run, RunEnd
-from ledger.schema import open_ledger
+from gpufleet.ledger import decisions, facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import EndCause, Run, RunEnd
+from gpufleet.ledger.schema import open_ledger
 from tests.console.fleet import NOW
 
 

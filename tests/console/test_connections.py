@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from console.access import Access
+from gpufleet.console.access import Access
 from gpufleet.domain.connections import MOST_CONNECTIONS, Bounded, InTime, TimelyRequests
 from tests.console.pages import TOKEN, FakeBook, serving
 

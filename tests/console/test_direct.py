@@ -5,8 +5,8 @@ from http.client import HTTPConnection
 
 import pytest
 
-from console import server
-from console.access import Access
+from gpufleet.console import server
+from gpufleet.console.access import Access
 from tests.console.pages import TOKEN, FakeBook
 from tests.networks import free_port
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from app.errors import AppError
 from cli.main import build as command
-from console.access import PROXY_SECRET, SESSION_S, Access
-from console.view import Read, build
+from gpufleet.console.access import PROXY_SECRET, SESSION_S, Access
+from gpufleet.console.view import Read, build
 from gpufleet.domain.decisions import Reason
 from tests.console.fleet import NOW, busy_view, document, instance
 from tests.console.pages import TOKEN, FakeBook, serving

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from console.server import MOST_REFUSALS, REFUSALS_S, Asked, Refusals
+from gpufleet.console.server import MOST_REFUSALS, REFUSALS_S, Asked, Refusals
 from tests.console.pages import TOKEN, FakeBook, serving
 
 

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from console.server import Server
+from gpufleet.console.server import Server
 from tests.console.pages import FakeBook, serving
 
 

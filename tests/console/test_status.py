@@ -12,10 +12,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from app.watching import FIRST_ASKED, with_phases
-from console import page
-from console.document import document as as_document
-from console.text import screen, short_money, short_number
-from console.view import AlertView, FleetView, Read, build
+from gpufleet.console import page
+from gpufleet.console.document import document as as_document
+from gpufleet.console.text import screen, short_money, short_number
+from gpufleet.console.view import AlertView, FleetView, Read, build
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, Phase

@@ -7,8 +7,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from console.top import Screen, Sort, draw, pressed, rows
-from console.view import FleetView, Signals
+from gpufleet.console.top import Screen, Sort, draw, pressed, rows
+from gpufleet.console.view import FleetView, Signals
 from gpufleet.domain.decisions import Reason
 from tests.console.fleet import busy_view, instance
 

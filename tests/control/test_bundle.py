@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from app.errors import AppError
 from cli.main import build
-from control import bundle
+from hosts.control import bundle
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,7 +34,7 @@ def test_every_room_travels_and_no_compiled_file(made: bundle.Bundle) -> None:
         names = archive.getnames()
     for room in bundle.rooms(ROOT):
         assert f"lib/{room}/__init__.py" in names
-    assert "lib/ledger/migrations/env.py" in names
+    assert "lib/gpufleet/ledger/migrations/env.py" in names
     assert not [name for name in names if "__pycache__" in name]
     assert made.files == len(names) - 2
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from control import ledger_file
-from control import releases as code
-from control.releases import BusyError, ReleaseError, Releases
+from hosts.control import ledger_file
+from hosts.control import releases as code
+from hosts.control.releases import BusyError, ReleaseError, Releases
 from tests.control.test_releases import NOW, Host, make_host
 
 LATER = NOW + timedelta(minutes=5)

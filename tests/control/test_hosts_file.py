@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from control import hosts_file
+from hosts.control import hosts_file
 
 THERE = "127.0.0.1 localhost\n# a note\n10.0.0.9 other.internal\n"
 

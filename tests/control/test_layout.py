@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from control import layout
-from control.layout import Ids
-from control.places import LEDGER_GROUP, Places, User
+from hosts.control import layout
+from hosts.control.layout import Ids
+from hosts.control.places import LEDGER_GROUP, Places, User
 
 OLD = 3900
 """The number of release 0.1's one user."""

@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from control.places import SETTINGS as SETTINGS_FILE
-from control.settings import ControlSettings
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import render
-from ledger.schema import open_ledger
+from hosts.control.places import SETTINGS as SETTINGS_FILE
+from hosts.control.settings import ControlSettings
 from tests.control.machine_in_namespaces import METADATA, NAME, SHA256, Machine, machine, missing
 from tests.router.conftest import document
 
@@ -267,9 +267,9 @@ ROOTS_LOOK: Final = """\
 import io, sys
 from pathlib import Path
 from app.control_host import LiveMachine
-from control.places import Places
-from control.releases import ReleaseError
-from control.settings import ControlSettings
+from hosts.control.places import Places
+from hosts.control.releases import ReleaseError
+from hosts.control.settings import ControlSettings
 
 machine = LiveMachine(places=Places(), settings=ControlSettings(fleet="", bucket=""))
 try:

@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 import pytest
 
-from control import bundle, ledger_file
-from control.places import Places
-from control.releases import ReleaseError, Releases
+from hosts.control import bundle, ledger_file
+from hosts.control.places import Places
+from hosts.control.releases import ReleaseError, Releases
 
 NOW = datetime(2026, 11, 21, 2, 15, tzinfo=UTC)
 UNKNOWN = "0" * 64

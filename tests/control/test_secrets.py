@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from app.control_host import fetch_secrets, make_token
-from clouds import secrets
-from control import layout, units
-from control.places import Places, User
-from control.settings import ControlSettings
+from gpufleet.clouds import secrets
 from gpufleet.domain.activity import CloudError
+from hosts.control import layout, units
+from hosts.control.places import Places, User
+from hosts.control.settings import ControlSettings
 
 SETTINGS = ControlSettings(
     fleet="s3://models/fleet/fleet.json",

@@ -14,10 +14,10 @@ import pytest
 from typer.main import get_command
 
 from cli.main import build
-from control import boot_data, bundle, units
-from control.places import Places
-from control.settings import ControlSettings, ControlSettingsError, Role, load
 from gpufleet.domain.model import Cloud
+from hosts.control import boot_data, bundle, units
+from hosts.control.places import Places
+from hosts.control.settings import ControlSettings, ControlSettingsError, Role, load
 from serving.user_data import UserDataError
 
 SETTINGS = ControlSettings(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from control import volume
-from node.ports import StepError
-from node.systemd import run as run_real
+from hosts.control import volume
+from hosts.node.ports import StepError
+from hosts.node.systemd import run as run_real
 
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("wipefs", "mkfs.ext4"))), reason="needs wipefs and mkfs.ext4 (util-linux, e2fsprogs)"

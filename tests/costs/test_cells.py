@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from costs import focus
-from costs.cells import cell
+from gpufleet.costs import focus
+from gpufleet.costs.cells import cell
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from uuid import uuid4
 import httpx
 
 from components.aws.control_host import DATA_DEVICE, device_of
-from control import boot_data, bundle
-from control.places import Places
-from control.settings import ControlSettings
 from gpufleet.domain.model import Cloud
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
+from hosts.control import boot_data, bundle
+from hosts.control.places import Places
+from hosts.control.settings import ControlSettings
 from localcloud.gcp.places import PROJECT
 from localcloud.machines.spec import MachineSpec
 from tests import signing
@@ -311,7 +311,7 @@ def _changed(path: Path, more: bytes) -> bytes:
         for entry in old:
             file = old.extractfile(entry)
             assert file is not None, f"{entry.name} is no file"
-            body = file.read() + (more if entry.name == "lib/console/server.py" else b"")
+            body = file.read() + (more if entry.name == "lib/gpufleet/console/server.py" else b"")
             entry.size = len(body)
             new.addfile(entry, BytesIO(body))
     return changed.getvalue()

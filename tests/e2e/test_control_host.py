@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from app.ledgers import ledger_name
-from control.places import Places, User
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Cloud
+from gpufleet.ledger import operations
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger import operations
-from ledger.schema import open_ledger
+from hosts.control.places import Places, User
 from tests.e2e.control_ground import LIMIT_S, SLACK, SLACK_VALUE, Machine, OnAws, OnGoogle, World
 from tests.e2e.embedded_cloud import EmbeddedCloud, started, wait_for
 from tests.networks import free_network

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from clouds.aws import signed
-from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws import signed
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.groups import AwsGroups
 from gpufleet.domain.model import CapacityType
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings

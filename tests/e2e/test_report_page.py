@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import build
-from ledger.schema import open_ledger
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import WINDOW, document, fill
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

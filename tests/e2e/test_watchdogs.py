@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from clouds.aws import signed
 from components.aws import permissions
+from gpufleet.clouds.aws import signed
 from gpufleet.domain.decisions import Reason
 from tests.e2e.embedded_cloud import (
     BUCKET,

@@ -13,7 +13,7 @@ from typing import Any
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import PATH_IN_BUCKET
-from monitoring.prometheus import TARGETS_FILE, PrometheusSettings, render
+from hosts.monitoring.prometheus import TARGETS_FILE, PrometheusSettings, render
 from tests.e2e.embedded_cloud import (
     BUCKET,
     CLONE,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from clouds.gcp.calls import ENDPOINT, GoogleCalls
-from clouds.gcp.groups import GoogleGroups
-from clouds.gcp.inventory import GoogleInventory
+from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
+from gpufleet.clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain.activity import Activity, ActivityKind
 from localcloud.gcp.groups import Group
 from localcloud.gcp.operations import GROUPS, SYSTEM, USER

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from control import volume
 from gpufleet.domain.model import Cloud
+from hosts.control import volume
+from hosts.node.ports import StepError
 from localcloud.machines.image import disks
 from localcloud.machines.spec import MachineSpec
 from localcloud.machines.volumes import Shelf, Volume, attached, unmount_all
-from node.ports import StepError
 
 VOLUME = Volume(id="vol-1", device="nvme-Amazon_Elastic_Block_Store_vol1")
 DEVICE = f"dev/disk/by-id/{VOLUME.device}"

@@ -20,16 +20,16 @@ import yaml
 from sqlalchemy import select
 
 from gpufleet.domain.model import Cloud
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.tables import OUTBOX
+from gpufleet.notify.deliver import deliver
+from gpufleet.notify.slack import SlackBot
 from gpufleet.settings.document.alerts import AlertSettings
-from ledger.schema import open_ledger
-from ledger.tables import OUTBOX
+from hosts.monitoring import alertmanager, alerts
+from hosts.monitoring.prometheus import PrometheusSettings
+from hosts.monitoring.prometheus import render as render_prometheus
+from hosts.monitoring.rules import RuleSettings
 from localcloud.slack.server import SlackSink
-from monitoring import alertmanager, alerts
-from monitoring.prometheus import PrometheusSettings
-from monitoring.prometheus import render as render_prometheus
-from monitoring.rules import RuleSettings
-from notify.deliver import deliver
-from notify.slack import SlackBot
 from tests import local_token
 from tests.console.fleet import document
 from tests.networks import free_network

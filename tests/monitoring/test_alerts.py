@@ -15,8 +15,8 @@ import yaml
 from app.monitoring_files import alert_settings
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertsEntry, AlertSettings
-from monitoring.alerts import alerts, render
-from monitoring.rules import RuleSettings, recordings
+from hosts.monitoring.alerts import alerts, render
+from hosts.monitoring.rules import RuleSettings, recordings
 from tests.console import fleet as fleets
 
 LABELS = (

@@ -22,17 +22,17 @@ from typer.testing import CliRunner
 from app.monitoring import ask
 from cli import monitoring
 from cli.output import Exit
-from clouds.prometheus import Prometheus
-from console import exporter
-from costs.allocation import Charge, Kind, State
+from gpufleet.clouds.prometheus import Prometheus
+from gpufleet.console import exporter
+from gpufleet.costs.allocation import Charge, Kind, State
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertSettings
 from gpufleet.settings.document.money import Budget
-from monitoring.alerts import render
-from monitoring.dashboards import SOURCE, dashboards, files
-from monitoring.dashboards import render as render_dashboard
-from monitoring.rules import RuleSettings
+from hosts.monitoring.alerts import render
+from hosts.monitoring.dashboards import SOURCE, dashboards, files
+from hosts.monitoring.dashboards import render as render_dashboard
+from hosts.monitoring.rules import RuleSettings
 from serving import metrics
 from serving.metrics import Kind as Shape
 from serving.metrics import Metric

@@ -22,7 +22,7 @@ import yaml
 
 from app.targets import TargetsFile
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
-from monitoring.prometheus import PrometheusSettings, render, targets
+from hosts.monitoring.prometheus import PrometheusSettings, render, targets
 from serving.engine import VLLM
 from tests.networks import free_network
 from tests.prometheus import running

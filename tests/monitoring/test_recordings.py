@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monitoring.rules import POOL_ENGINES, RuleSettings, recording_group
+from hosts.monitoring.rules import POOL_ENGINES, RuleSettings, recording_group
 
 HERE = 'environment="prod",pool="chat"'
 

@@ -20,12 +20,12 @@ from app.cost_sources import METRIC_NAMES
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.policies import ScalePolicy
 from gpufleet.settings.document.alerts import AlertSettings
-from monitoring import queries
-from monitoring.alerts import alerts
-from monitoring.dashboards import dashboards
-from monitoring.limits import LIMITS
-from monitoring.prometheus import PrometheusSettings, render
-from monitoring.rules import RuleSettings, recordings
+from hosts.monitoring import queries
+from hosts.monitoring.alerts import alerts
+from hosts.monitoring.dashboards import dashboards
+from hosts.monitoring.limits import LIMITS
+from hosts.monitoring.prometheus import PrometheusSettings, render
+from hosts.monitoring.rules import RuleSettings, recordings
 from serving import metrics
 from serving.metrics import Source
 from tests.monitoring.test_dashboards import ledger_page

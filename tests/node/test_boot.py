@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
-from node.ports import StepError, UnitState
+from hosts.node.ports import StepError, UnitState
 from serving import engine as engines
 from tests.node.world import Machine, settings
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.model import Cloud
-from node.disks import ARRAY, LocalDisks, commands, local_disks, missing, read_lsblk
-from node.ports import StepError
+from hosts.node.disks import ARRAY, LocalDisks, commands, local_disks, missing, read_lsblk
+from hosts.node.ports import StepError
 from tests.node.world import Machine
 
 STORE = "Amazon EC2 NVMe Instance Storage"

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
-from node import stopping
-from node.drain import Move, Order, Scene, merge, next_move
-from node.life import Life
-from node.log import Log
-from node.ports import CloudNotice, EngineLoad, Notice, UnitState
+from hosts.node import stopping
+from hosts.node.drain import Move, Order, Scene, merge, next_move
+from hosts.node.life import Life
+from hosts.node.log import Log
+from hosts.node.ports import CloudNotice, EngineLoad, Notice, UnitState
 from serving import engine as engines
 from tests.node.world import START, FakeUnits, Machine, settings
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain.model import Phase
-from node import driver
-from node.ports import UnitState
+from hosts.node import driver
+from hosts.node.ports import UnitState
 from serving import engine as engines
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings

@@ -8,9 +8,9 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from node import fetch, health
-from node.engine_client import HttpEngine
-from node.ports import EngineLoad, StepError
+from hosts.node import fetch, health
+from hosts.node.engine_client import HttpEngine
+from hosts.node.ports import EngineLoad, StepError
 from serving.engine import VLLM
 from tests.networks import served
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain.model import Phase
-from node import engine_key
-from node.ports import StepError, UnitState
+from hosts.node import engine_key
+from hosts.node.ports import StepError, UnitState
 from serving import engine as engines
 from serving.engine import EngineKind
 from tests.node.world import Machine

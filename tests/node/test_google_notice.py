@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from clouds.gcp.signed import Metadata
-from node.google import GoogleSide
-from node.ports import Notice
+from gpufleet.clouds.gcp.signed import Metadata
+from hosts.node.google import GoogleSide
+from hosts.node.ports import Notice
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KNOWN = {

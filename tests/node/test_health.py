@@ -3,7 +3,7 @@
 import pytest
 
 from gpufleet.domain.model import Cloud
-from node.health import expected_gpus, judge
+from hosts.node.health import expected_gpus, judge
 from serving import metrics
 from serving.exposition import Sample
 

@@ -13,9 +13,9 @@ from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from gpufleet.domain.orders import AgentOrder, Drain
-from node import server
-from node.log import HIDDEN, Log
-from node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
+from hosts.node import server
+from hosts.node.log import HIDDEN, Log
+from hosts.node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
 from serving import engine as engines
 from tests import signing
 from tests.node.world import START, Machine

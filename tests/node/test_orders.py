@@ -11,13 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clouds.agents import NodeAgents
+from gpufleet.clouds.agents import NodeAgents
 from gpufleet.domain import orders
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, Drain, Switch
-from node import orders as node_orders
-from node.orders import MOST, REMEMBERED
+from hosts.node import orders as node_orders
+from hosts.node.orders import MOST, REMEMBERED
 from tests import signing
 from tests.node.test_server import Faces
 from tests.node.world import Machine, settings

@@ -15,13 +15,13 @@ import httpx
 import pytest
 
 from app.adapters import FleetAgents
-from clouds.agents import NodeAgents
-from clouds.order_key import OrderKey
+from gpufleet.clouds.agents import NodeAgents
+from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain import orders
 from gpufleet.domain.connections import MOST_CONNECTIONS
 from gpufleet.domain.drains import DrainOwner
-from node import server
-from node.ports import CloudNotice, Notice
+from hosts.node import server
+from hosts.node.ports import CloudNotice, Notice
 from serving.exposition import parse
 from tests import signing
 from tests.node.world import START, Machine

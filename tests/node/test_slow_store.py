@@ -9,8 +9,8 @@ import pytest
 
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
+from hosts.node.ports import CloudNotice, Notice
 from localcloud import tiny_model
-from node.ports import CloudNotice, Notice
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache

@@ -8,9 +8,9 @@ import pytest
 
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
+from hosts.node.ports import UnitState
+from hosts.node.switch import BusyError
 from localcloud import tiny_model
-from node.ports import UnitState
-from node.switch import BusyError
 from serving import engine as engines
 from serving.cache import manifest as manifests
 from serving.cache import publish

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from node.ports import StepError, UnitState
-from node.systemd import Systemd
+from hosts.node.ports import StepError, UnitState
+from hosts.node.systemd import Systemd
 
 
 @pytest.fixture

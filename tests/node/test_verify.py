@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.__main__ import main
+from hosts.node.__main__ import main
 from serving.cache.disk import Cache
 from serving.cache.store import FolderStore
 from serving.cache.sync import Progress, Sync, served_digest

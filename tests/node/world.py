@@ -7,14 +7,14 @@ from pathlib import Path
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.rsa import public_key
-from node import stopping
-from node.agent import Agent
-from node.boot import Boot, World
-from node.life import Life
-from node.log import Log
-from node.orders import Nonces, Orders
-from node.ports import CloudNotice, EngineLoad, StepError, UnitState
-from node.switch import Switch
+from hosts.node import stopping
+from hosts.node.agent import Agent
+from hosts.node.boot import Boot, World
+from hosts.node.life import Life
+from hosts.node.log import Log
+from hosts.node.orders import Nonces, Orders
+from hosts.node.ports import CloudNotice, EngineLoad, StepError, UnitState
+from hosts.node.switch import Switch
 from serving import engine as engines
 from serving.cache.store import FolderStore, Store
 from serving.engine import EngineKind

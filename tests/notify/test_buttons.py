@@ -18,16 +18,16 @@ from app.fleets import load_one
 from gpufleet.domain import tags
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
-from ledger import operations
-from ledger.outbox import messages
-from ledger.schema import open_ledger
+from gpufleet.ledger import operations
+from gpufleet.ledger.outbox import messages
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.notify.buttons import PressError, read_press
+from gpufleet.notify.deliver import deliver
+from gpufleet.notify.doors import HttpDoor, SocketDoor, is_signed
+from gpufleet.notify.presses import Desk, Presses
+from gpufleet.notify.slack import SlackBot
 from localcloud.slack.interactive import sign
 from localcloud.slack.server import SlackSink
-from notify.buttons import PressError, read_press
-from notify.deliver import deliver
-from notify.doors import HttpDoor, SocketDoor, is_signed
-from notify.presses import Desk, Presses
-from notify.slack import SlackBot
 from tests import local_token
 from tests.unit.small_fleet import FLEET, document
 

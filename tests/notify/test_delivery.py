@@ -19,16 +19,14 @@ from sqlalchemy import Engine, update
 from typer.testing import CliRunner
 
 from cli.main import build
-from ledger.database import writing
-from ledger.outbox import Message, MessageState, counts, enqueue, escape, messages, open_channels
-from ledger.schema import open_ledger
-from ledger.tables import OUTBOX
-from localcloud.slack.faults import Fault
-from localcloud.slack.server import SlackSink
-from notify.buttons import with_buttons
-from notify.deliver import Delivered, Delivery
-from notify.messages import cut, digest_message, files_message, report_message
-from notify.slack import (
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.outbox import Message, MessageState, counts, enqueue, escape, messages, open_channels
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.tables import OUTBOX
+from gpufleet.notify.buttons import with_buttons
+from gpufleet.notify.deliver import Delivered, Delivery
+from gpufleet.notify.messages import cut, digest_message, files_message, report_message
+from gpufleet.notify.slack import (
     Answer,
     SlackBot,
     SlackSettingsError,
@@ -38,6 +36,8 @@ from notify.slack import (
     from_environment,
     masked,
 )
+from localcloud.slack.faults import Fault
+from localcloud.slack.server import SlackSink
 from tests import local_token
 from tests.unit.test_document import a_document
 
@@ -287,9 +287,9 @@ def test_four_hundred_messages_through_every_fault(ledger: Engine, sink: SlackSi
 POSTER = """
 import sys
 from datetime import UTC, datetime, timedelta
-from ledger.schema import open_ledger
-from notify.deliver import Clock, Delivery
-from notify.slack import SlackBot
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.notify.deliver import Clock, Delivery
+from gpufleet.notify.slack import SlackBot
 from tests import local_token
 bot = SlackBot(local_token.BOT, sys.argv[2], timeout_s=0.2)
 delivery = Delivery(engine=open_ledger(sys.argv[1]), receiver=bot, now=Clock().now,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.prices.plan.preview import parse
 from gpufleet.settings.environment import PolicyException
 from policies import references
 from policies.context import Context
@@ -15,7 +16,6 @@ from policies.references_of import NOTHING, REFERENCES
 from policies.resource import UNKNOWN, Resource
 from policies.resource_types import MADE
 from policies.rules import check
-from prices.plan.preview import parse
 from tests.policies.test_rules import DEV, GCP_TEMPLATE, GROUP, TEMPLATE
 
 (RULE,) = references.RULES

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from gpufleet.prices.plan.preview import parse
 from policies import templates
 from policies.preview import resources_of
 from policies.resource import UNKNOWN, Resource
-from prices.plan.preview import parse
 from tests.policies.test_rules import DEV, GCP_REGIONAL, GCP_TEMPLATE, GCP_ZONAL, GROUP, TEMPLATE
 
 (RULE,) = templates.RULES

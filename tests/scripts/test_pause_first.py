@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.ledgers import ledger_name
+from gpufleet.ledger import operations
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import render
-from ledger import operations
-from ledger.schema import open_ledger
 from scripts.big_update import PlanError, ended
 from tests.watchdogs.plain import START, document
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.clouds.gcp.groups import GoogleGroups
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument

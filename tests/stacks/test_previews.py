@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from gpufleet.prices.plan.preview import parse
 from policies.context import from_config
 from policies.preview import resources_of
 from policies.rules import check
 from policies.settings import FROM_FILE, config_of
-from prices.plan.preview import parse
 from tests.stacks.engine import ROOT, Engine, make_engine
 
 pytestmark = pytest.mark.slow

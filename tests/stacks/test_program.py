@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from gpufleet.domain.model import Cloud
+from gpufleet.prices.plan.extras import extras, root_disk_units
+from gpufleet.prices.plan.preview import Declared
 from gpufleet.settings.document import FleetDocument
-from prices.plan.extras import extras, root_disk_units
-from prices.plan.preview import Declared
 from tests.fakes import RecordingMocks
 from tests.stacks.running import ROOT, run, written
 

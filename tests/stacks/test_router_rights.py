@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from control import bundle
+from hosts.control import bundle
 from serving.router.policy import FILE_NAME
 from tests.fakes import RecordingMocks
 from tests.iam import Statement, allowed, condition_holds, statements

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from ledger.database import open_database
-from ledger.schema import open_ledger
+from gpufleet.ledger.database import open_database
+from gpufleet.ledger.schema import open_ledger
 from tests.postgres import running
 
 

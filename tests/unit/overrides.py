@@ -4,8 +4,8 @@ from datetime import datetime
 from decimal import Decimal
 
 from gpufleet.domain.prices import Price
+from gpufleet.prices.book import stated_price
 from gpufleet.settings.document.money import PriceOverride
-from prices.book import stated_price
 
 
 def override(sku: str, usd: str, as_of: datetime, *, unverified: bool = False) -> Price:

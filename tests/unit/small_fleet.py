@@ -14,9 +14,9 @@ from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import boots, decisions, facts, rollups
-from ledger.database import writing
-from ledger.facts import ActivityHour, EndCause, Pass, Reading, Reservation, Run, RunEnd
+from gpufleet.ledger import boots, decisions, facts, rollups
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import ActivityHour, EndCause, Pass, Reading, Reservation, Run, RunEnd
 
 T0 = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -10,9 +10,9 @@ from app.ledgers import ledger_name
 from app.passes import Kind, Options
 from cli.watch_pass import over_fleets
 from gpufleet.domain.decisions import Reason
+from gpufleet.ledger import operations
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger import operations
-from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog

@@ -49,7 +49,7 @@ def test_each_packed_module_can_be_imported_and_the_tables_are_read(tmp_path: Pa
 
 
 def test_the_list_is_what_the_agent_imports() -> None:
-    found, ahead = set[str](), ["node/__init__.py", "node/__main__.py"]
+    found, ahead = set[str](), ["hosts/__init__.py", "hosts/node/__init__.py", "hosts/node/__main__.py"]
     while ahead:
         if (name := ahead.pop()) not in found:
             found.add(name)
@@ -89,12 +89,12 @@ def test_the_same_sources_give_the_same_bytes(sources: Path) -> None:
 
 def test_a_changed_source_gives_other_bytes(sources: Path) -> None:
     first = agent_archive.build(sources)
-    (sources / "node/page.py").write_text("HELLO = 'good day'\n")
+    (sources / "hosts/node/page.py").write_text("HELLO = 'good day'\n")
     assert agent_archive.build(sources) != first
 
 
 def test_only_what_is_listed_travels(sources: Path) -> None:
-    (sources / "node/other.py").write_text("")
+    (sources / "hosts/node/other.py").write_text("")
     names = zipfile.ZipFile(io.BytesIO(agent_archive.build(sources))).namelist()
     assert names == ["__main__.py", *agent_archive.FILES]
 

@@ -12,12 +12,12 @@ from app import alerts
 from app.fleets import load_one
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import facts
-from ledger.database import writing
-from ledger.facts import EndCause, Pass, RunEnd
-from ledger.outbox import messages
-from ledger.schema import open_ledger
-from ledger.tables import PRICES
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import EndCause, Pass, RunEnd
+from gpufleet.ledger.outbox import messages
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.tables import PRICES
 from tests.unit.small_fleet import FLEET, HOUR, T0, document, run
 
 WEEK = timedelta(weeks=1)

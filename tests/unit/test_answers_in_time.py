@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.activity import CloudError
 from tests.networks import served
 

@@ -26,15 +26,17 @@ def test_exit_codes(code: int | None, expected: Verdict) -> None:
 def test_the_score_is_what_was_noticed_of_what_was_tried() -> None:
     tried = {
         "gpufleet/domain/money.py": {"a": Verdict.KILLED, "b": Verdict.SLOW, "c": Verdict.SURVIVED},
-        "costs/slots.py": {"d": Verdict.UNTESTED},
-        "prices/book.py": {},
+        "gpufleet/costs/slots.py": {"d": Verdict.UNTESTED},
+        "gpufleet/prices/book.py": {},
     }
-    found = bench.table(tried, {"gpufleet/domain/money.py": 30, "costs/slots.py": 9, "prices/book.py": 4})
+    found = bench.table(
+        tried, {"gpufleet/domain/money.py": 30, "gpufleet/costs/slots.py": 9, "gpufleet/prices/book.py": 4}
+    )
     rows = {row[0]: (row[2], row[3], row[-1]) for row in found.rows}
     assert rows == {
         "gpufleet/domain/money.py": ("30", "3", "66.7%"),
-        "costs/slots.py": ("9", "1", "0.0%"),
-        "prices/book.py": ("4", "0", "none tried"),
+        "gpufleet/costs/slots.py": ("9", "1", "0.0%"),
+        "gpufleet/prices/book.py": ("4", "0", "none tried"),
         "together": ("43", "4", "50.0%"),
     }
     assert "Not killed: b, c, d." in found.notes

@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from costs.bills import Bill, BillError, Form, read_bill
+from gpufleet.costs.bills import Bill, BillError, Form, read_bill
 from tests.unit.test_trueup import as_csv, cur
 
 NAME = "gpu-chat-x1"

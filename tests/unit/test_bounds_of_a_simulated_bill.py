@@ -17,22 +17,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine
 
-from costs.commitments import Declared, Shared
-from costs.declarations import content_of
-from costs.document import document
-from costs.query import CostQuery
-from costs.report import NONE, By, Report, Scope
+from gpufleet.costs.commitments import Declared, Shared
+from gpufleet.costs.declarations import content_of
+from gpufleet.costs.document import document
+from gpufleet.costs.query import CostQuery
+from gpufleet.costs.report import NONE, By, Report, Scope
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
-from ledger import facts
-from ledger.database import writing
-from ledger.declared import note_declared
-from ledger.facts import EndCause, Reservation, Run, RunEnd
-from ledger.reservations import note_reservations
-from ledger.schema import open_ledger
-from ledger.tables import PASSES
-from prices.packaged import PackagedPrices
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.declared import note_declared
+from gpufleet.ledger.facts import EndCause, Reservation, Run, RunEnd
+from gpufleet.ledger.reservations import note_reservations
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.tables import PASSES
+from gpufleet.prices.packaged import PackagedPrices
 from tests.unit.report_arithmetic import faults
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from costs.allocation import Charge, Facts, Kind, State, charges, standing, unused
-from costs.commitments import Block, Coverage, Declared, Shared, Spend
+from gpufleet.costs.allocation import Charge, Facts, Kind, State, charges, standing, unused
+from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
-from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import MissingPriceError, PriceBook
+from gpufleet.ledger.facts import ActivityHour, EndCause, Reservation, Run
+from gpufleet.prices.book import MissingPriceError, PriceBook
 from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)

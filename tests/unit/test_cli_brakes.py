@@ -21,10 +21,10 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, Phase
-from ledger import operations
-from ledger.decisions import record_decisions
-from ledger.fleet import FleetLedger
-from ledger.schema import open_ledger
+from gpufleet.ledger import operations
+from gpufleet.ledger.decisions import record_decisions
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import document
 from tests.watchdogs.plain import instance
 from watchdogs.spot import lifecycle

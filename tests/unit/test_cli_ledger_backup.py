@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from app.errors import AppError
 from cli.main import build
-from ledger import operations, outbox, transfer
-from ledger.database import writing
-from ledger.schema import open_ledger
+from gpufleet.ledger import operations, outbox, transfer
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.schema import open_ledger
 from tests import postgres
 
 CLONE = Path(__file__).parents[2]

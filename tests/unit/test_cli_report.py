@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from app.errors import AppError
-from costs.document import CSV_COLUMNS
+from gpufleet.costs.document import CSV_COLUMNS
 from gpufleet.domain.model import CapacityType
-from ledger import facts
-from ledger.database import writing
-from ledger.schema import open_ledger
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.schema import open_ledger
 from localcloud.slack.server import SlackSink
 from tests import local_token
 from tests.unit.small_fleet import HOUR, ODD_MODEL, WINDOW, call, document, fill, read_json, run, said

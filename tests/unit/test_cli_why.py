@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from cli.main import build
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.ledger import decisions, operations
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import render
-from ledger import decisions, operations
-from ledger.schema import open_ledger
 from tests.console import fleet as fleets
 
 QUOTA = "You have requested more vCPU capacity than your current limit"

@@ -15,17 +15,17 @@ from app.errors import AppError
 from app.fleets import load_one
 from app.trueup import Reconciled
 from app.windows import Window
-from costs.bills import Bill, Form, Line
+from gpufleet.costs.bills import Bill, Form, Line
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import facts, transfer
-from ledger.database import writing
-from ledger.declared import declarations
-from ledger.facts import EndCause, Pass, RunEnd
-from ledger.finals import closed_spans
-from ledger.reservations import note_reservations, reservations
-from ledger.schema import open_ledger
-from ledger.tables import FINALS
+from gpufleet.ledger import facts, transfer
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.declared import declarations
+from gpufleet.ledger.facts import EndCause, Pass, RunEnd
+from gpufleet.ledger.finals import closed_spans
+from gpufleet.ledger.reservations import note_reservations, reservations
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.tables import FINALS
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, call, document, fill, read_json, run, said
 
 NAT = {"name": "NAT gateway", "sku": "aws:vpc:nat-gateway", "units": "3"}

@@ -11,7 +11,7 @@ from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.codes import Code
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
-from ledger.migrations.versions.v0006_codes import KINDS, REASONS
+from gpufleet.ledger.migrations.versions.v0006_codes import KINDS, REASONS
 
 EVERY: list[type[Code]] = [Action, Reason, OutcomeKind, BrakeKind, ActivityKind]
 

@@ -17,11 +17,11 @@ from app.fleets import load_one
 from cli.main import build
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED
-from ledger import facts
-from ledger.database import writing
-from ledger.facts import EndCause, RunEnd
-from ledger.outbox import messages
-from ledger.schema import open_ledger
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import EndCause, RunEnd
+from gpufleet.ledger.outbox import messages
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import HOUR, T0, WINDOW, document, fill, run
 
 GROUPS = [

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.allocation import Charge, Facts, Kind, State, charges
-from costs.document import summed
+from gpufleet.costs.allocation import Charge, Facts, Kind, State, charges
+from gpufleet.costs.document import summed
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import MissingPriceError, PriceBook
+from gpufleet.ledger.facts import ActivityHour, EndCause, Reservation, Run
+from gpufleet.prices.book import MissingPriceError, PriceBook
 from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)

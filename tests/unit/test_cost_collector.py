@@ -11,15 +11,15 @@ import pytest
 from sqlalchemy import Engine, select
 
 from app.cost_sources import facts_of
-from costs.collector import OVERLAP, Collected, FleetFacts, PoolFacts, Sources, collect
-from costs.commitments import Declared
-from costs.declarations import read
-from costs.document import document
-from costs.query import CostQuery
-from costs.render import as_text
-from costs.report import By, Report, Scope
-from costs.samples import MetricNames, Series
-from costs.slots import Measure, Sample
+from gpufleet.costs.collector import OVERLAP, Collected, FleetFacts, PoolFacts, Sources, collect
+from gpufleet.costs.commitments import Declared
+from gpufleet.costs.declarations import read
+from gpufleet.costs.document import document
+from gpufleet.costs.query import CostQuery
+from gpufleet.costs.render import as_text
+from gpufleet.costs.report import By, Report, Scope
+from gpufleet.costs.samples import MetricNames, Series
+from gpufleet.costs.slots import Measure, Sample
 from gpufleet.domain import money, tags
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
@@ -27,16 +27,16 @@ from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
-from ledger.database import writing
-from ledger.decisions import record_outcome
-from ledger.declared import declarations
-from ledger.facts import NOT_MISSED, EndCause, Run
-from ledger.finals import Confirmed, add_final
-from ledger.history import runs as read_runs
-from ledger.reservations import reservations
-from ledger.schema import open_ledger
-from ledger.tables import METADATA
-from prices.packaged import PackagedPrices
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.decisions import record_outcome
+from gpufleet.ledger.declared import declarations
+from gpufleet.ledger.facts import NOT_MISSED, EndCause, Run
+from gpufleet.ledger.finals import Confirmed, add_final
+from gpufleet.ledger.history import runs as read_runs
+from gpufleet.ledger.reservations import reservations
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.tables import METADATA
+from gpufleet.prices.packaged import PackagedPrices
 from tests.watchdogs.plain import document as fleet_document
 
 Item = TypeVar("Item")

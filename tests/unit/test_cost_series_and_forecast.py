@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.allocation import Charge, Facts, charges
-from costs.anomaly import Hour, anomalies, hour_of, name_cause, split_change
-from costs.forecast import BudgetState, Forecast, Part, budget_use, forecast, local_days, month_of
-from costs.report import Report, Scope, build
-from costs.savings import HORIZON, Stop, avoided, savings
-from costs.series import buckets, edges, lanes
-from costs.waste import Cause, total, waste
+from gpufleet.costs.allocation import Charge, Facts, charges
+from gpufleet.costs.anomaly import Hour, anomalies, hour_of, name_cause, split_change
+from gpufleet.costs.forecast import BudgetState, Forecast, Part, budget_use, forecast, local_days, month_of
+from gpufleet.costs.report import Report, Scope, build
+from gpufleet.costs.savings import HORIZON, Stop, avoided, savings
+from gpufleet.costs.series import buckets, edges, lanes
+from gpufleet.costs.waste import Cause, total, waste
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import PriceBook
+from gpufleet.ledger.facts import ActivityHour, EndCause, Reservation, Run
+from gpufleet.prices.book import PriceBook
 from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.samples import MetricNames, Series, readings, team_readings
-from costs.slots import Sample
-from ledger.teams import Counted
+from gpufleet.costs.samples import MetricNames, Series, readings, team_readings
+from gpufleet.costs.slots import Sample
+from gpufleet.ledger.teams import Counted
 
 T0 = datetime(2026, 11, 21, 6, tzinfo=UTC)
 NAMES = MetricNames(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.windows import Window, last_day
-from ledger.schema import open_ledger
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import call, document, fill, read_json
 
 BERLIN = {"slack_channel": "#gpu-cost", "digest_at": "07:30", "timezone": "Europe/Berlin"}

@@ -8,10 +8,10 @@ import pytest
 
 from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
-from ledger.decisions import ended_since, history, record_decisions, record_outcome
-from ledger.fleet import FleetLedger
-from ledger.history import ended_by_idle
-from ledger.schema import open_ledger
+from gpufleet.ledger.decisions import ended_since, history, record_decisions, record_outcome
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.history import ended_by_idle
+from gpufleet.ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog

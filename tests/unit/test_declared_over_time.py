@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from costs.allocation import Facts, charges
-from costs.commitments import Block, Declared, Shared, Spend
-from costs.declarations import Declarations, Kept, content_of, read
-from costs.query import CostQuery
-from costs.report import By, Report, Scope, build
+from gpufleet.costs.allocation import Facts, charges
+from gpufleet.costs.commitments import Block, Declared, Shared, Spend
+from gpufleet.costs.declarations import Declarations, Kept, content_of, read
+from gpufleet.costs.query import CostQuery
+from gpufleet.costs.report import By, Report, Scope, build
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import facts
-from ledger.database import writing
-from ledger.declared import Declaration, declarations, note_declared
-from ledger.facts import Pass, Run
-from ledger.rollups import roll_up
-from ledger.schema import open_ledger
-from prices.book import MissingPriceError, PriceBook
-from prices.packaged import PackagedPrices
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.declared import Declaration, declarations, note_declared
+from gpufleet.ledger.facts import Pass, Run
+from gpufleet.ledger.rollups import roll_up
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.prices.book import MissingPriceError, PriceBook
+from gpufleet.prices.packaged import PackagedPrices
 from tests.unit.overrides import override
 
 OCTOBER, NOVEMBER = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)

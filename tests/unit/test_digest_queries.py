@@ -13,13 +13,13 @@ from sqlalchemy import Engine, event
 from app import alerts, reports
 from app.fleets import load_one
 from app.windows import Window
-from costs.digest import Digest
+from gpufleet.costs.digest import Digest
 from gpufleet.domain.model import CapacityType
-from ledger import facts
-from ledger.database import writing
-from ledger.facts import Pass
-from ledger.schema import open_ledger
-from ledger.teams import TeamReading, add_team_readings
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Pass
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.teams import TeamReading, add_team_readings
 from tests.unit.small_fleet import FLEET, HOUR, T0, document, fill, run
 
 DAY = timedelta(days=1)

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from gpufleet.settings import environment
+from hosts.node import driver
 from localcloud.engine import arguments as simulated
-from node import driver
 from serving import engine, metrics
 from serving.engine import ArgumentError, EngineKind, Serve, VllmOptions
 from tests.engine_options import EVERYTHING

@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from costs.allocation import State
-from costs.figures import Figure
-from ledger.counters import Tokens
+from gpufleet.costs.allocation import State
+from gpufleet.costs.figures import Figure
+from gpufleet.ledger.counters import Tokens
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.allocation import Facts
-from costs.focus import COLUMNS, MANDATORY, UnpricedError, days, quantity_and_cost, rows, write_csv
-from costs.report import Report, Scope, build
-from costs.tokens import EngineTokens
+from gpufleet.costs.allocation import Facts
+from gpufleet.costs.focus import COLUMNS, MANDATORY, UnpricedError, days, quantity_and_cost, rows, write_csv
+from gpufleet.costs.report import Report, Scope, build
+from gpufleet.costs.tokens import EngineTokens
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger.counters import Tokens
-from ledger.facts import EndCause, Reading, Reservation, Run
-from prices.book import PriceBook
+from gpufleet.ledger.counters import Tokens
+from gpufleet.ledger.facts import EndCause, Reading, Reservation, Run
+from gpufleet.prices.book import PriceBook
 from tests.unit.overrides import override
 
 T0 = datetime(2026, 10, 31, 22, 0, tzinfo=UTC)

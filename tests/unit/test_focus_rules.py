@@ -14,17 +14,17 @@ from io import StringIO
 
 import pytest
 
-from costs.allocation import Facts
-from costs.commitments import Block, Coverage, Declared, Shared, Spend
-from costs.focus import COLUMNS, rows, write_csv
-from costs.report import Known, Report, Scope, build, by_team
-from costs.tokens import EngineTokens
+from gpufleet.costs.allocation import Facts
+from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend
+from gpufleet.costs.focus import COLUMNS, rows, write_csv
+from gpufleet.costs.report import Known, Report, Scope, build, by_team
+from gpufleet.costs.tokens import EngineTokens
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger.counters import Tokens
-from ledger.facts import EndCause, Reading, Reservation, Run
-from ledger.teams import TeamUse
-from prices.book import PriceBook
+from gpufleet.ledger.counters import Tokens
+from gpufleet.ledger.facts import EndCause, Reading, Reservation, Run
+from gpufleet.ledger.teams import TeamUse
+from gpufleet.prices.book import PriceBook
 from tests.unit.focus_rules import Checker
 from tests.unit.overrides import override
 

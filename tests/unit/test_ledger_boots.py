@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.boots import Boot
-from ledger.boots import KEPT_FOR, NEWEST_KEPT, note_boots, read_boots
-from ledger.database import writing
-from ledger.invariants import verify
+from gpufleet.ledger.boots import KEPT_FOR, NEWEST_KEPT, note_boots, read_boots
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.invariants import verify
 from tests.unit.conftest import Ledgers
 from tests.unit.small_fleet import FLEET, T0
 

@@ -12,10 +12,10 @@ from sqlalchemy import make_url
 
 from app import ledgers
 from app.errors import AppError
+from gpufleet.ledger.database import open_database
+from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.settings import document
 from gpufleet.settings.document.ledger import why_unverified
-from ledger.database import open_database
-from ledger.schema import LedgerError, open_ledger
 from tests.stacks.settings_files import AWS, changed, said
 from tests.unit.test_cli_models import DOCUMENT
 

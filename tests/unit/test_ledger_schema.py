@@ -10,9 +10,9 @@ from sqlalchemy import select, text
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import history, outbox
-from ledger.database import writing
-from ledger.facts import (
+from gpufleet.ledger import history, outbox
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import (
     ActivityHour,
     EndCause,
     Reading,
@@ -24,9 +24,9 @@ from ledger.facts import (
     add_readings,
     add_runs,
 )
-from ledger.rollups import roll_up, stretches
-from ledger.schema import LedgerError, explained, open_ledger
-from ledger.tables import ACTIVITY
+from gpufleet.ledger.rollups import roll_up, stretches
+from gpufleet.ledger.schema import LedgerError, explained, open_ledger
+from gpufleet.ledger.tables import ACTIVITY
 from tests.unit.conftest import Ledgers
 
 NOW = datetime(2026, 11, 21, 8, 0, 0, 123456, tzinfo=UTC)

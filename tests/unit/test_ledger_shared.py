@@ -12,10 +12,10 @@ from sqlalchemy import Engine, text
 from app import reports
 from app.windows import Window
 from app.wiring import open_engine
-from console import book
+from gpufleet.console import book
+from gpufleet.ledger.database import open_database
+from gpufleet.ledger.schema import HEAD, LedgerError, share_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger.database import open_database
-from ledger.schema import HEAD, LedgerError, share_ledger
 from tests.console.fleet import document
 from tests.postgres import Server, served
 

@@ -15,11 +15,11 @@ from app import cost_sums
 from app.errors import AppError
 from app.fleets import load_one
 from cli.main import build
-from ledger import transfer
-from ledger.database import writing
-from ledger.invariants import verify
-from ledger.outbox import Message, enqueue
-from ledger.schema import HEAD, LedgerError, open_ledger
+from gpufleet.ledger import transfer
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.invariants import verify
+from gpufleet.ledger.outbox import Message, enqueue
+from gpufleet.ledger.schema import HEAD, LedgerError, open_ledger
 from tests import postgres
 from tests.unit.small_fleet import HOUR, T0, document, fill
 

@@ -11,24 +11,24 @@ from typing import Any, TypeAlias
 import pytest
 from sqlalchemy import Connection, Engine, inspect, select, text
 
-import ledger
+from gpufleet import ledger
 from gpufleet.domain.activity import Activity, ActivityKind, GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.model import Cloud
-from ledger import outbox
-from ledger.activities import note_activities, read_activities
-from ledger.boots import note_boots, read_boots
-from ledger.database import open_database, writing
-from ledger.declared import declarations, note_declared
-from ledger.facts import NOT_MISSED, Reservation
-from ledger.finals import Confirmed, add_final, finals
-from ledger.invariants import verify
-from ledger.reservations import note_reservations, reservations
-from ledger.schema import HEAD, OLDEST_READER, LedgerError, migrate, open_ledger, schema_version
-from ledger.sums import CostSum, Span, read_sums, write_sums
-from ledger.tables import METADATA
-from ledger.told import add_told, last_told
-from ledger.transfer import named
+from gpufleet.ledger import outbox
+from gpufleet.ledger.activities import note_activities, read_activities
+from gpufleet.ledger.boots import note_boots, read_boots
+from gpufleet.ledger.database import open_database, writing
+from gpufleet.ledger.declared import declarations, note_declared
+from gpufleet.ledger.facts import NOT_MISSED, Reservation
+from gpufleet.ledger.finals import Confirmed, add_final, finals
+from gpufleet.ledger.invariants import verify
+from gpufleet.ledger.reservations import note_reservations, reservations
+from gpufleet.ledger.schema import HEAD, OLDEST_READER, LedgerError, migrate, open_ledger, schema_version
+from gpufleet.ledger.sums import CostSum, Span, read_sums, write_sums
+from gpufleet.ledger.tables import METADATA
+from gpufleet.ledger.told import add_told, last_told
+from gpufleet.ledger.transfer import named
 from tests.unit.conftest import Ledgers
 from tests.unit.small_fleet import FLEET, fill
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.daemon_page import Page
-from console.exporter import render
+from gpufleet.console.exporter import render
 from gpufleet.metrics_page import counter, gauge, page
 from serving.router.exporter import Moment, metrics
 from serving.router.meter import Meter

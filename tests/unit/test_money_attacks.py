@@ -9,15 +9,15 @@ from decimal import Decimal
 
 import pytest
 
-from costs.allocation import Charge, Facts, State, charges
-from costs.document import summed
-from costs.samples import MetricNames, Series, activity, readings
-from costs.slots import Measure, Sample
+from gpufleet.costs.allocation import Charge, Facts, State, charges
+from gpufleet.costs.document import summed
+from gpufleet.costs.samples import MetricNames, Series, activity, readings
+from gpufleet.costs.slots import Measure, Sample
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger.facts import ActivityHour, Run
-from prices.book import MissingPriceError, Packaged, PriceBook
-from prices.packaged import PackagedPrices
+from gpufleet.ledger.facts import ActivityHour, Run
+from gpufleet.prices.book import MissingPriceError, Packaged, PriceBook
+from gpufleet.prices.packaged import PackagedPrices
 from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)

@@ -10,13 +10,13 @@ from itertools import pairwise
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from costs.allocation import Facts
-from costs.report import By, Report, Scope, build
+from gpufleet.costs.allocation import Facts
+from gpufleet.costs.report import By, Report, Scope, build
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger.facts import EndCause, Pass, Reservation, Run
-from prices.book import PriceBook
+from gpufleet.ledger.facts import EndCause, Pass, Reservation, Run
+from gpufleet.prices.book import PriceBook
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
 REGION = "anywhere"

@@ -2,7 +2,7 @@
 
 import ssl
 
-from clouds.plain import trusting_nobody
+from gpufleet.clouds.plain import trusting_nobody
 
 
 def test_what_needs_no_certificates_trusts_none() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from prices.plan.cost import PlanCost, PlanCostError, plan_cost
-from prices.plan.preview import parse
-from prices.plan.rates import rates_of
-from prices.plan.render import as_json, markdown
+from gpufleet.prices.plan.cost import PlanCost, PlanCostError, plan_cost
+from gpufleet.prices.plan.preview import parse
+from gpufleet.prices.plan.rates import rates_of
+from gpufleet.prices.plan.render import as_json, markdown
 from tests.unit.test_plan_cost import G6, NOW, group, preview, resource, tags, urn
 
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.prices import Price, Rank
-from prices.plan.cost import PlanCost, PlanCostError, plan_cost
-from prices.plan.preview import PreviewError, parse
-from prices.plan.rates import rates_of
-from prices.plan.render import as_json, headline, markdown
+from gpufleet.prices.plan.cost import PlanCost, PlanCostError, plan_cost
+from gpufleet.prices.plan.preview import PreviewError, parse
+from gpufleet.prices.plan.rates import rates_of
+from gpufleet.prices.plan.render import as_json, headline, markdown
 from tests.stacks.settings_files import a_pool
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

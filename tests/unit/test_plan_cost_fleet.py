@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from app.errors import AppError
 from cli.main import build
 from gpufleet.domain.prices import Price
-from ledger import facts
-from ledger.database import writing
-from ledger.schema import open_ledger
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import document
 from tests.unit.test_plan_cost import G6, group, preview
 

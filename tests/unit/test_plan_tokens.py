@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.plan_tokens import Expected, expected, words
-from prices.plan.cost import Line, PlanCost, Priced
+from gpufleet.prices.plan.cost import Line, PlanCost, Priced
 from tests.stacks.settings_files import a_pool
 
 MEASURED = Path(__file__).parents[2] / "serving" / "sizing" / "data" / "measured.csv"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
+from gpufleet.prices.book import MissingPriceError, PriceBook, Sku, is_stale, machine_sku, parse_as_of, stated_price
+from gpufleet.prices.packaged import PackagedPrices
 from gpufleet.settings.document.money import PriceOverride
-from prices.book import MissingPriceError, PriceBook, Sku, is_stale, machine_sku, parse_as_of, stated_price
-from prices.packaged import PackagedPrices
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 SPOT = "aws:ec2:g6.xlarge:spot"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from costs.commitments import Coverage, Declared, Spend, shares
+from gpufleet.costs.commitments import Coverage, Declared, Spend, shares
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Committed, Price, Rank
-from ledger.facts import Run
-from prices.book import (
+from gpufleet.ledger.facts import Run
+from gpufleet.prices.book import (
     GCP_SPOT_STALE_AFTER,
     STALE_AFTER,
     MissingPriceError,

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.activity import CloudError
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

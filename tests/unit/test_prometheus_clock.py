@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from clouds.prometheus import LONGEST_S, SKEW_LIMIT_S, Prometheus
+from gpufleet.clouds.prometheus import LONGEST_S, SKEW_LIMIT_S, Prometheus
 from gpufleet.domain.activity import CloudError
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

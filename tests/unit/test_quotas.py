@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from app import quotas as command
-from clouds.aws.calls import AwsCalls
-from clouds.aws.quotas import limits
-from console import exporter
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.quotas import limits
+from gpufleet.console import exporter
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
-from gpufleet.domain.quotas import Need, Use, needs, uses
 from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.quotas import Need, Use, needs, uses
 from tests.metrics_text import value
 from tests.watchdogs.plain import START, document, instance
 

@@ -14,10 +14,10 @@ import pytest
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import facts, rollups
-from ledger.database import writing
-from ledger.facts import EndCause, Pass, Reading, RunEnd
-from ledger.schema import open_ledger
+from gpufleet.ledger import facts, rollups
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import EndCause, Pass, Reading, RunEnd
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import FLEET, document, read_json, run
 
 MIDNIGHT = datetime(2026, 10, 24, 22, tzinfo=UTC)

@@ -5,7 +5,7 @@ import pytest
 
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.regions import REGIONS, near
-from prices.packaged import PackagedPrices
+from gpufleet.prices.packaged import PackagedPrices
 
 
 def test_aws_s_are_botocore_s() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.model import CapacityType
-from ledger import facts
-from ledger.database import writing
-from ledger.facts import Reservation
-from ledger.reservations import note_reservations, reservations
-from ledger.schema import open_ledger
-from ledger.teams import TeamReading, add_team_readings
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Reservation
+from gpufleet.ledger.reservations import note_reservations, reservations
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.teams import TeamReading, add_team_readings
 from tests.unit.report_arithmetic import faults
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, fill, read_json, run
 

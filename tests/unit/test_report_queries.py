@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import event
 
 from benchmarks import fleet_ledger
-from costs.query import CostQuery
-from costs.report import Report, Scope
+from gpufleet.costs.query import CostQuery
+from gpufleet.costs.report import Report, Scope
 from gpufleet.domain.model import Cloud
-from ledger.schema import open_ledger
-from prices.packaged import PackagedPrices
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.prices.packaged import PackagedPrices
 
 MODELS = 5
 

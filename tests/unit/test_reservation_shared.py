@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.allocation import Charge, Facts, Kind, charges
-from costs.report import Known, Scope, compute
+from gpufleet.costs.allocation import Charge, Facts, Kind, charges
+from gpufleet.costs.report import Known, Scope, compute
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger import facts
-from ledger.database import writing
-from ledger.facts import Reservation, Run
-from ledger.reservations import note_reservations, reservations
-from ledger.schema import open_ledger
-from prices.book import PriceBook
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Reservation, Run
+from gpufleet.ledger.reservations import note_reservations, reservations
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.prices.book import PriceBook
 from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, tzinfo=UTC)

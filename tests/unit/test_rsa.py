@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from clouds.order_key import OrderKey
+from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.rsa import EXPONENT, KeyFormError, PublicKey, public_key
 from tests import signing
 

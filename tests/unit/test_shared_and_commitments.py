@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from costs.allocation import Facts, Kind, State, charges
-from costs.commitments import Block, Coverage, Declared, Shared, Spend, shares
+from gpufleet.costs.allocation import Facts, Kind, State, charges
+from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend, shares
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import facts
-from ledger.database import writing
-from ledger.facts import Pass, Reservation, RunEnd
-from ledger.schema import open_ledger
-from prices.book import PriceBook, Sku, stated_price
-from prices.packaged import PackagedPrices
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Pass, Reservation, RunEnd
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.prices.book import PriceBook, Sku, stated_price
+from gpufleet.prices.packaged import PackagedPrices
 from stacks.document import shared_of
 from stacks.reading import parse
 from tests.unit.overrides import override

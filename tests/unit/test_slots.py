@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.slots import SLOTS, Known, Measure, Sample, Signals, slots
-from ledger.facts import ActivityHour
+from gpufleet.costs.slots import SLOTS, Known, Measure, Sample, Signals, slots
+from gpufleet.ledger.facts import ActivityHour
 
 T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.allocation import State
-from costs.figures import Figure
-from costs.speed import Reference, Speed, speeds
+from gpufleet.costs.allocation import State
+from gpufleet.costs.figures import Figure
+from gpufleet.costs.speed import Reference, Speed, speeds
 from gpufleet.domain.catalogue import Machine
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger import facts, rollups
-from ledger.counters import Tokens
-from ledger.database import writing
-from ledger.facts import ActivityHour, Pass, Reading
-from ledger.schema import open_ledger
+from gpufleet.ledger import facts, rollups
+from gpufleet.ledger.counters import Tokens
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import ActivityHour, Pass, Reading
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run, said
 
 MEASURED = Path(__file__).parents[2] / "serving" / "sizing" / "data" / "measured.csv"

@@ -17,19 +17,19 @@ from app import cost_sums
 from app.fleets import load_one
 from app.watching import Costs, Watched
 from app.wiring import Wired, wire
-from clouds.prometheus import Prometheus
-from console import book
-from console.text import screen
-from console.view import CostView, FleetView
+from gpufleet.clouds.prometheus import Prometheus
+from gpufleet.console import book
+from gpufleet.console.text import screen
+from gpufleet.console.view import CostView, FleetView
 from gpufleet.domain.model import InstanceList
 from gpufleet.domain.prices import Price
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Pass
+from gpufleet.ledger.history import prices
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.sums import Span, read_sums, write_sums
 from gpufleet.settings.document import FleetDocument
-from ledger import facts
-from ledger.database import writing
-from ledger.facts import Pass
-from ledger.history import prices
-from ledger.schema import open_ledger
-from ledger.sums import Span, read_sums, write_sums
 from tests.console.fleet import instance
 from tests.unit.small_fleet import FLEET, HOUR, T0, document, fill, read_json
 

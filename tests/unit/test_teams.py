@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cost_sources import METRIC_NAMES
-from costs.allocation import State
-from costs.figures import Figure
-from costs.samples import Series, team_readings
-from costs.slots import Sample
-from costs.teams import split
+from gpufleet.costs.allocation import State
+from gpufleet.costs.figures import Figure
+from gpufleet.costs.samples import Series, team_readings
+from gpufleet.costs.slots import Sample
+from gpufleet.costs.teams import split
 from gpufleet.domain import money as exact
-from ledger.counters import Tokens
-from ledger.database import writing
-from ledger.schema import open_ledger
-from ledger.teams import Counted, TeamReading, TeamUse, add_team_readings, team_uses
+from gpufleet.ledger.counters import Tokens
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.teams import Counted, TeamReading, TeamUse, add_team_readings, team_uses
 from serving.router.exporter import Moment, metrics
 from serving.router.meter import Meter, Use
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, fill, read_json

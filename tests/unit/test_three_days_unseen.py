@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from costs.collector import FleetFacts, PoolFacts, Sources, collect
-from costs.samples import Series
-from costs.slots import Measure, Sample
+from gpufleet.costs.collector import FleetFacts, PoolFacts, Sources, collect
+from gpufleet.costs.samples import Series
+from gpufleet.costs.slots import Measure, Sample
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
-from ledger.schema import open_ledger
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.report_arithmetic import faults
 from tests.unit.small_fleet import document, read_json, said
 from tests.unit.test_cost_collector import NAMES

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from costs.samples import thin
-from costs.tokens import EngineTokens, served
-from ledger.counters import MAX_GAP, Tokens
-from ledger.database import writing
-from ledger.facts import Reading, add_readings
-from ledger.rollups import roll_up, stretches
-from ledger.schema import open_ledger
+from gpufleet.costs.samples import thin
+from gpufleet.costs.tokens import EngineTokens, served
+from gpufleet.ledger.counters import MAX_GAP, Tokens
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import Reading, add_readings
+from gpufleet.ledger.rollups import roll_up, stretches
+from gpufleet.ledger.schema import open_ledger
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 FLEET = "aws/test/us-east-1"

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 
 from app.errors import AppError
 from cli.main import build
-from costs.bills import BillError, Form, read_bill
-from ledger.schema import open_ledger
+from gpufleet.costs.bills import BillError, Form, read_bill
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import HOUR, T0, document, fill
 
 WINDOW = ("--since", "2026-11-20T06:00", "--until", "2026-11-20T12:00")

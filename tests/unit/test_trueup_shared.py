@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.allocation import Facts
-from costs.bills import Bill, Form, Line, read_bill
-from costs.commitments import Block, Coverage, Declared, Shared, Spend
-from costs.trueup import COMMITMENTS, Cause, TrueUp, true_up
+from gpufleet.costs.allocation import Facts
+from gpufleet.costs.bills import Bill, Form, Line, read_bill
+from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend
+from gpufleet.costs.trueup import COMMITMENTS, Cause, TrueUp, true_up
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger.facts import EndCause, Reservation, Run
-from ledger.schema import open_ledger
-from prices.book import PriceBook, parse_as_of
+from gpufleet.ledger.facts import EndCause, Reservation, Run
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.prices.book import PriceBook, parse_as_of
 from tests.unit.overrides import override
 from tests.unit.small_fleet import FLEET, HOUR, T0, document, fill, run
 from tests.unit.test_trueup import WINDOW, as_csv, call, cur, google, trueup, whole

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from app import alerts, reports
 from app.ledgers import ledger_name
 from app.windows import Window
-from costs.anomaly import Hour, anomalies, usual
-from costs.digest import as_text, budget_words, month_words
-from costs.document import document as as_document
-from costs.forecast import BudgetState, Forecast, Part, budget_use, forecast
-from costs.render import as_text as report_text
+from gpufleet.costs.anomaly import Hour, anomalies, usual
+from gpufleet.costs.digest import as_text, budget_words, month_words
+from gpufleet.costs.document import document as as_document
+from gpufleet.costs.forecast import BudgetState, Forecast, Part, budget_use, forecast
+from gpufleet.costs.render import as_text as report_text
 from gpufleet.domain import money
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.decisions import record_outcome
+from gpufleet.ledger.facts import RunEnd
+from gpufleet.ledger.history import runs
+from gpufleet.ledger.outbox import messages
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger import facts
-from ledger.database import writing
-from ledger.decisions import record_outcome
-from ledger.facts import RunEnd
-from ledger.history import runs
-from ledger.outbox import messages
-from ledger.schema import open_ledger
 from tests.watchdogs.plain import document
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)

@@ -10,10 +10,10 @@ import pytest
 
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import Price
-from ledger import facts, rollups
-from ledger.database import writing
-from ledger.facts import ActivityHour, EndCause, Pass, Reading, Reservation, RunEnd
-from ledger.schema import open_ledger
+from gpufleet.ledger import facts, rollups
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.facts import ActivityHour, EndCause, Pass, Reading, Reservation, RunEnd
+from gpufleet.ledger.schema import open_ledger
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "money.md").read_text()

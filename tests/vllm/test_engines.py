@@ -66,7 +66,7 @@ def test_without_the_key_health_and_numbers_are_open_and_nothing_below_v1_is(ser
 
 
 NOT_SIMULATED = {("simulated", metrics.PREFILL_TIME), ("simulated", metrics.DECODE_TIME)}
-"""Reports weigh tokens instead where an engine does not serve them (`costs.figures.Method`)."""
+"""Reports weigh tokens instead where an engine does not serve them (`gpufleet.costs.figures.Method`)."""
 
 
 def test_every_name_that_we_read_is_served_with_its_type(server: Server) -> None:

@@ -13,10 +13,10 @@ from sqlalchemy import Engine
 
 from app.adapters import FleetMessages, holder_name, is_dead_neighbour
 from app.ledgers import ledger_name
+from gpufleet.ledger import operations
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger import operations
-from ledger.fleet import FleetLedger
-from ledger.schema import open_ledger
 from tests.watchdogs.worlds import FakeClock, World
 from watchdogs.ports import Ports
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.prometheus import Prometheus
 from tests.prometheus import running
 from tests.watchdogs.plain import INTERVAL, START
 

@@ -12,10 +12,10 @@ from sqlalchemy import select
 from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Target
 from gpufleet.domain.model import CapacityType
+from gpufleet.ledger import decisions, operations
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.tables import OUTBOX, OUTCOMES
 from gpufleet.settings.document import FleetDocument
-from ledger import decisions, operations
-from ledger.schema import open_ledger
-from ledger.tables import OUTBOX, OUTCOMES
 from tests.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.test_orphan_rules import orphan

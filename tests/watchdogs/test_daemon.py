@@ -25,12 +25,12 @@ from app.fleets import load_each
 from app.passes import Kind
 from cli.output import Exit
 from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
-from clouds.aws.notices import queue_name
+from gpufleet.clouds.aws.notices import queue_name
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.policies import OrphanPolicy
+from gpufleet.ledger import operations
+from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.settings.document import FleetDocument, parse, render
-from ledger import operations
-from ledger.schema import LedgerError, open_ledger
 from tests.metrics_text import value
 from tests.moto_account import moto_account
 from tests.networks import end_process

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from app.adapters import FleetAgents
-from clouds.agents import NodeAgents
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.agents import NodeAgents
+from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.decisions import OutcomeKind, Reason
 from tests import prometheus, signing
 from tests.networks import served

@@ -13,9 +13,9 @@ from cli.main import build
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.policies import IdlePolicy
+from gpufleet.ledger import decisions
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import render
-from ledger import decisions
-from ledger.schema import open_ledger
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.timer import Timer

@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 
 from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, Reason
-from ledger.fleet import LEASE_TERM, FleetLedger
-from ledger.schema import open_ledger
+from gpufleet.ledger.fleet import LEASE_TERM, FleetLedger
+from gpufleet.ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.worlds import idle_world
 from watchdogs import signals

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
-from ledger.fleet import FleetLedger
-from ledger.schema import open_ledger
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 
 MINUTE = timedelta(minutes=1)

@@ -15,9 +15,9 @@ from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome,
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.last_lists import Answer, LastLists
 from gpufleet.domain.model import CapacityType, Group, GroupList, Phase, SuspendedProcess
-from ledger import operations
-from ledger.fleet import FleetLedger
-from ledger.schema import open_ledger
+from gpufleet.ledger import operations
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.schema import open_ledger
 from tests.watchdogs.plain import START, instance
 from tests.watchdogs.worlds import FakeLedger, idle_world
 from watchdogs.ports import Ledger

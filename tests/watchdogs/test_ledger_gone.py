@@ -16,10 +16,10 @@ from app.passes import Kind, Options, kinds
 from cli.output import Exit
 from cli.watch_pass import over_fleets
 from gpufleet.domain.model import InstanceList
+from gpufleet.ledger import operations
+from gpufleet.ledger.database import open_database
+from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger import operations
-from ledger.database import open_database
-from ledger.schema import LedgerError, open_ledger
 from tests.moto_account import moto_account
 from tests.postgres import Server, served
 from tests.watchdogs.plain import document

@@ -11,17 +11,17 @@ from typer.testing import CliRunner
 
 from app.ledgers import ledger_name
 from cli.main import build
-from console import book
-from console.text import brake as brake_text
+from gpufleet.console import book
+from gpufleet.console.text import brake as brake_text
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.ledger import decisions, operations
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.history import ended_by_idle
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument, render
-from ledger import decisions, operations
-from ledger.database import writing
-from ledger.fleet import FleetLedger
-from ledger.history import ended_by_idle
-from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.test_idle_watchdog import due
 from tests.watchdogs.test_orphan_watchdog import ONE, ruled, worlds

@@ -16,8 +16,8 @@ from app.foreign import Place
 from app.wiring import wire
 from cli.output import Exit
 from cli.watch_foreign import look
-from clouds.aws.calls import AwsCalls
-from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from gpufleet.domain import tags
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.policies import OrphanPolicy

@@ -14,8 +14,8 @@ from cli.watch_pass import over_fleets
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason, Target
 from gpufleet.domain.model import Instance, InstanceList
-from ledger import decisions
-from ledger.schema import open_ledger
+from gpufleet.ledger import decisions
+from gpufleet.ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.test_scale import BUSY, Store, scaled
 from tests.watchdogs.test_spot_watchdog import SETTINGS, sizes, spread_world

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from app.adapters import FleetAgents
-from clouds.agents import NodeAgents
+from gpufleet.clouds.agents import NodeAgents
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance

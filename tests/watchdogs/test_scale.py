@@ -13,7 +13,7 @@ from gpufleet.domain.decisions import Action, OutcomeKind, Reason, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
-from monitoring import rules
+from hosts.monitoring import rules
 from tests.watchdogs.plain import READY, START, document, instance, left_booting
 from tests.watchdogs.worlds import FakeMetrics, World
 from watchdogs.boots import BOOT_DEFAULT

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.policies import ScalePolicy
 from tests.prometheus import running
 from watchdogs.scale import pressure

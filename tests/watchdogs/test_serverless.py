@@ -20,9 +20,9 @@ from cli import serverless, watch_cost
 from cli.main import build
 from cli.output import Exit
 from cli.serverless import PassFailedError, handler
+from gpufleet.ledger import operations
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument, render
-from ledger import operations
-from ledger.schema import open_ledger
 from tests.moto_account import moto_account
 from tests.postgres import running
 from tests.prometheus import without_series

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clouds.prometheus import Prometheus
+from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.evidence import Evidence
 from tests import prometheus
 from tests.networks import served

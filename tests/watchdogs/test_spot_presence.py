@@ -10,8 +10,8 @@ from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
-from ledger.fleet import FleetLedger
-from ledger.schema import open_ledger
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.schema import open_ledger
 from tests.watchdogs.plain import READY, START, document, instance, left_booting, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World

@@ -11,9 +11,9 @@ import pytest
 from app.passes import Kind, Options
 from cli.output import STDERR, Exit, print_json
 from cli.watch_pass import Show, over_fleets
+from gpufleet.ledger import operations
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from ledger import operations
-from ledger.schema import open_ledger
 from tests.unit.test_accept_policy import DIGEST
 from tests.watchdogs.plain import document
 from tests.watchdogs.worlds import idle_world

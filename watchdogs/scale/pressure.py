@@ -1,6 +1,6 @@
 """What a store of metrics says of the pools: two queries for all pools of an environment.
 
-The second one reads recorded series (monitoring/rules.py) over a day; without them nothing is known of it.
+The second one reads recorded series (hosts/monitoring/rules.py) over a day; without them nothing is known of it.
 """
 
 import math

@@ -1,0 +1,192 @@
+"""Node agents over HTTP: ask how they are, give them signed orders."""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import httpx
+
+from gpufleet.clouds.deadlines import DeadlineTransport
+from gpufleet.clouds.plain import trusting_nobody
+from gpufleet.domain import orders
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import Instance
+from gpufleet.domain.orders import AgentOrder, Claim, Drain, Refusal, Switch
+from gpufleet.domain.parsed import is_map
+
+PORT: Final = 9500
+_AT_ONCE: Final = 32
+LIMIT_S: Final = 5.0
+"""For a whole answer: an instance that is broken into must not hold a pass byte by byte."""
+LARGEST: Final = 1_000_000
+"""Bytes of an answer."""
+
+
+FARTHEST_CLOCK: Final = timedelta(hours=2)
+"""How far an agent's clock may be from ours: beyond it an order is not signed with the agent's time.
+
+The answer that tells it is not signed. Who sits between can so get an order that is good up to this much later.
+"""
+_LONGEST_MESSAGE: Final = 300
+
+
+class Signer(Protocol):
+    """The key that agents know (`gpufleet.clouds.order_key`)."""
+
+    def sign(self, body: bytes) -> Claim:
+        """The signature of these bytes."""
+        ...
+
+
+class NodeAgents:
+    """The agents of a fleet's members; others are neither asked nor given orders.
+
+    The key is read when the first order is given, and never written anywhere."""
+
+    def __init__(
+        self,
+        key: Callable[[], Signer],
+        port: int = PORT,
+        limit_s: float = LIMIT_S,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`key` raises CloudError where it cannot be read; `warn` is notified of clocks that are off."""
+        self._key, self._now, self._warn = key, now, warn
+        self._port = port
+        transport = DeadlineTransport(trusting_nobody(), limit_s)
+        plain = {"Accept-Encoding": "identity"}
+        self._client = httpx.Client(transport=transport, timeout=limit_s, trust_env=False, headers=plain)
+        self._known_key: Signer | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def statuses(self, instances: Sequence[Instance]) -> dict[str, Mapping[str, Any]]:
+        """The answer of GET /status by instance; one that does not answer whole, or is in no pool, is absent."""
+        members = [one for one in instances if one.pool is not None]
+        if not members:
+            return {}
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(members))) as pool:
+            answers = pool.map(self._status, members)
+            return {i.id: answer for i, answer in zip(members, answers, strict=True) if answer is not None}
+
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline_seconds: int) -> Mapping[str, Any]:
+        """Ask to drain. Idempotent. Raises CloudError when the agent does not take it."""
+        deadline = timedelta(seconds=deadline_seconds)
+        return self._give(instance, Drain(by=by, reason=reason, deadline=deadline), "refused to drain")
+
+    def switch(self, instance: Instance, digest: str) -> Mapping[str, Any]:
+        """Ask to serve another revision. Idempotent. Raises CloudError when the agent does not take it."""
+        return self._give(instance, Switch(digest=digest), "refused the revision")
+
+    def _give(self, instance: Instance, action: Drain | Switch, refused: str) -> Mapping[str, Any]:
+        """Sign and post an order; once more with the agent's time, where nothing but the time is wrong with it."""
+        if instance.pool is None:
+            raise CloudError(
+                f"{instance.id}: is in no group of a pool of the fleet document, so it is given no order: "
+                "`gpufleet status` lists it among the orphans"
+            )
+        if instance.private_address is None:
+            raise CloudError(
+                f"{instance.id}: has no private address (yet), so its agent cannot be asked; try again once it runs"
+            )
+        status, body = self._post(instance, self._now(), action)
+        if status != HTTPStatus.ACCEPTED and (theirs := _clock_of(body)) is not None:
+            off = theirs - self._now()
+            if abs(off) <= FARTHEST_CLOCK:
+                if abs(off) > orders.WINDOW:
+                    self._warn(f"{instance.id}: its clock is {_ahead(off)} ours; the order is signed with its time")
+                status, body = self._post(instance, theirs, action)
+            else:
+                raise CloudError(
+                    f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} ours; set the one that is wrong",
+                    Refusal.WRONG_TIME,
+                )
+        if status != HTTPStatus.ACCEPTED:
+            code, message = _refusal(body)
+            raise CloudError(f"{instance.id}: its agent {refused} ({status}): {message}", code)
+        try:
+            return _object(body)
+        except ValueError as error:
+            raise CloudError(f"{instance.id}: its agent took the order and gave no answer: {error}") from error
+
+    def _post(self, instance: Instance, at: datetime, action: Drain | Switch) -> tuple[int, bytes]:
+        signed = orders.body(AgentOrder(instance=instance.id, action=action, at=at, nonce=secrets.token_hex(16)))
+        url = self._url(instance, orders.PATH)
+        headers = {"Authorization": orders.header(self._signer().sign(signed)), "Content-Type": "application/json"}
+        try:
+            return self._answer("POST", url, headers=headers, content=signed)
+        except (httpx.HTTPError, ValueError) as error:
+            raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
+
+    def _status(self, instance: Instance) -> Mapping[str, Any] | None:
+        if instance.private_address is None:
+            return None
+        try:
+            status, body = self._answer("GET", self._url(instance, "/status"))
+            answer = _object(body) if status == HTTPStatus.OK else None
+        except (httpx.HTTPError, ValueError):
+            return None
+        # an address is used again by another machine sooner than one thinks
+        return answer if answer is not None and answer.get("instance") == instance.id else None
+
+    def _answer(self, method: str, url: str, **asked: Any) -> tuple[int, bytes]:
+        """Status and whole body. Raises httpx.HTTPError, ValueError for a body without an end."""
+        body = bytearray()
+        with self._client.stream(method, url, **asked) as response:
+            # as it came over the line: what is unpacked may be a thousand times as long
+            for part in response.iter_raw():
+                body += part
+                if len(body) > LARGEST:
+                    raise ValueError(f"it sent more than {LARGEST} bytes")
+        return response.status_code, bytes(body)
+
+    def _url(self, instance: Instance, path: str) -> str:
+        return f"http://{instance.private_address}:{self._port}{path}"
+
+    def _signer(self) -> Signer:
+        if self._known_key is None:
+            self._known_key = self._key()
+        return self._known_key
+
+
+def _clock_of(answer: bytes) -> datetime | None:
+    """The agent's clock, in an answer that refuses nothing but an order's time."""
+    try:
+        found = _object(answer)
+        now = datetime.fromisoformat(found["now"]) if found["code"] == Refusal.WRONG_TIME else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return now if now is not None and now.tzinfo is not None else None
+
+
+def _refusal(answer: bytes) -> tuple[str, str]:
+    """Code and message of an agent that says no; an agent that is broken into may say anything."""
+    try:
+        found = _object(answer)
+        code, message = str(found.get("code", "")), str(found.get("error", ""))
+    except ValueError:
+        code, message = "", answer.decode(errors="replace")
+    return code[:_LONGEST_MESSAGE], message[:_LONGEST_MESSAGE].strip()
+
+
+def _ahead(off: timedelta) -> str:
+    """`17 min ahead of`, `3 s behind`."""
+    seconds = abs(off).total_seconds()
+    length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"{length} {'ahead of' if off > timedelta() else 'behind'}"
+
+
+def _object(answer: bytes) -> Mapping[str, Any]:
+    body = json.loads(answer)
+    if not is_map(body):
+        raise ValueError("the answer is no JSON object")
+    return body

@@ -1,0 +1,146 @@
+"""GPU utilization from CloudWatch, as the CloudWatch agent reports it (`nvidia_smi`, namespace CWAgent).
+
+Which series there are is listed once (500 a page), then their values are asked for 500 series a call. AWS counts each
+series of a `GetMetricData` call: 0.01 USD per 1,000 (CloudWatch pricing, us-east-1, 2026), so 20,000 GPUs with two
+values each cost 0.40 USD a pass. Metrics of a custom namespace cost more than that to keep.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.domain.activity import CloudError
+
+NAMESPACE: Final = "CWAgent"
+UTILIZATION: Final = "nvidia_smi_utilization_gpu"
+"""Percent of the time in which any kernel ran, 0 to 100."""
+POWER: Final = "nvidia_smi_power_draw"
+"""Watts."""
+SERIES_AT_ONCE: Final = 500
+POINTS_AT_ONCE: Final = 100_800
+"""Most values of one answer (CloudWatch, GetMetricData)."""
+PERIOD: Final = timedelta(seconds=60)
+"""The agent's own interval, and the finest that is kept for 15 days."""
+DELAY: Final = 2 * PERIOD
+"""The agent collects each minute and sends each minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """What the GPUs of one instance did in a window."""
+
+    gpus: int
+    """That reported at all."""
+    coverage: float
+    """Least share of the expected periods over its GPUs, 0 to 1."""
+    missed: int
+    """Most periods that a GPU did not report and another one did."""
+    newest: datetime
+    """End of the newest period of the GPU that is furthest behind."""
+    utilization_max: float
+    """Highest value of any GPU, 0 to 100."""
+    watts_max: float | None
+    """Highest power of any GPU; None: not reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """One series, and what came of it."""
+
+    instance: str
+    gpu: str
+    metric: str
+    dimensions: Sequence[Mapping[str, str]]
+    values: dict[datetime, float] = field(default_factory=dict[datetime, float])
+
+
+class CloudWatch:
+    """The metrics of one account and region."""
+
+    def __init__(self, calls: AwsCalls) -> None:
+        self._calls = calls
+
+    def gpu_use(self, instance_ids: Sequence[str], window: timedelta, now: datetime) -> dict[str, GpuUse]:
+        """By instance; one whose agent reports nothing is absent. Raises CloudError when an answer is not whole."""
+        wanted = frozenset(instance_ids)
+        series = [s for metric in (UTILIZATION, POWER) for s in self._listed(metric) if s.instance in wanted]
+        periods = max(1, round(window / PERIOD))
+        at_once = max(1, min(SERIES_AT_ONCE, POINTS_AT_ONCE // periods))
+        for start in range(0, len(series), at_once):
+            self._fill(series[start : start + at_once], now - window, now)
+        return _uses(series, periods)
+
+    def _listed(self, metric: str) -> Iterator[_Series]:
+        """Those of the last two weeks: the agent's own choice of dimensions is part of a series' name."""
+        found = self._calls.pages("cloudwatch", "list_metrics", "Metrics", Namespace=NAMESPACE, MetricName=metric)
+        listed: set[frozenset[tuple[str, str]]] = set()
+        for raw in found:
+            said = {one["Name"]: one["Value"] for one in raw["Dimensions"]}
+            name = frozenset(said.items())
+            # one that moved between two pages is on both
+            if "InstanceId" in said and name not in listed:
+                listed.add(name)
+                yield _Series(
+                    instance=said["InstanceId"],
+                    gpu=said.get("index", said.get("uuid", "0")),
+                    metric=metric,
+                    dimensions=raw["Dimensions"],
+                )
+
+    def _fill(self, series: Sequence[_Series], since: datetime, until: datetime) -> None:
+        queries = [
+            {
+                "Id": f"s{number}",
+                "MetricStat": {
+                    "Metric": {"Namespace": NAMESPACE, "MetricName": one.metric, "Dimensions": list(one.dimensions)},
+                    "Period": int(PERIOD.total_seconds()),
+                    # the highest of a period: a mean would hide a burst
+                    "Stat": "Maximum",
+                },
+            }
+            for number, one in enumerate(series)
+        ]
+        answer = self._calls.pages(
+            "cloudwatch",
+            "get_metric_data",
+            "MetricDataResults",
+            MetricDataQueries=queries,
+            StartTime=since,
+            EndTime=until,
+        )
+        # of a series that goes on on the next page a part comes first; what it says last is what holds
+        heard: dict[str, str] = {}
+        for result in answer:
+            heard[result["Id"]] = result.get("StatusCode", "Complete")
+            values: dict[Any, Any] = dict(zip(result["Timestamps"], result["Values"], strict=True))
+            series[int(result["Id"][1:])].values.update(values)
+        for name, status in heard.items():
+            if status != "Complete":
+                raise CloudError(f"cloudwatch:get_metric_data: {name} is {status}")
+        if len(heard) < len(queries):
+            raise CloudError(f"cloudwatch:get_metric_data answered for {len(heard)} of {len(queries)} series")
+
+
+def _uses(series: Sequence[_Series], periods: int) -> dict[str, GpuUse]:
+    found: dict[str, dict[str, dict[str, dict[datetime, float]]]] = {}
+    for one in series:
+        known = found.setdefault(one.instance, {}).setdefault(one.metric, {}).setdefault(one.gpu, {})
+        # an agent that was set up anew has another series of the same GPU: the busier says what it did
+        known.update({at: max(value, known.get(at, value)) for at, value in one.values.items()})
+    uses: dict[str, GpuUse] = {}
+    for instance, metrics in found.items():
+        heard = {gpu: values for gpu, values in metrics.get(UTILIZATION, {}).items() if values}
+        if not heard:
+            continue
+        watts = [value for values in metrics.get(POWER, {}).values() for value in values.values()]
+        uses[instance] = GpuUse(
+            gpus=len(heard),
+            coverage=min(1.0, min(len(values) for values in heard.values()) / periods),
+            missed=max(map(len, heard.values())) - min(map(len, heard.values())),
+            newest=min(max(values) for values in heard.values()) + PERIOD,
+            utilization_max=max(value for values in heard.values() for value in values.values()),
+            watts_max=max(watts, default=None),
+        )
+    return uses

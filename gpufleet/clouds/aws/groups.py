@@ -1,0 +1,237 @@
+"""Auto Scaling groups: their sizes, what happened to them, and how an instance leaves one."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gpufleet.clouds.aws.activities import FINISHED, is_asking, is_echo, read_activity
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.inventory import MALFORMED
+from gpufleet.clouds.aws.rollouts import OVER, counts, is_leaving
+from gpufleet.domain import tags
+from gpufleet.domain.activity import Activity, CloudError
+from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType, Group, GroupList, SuspendedProcess
+
+PAGE: Final = 100
+_AT_ONCE: Final = 8
+OURS: Final = frozenset({"AZRebalance"})
+"""Processes that the stack suspends in every group (`components.aws.gpu_pool.NO_OWN_MIND`)."""
+_NOT_WAITING: Final = "No active Lifecycle Action"
+_GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
+
+
+class AwsGroups:
+    """The Auto Scaling groups of a region."""
+
+    def __init__(self, calls: AwsCalls) -> None:
+        self._calls = calls
+
+    def groups(self, names: Sequence[str]) -> Sequence[Group]:
+        """Each of them. Raises CloudError when one is missing or cannot be read, or a page fails."""
+        found = self.readable(names)
+        if found.errors:
+            raise CloudError("; ".join(found.errors[name] for name in sorted(found.errors)))
+        return tuple(found.groups[name] for name in names)
+
+    def readable(self, names: Sequence[str]) -> GroupList:
+        """Those of them that can be read, and why the others cannot. Raises CloudError when a page fails."""
+        found: dict[str, Group] = {}
+        errors: dict[str, str] = {}
+        for raw in self._described(names):
+            name = _name(raw)
+            try:
+                found[name] = _group(raw)
+            except CloudError as error:
+                errors[name] = str(error)
+            except MALFORMED as error:
+                errors[name] = f"{name} cannot be read: {error!r}"
+        for name in set(names) - found.keys() - errors.keys():
+            errors[name] = f"the cloud does not know the group {name}; was the stack destroyed?"
+        return GroupList(groups=found, errors=errors)
+
+    def _described(self, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        for chunk in _chunks(names):
+            yield from self._calls.pages(
+                "autoscaling",
+                "describe_auto_scaling_groups",
+                "AutoScalingGroups",
+                AutoScalingGroupNames=chunk,
+                PaginationConfig={"PageSize": PAGE},
+            )
+
+    def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
+        """What happened to them since then, oldest first. One call per group: the API knows no other way.
+
+        Raises CloudError when a page fails, or an activity cannot be read.
+        """
+        found: dict[str, Activity] = {}
+        for name in names:
+            try:
+                found |= self._happened(name, since)
+            except MALFORMED as error:
+                raise CloudError(f"an activity of {name} cannot be read: {error!r}") from error
+        return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
+
+    def _happened(self, name: str, since: datetime) -> dict[str, Activity]:
+        # what comes between two pages moves the last of one to the next: it happened once
+        found: dict[str, Activity] = {}
+        for raw in self._calls.pages(
+            "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
+        ):
+            if raw["StartTime"].astimezone(UTC) < since:
+                if raw["StatusCode"] not in FINISHED:
+                    continue  # those still in progress come before all others, however old they are
+                break  # of the others the newest come first, so the rest is older
+            activity = read_activity(raw)
+            if activity is not None and not (is_asking(activity) or is_echo(activity)):
+                found[activity.id] = activity
+        return found
+
+    def resize(self, group: Group, size: int) -> None:
+        """Set the desired size. The API knows no condition, so the caller has just read the group."""
+        wish = {"AutoScalingGroupName": group.name, "DesiredCapacity": size, "HonorCooldown": False}
+        if size < group.desired:
+            # it ends instances: what was seen a minute ago must not
+            self._calls.once("autoscaling", "set_desired_capacity", **wish)
+        else:
+            self._calls.one("autoscaling", "set_desired_capacity", **wish)
+
+    def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
+        """End an instance through its group. Ending what has left the group is no error."""
+        try:
+            self._calls.once(
+                "autoscaling",
+                "terminate_instance_in_auto_scaling_group",
+                InstanceId=instance_id,
+                ShouldDecrementDesiredCapacity=lower_desired,
+            )
+        except CloudError as error:
+            if error.code == "ValidationError" and _GONE.search(str(error)):
+                return
+            raise CloudError(f"{instance_id} of {group}: {error}", error.code) from error
+
+    def resume_processes(self, name: str, processes: Collection[str]) -> None:
+        """Let a group do again what it does not do. Raises CloudError."""
+        self._calls.one(
+            "autoscaling", "resume_processes", AutoScalingGroupName=name, ScalingProcesses=sorted(processes)
+        )
+
+    def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
+        """Let the group go on with instances that wait at one of our hooks. Returns the error by instance.
+
+        One call for each. Hooks that other people have added are theirs to complete.
+        """
+        held = [(READY_HOOK, key) for key in serving] + [(DRAIN_HOOK, key) for key in drained]
+        found = {key: self._complete(name, hook, key) for hook, key in held}
+        return {key: error for key, error in found.items() if error is not None}
+
+    def _complete(self, name: str, hook: str, instance_id: str) -> str | None:
+        try:
+            self._calls.one(
+                "autoscaling",
+                "complete_lifecycle_action",
+                AutoScalingGroupName=name,
+                LifecycleHookName=hook,
+                InstanceId=instance_id,
+                LifecycleActionResult="CONTINUE",
+            )
+        except CloudError as error:
+            # its time was over, another pass was faster, or its agent is of a release that answers for itself
+            return None if _NOT_WAITING in str(error) else str(error)
+        return None
+
+    def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
+        """Those of the groups with an instance refresh that is not over.
+
+        No description of a group names its refresh, and the call that does takes one group only. So groups are
+        described a hundred at a time, and asked one by one where something moves, or where it must be known surely.
+        """
+        described = {_name(raw): raw for raw in self._described(sorted(set(names) - set(surely)))}
+        asked = [name for name in names if name not in described or _may_move(described[name])]
+        if not asked:
+            return frozenset()
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(asked))) as pool:
+            return frozenset(
+                name for name, busy in zip(asked, pool.map(self._refreshing, asked), strict=True) if busy
+            )
+
+    def _refreshing(self, name: str) -> bool:
+        answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=name)
+        try:
+            return any(refresh["Status"] not in OVER for refresh in answer["InstanceRefreshes"])
+        except MALFORMED as error:
+            raise CloudError(f"the refreshes of {name} cannot be read: {error!r}") from error
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    return str(raw.get("AutoScalingGroupName"))
+
+
+def _group(raw: Mapping[str, Any]) -> Group:
+    written = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", [])}
+    zones = raw.get("AvailabilityZones", [])
+    kind = written.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND)
+    if kind not in list(CapacityType):
+        said = f"{raw['AutoScalingGroupName']}: its tag {tags.CAPACITY_TYPE} is {kind!r}"
+        raise CloudError(f"{said}, which is none of {', '.join(CapacityType)}; `pulumi up` writes it anew")
+    members = raw.get("Instances", [])
+    return Group(
+        name=raw["AutoScalingGroupName"],
+        pool=written.get(tags.POOL, ""),
+        capacity_type=CapacityType(kind),
+        zone=zones[0] if len(zones) == 1 else None,
+        desired=raw["DesiredCapacity"],
+        min=raw["MinSize"],
+        max=raw["MaxSize"],
+        instance_ids=tuple(member["InstanceId"] for member in members if counts(member)),
+        leaving=frozenset(member["InstanceId"] for member in members if is_leaving(member)),
+        waiting_to_serve=_in_state(members, "Pending:Wait"),
+        waiting_to_end=_in_state(members, "Terminating:Wait"),
+        suspended=tuple(
+            _suspended(row) for row in raw.get("SuspendedProcesses", []) if row["ProcessName"] not in OURS
+        ),
+    )
+
+
+def _in_state(members: Sequence[Mapping[str, Any]], state: str) -> frozenset[str]:
+    return frozenset(member["InstanceId"] for member in members if member["LifecycleState"] == state)
+
+
+def _suspended(raw: Mapping[str, Any]) -> SuspendedProcess:
+    """One process. The words of a suspension by AWS were never recorded: by AWS is what states no user."""
+    reason = (raw.get("SuspensionReason") or "").strip()
+    by_cloud = bool(reason) and not reason.lower().startswith("user suspended")
+    return SuspendedProcess(process=raw["ProcessName"], reason=reason, by_cloud=by_cloud)
+
+
+def _may_move(raw: Mapping[str, Any]) -> bool:
+    """Whether a refresh may be at work; also of a group that cannot be read."""
+    try:
+        return _moves(raw)
+    except MALFORMED:
+        return True
+
+
+def _moves(raw: Mapping[str, Any]) -> bool:
+    """Whether members come or go, or are of another template than the group's: a refresh may be at work."""
+    spec = raw.get("LaunchTemplate")
+    if spec is None:
+        mixed = raw.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {})
+        spec = mixed.get("LaunchTemplateSpecification", {})
+    version = spec.get("Version", "")
+    # `$Latest` and `$Default` are names: what they stand for shows in the newest members alone
+    wanted = {(spec.get("LaunchTemplateId"), version)} if version.isdigit() else set[tuple[Any, Any]]()
+    members = raw.get("Instances", [])
+    made_of = {(m.get("LaunchTemplate", {}).get("LaunchTemplateId"), _version(m)) for m in members}
+    return len(made_of | wanted) > 1 or any(m["LifecycleState"] != "InService" for m in members)
+
+
+def _version(member: Mapping[str, Any]) -> Any:
+    return member.get("LaunchTemplate", {}).get("Version")
+
+
+def _chunks(names: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), PAGE):
+        yield list(names[start : start + PAGE])

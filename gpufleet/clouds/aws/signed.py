@@ -1,0 +1,199 @@
+"""The few AWS calls that an instance makes, signed and sent with the standard library: the node agent carries this.
+
+S3 reads come through `S3Store`, whose shape is the one that the model cache asks for. Errors are the standard
+library's: FileNotFoundError, PermissionError, OSError with ESTALE (the object changed) are final, ConnectionError and
+TimeoutError may pass.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from gpufleet.clouds import objects, wire
+from gpufleet.clouds.aws.signature import Credentials, Request, sign
+from gpufleet.domain.parsed import is_map
+
+ACTIONS: Final = frozenset(
+    {
+        "s3:GetObject",
+        "ssm:GetParameter",
+    }
+)
+"""What the calls below need of IAM; the instance's role allows these and no more."""
+_REFUSED: Final = frozenset({400, 401, 403})
+_CLOCK_TOLERANCE: Final = timedelta(minutes=4)
+"""AWS refuses what was signed more than 5 minutes away from its own time (S3: 15)."""
+_HTTP_DATE: Final = "%a, %d %b %Y %H:%M:%S GMT"
+_FORM: Final = "application/x-www-form-urlencoded; charset=utf-8"
+
+
+class AwsError(OSError):
+    """AWS refused a call; `code` is its own word."""
+
+    def __init__(self, operation: str, status: int, code: str, message: str) -> None:
+        super().__init__(f"{operation}: {code} ({status}): {message}")
+        self.code = code
+
+
+@dataclass(slots=True)
+class Skew:
+    """How far AWS's clock is ahead of this machine's: nothing, until an answer says otherwise."""
+
+    ahead: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Where and as whom to call."""
+
+    region: str
+    credentials: Callable[[], Credentials]
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    endpoint: str | None = None
+    """One address for all services (an emulator); None: the real ones."""
+    skew: Skew = field(default_factory=Skew, repr=False, compare=False)
+
+    def signed(self, request: Request, service: str) -> dict[str, str]:
+        """The headers of a request, signed for AWS's time as far as it is known."""
+        now = self.now() + self.skew.ahead
+        return sign(request, self.credentials(), region=self.region, service=service, now=now)
+
+    def learn_time(self, answer: wire.Answer) -> bool:
+        """Whether a refusal says, by its Date, that this machine's clock is off: then to sign again helps."""
+        if answer.status not in _REFUSED:
+            return False
+        try:
+            theirs = datetime.strptime(answer.headers.get("date", ""), _HTTP_DATE).replace(tzinfo=UTC)
+        except ValueError:
+            return False
+        ahead = theirs - self.now()
+        if abs(ahead - self.skew.ahead) < _CLOCK_TOLERANCE:
+            return False
+        self.skew.ahead = ahead
+        return True
+
+    def url(self, service: str) -> str:
+        return self.endpoint or f"https://{service}.{self.region}.amazonaws.com"
+
+    def bucket_url(self, bucket: str) -> str:
+        """Path style at an emulator, a host of its own at AWS (but not with dots in its name)."""
+        if self.endpoint or "." in bucket:
+            return f"{self.url('s3')}/{bucket}"
+        return f"https://{bucket}.s3.{self.region}.amazonaws.com"
+
+
+def session(region: str, credentials: Callable[[], Credentials]) -> Session:
+    """A session at $AWS_ENDPOINT_URL, else at AWS."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    return Session(region=region, credentials=credentials, endpoint=endpoint.rstrip("/") if endpoint else None)
+
+
+def _target(url: str) -> str:
+    parts = urlsplit(url)
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+def _call(session: Session, service: str, request: Request) -> tuple[int, bytes]:
+    with contextlib.closing(wire.Line(wire.Server(request.url))) as line:
+        again = False
+        while True:
+            headers = session.signed(request, service)
+            with line.answer(request.method, _target(request.url), headers, request.body) as answer:
+                body = answer.read()
+            if again or not session.learn_time(answer):
+                return answer.status, body
+            again = True
+
+
+def get_parameter(session: Session, name: str) -> str:
+    """A parameter of SSM, decrypted. Raises AwsError, OSError."""
+    request = Request(
+        method="POST",
+        url=f"{session.url('ssm')}/",
+        headers={"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AmazonSSM.GetParameter"},
+        body=json.dumps({"Name": name, "WithDecryption": True}).encode(),
+    )
+    status, answer = _call(session, "ssm", request)
+    found: object = None
+    with contextlib.suppress(ValueError):
+        found = json.loads(answer)
+    said: Mapping[str, Any] = found if is_map(found) else {}
+    if status != 200:
+        code = str(said.get("__type", "Unknown")).rpartition("#")[2]
+        raise AwsError("GetParameter", status, code, str(said.get("message", "")))
+    parameter = said.get("Parameter")
+    if not is_map(parameter) or not isinstance(value := parameter.get("Value"), str):
+        raise ConnectionError("GetParameter: an answer without a value")
+    return value
+
+
+class S3Store:
+    """A bucket to read from."""
+
+    def __init__(self, session: Session, bucket: str) -> None:
+        self._session, self._bucket = session, bucket
+        self._server = wire.Server(session.bucket_url(bucket))
+
+    def connect(self) -> "S3Reader":
+        """A connection of its own."""
+        return S3Reader(self._session, self._bucket, self._server)
+
+
+class S3Reader:
+    """One connection to a bucket, opened again when it broke; used by one thread."""
+
+    def __init__(self, session: Session, bucket: str, server: wire.Server) -> None:
+        self._session, self._base = session, session.bucket_url(bucket)
+        self._line = wire.Line(server)
+        self._buffer = objects.Buffer()
+
+    def size_and_version(self, key: str) -> tuple[int, str]:
+        """Bytes of an object and its ETag. Raises OSError."""
+        with self._answer("HEAD", key, {}) as answer:
+            objects.check(answer, key)
+            size = answer.headers.get("content-length", "")
+            if not size.isdecimal():
+                raise ConnectionError(f"{key}: the store does not say how large it is")
+            return int(size), answer.headers.get("etag", "")
+
+    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: Callable[[memoryview], None],
+        told: objects.Told | None = None,
+    ) -> None:
+        """Give exactly `length` bytes from `start` to `take`, and first size and ETag to `told`. Raises OSError."""
+        asked = range(start, start + length)
+        wish = {"Range": objects.range_header(asked)}
+        if version:
+            wish["If-Match"] = version
+        with self._answer("GET", key, wish) as answer:
+            if told is not None and answer.status in objects.TELLING:
+                told(objects.whole_size(answer), answer.headers.get("etag", ""))
+            objects.check(answer, key)
+            objects.pass_on(answer, key, asked, self._buffer.of(length), take)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._line.close()
+
+    @contextlib.contextmanager
+    def _answer(self, method: str, key: str, headers: Mapping[str, str]) -> Generator[wire.Answer]:
+        request = Request(method=method, url=f"{self._base}/{quote(key, safe='/-_.~')}", headers=headers)
+        with self._asked(request) as answer:
+            if not self._session.learn_time(answer):
+                yield answer
+                return
+        with self._asked(request) as answer:
+            yield answer
+
+    def _asked(self, request: Request) -> contextlib.AbstractContextManager[wire.Answer]:
+        return self._line.answer(request.method, _target(request.url), self._session.signed(request, "s3"))

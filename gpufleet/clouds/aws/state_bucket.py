@@ -1,0 +1,144 @@
+"""The bucket of Pulumi's state on S3: what it must be set to, what it lacks, and how it gets that."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.domain.activity import CloudError
+
+ABSENT: Final = frozenset({"404", "NoSuchBucket"})
+NOT_SET: Final = frozenset(
+    {"NoSuchPublicAccessBlockConfiguration", "ServerSideEncryptionConfigurationNotFoundError", "NoSuchBucketPolicy"}
+)
+FORBIDDEN: Final = frozenset({"403", "AccessDenied"})
+TLS_ONLY: Final = "TlsOnly"
+_CLOSED: Final = dict.fromkeys(
+    ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"), True
+)
+_BY_KMS: Final = {
+    "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}, "BucketKeyEnabled": True}]
+}
+
+
+class StateBucket:
+    """One bucket of one account. Nobody else's is read or written, whatever it is called."""
+
+    def __init__(self, calls: AwsCalls, name: str, region: str, account: str) -> None:
+        self._calls = calls
+        self._name = name
+        self._region = region
+        self._account = account
+
+    def exists(self) -> bool:
+        """Whether the account has it. Raises CloudError, also where the name is somebody else's."""
+        try:
+            self._of_bucket("head_bucket")
+        except CloudError as error:
+            if error.code in ABSENT:
+                return False
+            if error.code in FORBIDDEN:
+                raise CloudError(
+                    f"bucket {self._name}: is not account {self._account}'s, or these credentials may not read it; "
+                    f"state must not lie with a stranger. Use credentials of its owner with rights on it ({error})",
+                    error.code,
+                ) from error
+            raise
+        return True
+
+    def lacks(self) -> list[str]:
+        """What an existing bucket is not set to, in words. Raises CloudError."""
+        return [setting.word for setting in _SETTINGS if not setting.is_met(self._read(setting))]
+
+    def make(self) -> None:
+        """Make it where it is missing, and set what it lacks: a run may have died in between. Raises CloudError."""
+        if not self.exists():
+            # us-east-1 is the one region that may not be named
+            place = {"LocationConstraint": self._region}
+            where = {} if self._region == "us-east-1" else {"CreateBucketConfiguration": place}
+            self._calls.one("s3", "create_bucket", Bucket=self._name, **where)
+        for setting in _SETTINGS:
+            now = self._read(setting)
+            if not setting.is_met(now):
+                self._of_bucket(f"put_{setting.of}", **setting.wanted(now, self._name))
+
+    def _read(self, setting: "_Setting") -> Mapping[str, Any]:
+        try:
+            return self._of_bucket(f"get_{setting.of}")
+        except CloudError as error:
+            if error.code in NOT_SET:
+                return {}
+            raise
+
+    def _of_bucket(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        return self._calls.one("s3", operation, Bucket=self._name, ExpectedBucketOwner=self._account, **arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    word: str
+    of: str
+    """What S3 calls it in the names of the calls that read and write it."""
+    is_met: Callable[[Mapping[str, Any]], bool]
+    """By what S3 answers; an empty answer where nothing was ever set."""
+    wanted: Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+    """What to write, by what is there and the bucket's name."""
+
+
+def _is_closed(now: Mapping[str, Any]) -> bool:
+    block = now.get("PublicAccessBlockConfiguration", {})
+    return all(block.get(key) is True for key in _CLOSED)
+
+
+def _is_by_kms(now: Mapping[str, Any]) -> bool:
+    rules = now.get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
+    algorithms = [rule.get("ApplyServerSideEncryptionByDefault", {}).get("SSEAlgorithm", "") for rule in rules]
+    return any(algorithm.startswith("aws:kms") for algorithm in algorithms)
+
+
+def _is_tls_only(now: Mapping[str, Any]) -> bool:
+    return any(statement.get("Sid") == TLS_ONLY for statement in _policy(now)["Statement"])
+
+
+def _with_tls_only(now: Mapping[str, Any], bucket: str) -> Mapping[str, Any]:
+    """What people wrote there themselves stays."""
+    policy = _policy(now)
+    denied = {
+        "Sid": TLS_ONLY,
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    }
+    return {"Policy": json.dumps(policy | {"Statement": [*policy["Statement"], denied]})}
+
+
+def _policy(now: Mapping[str, Any]) -> dict[str, Any]:
+    policy: dict[str, Any] = json.loads(now.get("Policy", '{"Version": "2012-10-17", "Statement": []}'))
+    # S3 takes a single statement without its list
+    return policy if isinstance(policy["Statement"], list) else policy | {"Statement": [policy["Statement"]]}
+
+
+_SETTINGS: Final = (
+    _Setting(
+        word="a public access block",
+        of="public_access_block",
+        is_met=_is_closed,
+        wanted=lambda _now, _name: {"PublicAccessBlockConfiguration": _CLOSED},
+    ),
+    _Setting(
+        word="versioning",
+        of="bucket_versioning",
+        is_met=lambda now: now.get("Status") == "Enabled",
+        wanted=lambda _now, _name: {"VersioningConfiguration": {"Status": "Enabled"}},
+    ),
+    _Setting(
+        word="encryption by KMS",
+        of="bucket_encryption",
+        is_met=_is_by_kms,
+        wanted=lambda _now, _name: {"ServerSideEncryptionConfiguration": _BY_KMS},
+    ),
+    _Setting(word="a policy of TLS only", of="bucket_policy", is_met=_is_tls_only, wanted=_with_tls_only),
+)

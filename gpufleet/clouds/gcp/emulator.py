@@ -1,0 +1,41 @@
+"""Emulators of Google's services: spoken to without Google's credentials, so only on this machine.
+
+Standard library only: the node agent carries this.
+"""
+
+import os
+from typing import Final
+
+from gpufleet.clouds.gcp.signed import Metadata
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.loopback import on_loopback
+
+TOKEN: Final = "GPUFLEET_EMULATOR_TOKEN"  # noqa: S105 - the variable's name
+
+
+def emulator(variable: str) -> str | None:
+    """The address that an environment variable names; None where it names none.
+
+    Raises CloudError where it is not on loopback.
+    """
+    endpoint = os.environ.get(variable)
+    if not endpoint:
+        return None
+    if not on_loopback(endpoint):
+        raise CloudError(
+            f"{variable} is {endpoint!r}; it may only name an address on loopback, as http://127.0.0.1:4567"
+        )
+    return endpoint
+
+
+def emulator_token(endpoint: str) -> str | None:
+    """What an emulator is shown: the token of the environment, on an emulated machine that of its metadata server.
+
+    None where there is neither, and for an emulator that is not on this machine. Raises OSError.
+    """
+    if not on_loopback(endpoint):
+        return None
+    host = os.environ.get("GCE_METADATA_HOST", "")
+    if (token := os.environ.get(TOKEN)) or not on_loopback(f"http://{host}"):
+        return token or None
+    return Metadata(host=host).token()

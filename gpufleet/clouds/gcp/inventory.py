@@ -1,0 +1,296 @@
+"""Instances of an environment on Compute Engine, and their marks."""
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.clouds.gcp.group_lists import check
+from gpufleet.clouds.gcp.members import Members
+from gpufleet.clouds.gcp.operations import ENDS, PAGE, POWERED_OFF, TOGETHER, cause, recent
+from gpufleet.domain import tags
+from gpufleet.domain.activity import ActivityKind, CloudError, UnreadableError
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
+from gpufleet.domain.owners import NO_GROUPS, OwnedGroup
+
+_STATES: Final = {
+    "PROVISIONING": InstanceState.PENDING,
+    "STAGING": InstanceState.PENDING,
+    "RUNNING": InstanceState.RUNNING,
+    "REPAIRING": InstanceState.PENDING,
+    "PENDING": InstanceState.PENDING,
+    "PENDING_STOP": InstanceState.STOPPING,
+    "STOPPING": InstanceState.STOPPING,
+    "SUSPENDING": InstanceState.STOPPING,
+    "DEPROVISIONING": InstanceState.STOPPING,
+    "SUSPENDED": InstanceState.STOPPED,
+    "STOPPED": InstanceState.STOPPED,
+    "TERMINATED": InstanceState.STOPPED,
+}
+"""Compute Engine says TERMINATED of a machine that is stopped; one that is gone is not listed."""
+_GPU_FAMILY: Final = re.compile(r"(a[2-9]\w*|g[2-9]\w*)-")
+"""Machine families that bring GPUs with them."""
+_EXPLAINED: Final = timedelta(hours=1)
+"""For so long after its end an instance is looked up in the operations of its zone."""
+
+
+class GoogleInventory:
+    """The instances labelled with an environment, in one region.
+
+    `groups`: those of its pools; who is not listed by one of them is of no pool.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it looks at, and the clock
+        self,
+        calls: GoogleCalls,
+        region: str,
+        environment: str,
+        groups: Mapping[str, OwnedGroup] = NO_GROUPS,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        explains: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`explains`: whether it looks up why instances ended, in their zones' operations. `clock`: seconds that only
+        grow, by which members are listed anew.
+        """
+        self._explains = explains
+        self._calls = calls
+        self._region = region
+        self._environment = environment
+        self._members = Members(calls, region, groups, clock)
+        self._now = now
+        self._zones: dict[str, str] = {}
+        self._stopped_at: dict[str, datetime] = {}
+        """When each instance last began to stop, in the cloud's words."""
+
+    def instances(self) -> Sequence[Instance]:
+        """All of them, with why they ended. Raises CloudError when a page or a zone fails, or one cannot be read."""
+        return self.listed().whole()
+
+    def listed(self) -> InstanceList:
+        """All of them, with why they ended; what cannot be read fails alone. Raises CloudError when a page or a zone
+        fails.
+        """
+        errors: dict[str, str] = {}
+        found = self._listed(f"labels.{tags.label(tags.ENVIRONMENT)}={self._environment}", errors=errors)
+        causes = self._causes(found)
+        whole = tuple(replace(one, end_reason=causes[one.id]) if one.id in causes else one for one in found)
+        return InstanceList(instances=whole, errors=errors)
+
+    def gpus(self) -> InstanceList:
+        """All of a GPU machine type in the region, whoever made them; what cannot be read fails alone. Raises
+        CloudError when a page fails.
+        """
+        # by family, not by catalogue: the forgotten ones are old types, and N1 machines with a GPU beside them
+        errors: dict[str, str] = {}
+        found = self._listed("", lambda raw: bool(raw.guest_accelerators) or _is_gpu(raw.machine_type), errors)
+        return InstanceList(instances=tuple(found), errors=errors)
+
+    def claiming(self) -> InstanceList:
+        """All that carry a pool's label and no environment's, whoever made them; what cannot be read fails alone.
+        Raises CloudError when a page fails.
+        """
+        errors: dict[str, str] = {}
+        environment = tags.label(tags.ENVIRONMENT)
+        found = self._listed(f"labels.{tags.label(tags.POOL)}:*", lambda raw: environment not in raw.labels, errors)
+        return InstanceList(instances=tuple(found), errors=errors)
+
+    def stop(self, instance_id: str) -> None:
+        """Stop a stand-alone machine, and wait for it. What lies on local disks is lost. Raises CloudError."""
+        zone = self._zone(instance_id)
+        # a machine with local disks is refused without saying so
+        self._calls.finish("instances", "stop", zone=zone, instance=instance_id, discard_local_ssd=True)
+
+    def instance(self, instance_id: str) -> Instance | None:
+        """One, read anew; None when the cloud no longer knows it.
+
+        Raises CloudError when two zones have that name, and of an answer about any other.
+        """
+        found = self._listed(f"name={instance_id}")
+        for other in (one.id for one in found if one.id != instance_id):
+            raise CloudError(f"compute:instances.aggregated_list: {instance_id} was asked for, {other} came")
+        if len(found) > 1:
+            zones = ", ".join(sorted(instance.zone for instance in found))
+            raise CloudError(f"{instance_id} is a name of machines in {zones}: which one is meant is not known")
+        return found[0] if found else None
+
+    def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
+        """Those of them that are stopped or stopping and can be read. Raises CloudError when a page or a zone fails.
+
+        Compute Engine forgets what it deleted at once; its operations state how that ended (`activities`).
+        """
+        return tuple(one for one in self.listed().instances if one.id in instance_ids and not one.alive)
+
+    def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
+        """Write labels. Returns the error by instance where it failed."""
+        labels = {tags.label(key): value for key, value in values.items()}
+
+        def change(old: Mapping[str, str]) -> dict[str, str]:
+            return {**old, **labels}
+
+        return self._relabel(instance_ids, change)
+
+    def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
+        """Remove labels. Returns the error by instance where it failed."""
+        gone = {tags.label(key) for key in keys}
+
+        def change(old: Mapping[str, str]) -> dict[str, str]:
+            return {key: value for key, value in old.items() if key not in gone}
+
+        return self._relabel(instance_ids, change)
+
+    def _causes(self, found: Iterable[Instance]) -> Mapping[str, ActivityKind]:
+        """Why members of groups ended or end: as the operations of their zones state it, where they can be read.
+
+        Lists of preemptions have been seen incomplete: a spot instance of a group that is stopped, and that no
+        operation explains, was preempted.
+        """
+        ended = [one for one in found if not one.alive and one.group is not None]
+        stopped = {one.id: self._stopped_at.get(one.id, one.launched_at) for one in ended}
+        causes = {
+            one.id: ActivityKind.PREEMPTED
+            for one in ended
+            if one.capacity_type is CapacityType.SPOT and one.state is InstanceState.STOPPED
+        }
+        lately = [one for one in ended if self._explains and self._now() - stopped[one.id] < _EXPLAINED]
+        for zone in sorted({one.zone for one in lately}):
+            since = min(stopped[one.id] for one in lately if one.zone == zone) - TOGETHER
+            causes |= self._stated(zone, since, stopped.keys() & {one.id for one in lately})
+        return causes
+
+    def _stated(self, zone: str, since: datetime, wanted: Collection[str]) -> dict[str, ActivityKind]:
+        try:
+            lives = recent(self._calls, zone, since)
+        except CloudError:
+            return {}  # the instances themselves were read: only why they ended stays unknown
+        found: dict[str, ActivityKind] = {}
+        for (instance, _), operations in lives.items():
+            ends = [operation for operation in operations if operation.operation_type in ENDS]
+            if instance not in wanted or not ends:
+                continue
+            kind, _ = cause(ends)
+            # a group that finds its instance stopped does not know why
+            if kind is not ActivityKind.ENDED_UNSTATED or any(o.operation_type == POWERED_OFF for o in ends):
+                found[instance] = kind
+        return found
+
+    def _relabel(
+        self, instance_ids: Sequence[str], change: Callable[[Mapping[str, str]], dict[str, str]]
+    ) -> dict[str, str]:
+        failed: dict[str, str] = {}
+        for name in instance_ids:
+            try:
+                zone = self._zone(name)
+                now = self._calls.one("instances", "get", zone=zone, instance=name)
+                # the fingerprint makes it compare-and-set: labels that somebody changed meanwhile are not lost
+                self._calls.finish(
+                    "instances",
+                    "set_labels",
+                    zone=zone,
+                    instance=name,
+                    instances_set_labels_request_resource={
+                        "labels": change(dict(now.labels)),
+                        "label_fingerprint": now.label_fingerprint,
+                    },
+                )
+            except CloudError as error:
+                failed[name] = str(error)
+        return failed
+
+    def _zone(self, name: str) -> str:
+        if name not in self._zones and self.instance(name) is None:
+            raise CloudError(f"the cloud does not know the instance {name}", "404")
+        return self._zones[name]
+
+    def _listed(
+        self, wanted: str, only: Callable[[Any], bool] = lambda _: True, errors: dict[str, str] | None = None
+    ) -> list[Instance]:
+        """Those of the region. `errors`: takes what cannot be read, by instance; None: that raises."""
+        found: list[Instance] = []
+        pages = self._calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE)
+        for place, scoped in pages:
+            check(place, scoped, self._region)
+            zone = str(place).rsplit("/", 1)[-1]
+            # not by its beginning: europe-west1 is that of europe-west10, too
+            if zone.rpartition("-")[0] == self._region:
+                for raw in filter(only, scoped.instances):
+                    try:
+                        found.append(self._instance(raw, zone))
+                    except UnreadableError as error:
+                        if errors is None:
+                            raise
+                        errors[error.item] = str(error)
+        return found
+
+    def _instance(self, raw: Any, zone: str) -> Instance:
+        try:
+            return self._read(raw, zone)
+        except (ValueError, CloudError) as error:
+            said = f"compute:instances.aggregated_list: {raw.name} cannot be read: {error}"
+            raise UnreadableError(raw.name, said) from error
+
+    def _note_stop(self, raw: Any) -> None:
+        self._stopped_at.pop(raw.name, None)
+        if raw.last_stop_timestamp:
+            self._stopped_at[raw.name] = datetime.fromisoformat(raw.last_stop_timestamp).astimezone(UTC)
+
+    def _read(self, raw: Any, zone: str) -> Instance:
+        self._zones[raw.name] = zone
+        self._note_stop(raw)
+        labels = {_tag(key): value for key, value in raw.labels.items()}
+        group, pool = self._members.group_and_pool(raw, zone)
+        return Instance(
+            id=raw.name,
+            cloud=Cloud.GCP,
+            region=self._region,
+            zone=zone,
+            machine_type=raw.machine_type.rsplit("/", 1)[-1],
+            capacity_type=_capacity_type(raw, labels),
+            state=_STATES.get(raw.status, InstanceState.STOPPING),
+            launched_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
+            environment=labels.get(tags.ENVIRONMENT),
+            pool=pool,
+            group=group,
+            private_address=raw.network_interfaces[0].network_i_p if raw.network_interfaces else None,
+            reservation=next(iter(raw.reservation_affinity.values), None),
+            ends_at=_ends_at(raw),
+            tags=labels,
+        )
+
+
+def _ends_at(raw: Any) -> datetime | None:
+    """When Google ends it: a stated time, or how long it may run since it began; the client knows no other field."""
+    if raw.scheduling.termination_time:
+        return datetime.fromisoformat(raw.scheduling.termination_time).astimezone(UTC)
+    seconds = int(raw.scheduling.max_run_duration.seconds)
+    began = datetime.fromisoformat(raw.last_start_timestamp or raw.creation_timestamp).astimezone(UTC)
+    return began + timedelta(seconds=seconds) if seconds else None
+
+
+def _tag(label: str) -> str:
+    """The tag key of a label key: only ours have two forms."""
+    prefix = tags.label("gpu-fleet:")
+    return f"gpu-fleet:{label.removeprefix(prefix)}" if label.startswith(prefix) else label
+
+
+def _capacity_type(raw: Any, labels: Mapping[str, str]) -> CapacityType:
+    """What the cloud says; the label only where the cloud says nothing."""
+    if raw.scheduling.provisioning_model == "SPOT":
+        return CapacityType.SPOT
+    if raw.scheduling.provisioning_model == "FLEX_START":
+        return CapacityType.FLEX_START
+    bound = raw.scheduling.provisioning_model == "RESERVATION_BOUND"
+    if bound or raw.reservation_affinity.consume_reservation_type == "SPECIFIC_RESERVATION":
+        return CapacityType.RESERVED
+    try:
+        return CapacityType(labels.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND))
+    except ValueError:
+        return CapacityType.ON_DEMAND
+
+
+def _is_gpu(machine_type: str) -> bool:
+    return _GPU_FAMILY.match(machine_type.rsplit("/", 1)[-1]) is not None

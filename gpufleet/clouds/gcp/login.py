@@ -1,0 +1,58 @@
+"""Google's credentials of whoever runs this: the one door to google-auth, whose own types stop half-way."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, cast
+
+import google.auth
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError, RefreshError
+from google.auth.transport.requests import Request
+from google.oauth2.credentials import Credentials
+
+from gpufleet.clouds.gcp.emulator import emulator_token
+from gpufleet.domain.activity import CloudError
+
+_ASKED_AGAIN_AFTER: Final = timedelta(minutes=5)
+
+
+def credentials(scope: str) -> Any:
+    """Those of the environment, for google's own clients. Raises CloudError that says how to log in."""
+    try:
+        return cast(Any, google.auth).default(scopes=[scope])[0]
+    except GoogleAuthError as error:
+        words = f"no Google credentials: {error}; run `gcloud auth application-default login`"
+        raise CloudError(words) from error
+
+
+def tokens(scope: str) -> Callable[[], str]:
+    """Gives a token that is valid now, a new one where the last has ended; raises CloudError, as this does."""
+    found = credentials(scope)
+
+    def token() -> str:
+        try:
+            if not found.valid:
+                found.refresh(Request())
+        except GoogleAuthError as error:
+            raise CloudError(f"Google gave no token: {error}; run `gcloud auth application-default login`") from error
+        return str(found.token)
+
+    return token
+
+
+def emulated(endpoint: str) -> Any:
+    """Those for an emulator, for google's own clients: its token, where there is one."""
+
+    def renewed(request: object, scopes: object) -> tuple[str | None, datetime]:
+        try:
+            token = emulator_token(endpoint)
+        except OSError as error:
+            raise RefreshError(f"the emulated machine's metadata server gave no token: {error}") from error
+        return token, (datetime.now(UTC) + _ASKED_AGAIN_AFTER).replace(tzinfo=None)
+
+    try:
+        if emulator_token(endpoint) is None:
+            return AnonymousCredentials()
+    except OSError:
+        pass  # there will be one: the first call says why it cannot be had
+    return cast(Any, Credentials)(token=None, refresh_handler=renewed)

@@ -1,0 +1,124 @@
+"""What the list of operations states about instances: Compute Engine shows nothing else of one that is gone."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.domain.activity import ActivityKind
+from gpufleet.domain.lives import Ending
+
+PAGE: Final = 500
+Lives = Mapping[tuple[str, int], Sequence[Any]]
+"""Operations by instance and number. A group makes an instance anew under the same name; the number tells its lives
+apart."""
+LAUNCH: Final = "insert"
+PREEMPTED: Final = "compute.instances.preempted"
+RECREATED: Final = "compute.instances.repair.recreateInstance"
+_ASKED_FOR: Final = frozenset({"delete", "stop"})
+POWERED_OFF: Final = "compute.instances.guestTerminate"
+ENDS: Final = frozenset({*_ASKED_FOR, POWERED_OFF, RECREATED, PREEMPTED})
+"""Kinds of operations that end an instance: asked for by people, by its group, by itself, or the cloud took it.
+
+A host error is none of them: the cloud restarts the instance."""
+TOGETHER: Final = timedelta(minutes=15)
+"""The operations of one end lie this close together: its notice, its stop, and the group's repair."""
+_INSTANCES: Final = "instances"
+_GROUP_AGENT: Final = re.compile(r"\d+@cloudservices\.gserviceaccount\.com")
+"""As whom managed instance groups make and delete instances."""
+_OWN_AGENT: Final = re.compile(r"system(@google\.com)?|service-\d+@compute-system\.iam\.gserviceaccount\.com")
+"""As whom Compute Engine acts by itself."""
+_UNHEALTHY: Final = re.compile(r"unhealthy|health check|autoheal", re.IGNORECASE)
+
+
+def instance_of(operation: Any) -> str | None:
+    """Name of the instance that an operation is about; None: it is about something else (a disk is deleted, too)."""
+    collection, _, name = str(operation.target_link).rpartition("/")
+    return name if collection.endswith(f"/{_INSTANCES}") else None
+
+
+def began(operation: Any) -> datetime:
+    return datetime.fromisoformat(operation.insert_time).astimezone(UTC)
+
+
+def finished(operation: Any) -> datetime:
+    """When it was over; when it began, where it is not."""
+    return datetime.fromisoformat(operation.end_time or operation.insert_time).astimezone(UTC)
+
+
+def has_times(operation: Any) -> bool:
+    """Whether its times can be read."""
+    try:
+        return began(operation) <= finished(operation)
+    except ValueError:
+        return False
+
+
+def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
+    """Operations on instances of a zone since then, oldest first. Raises CloudError.
+
+    One whose times cannot be read is left out: it says of no moment what happened then.
+    """
+    lives: dict[tuple[str, int], list[Any]] = {}
+    newest_life: dict[str, tuple[str, int]] = {}
+    newest = calls.newest(
+        "zone_operations",
+        "list",
+        lambda operation: has_times(operation) and began(operation) < since,
+        zone=zone,
+        max_results=PAGE,
+    )
+    for operation in filter(has_times, reversed(newest)):
+        if instance := instance_of(operation):
+            key = (instance, int(operation.target_id))
+            if operation.operation_type == RECREATED and key not in lives:
+                # the group repairs what is gone: that has no number any more
+                key = newest_life.get(instance, key)
+            newest_life[instance] = key
+            lives.setdefault(key, []).append(operation)
+    return lives
+
+
+def ending(instance_id: str, told: Sequence[Any]) -> Ending:
+    """One end from all operations that state it.
+
+    A preemption is announced, then carried out by somebody: its own time counts only where nothing came after it.
+    """
+    carried_out = [operation for operation in told if operation.operation_type != PREEMPTED]
+    return Ending(
+        instance_id=instance_id,
+        ended_at=min(began(operation) for operation in carried_out or told),
+        preempted=len(carried_out) < len(told),
+    )
+
+
+def cause(ends: Sequence[Any]) -> tuple[ActivityKind, str]:
+    """Why an instance ended, and the words of the operation that states it, from all operations of its end."""
+    kinds = [(_cause(operation), operation) for operation in ends]
+    for kind in _MOST_TELLING:
+        for found, operation in kinds:
+            if found is kind:
+                return kind, operation.status_message or operation.operation_type
+    return ActivityKind.ENDED_UNSTATED, ends[0].status_message or ends[0].operation_type
+
+
+_MOST_TELLING: Final = (
+    ActivityKind.PREEMPTED,
+    ActivityKind.ENDED_BY_PERSON,
+    ActivityKind.UNHEALTHY,
+    # who powers itself off, or was only found missing, is deleted by its group afterwards
+    ActivityKind.ENDED_UNSTATED,
+    ActivityKind.ENDED,
+)
+
+
+def _cause(operation: Any) -> ActivityKind:
+    if operation.operation_type == PREEMPTED:
+        return ActivityKind.PREEMPTED
+    if operation.operation_type == RECREATED and _UNHEALTHY.search(operation.status_message):
+        return ActivityKind.UNHEALTHY
+    if operation.operation_type not in _ASKED_FOR or not operation.user:
+        return ActivityKind.ENDED_UNSTATED
+    by_cloud = _GROUP_AGENT.fullmatch(operation.user) or _OWN_AGENT.fullmatch(operation.user)
+    return ActivityKind.ENDED if by_cloud else ActivityKind.ENDED_BY_PERSON

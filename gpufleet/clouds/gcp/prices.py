@@ -1,0 +1,162 @@
+"""Prices that Google Cloud tells: the Cloud Billing Catalog, put together per machine type.
+
+A machine type has no price of its own there: it is vCPUs, memory, GPUs and bundled local SSD, each with a price per
+region and provisioning model. A component without exactly one price is an error, never left out.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from http.client import HTTPException
+from typing import Any, Final
+
+from gpufleet.clouds.gcp.emulator import emulator
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.catalogue import Machine, machine
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.prices import Price
+
+SOURCE: Final = "Google Cloud Billing Catalog"
+COMPUTE_ENGINE: Final = "services/6F81-5844-456A"
+_GIB: Final = 2**30
+_HOURS_PER_MONTH: Final = 730
+_USAGE: Final = {"on-demand": "OnDemand", "spot": "Preemptible"}
+_GPUS: Final = {
+    "T4": r"Nvidia Tesla T4 GPU",
+    "L4": r"Nvidia L4 GPU",
+    "A100-40GB": r"Nvidia Tesla A100 GPU",
+    "A100-80GB": r"Nvidia Tesla A100 80GB GPU",
+    "H100-80GB": r"Nvidia H100 80GB( Mega| Plus)? GPU",
+    "H200-141GB": r"Nvidia H200 141GB GPU",
+    "B200-180GB": r"Nvidia B200( 180GB)? GPU",
+    "RTX-PRO-6000": r"(Nvidia )?RTX (PRO )?6000 96GB( GPU)?",
+}
+"""How the catalog describes each GPU (it has no id for them)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A part of a machine type: how much of it, and how the catalog describes it."""
+
+    quantity: Decimal
+    unit: str
+    """`h`: per hour each; `GiBy.h`: per GiB and hour; `GiBy.mo`: per GiB and month."""
+    pattern: re.Pattern[str]
+
+
+class GooglePrices:
+    """Prices of one region."""
+
+    def __init__(self, region: str, client: Any = None) -> None:
+        self._region = region
+        self._client = client
+        """The service object of google-api-python-client; made when it is first needed."""
+
+    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[Price], list[str]]:
+        """Today's prices of every machine type, and what could not be had."""
+        try:
+            skus = [sku for sku in self._skus() if self._region in sku.get("serviceRegions", ())]
+        except CloudError as error:
+            return [], [str(error)]
+        found: list[Price] = []
+        errors: list[str] = []
+        for name in machine_types:
+            for kind in _USAGE:
+                try:
+                    found.append(price_of(machine(Cloud.GCP, name), kind, skus, self._region, now))
+                except (CloudError, LookupError) as error:
+                    errors.append(str(error))
+        return found, errors
+
+    def _skus(self) -> Iterator[Mapping[str, Any]]:
+        """Every sku of Compute Engine, every page."""
+        from google.auth.exceptions import GoogleAuthError
+        from googleapiclient.discovery import build
+        from googleapiclient.errors import Error
+        from httplib2 import HttpLib2Error
+
+        from gpufleet.clouds.gcp.calls import ENDPOINT
+
+        if self._client is None and emulator(ENDPOINT) is not None:
+            raise CloudError(f"{SOURCE} could not be read: the emulated cloud has none")
+        try:
+            client = self._client or build("cloudbilling", "v1", cache_discovery=False, static_discovery=True)
+            listing = client.services().skus()
+            request = listing.list(parent=COMPUTE_ENGINE, pageSize=5000)
+            while request is not None:
+                page = request.execute()
+                if "skus" not in page:
+                    raise CloudError(f"{SOURCE}: a page came without skus, so the list is not whole")
+                yield from page["skus"]
+                request = listing.list_next(request, page)
+        except (Error, GoogleAuthError, HttpLib2Error, HTTPException, OSError, ValueError) as error:
+            raise CloudError(f"{SOURCE} could not be read: {error}") from error
+
+
+def price_of(wanted: Machine, kind: str, skus: Sequence[Mapping[str, Any]], region: str, now: datetime) -> Price:
+    """A machine type's price per hour, from its components. Raises CloudError when one has no single price."""
+    total, effective = Decimal(0), datetime(1970, 1, 1, tzinfo=UTC)
+    for part in components(wanted, kind):
+        usd, since = _unit_price(part, kind, skus, wanted.name, region)
+        per_hour = usd / _HOURS_PER_MONTH if part.unit == "GiBy.mo" else usd
+        total += per_hour * part.quantity
+        effective = max(effective, since)
+    return Price(
+        sku=f"gcp:compute:{wanted.name}:{kind}",
+        region=region,
+        zone=None,
+        usd_per_hour=total.quantize(Decimal("1e-9")).normalize(),
+        valid_from=min(effective, now),
+        as_of=now,
+        source=SOURCE,
+    )
+
+
+def components(wanted: Machine, kind: str) -> Iterator[Component]:
+    """What a machine type is made of. Raises CloudError for a GPU that the catalog's words are not known of."""
+    prefix = "Spot Preemptible " if kind == "spot" else ""
+    family = wanted.name.split("-", 1)[0].upper()
+    gpu = _GPUS.get(wanted.gpu)
+    if gpu is None:
+        raise CloudError(f"{wanted.name}: it is not known how the catalog describes a {wanted.gpu}")
+
+    def part(quantity: Decimal, unit: str, words: str) -> Component:
+        return Component(quantity=quantity, unit=unit, pattern=re.compile(rf"{prefix}{words} running in .+", re.I))
+
+    yield part(Decimal(wanted.vcpus), "h", rf"{family} Instance Core")
+    yield part(Decimal(wanted.memory_mib) / 1024, "GiBy.h", rf"{family} Instance Ram")
+    yield part(Decimal(wanted.gpu_count), "h", gpu)
+    if not wanted.nvme_optional:
+        gib = Decimal(wanted.nvme_bytes) / _GIB
+        yield Component(
+            quantity=gib,
+            unit="GiBy.mo",
+            pattern=re.compile(rf"{'Spot Preemptible ' * (kind == 'spot')}SSD backed Local Storage( .+)?", re.I),
+        )
+
+
+def _unit_price(
+    part: Component, kind: str, skus: Sequence[Mapping[str, Any]], name: str, region: str
+) -> tuple[Decimal, datetime]:
+    found: set[tuple[Decimal, datetime]] = set()
+    for sku in skus:
+        if sku["category"]["usageType"] != _USAGE[kind] or not part.pattern.fullmatch(sku["description"]):
+            continue
+        info = sku["pricingInfo"][-1]
+        expression = info["pricingExpression"]
+        if expression["usageUnit"] != part.unit:
+            continue
+        unit_price = expression["tieredRates"][-1]["unitPrice"]
+        if unit_price.get("currencyCode", "USD") != "USD":
+            raise CloudError(f"{name} in {region}: the catalog answers in {unit_price['currencyCode']}, not in USD")
+        usd = Decimal(unit_price.get("units", "0")) + Decimal(unit_price.get("nanos", 0)).scaleb(-9)
+        if usd <= 0:
+            raise CloudError(f"{name} ({kind}) in {region}: the catalog gives {sku['description']} away")
+        found.add((usd, datetime.fromisoformat(info["effectiveTime"]).astimezone(UTC)))
+    if len(found) != 1:
+        raise CloudError(
+            f"{name} ({kind}) in {region}: the catalog has {len(found) or 'no'} prices for /{part.pattern.pattern}/"
+        )
+    return found.pop()

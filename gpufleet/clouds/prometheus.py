@@ -1,0 +1,144 @@
+"""Prometheus (or what speaks its HTTP API): instant queries, and how often a job is scraped."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import httpx
+import yaml
+
+from gpufleet.clouds.deadlines import DeadlineTransport
+from gpufleet.clouds.plain import trusting_nobody
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.parsed import is_map
+
+_TIMEOUT: Final = 30.0
+LONGEST_S: Final = 120.0
+"""For one answer, its head included: far from the term of a run's lease."""
+SKEW_LIMIT_S: Final = 60.0
+"""Clocks further apart than that make an old window look new."""
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+
+
+class Prometheus:
+    """A metrics store. Answers whole or raises CloudError; counts its calls."""
+
+    def __init__(
+        self,
+        url: str,
+        client: httpx.Client | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+        longest_s: float = LONGEST_S,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._now = now
+        self._clock = clock
+        self._longest_s = longest_s
+        self._client = client or _client(self._url, longest_s)
+        self._intervals: dict[str, timedelta] | None = None
+        self.calls: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        """Labels and value of each series of an instant vector."""
+        # POST: a query over many aggregations outgrows what proxies allow in a URL
+        answer = self._ask("POST", "/api/v1/query", data={"query": expression, "time": f"{at.timestamp():.3f}"})
+        kind = answer.get("resultType") if is_map(answer) else None
+        if kind != "vector":
+            raise CloudError(f"{self._url}: a query gave {kind!r}, not a vector")
+        try:
+            return [(row["metric"], float(row["value"][1])) for row in answer["result"]]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise CloudError(f"{self._url}: a query gave what is no vector of numbers: {error!r}") from error
+
+    def now(self) -> datetime:
+        """What its own clock says, to the millisecond: it dates its samples by it."""
+        # without a time of ours an expression is evaluated at the store's present
+        answer = self._ask("POST", "/api/v1/query", data={"query": "time()"})
+        try:
+            return datetime.fromtimestamp(float(answer["result"][1]), UTC)
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+            raise CloudError(f"{self._url}: time() gave {answer!r:.100}, not a scalar") from error
+
+    def interval(self, job: str) -> timedelta | None:
+        """How often a job is scraped; None: the configuration has no such job."""
+        if self._intervals is None:
+            told = self._ask("GET", "/api/v1/status/config")
+            if not is_map(told) or not isinstance(told.get("yaml"), str):
+                raise CloudError(f"{self._url}: /api/v1/status/config tells no configuration")
+            self._intervals = read_intervals(told["yaml"])
+        return self._intervals.get(job)
+
+    def _ask(self, method: str, path: str, data: Mapping[str, str] | None = None) -> Any:
+        self.calls[path] = self.calls.get(path, 0) + 1
+        asked, began = self._now(), self._clock()
+        try:
+            with self._client.stream(method, self._url + path, data=data) as response:
+                self._same_time(response.headers.get("Date"), asked)
+                body = json.loads(b"".join(self._in_time(response, began)))
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
+        if not response.is_success or not is_map(body) or body.get("status") != "success":
+            words = body.get("error") if is_map(body) else None
+            raise CloudError(
+                f"Prometheus at {self._url} refused ({response.status_code}): {words or 'no reason given'}"
+            )
+        if body.get("warnings") or body.get("isPartial"):
+            # a store in front of several others says so when one of them failed (VictoriaMetrics by `isPartial`):
+            # half an answer is none
+            said = "; ".join(body.get("warnings") or ("it says so itself",))
+            raise CloudError(f"Prometheus at {self._url} gave a partial answer: {said}")
+        return body.get("data")
+
+    def _in_time(self, response: httpx.Response, began: float) -> Iterator[bytes]:
+        """The body; a byte now and then is in time for each read, and would hold a pass for ever."""
+        size = 0
+        for part in response.iter_bytes():
+            size += len(part)
+            if self._clock() - began > self._longest_s:
+                raise CloudError(f"Prometheus at {self._url} sent {size} bytes in {self._longest_s:g} s and goes on")
+            yield part
+
+    def _same_time(self, date: str | None, asked: datetime) -> None:
+        """Refuse an answer when our clocks differ: a past that we take for now is shown whole, and looks like now."""
+        try:
+            theirs = parsedate_to_datetime(date or "")
+        except ValueError:
+            return  # it does not say
+        theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)
+        # it was said somewhere between question and answer, however long that took
+        apart = max(asked - theirs, theirs - self._now()).total_seconds()
+        if apart > SKEW_LIMIT_S:
+            raise CloudError(
+                f"Prometheus at {self._url} says that it is {date}, {apart:.0f} s from our own clock: set both by NTP"
+            )
+
+
+def _client(url: str, longest_s: float) -> httpx.Client:
+    # no proxies and trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
+    context = trusting_nobody() if url.startswith("http://") else httpx.create_ssl_context(trust_env=False)
+    return httpx.Client(transport=DeadlineTransport(context, longest_s), timeout=_TIMEOUT, trust_env=False)
+
+
+def read_intervals(configuration: str) -> dict[str, timedelta]:
+    """Scrape interval by job of a Prometheus configuration."""
+    document: Mapping[str, Any] = yaml.safe_load(configuration) or {}
+    general: str = document.get("global", {}).get("scrape_interval", "1m")
+    jobs: list[Mapping[str, str]] = document.get("scrape_configs", [])
+    return {job["job_name"]: _duration(job.get("scrape_interval", general)) for job in jobs}
+
+
+def _duration(text: str) -> timedelta:
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise CloudError(f"Prometheus names a scrape interval of {text!r}, which is no duration")
+    return timedelta(seconds=sum(int(number) * _UNITS[unit] for number, unit in parts))

@@ -1,0 +1,20 @@
+"""Secrets by reference: `ssm:NAME` of the Parameter Store, `gcp-secret:projects/P/secrets/S` of Secret Manager."""
+
+import re
+
+from gpufleet.domain.activity import CloudError
+
+
+def read(reference: str, region: str) -> str:
+    """The newest value. Raises CloudError that names the reference, never a value."""
+    kind, _, name = reference.partition(":")
+    if kind == "ssm" and name:
+        from gpufleet.clouds.aws.calls import AwsCalls
+
+        answer = AwsCalls(region).one("ssm", "get_parameter", Name=name, WithDecryption=True)
+        return str(answer["Parameter"]["Value"])
+    if kind == "gcp-secret" and (parts := re.fullmatch(r"projects/([^/]+)/secrets/([^/]+)", name)):
+        from gpufleet.clouds.gcp.secrets import read_secret
+
+        return read_secret(parts[1], parts[2])
+    raise CloudError(f"{reference}: is no secret that is known: write ssm:NAME or gcp-secret:projects/P/secrets/S")

@@ -1,0 +1,158 @@
+"""What the ledger and the settings know, as metrics: spend, budget, targets, preemptions, brakes, messages. Pure.
+
+Missing is not zero: a figure that nobody knows has no series.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from gpufleet.costs.allocation import Charge
+from gpufleet.costs.report import NONE, Report
+from gpufleet.domain import money
+from gpufleet.metrics_page import Labels, counter, gauge, page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """One window of the ledger: dollars, and the time that the ledger really knows of."""
+
+    window: str
+    """`1h` or `24h`."""
+    covered: timedelta
+    charges: Sequence[Charge]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """What the environment's living instances take of one quota of the account, and what it allows."""
+
+    quota: str
+    """The cloud's own name."""
+    unit: str
+    used: int
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One fleet."""
+
+    environment: str
+    targets: Mapping[str, int] = field(default_factory=dict[str, int])
+    known_until: datetime | None = None
+    budget_usd_per_month: Decimal | None = None
+    spends: Sequence[Spend] = ()
+    preemptions: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Pool to spot instances that the cloud took, ever."""
+    brakes: int = 0
+    messages: Mapping[str, int] = field(default_factory=dict[str, int])
+    """State to messages of the outbox."""
+    quotas: Sequence[QuotaUse] = ()
+    """Those whose limit is known."""
+
+
+LEAST_COVERED = timedelta(minutes=5)
+"""A rate over less says nothing."""
+
+
+def spend(report: Report, window: str, begun: datetime | None) -> Spend:
+    """A report's charges, and how much of its window is known."""
+    since = max(report.scope.since, begun or report.scope.until)
+    until = min(report.known_until or since, report.scope.until)
+    return Spend(window=window, covered=max(until - since, timedelta(0)), charges=report.charges)
+
+
+def render(facts: Iterable[Facts]) -> str:
+    """The whole page."""
+    found = list(facts)
+    return page(
+        (
+            gauge("gpufleet_target", "Ready replicas wanted.", _targets(found)),
+            gauge(
+                "gpufleet_ledger_known_until_seconds",
+                "Until when costs are known.",
+                (({"environment": f.environment}, f.known_until.timestamp()) for f in found if f.known_until),
+            ),
+            gauge(
+                "gpufleet_budget_usd_per_month",
+                "The month's budget.",
+                (
+                    ({"environment": f.environment}, float(f.budget_usd_per_month))
+                    for f in found
+                    if f.budget_usd_per_month is not None
+                ),
+            ),
+            gauge("gpufleet_spend_rate_usd_per_hour", "Cost of a window over its known time.", _rates(found)),
+            gauge("gpufleet_spend_usd_per_hour", "Cost of the last hour over its known time.", _parts(found)),
+            counter("gpufleet_preemptions_total", "Spot instances that the cloud took.", _preemptions(found)),
+            gauge(
+                "gpufleet_brakes",
+                "Hand brakes that hold.",
+                (({"environment": f.environment}, f.brakes) for f in found),
+            ),
+            gauge("gpufleet_messages", "Messages of the outbox.", _messages(found)),
+            gauge(
+                "gpufleet_quota_used",
+                "What the environment's instances take of a quota of the account.",
+                ((labels, use.used) for labels, use in _quotas(found)),
+            ),
+            gauge(
+                "gpufleet_quota_limit",
+                "What the quota allows.",
+                ((labels, use.limit) for labels, use in _quotas(found)),
+            ),
+        )
+    )
+
+
+def _targets(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+    for facts in found:
+        for pool, value in facts.targets.items():
+            yield {"environment": facts.environment, "pool": pool}, value
+
+
+def _preemptions(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+    for facts in found:
+        for pool, value in facts.preemptions.items():
+            yield {"environment": facts.environment, "pool": pool}, value
+
+
+def _messages(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+    for facts in found:
+        for state, value in facts.messages.items():
+            yield {"environment": facts.environment, "state": state}, value
+
+
+def _quotas(found: Iterable[Facts]) -> Iterator[tuple[Labels, QuotaUse]]:
+    for facts in found:
+        for use in facts.quotas:
+            yield {"environment": facts.environment, "quota": use.quota, "unit": use.unit}, use
+
+
+def _rates(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+    for facts in found:
+        for one in facts.spends:
+            if one.covered >= LEAST_COVERED:
+                whole = money.total(c.amount for c in one.charges if c.amount is not None)
+                yield {"environment": facts.environment, "window": one.window}, _per_hour(whole, one.covered)
+
+
+def _parts(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+    for facts in found:
+        for one in facts.spends:
+            if one.window != "1h" or one.covered < LEAST_COVERED:
+                continue
+            parts: dict[tuple[str, str, str], Decimal] = {}
+            for charge in one.charges:
+                if charge.amount is not None:
+                    key = (charge.pool or NONE, charge.capacity_type.value, charge.state.value)
+                    parts[key] = money.total((parts.get(key, money.ZERO), charge.amount))
+            for (pool, kind, state), amount in sorted(parts.items()):
+                labels = {"environment": facts.environment, "pool": pool, "capacity_type": kind, "state": state}
+                yield labels, _per_hour(amount, one.covered)
+
+
+def _per_hour(amount: Decimal, covered: timedelta) -> float:
+    return float(money.usd(amount)) / (covered.total_seconds() / 3600)

@@ -1,0 +1,376 @@
+"""The web page as HTML: read-only but for Keep. Pure.
+
+No script, no external request; every word of others is escaped.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from html import escape
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from gpufleet.console import text
+from gpufleet.console.style import CSS
+from gpufleet.console.view import FleetView, InstanceView, PoolView
+from gpufleet.domain.decisions import Past
+from gpufleet.domain.model import CapacityType
+
+REFRESH_S: Final = 30
+PER_PAGE: Final = 200
+"""Instances in one table: 5,000 would be megabytes."""
+_MOST: Final = 20
+_WORDS: Final = frozenset({"pool", "type", "zone", "phase", "watchdog", "what", "outcome", "why", "kept until"})
+"""Columns that hold no numbers."""
+
+
+def sign_in(wrong: bool) -> str:
+    """The form that asks for the token."""
+    said = '<p class="bad" role="alert">This token is not the one of this console.</p>' if wrong else ""
+    body = (
+        '<form class="sign" method="post" action="/sign-in"><h1>gpu-fleet</h1>'
+        f'{said}<label for="token">Access token</label>'
+        '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
+        "<button>Sign in</button></form>"
+    )
+    return _page("Sign in", body, nav=False)
+
+
+def overview(views: Sequence[FleetView], now: datetime, stamp: str) -> str:
+    """Every fleet. `stamp` proves that a form came from this page."""
+    parts = [_fleets(views)] if len(views) > 1 else []
+    parts += [_fleet(view, now, stamp, number) for number, view in enumerate(views)]
+    title = ", ".join(view.name for view in views)
+    return _page(title or "no fleet", "\n".join(parts), refresh=True)
+
+
+def instances(view: FleetView, pool: str | None, start: int) -> str:
+    """The instances of one pool, or of a fleet, in parts."""
+    found = [i for i in view.instances if pool is None or i.pool == pool]
+    shown = found[start : start + PER_PAGE]
+    rows = "".join(_instance_row(view, instance) for instance in shown)
+    names = ("instance", "pool", "type", "zone", "phase", "GPU", "running", "wait", "KV", "tok/s", "USD/h", "idle")
+    steps = _steps(view, pool, start, len(found))
+    body = (
+        f"<h1>{escape(pool or view.name)}</h1><p class='soft'>{len(found)} instances, "
+        f"{view.at:%Y-%m-%d %H:%M:%S} UTC</p>{steps}{_table(names, rows)}{steps}"
+    )
+    return _page(f"{pool or 'instances'}: {view.name}", body)
+
+
+def instance(view: FleetView, found: InstanceView, acts: Sequence[Past], stamp: str) -> str:
+    """One instance and every decision about it."""
+    signals = found.signals
+    numbers = _numbers(
+        (
+            ("phase", signals.phase or text.NOTHING),
+            ("GPU active", text.percent(signals.gpu_active)),
+            ("running", text.number(signals.running)),
+            ("waiting", text.number(signals.waiting)),
+            ("KV cache", text.percent(signals.kv_cache)),
+            ("USD/h", text.NOTHING if found.usd_per_hour is None else f"{found.usd_per_hour:.4f}"),
+        )
+    )
+    kept = f", kept until {found.keep_until:%Y-%m-%d %H:%M} UTC" if found.keep_until else ""
+    body = (
+        f"<h1>{escape(found.id)}</h1><p>{escape(found.machine_type)}, {escape(found.capacity_type)}, "
+        f"{escape(found.zone)}, pool {escape(found.pool or 'none (orphan)')}{kept}</p>{numbers}"
+        f"{_keep(view, found, stamp)}<h2>Decisions</h2>{_acts(acts, view.at, 'Nothing was decided about it yet.')}"
+    )
+    return _page(found.id, body)
+
+
+def costs(views: Sequence[FleetView]) -> str:
+    """What each fleet costs, and the way to its report."""
+    names = ("fleet", "USD/h now", "USD last hour", "of it idle", "USD today", "USD/Mtok, last hour")
+    rows = "".join(_cost_row(names, view) for view in views)
+    body = f"<h1>Costs</h1><p class='soft'>A fleet's name leads to its report of 24 hours.</p>{_table(names, rows)}"
+    return _page("costs", body)
+
+
+def _cost_row(names: Sequence[str], view: FleetView) -> str:
+    hour, today = view.read.hour, view.read.today
+    unit = None if hour is None else hour.unit.blended
+    url = f"/costs?{urlencode({'fleet': view.name})}"
+    cells = (
+        f'<a href="{escape(url)}">{escape(view.name)}</a>',
+        text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced),
+        text.NOTHING if hour is None else text.money(hour.usd, hour.unpriced),
+        text.NOTHING if hour is None else text.money(hour.idle_usd, 0),
+        text.NOTHING if today is None else text.money(today.usd, today.unpriced),
+        text.NOTHING if unit is None else f"{unit:.3f}",
+    )
+    return _row(names, cells)
+
+
+def message(title: str, words: str) -> str:
+    """One sentence, and the way back."""
+    return _page(title, f'<h1>{escape(title)}</h1><p>{escape(words)}</p><p><a href="/">Back</a></p>')
+
+
+def _page(title: str, body: str, *, nav: bool = True, refresh: bool = False) -> str:
+    again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refresh else ""
+    menu = (
+        '<a class="skip" href="#main">To the content</a><nav aria-label="Pages"><b>gpu-fleet</b>'
+        '<a href="/">Status</a>'
+        '<a href="/costs">Costs</a><a href="/status.json">JSON</a>'
+        '<form class="in" method="post" action="/sign-out"><button>Sign out</button></form></nav>'
+        if nav
+        else ""
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1">{again}'
+        f'<title>{escape(title)} · gpu-fleet</title><link rel="icon" href="data:,"><style>{CSS}</style></head>\n'
+        f'<body>{menu}<main id="main">{body}</main></body></html>\n'
+    )
+
+
+def _fleets(views: Sequence[FleetView]) -> str:
+    """All fleets in a line each, which leads to the fleet below."""
+    names = ("fleet", "alerts", "problems", "pools below target", "instances", "USD/h")
+    rows = "".join(
+        _row(
+            names,
+            (
+                f'<a href="#fleet-{number}">{escape(view.name)}</a>',
+                text.NOTHING if view.read.alerts is None else str(len(view.read.alerts)),
+                str(len(view.read.problems)),
+                str(sum(pool.target is not None and pool.ready < pool.target for pool in view.pools)),
+                text.NOTHING if view.read.instances is None else str(len(view.instances)),
+                text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced),
+            ),
+        )
+        for number, view in enumerate(views)
+    )
+    return f"<h1>{len(views)} fleets</h1>{_table(names, rows)}"
+
+
+def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
+    read = view.read
+    old = (now - view.at).total_seconds()
+    stale = f'<span class="warn">{text.span(now - view.at)} old</span>' if old > 2 * REFRESH_S else ""
+    problems = "".join(f'<li class="bad">{escape(problem)}</li>' for problem in read.problems)
+    marked = [i for i in view.instances if i.idle_since is not None]
+    draining = [i for i in view.instances if i.draining]
+    parts = [
+        f'<h1 id="fleet-{number}">{escape(view.name)}</h1>',
+        f'<p class="soft">{view.at:%Y-%m-%d %H:%M:%S} UTC {stale}</p>',
+        f'<p class="soft">{escape(text.as_of(read.hour, view.at))}</p>' if read.hour is not None else "",
+        f"<ul>{problems}</ul>" if problems else "",
+        f"<h2>Alerts</h2>{_alerts(view)}",
+        _numbers(_headline(view)),
+        f"<h2>Pools</h2>{_pools(view)}",
+        f"<h2>Marked as idle</h2>{_marked(view, marked, stamp)}" if marked else "",
+        f"<h2>Draining</h2>{_draining(view, draining)}" if draining else "",
+        _lines(
+            "Hand brakes",
+            (text.brake(b) for b in read.brakes),
+        ),
+        _lines("Orphans", (f"{i.id} ({i.machine_type}, {i.zone})" for i in view.orphans)),
+        f"<h2>What was done</h2>{_acts(read.acts, view.at, 'Nothing in the last hour.')}",
+        _lines(
+            "Spot market",
+            (text.market(m.zone, m.machine_type, m.spot, m.on_demand) for m in read.market if m.spot is not None),
+        ),
+        _lines(
+            "Watchdogs", (f"{name}: {text.span(view.at - at)} ago" for name, at in sorted(read.last_seen.items()))
+        ),
+    ]
+    return f"<section>{''.join(parts)}</section>"
+
+
+def _headline(view: FleetView) -> Iterable[tuple[str, str]]:
+    read = view.read
+    yield "USD per hour", text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced)
+    yield "USD today", text.NOTHING if read.today is None else text.money(read.today.usd, read.today.unpriced)
+    unit = None if read.hour is None else read.hour.unit.blended
+    yield "USD per Mtok, last hour", text.NOTHING if unit is None else f"{unit:.3f}"
+    yield "ready replicas", "–" if read.instances is None else str(sum(pool.ready for pool in view.pools))
+    yield "instances", text.NOTHING if read.instances is None else str(len(view.instances))
+
+
+def _numbers(cells: Iterable[tuple[str, str]]) -> str:
+    inner = "".join(f'<div><span class="soft">{escape(n)}</span><b>{escape(v)}</b></div>' for n, v in cells)
+    return f'<div class="numbers">{inner}</div>'
+
+
+_POOL_NAMES: Final = (
+    "pool", "target", "ready", "reserved", "spot", "on-demand", "draining", "marked", "waiting", "tok/s", "USD/h",
+    "USD/Mtok",
+)  # fmt: skip
+
+
+def _pools(view: FleetView) -> str:
+    return _table(_POOL_NAMES, "".join(_pool_row(view, pool) for pool in view.pools))
+
+
+def _pool_row(view: FleetView, pool: PoolView) -> str:
+    short = pool.target is not None and pool.ready < pool.target
+    link = f"/instances?{urlencode({'fleet': view.name, 'pool': pool.name})}"
+    ready = f'<span class="warn">{pool.ready}</span>' if short else str(pool.ready)
+    cells = (
+        f'<a href="{escape(link)}">{escape(pool.name)}</a>',
+        text.NOTHING if pool.target is None else str(pool.target),
+        ready,
+        *(text.counted(pool, kind, " of ") for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
+        str(pool.draining or text.NOTHING),
+        str(pool.marked or text.NOTHING),
+        text.number(pool.queued),
+        text.number(pool.tokens_per_second),
+        text.money(pool.usd_per_hour, pool.unpriced),
+        text.dollars(pool.usd_per_million_tokens),
+    )
+    return _row(_POOL_NAMES, cells)
+
+
+def _alerts(view: FleetView) -> str:
+    if view.read.alerts is None:
+        return '<p class="warn">Not known: Prometheus did not answer.</p>'
+    if not view.read.alerts:
+        return '<p class="good">None.</p>'
+    first = text.loudest_first(view.read.alerts)
+    items = "".join(
+        f'<li class="{"bad" if a.severity == text.PAGE else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
+        f"{escape(a.instance_id or '')}{f' x{a.count}' if a.count > 1 else ''} ({escape(a.severity)})</li>"
+        for a in first[:_MOST]
+    )
+    return f"<ul>{items}</ul>{_more(len(view.read.alerts))}"
+
+
+def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
+    names = ("instance", "pool", "idle for", "why", "kept until", "")
+    rows = "".join(
+        _row(
+            names,
+            (
+                _link(view, one),
+                escape(one.pool or text.NOTHING),
+                text.span(view.at - (one.idle_since or view.at)),
+                escape(one.why or text.NOTHING),
+                f"{one.keep_until:%Y-%m-%d %H:%M}" if one.keep_until else text.NOTHING,
+                _keep(view, one, stamp),
+            ),
+        )
+        for one in marked[:_MOST]
+    )
+    return _table(names, rows) + _more(len(marked))
+
+
+def _draining(view: FleetView, draining: Sequence[InstanceView]) -> str:
+    names = ("instance", "pool", "type", "running", "why")
+    rows = "".join(
+        _row(
+            names,
+            (
+                _link(view, one),
+                escape(one.pool or text.NOTHING),
+                escape(one.capacity_type),
+                text.number(one.signals.running),
+                escape(one.why or text.NOTHING),
+            ),
+            long={"why"},
+        )
+        for one in draining[:_MOST]
+    )
+    return _table(names, rows) + _more(len(draining))
+
+
+def _keep(view: FleetView, one: InstanceView, stamp: str) -> str:
+    hidden = {"fleet": view.name, "instance": one.id, "stamp": stamp}
+    fields = "".join(f'<input type="hidden" name="{name}" value="{escape(value)}">' for name, value in hidden.items())
+    label = f"Keep {one.id} for 4 hours"
+    return (
+        f'<form class="in" method="post" action="/keep">{fields}'
+        f'<button aria-label="{escape(label)}">Keep 4 h</button></form>'
+    )
+
+
+def _link(view: FleetView, one: InstanceView) -> str:
+    url = f"/instance/{quote(one.id, safe='')}?{urlencode({'fleet': view.name})}"
+    return f'<a href="{escape(url)}">{escape(one.id)}</a>'
+
+
+def _instance_row(view: FleetView, one: InstanceView) -> str:
+    signals = one.signals
+    names = ("instance", "pool", "type", "zone", "phase", "GPU", "running", "wait", "KV", "tok/s", "USD/h", "idle")
+    cells = (
+        _link(view, one),
+        escape(one.pool or text.NOTHING),
+        escape(one.capacity_type),
+        escape(one.zone),
+        escape(signals.phase or text.NOTHING),
+        text.percent(signals.gpu_active),
+        text.number(signals.running),
+        text.number(signals.waiting),
+        text.percent(signals.kv_cache),
+        text.number(signals.tokens_per_second),
+        text.NOTHING if one.usd_per_hour is None else f"{one.usd_per_hour:.4f}",
+        text.NOTHING if one.idle_since is None else text.span(view.at - one.idle_since),
+    )
+    return _row(names, cells)
+
+
+def _steps(view: FleetView, pool: str | None, start: int, total: int) -> str:
+    if total <= PER_PAGE:
+        return ""
+    links: list[str] = []
+    for words, there in (("Previous", start - PER_PAGE), ("Next", start + PER_PAGE)):
+        if 0 <= there < total:
+            asked = {"fleet": view.name, "start": str(there)} | ({"pool": pool} if pool else {})
+            links.append(f'<a href="{escape("/instances?" + urlencode(asked))}">{words}</a>')
+    return f"<p>{start + 1} to {min(start + PER_PAGE, total)} of {total} {' '.join(links)}</p>"
+
+
+def _acts(acts: Sequence[Past], now: datetime, none: str) -> str:
+    if not acts:
+        return f'<p class="soft">{none}</p>'
+    names = ("when", "watchdog", "what", "outcome", "why")
+    rows = "".join(
+        _row(
+            names,
+            (
+                f"{text.span(now - act.at)} ago",
+                escape(act.watchdog),
+                f"{escape(act.decision.action.sentence)} {escape(act.decision.resource)}",
+                escape(text.NOTHING if act.outcome is None else act.outcome.kind.sentence),
+                escape(act.decision.reason.sentence + (f": {act.detail}" if act.detail else "")),
+            ),
+            long={"what", "why"},
+        )
+        for act in acts[:PER_PAGE]
+    )
+    return _table(names, rows)
+
+
+def _lines(title: str, lines: Iterable[str]) -> str:
+    found = list(lines)
+    if not found:
+        return ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in found[:_MOST])
+    return f"<h2>{escape(title)}</h2><ul>{items}</ul>{_more(len(found))}"
+
+
+def _more(count: int) -> str:
+    return f'<p class="soft">and {count - _MOST} more</p>' if count > _MOST else ""
+
+
+def _table(names: Sequence[str], rows: str) -> str:
+    head = "".join(f'<th scope="col"{_side(name)}>{escape(name)}</th>' for name in names)
+    return (
+        f'<div class="scroll"><table class="stack"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _row(names: Sequence[str], cells: Sequence[str], long: Iterable[str] = ()) -> str:
+    """Cells are HTML already."""
+    wide = set(long)
+    inner = "".join(
+        f'<td data-name="{escape(name)}"{" class=long" if name in wide else _side(name)}>{cell}</td>'
+        for name, cell in zip(names, cells, strict=True)
+    )
+    return f"<tr>{inner}</tr>"
+
+
+def _side(name: str) -> str:
+    """Words of a column begin below its name; numbers end there."""
+    return " class=left" if name in _WORDS else ""

@@ -1,0 +1,82 @@
+"""What was known of a span when a bill closed it. Reports of it read that, whatever becomes known afterwards. Pure.
+
+What instances did and served is not copied, since it is larger than memory: no pass writes of a closed span any more.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from itertools import pairwise
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from gpufleet.ledger.facts import ActivityHour, Pass, Reservation, Run
+from gpufleet.ledger.finals import Confirmed
+from gpufleet.ledger.teams import Interval
+
+_SLOT: Final = timedelta(seconds=10)
+_SLOTS: Final = 360
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """The ledger's knowledge of a span, at the time at which it was closed."""
+
+    since: datetime
+    until: datetime
+    at: datetime
+    """When it was closed."""
+    begun: datetime | None
+    """The first complete look."""
+    last: Pass | None
+    gaps: Sequence[Interval]
+    runs: Sequence[Run]
+    reservations: Sequence[Reservation]
+
+
+def content_of(closing: Closing) -> str:
+    """As the ledger keeps it."""
+    return _closing().dump_json(closing).decode()
+
+
+def read(confirmed: Iterable[Confirmed]) -> list[Closing]:
+    """The closed spans among them, oldest first. Raises ValueError for content that is none."""
+    found = [_closing().validate_json(one.facts) for one in confirmed if one.facts is not None]
+    return sorted(found, key=lambda one: one.since)
+
+
+def cover(closings: Sequence[Closing], since: datetime, until: datetime) -> bool:
+    """Whether closed spans, which touch the window and are given in their order, leave nothing of it open."""
+    if not closings or closings[0].since > since or closings[-1].until < until:
+        return False
+    return all(one.until == following.since for one, following in pairwise(closings))
+
+
+def is_closed(at: datetime, spans: Iterable[Interval]) -> bool:
+    """Whether a time lies in a closed span."""
+    return any(since <= at < until for since, until in spans)
+
+
+def outside(hours: Iterable[ActivityHour], spans: Sequence[Interval]) -> list[ActivityHour]:
+    """What instances did, without the slots that reach into a closed span."""
+
+    def touch(start: datetime, end: datetime) -> bool:
+        return any(since < end and start < until for since, until in spans)
+
+    found: list[ActivityHour] = []
+    for hour in hours:
+        if not touch(hour.hour, hour.hour + _SLOT * _SLOTS):
+            found.append(hour)
+            continue
+        starts = [hour.hour + n * _SLOT for n in range(_SLOTS)]
+        open_slots = sum(1 << n for n, start in enumerate(starts) if not touch(start, start + _SLOT))
+        if open_slots:
+            found.append(hour._replace(busy=hour.busy & open_slots, idle=hour.idle & open_slots))
+    return found
+
+
+@cache
+def _closing() -> TypeAdapter[Closing]:
+    return TypeAdapter(Closing)

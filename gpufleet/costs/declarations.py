@@ -1,0 +1,129 @@
+"""What was declared when, and the prices of closed spans: read from the ledger, put together as eras. Pure.
+
+Rules: what a look of the cost watchdog first saw declared holds for all of the time before, everything later from the
+look on that saw it. A price that is stated later fills only where none was known. In a span that a bill has closed,
+the prices that it was closed with hold, and nothing that was declared afterwards.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from itertools import pairwise
+
+from pydantic import TypeAdapter
+
+from gpufleet.costs.commitments import Coverage, Declared
+from gpufleet.costs.pricing import EVER, FOREVER, Era
+from gpufleet.domain.prices import Price
+from gpufleet.ledger.declared import Declaration
+from gpufleet.ledger.facts import Run
+from gpufleet.ledger.finals import Confirmed
+from gpufleet.prices.book import Part, PriceBook, Sku
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was declared from a time on."""
+
+    at: datetime
+    declared: Declared
+
+
+def content_of(declared: Declared) -> str:
+    """As the ledger keeps it: JSON that is equal for equal declarations."""
+    plain = _declared().dump_python(declared, mode="json", warnings=False)
+    plain["split_by_team"] = sorted(declared.split_by_team)
+    return json.dumps(plain, sort_keys=True)
+
+
+def read(rows: Iterable[Declaration]) -> list[Kept]:
+    """The declarations of a ledger, oldest first. Raises ValueError for content that is not one."""
+    return [Kept(at, _declared().validate_json(content)) for at, content in rows]
+
+
+def closing_prices(known: Iterable[Era], since: datetime, until: datetime) -> str:
+    """The prices that a computation over the span asked for, as JSON."""
+    lines: dict[Sku, list[Part[Price | None]]] = {}
+    for era in known:
+        start, end = max(era.since, since), min(era.until, until)
+        if start < end:
+            for sku in era.book.asked():
+                lines.setdefault(sku, []).extend(era.book.parts(sku, start, end))
+    return json.dumps(_lines().dump_python(list(lines.items()), mode="json"))
+
+
+class Declarations:
+    """What a ledger knows to have been declared, and the books that go with it."""
+
+    def __init__(self, kept: Sequence[Kept], closed: Sequence[Confirmed], book: PriceBook) -> None:
+        """`closed`: bills by the time at which they came. `book`: what is known beside stated prices."""
+        self._kept, self._book = kept, book
+        self._closed = [one for one in closed if one.prices is not None]
+        self._open_books: dict[int, PriceBook] = {}
+        self._closed_books: dict[tuple[int, Confirmed], PriceBook] = {}
+
+    def eras(self, runs: Sequence[Run], since: datetime, until: datetime) -> list[Era]:
+        """All of the time, cut where something else was declared and around closed spans, as far as it matters to
+        the window and its runs. Without declarations there is none.
+        """
+        if not self._kept:
+            return []
+        first = min([since, *(run.started_at for run in runs)])
+        cuts = {one.at for one in self._kept} | {at for one in self._closed for at in (one.since, one.until)}
+        edges = [EVER, *sorted(at for at in cuts if first < at < until), FOREVER]
+        coverages: dict[int, Coverage] = {}
+        found: list[Era] = []
+        for start, end in pairwise(edges):
+            inside = max(start, first)
+            index = max((n for n, one in enumerate(self._kept) if one.at <= inside), default=0)
+            if index not in coverages:
+                coverages[index] = Coverage(self._kept[index].declared, runs)
+            declared, book = self._kept[index].declared, self._book_at(index, inside)
+            found.append(
+                Era(
+                    since=start,
+                    until=end,
+                    declared=declared,
+                    coverage=coverages[index],
+                    book=book,
+                    assumed=inside < self._kept[0].at,
+                )
+            )
+        return found
+
+    def _book_at(self, index: int, at: datetime) -> PriceBook:
+        # the first bill closes a span: it does not change afterwards
+        final = next((one for one in self._closed if one.since <= at < one.until), None)
+        if final is None:
+            return self._open_book(index)
+        if (index, final) not in self._closed_books:
+            lines = dict(_lines().validate_json(final.prices or "[]"))
+            self._closed_books[index, final] = self._open_book(index).closed(lines)
+        return self._closed_books[index, final]
+
+    def _open_book(self, index: int) -> PriceBook:
+        if index not in self._open_books:
+            own = self._kept[index].declared.prices
+            self._open_books[index] = self._book.stating(own, _later(self._kept[index + 1 :]))
+        return self._open_books[index]
+
+
+def _later(kept: Iterable[Kept]) -> list[Price]:
+    """What was stated first of each sku."""
+    found: list[Price] = []
+    for one in kept:
+        known = {price.sku for price in found}
+        found += [price for price in one.declared.prices if price.sku not in known]
+    return found
+
+
+@cache
+def _declared() -> TypeAdapter[Declared]:
+    return TypeAdapter(Declared)
+
+
+@cache
+def _lines() -> TypeAdapter[list[tuple[Sku, list[Part[Price | None]]]]]:
+    return TypeAdapter(list[tuple[Sku, list[Part[Price | None]]]])

@@ -1,0 +1,195 @@
+"""Sums of charges and tokens, and the ratios that may be made of them. Pure.
+
+A ratio is always a sum over a sum. Without tokens there is no USD per million tokens; what was spent is shown.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final
+
+from gpufleet.costs.allocation import Charge, Kind, State
+from gpufleet.costs.unknown import UnknownSpan
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType
+from gpufleet.ledger.counters import Tokens
+
+OUTPUT_WEIGHT: Final = Decimal(4)
+"""How much dearer an output token is taken to be than an input token where engines do not tell prefill and decode
+time. 4.0 is the default of Google's GKE inference recommender; OpenCost takes 2.5."""
+
+
+class Method(StrEnum):
+    """How a cost was split into its input and its output part."""
+
+    TIME = "prefill and decode seconds of the engines"
+    WEIGHT = "output tokens weighted 4:1"
+    NONE = "no tokens"
+
+
+class Basis(StrEnum):
+    """Which cost is divided by tokens."""
+
+    ALLOCATION = "allocation"
+    """All that was paid for: what a bill shows."""
+    USAGE = "usage"
+    """What the used time cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitCosts:
+    """USD per million tokens. None: no tokens of that kind."""
+
+    basis: Basis
+    method: Method
+    input: Decimal | None
+    """Per million input tokens that were computed (without those that a prefix cache answered)."""
+    output: Decimal | None
+    blended: Decimal | None
+    """Per million tokens in (cached ones included) and out."""
+
+
+@dataclass(slots=True)
+class Figure:
+    """What one part of a fleet cost and served in a window. Amounts in dollar-seconds, see gpufleet.domain.money."""
+
+    amounts: dict[State, Decimal] = field(default_factory=lambda: defaultdict[State, Decimal](Decimal))
+    times: dict[State, timedelta] = field(default_factory=lambda: defaultdict[State, timedelta](timedelta))
+    adjustments: dict[Kind, Decimal] = field(default_factory=lambda: defaultdict[Kind, Decimal](Decimal))
+    """Minimum charges and credits, which `amounts` hold already."""
+    tokens: Tokens = Tokens()
+    spot: Decimal = money.ZERO
+    """What spot cost where its on-demand price is known."""
+    spot_on_demand: Decimal = money.ZERO
+    """What the same time would have cost on demand."""
+    spot_uncompared: Decimal = money.ZERO
+    """What spot cost where no on-demand price is known."""
+    on_demand: Decimal = money.ZERO
+    unpriced: int = 0
+    """Charges without a price: amounts are lower bounds then."""
+    too_much: Decimal = money.ZERO
+    """At most so much of `allocation` may not have been: see gpufleet.costs.unknown."""
+    too_little: Decimal = money.ZERO
+    """At most so much may be missing from `allocation`, as far as prices are known."""
+    unbounded: int = 0
+    """Spans of unknown costs that have no price, either."""
+    instances: set[str] = field(default_factory=set[str])
+
+    def add(self, charge: Charge) -> None:
+        """Take a charge in."""
+        if charge.kind is Kind.TIME:
+            self.instances.add(charge.resource)
+        if charge.kind in (Kind.TIME, Kind.RESERVATION, Kind.SHARED, Kind.COMMITTED):
+            self.times[charge.state] += charge.duration
+        if charge.amount is None:
+            self.unpriced += 1
+            return
+        self.amounts[charge.state] = money.EXACT.add(self.amounts[charge.state], charge.amount)
+        if charge.kind in (Kind.MINIMUM, Kind.INTERRUPTED):
+            self.adjustments[charge.kind] = money.EXACT.add(self.adjustments[charge.kind], charge.amount)
+        if charge.capacity_type is CapacityType.ON_DEMAND and charge.kind is not Kind.SHARED:
+            self.on_demand = money.EXACT.add(self.on_demand, charge.amount)
+        if charge.capacity_type is not CapacityType.SPOT:
+            return
+        if charge.on_demand is None:
+            self.spot_uncompared = money.EXACT.add(self.spot_uncompared, charge.amount)
+        else:
+            self.spot = money.EXACT.add(self.spot, charge.amount)
+            self.spot_on_demand = money.EXACT.add(self.spot_on_demand, charge.on_demand)
+
+    def doubt(self, span: UnknownSpan) -> None:
+        """Take in what is not known of a cost."""
+        self.too_much = money.EXACT.add(self.too_much, money.EXACT.subtract(span.charged, span.least))
+        if span.most is None:
+            self.unbounded += 1
+        else:
+            self.too_little = money.EXACT.add(self.too_little, money.EXACT.subtract(span.most, span.charged))
+
+    def include(self, part: "Figure") -> None:
+        """Take another figure in."""
+        for state, amount in part.amounts.items():
+            self.amounts[state] = money.EXACT.add(self.amounts[state], amount)
+        for state, time in part.times.items():
+            self.times[state] += time
+        for kind, amount in part.adjustments.items():
+            self.adjustments[kind] = money.EXACT.add(self.adjustments[kind], amount)
+        self.tokens += part.tokens
+        self.spot = money.EXACT.add(self.spot, part.spot)
+        self.spot_on_demand = money.EXACT.add(self.spot_on_demand, part.spot_on_demand)
+        self.spot_uncompared = money.EXACT.add(self.spot_uncompared, part.spot_uncompared)
+        self.on_demand = money.EXACT.add(self.on_demand, part.on_demand)
+        self.unpriced += part.unpriced
+        self.too_much = money.EXACT.add(self.too_much, part.too_much)
+        self.too_little = money.EXACT.add(self.too_little, part.too_little)
+        self.unbounded += part.unbounded
+        self.instances |= part.instances
+
+    def serve(self, tokens: Tokens) -> None:
+        """Take served tokens in."""
+        self.tokens += tokens
+
+    @property
+    def allocation(self) -> Decimal:
+        """Everything: used + idle + starting + unused + shared."""
+        return money.total(self.amounts.values())
+
+    @property
+    def least(self) -> Decimal:
+        """The lower bound of `allocation`."""
+        return money.EXACT.subtract(self.allocation, self.too_much)
+
+    @property
+    def most(self) -> Decimal | None:
+        """The upper bound of `allocation`, of the resources that the ledger knows; None: a price is unknown."""
+        if self.unpriced or self.unbounded:
+            return None
+        return money.EXACT.add(self.allocation, self.too_little)
+
+    @property
+    def used(self) -> Decimal:
+        """Used time, unmeasured time included: what is not known to be idle is not called idle."""
+        return money.total((self.amounts[State.USED], self.amounts[State.UNMEASURED]))
+
+    @property
+    def spot_saving(self) -> Decimal:
+        """What spot saved against on-demand, as far as both prices are known."""
+        return money.EXACT.subtract(self.spot_on_demand, self.spot)
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the serving time that was measured; None where nothing could have been."""
+        known = self.times[State.USED] + self.times[State.IDLE]
+        whole = known + self.times[State.UNMEASURED]
+        return known / whole if whole else None
+
+    def unit_costs(self, basis: Basis = Basis.ALLOCATION) -> UnitCosts:
+        """USD per million tokens."""
+        amount = self.allocation if basis is Basis.ALLOCATION else self.used
+        tokens = self.tokens
+        if tokens.prompt is None or tokens.generation is None or not tokens.total:
+            return UnitCosts(basis=basis, method=Method.NONE, input=None, output=None, blended=None)
+        computed = computed_input(tokens.prompt, tokens.cached)
+        method, into, out = _shares(tokens, computed)
+        if not into and not out:  # all of it from a prefix cache, no output yet: nothing to split by
+            into = Decimal(1)
+        for_input, for_output = money.split(amount, (into, out)) if amount >= 0 else (amount, money.ZERO)
+        return UnitCosts(
+            basis=basis,
+            method=method,
+            input=money.usd_per_million(for_input, computed),
+            output=money.usd_per_million(for_output, tokens.generation),
+            blended=money.usd_per_million(amount, tokens.prompt + tokens.generation),
+        )
+
+
+def computed_input(prompt: int, cached: int | None) -> int:
+    """Input tokens that no prefix cache answered. At a window's edge one counter may be read without the other."""
+    return max(prompt - (cached or 0), 0)
+
+
+def _shares(tokens: Tokens, computed: int) -> tuple[Method, Decimal, Decimal]:
+    if tokens.prefill_ms and tokens.decode_ms:
+        return Method.TIME, Decimal(tokens.prefill_ms), Decimal(tokens.decode_ms)
+    return Method.WEIGHT, Decimal(computed), OUTPUT_WEIGHT * (tokens.generation or 0)

@@ -1,0 +1,515 @@
+"""The charges of a report as rows of FOCUS 1.2 (FinOps Open Cost and Usage Specification, 29 May 2025).
+
+One row per charge and UTC day, so that no row crosses a billing period. Costs are estimated. List and contracted cost
+are the price book's price times the quantity: it holds exactly, in decimals and in 64-bit floats, since validators
+compare both ways. Effective cost is what the report says.
+
+Commitments: what a Savings Plan or CUD pays of an instance is a row of its own (billed cost 0, effective cost at the
+committed rate), its unused part another; a purchase row bills both, at an effective cost of 0. So the sum of
+either cost is the report's. Rules: "Discount Handling" and the commitment discount columns of the specification.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from io import StringIO
+from typing import Final
+
+from gpufleet.costs import bill_skus
+from gpufleet.costs.allocation import Charge, Kind, State
+from gpufleet.costs.cells import cell
+from gpufleet.costs.report import Report
+from gpufleet.costs.teams import TeamShare, times
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import CURRENCY, Committed, Price
+from gpufleet.ledger.counters import Tokens
+from gpufleet.prices.book import machine_sku
+
+VERSION: Final = "1.2"
+
+MANDATORY: Final = (
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ContractedCost",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ServiceCategory",
+    "ServiceName",
+)
+CONDITIONAL: Final = (
+    "AvailabilityZone",
+    "BillingAccountType",
+    "CapacityReservationId",
+    "CapacityReservationStatus",
+    "ChargeFrequency",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountQuantity",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
+    "CommitmentDiscountUnit",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedUnitPrice",
+    "InvoiceId",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingCurrency",
+    "PricingCurrencyContractedUnitPrice",
+    "PricingCurrencyEffectiveCost",
+    "PricingCurrencyListUnitPrice",
+    "RegionId",
+    "RegionName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "SkuPriceDetails",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "SubAccountType",
+    "Tags",
+)
+CUSTOM: Final = (
+    "x_CachedPromptTokens",
+    "x_ChargeKind",
+    "x_CostBasis",
+    "x_Estimated",
+    "x_GeneratedTokens",
+    "x_ModelName",
+    "x_Pool",
+    "x_PriceAsOf",
+    "x_PriceSource",
+    "x_PromptTokens",
+    "x_State",
+    "x_Team",
+)
+COLUMNS: Final = (*MANDATORY, *CONDITIONAL, *CUSTOM)
+
+PURCHASE: Final = "commitment purchase"
+"""`x_ChargeKind` of the rows that bill commitments; the others are of `gpufleet.costs.allocation.Kind`."""
+
+_PROVIDER: Final = {Cloud.AWS: "AWS", Cloud.GCP: "Google Cloud"}
+_ACCOUNT_TYPE: Final = {Cloud.AWS: "Account", Cloud.GCP: "Project"}
+_COMMITMENT: Final = {Cloud.AWS: "Savings Plan", Cloud.GCP: "Committed Use Discount"}
+_PRICING: Final = {
+    CapacityType.SPOT: "Dynamic",
+    CapacityType.ON_DEMAND: "Standard",
+    CapacityType.FLEX_START: "Standard",
+    CapacityType.RESERVED: "Standard",
+}
+_STEP: Final = Decimal("1e-9")
+_TINY: Final = Decimal("1e-12")
+_DIVIDE: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
+
+_NOT_OF_CREDITS: Final = (
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedUnitPrice",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingCurrencyContractedUnitPrice",
+    "PricingCurrencyListUnitPrice",
+    "PricingQuantity",
+    "PricingUnit",
+    "SkuPriceDetails",
+    "SkuPriceId",
+)
+"""Null on credits: they give money back, not hours."""
+
+Row = dict[str, str | None]
+
+
+class UnpricedError(ValueError):
+    """A charge without a price cannot be a FOCUS row: its costs must not be null."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A charge, or what has one discount of it."""
+
+    quantity: Decimal
+    unit_price: Decimal
+    """At list price."""
+    list_cost: Decimal
+    effective: Decimal
+    billed: Decimal
+    committed: Committed | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Purchase:
+    """What rows of one commitment paid with it."""
+
+    cloud: Cloud
+    usd: Decimal
+    start: str
+    end: str
+
+
+def rows(reports: Iterable[Report], account: str, fleet: str = "", *, by_team: bool = False) -> Iterator[Row]:
+    """Rows of reports that cover a UTC day each (or less). Raises UnpricedError.
+
+    `fleet` makes the ids of what pools share unique. `by_team`: charges of pools that the report splits over teams
+    are split by the same weights; tokens stand once for each team then, as the report counts them.
+    """
+    for report in reports:
+        bought: dict[str, _Purchase] = {}
+        for charge, team, tokens in _by_team(report, report.teams if by_team else ()):
+            for row in _rows(charge, f"{account}/{fleet}" if fleet else account, tokens):
+                row |= _account(charge.cloud, account) | {"x_Team": team}
+                _buy(bought, charge.cloud, row)
+                yield row
+        for name, purchase in bought.items():
+            yield _purchase(name, purchase) | _account(purchase.cloud, account)
+
+
+def _by_team(report: Report, shares: Iterable[TeamShare]) -> Iterator[tuple[Charge, str | None, Sequence[Tokens]]]:
+    """Each charge with its team and the tokens of its row: those of its instance, or of its team."""
+    teams: dict[str | None, list[TeamShare]] = {}
+    of_team: dict[tuple[str, str], Tokens] = {}
+    for share in shares:
+        teams.setdefault(share.pool, []).append(share)
+        of_team[share.pool, share.team] = share.figure.tokens
+    of_instance: dict[str, list[Tokens]] = {}
+    for engine in report.engines:
+        of_instance.setdefault(engine.instance_id, []).append(engine.tokens)
+    for charge in sorted(report.charges, key=_used_first):
+        split = teams.get(charge.pool, [])
+        if not split:
+            yield charge, charge.owner, of_instance.pop(charge.resource, [])
+            continue
+        parts = times(charge.duration, [Decimal(share.engine_ms) for share in split])
+        for share, duration in zip(split, parts, strict=True):
+            if duration:
+                tokens = of_team.pop((share.pool, share.team), None)
+                yield replace(charge, duration=duration), share.team, [] if tokens is None else [tokens]
+
+
+def _used_first(charge: Charge) -> tuple[bool, datetime]:
+    """Tokens stand on one row of their instance: its first used one."""
+    return charge.state is not State.USED, charge.start
+
+
+def write_csv(table: Iterable[Row]) -> str:
+    """Rows as CSV with a header; null is an empty field."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in table:
+        writer.writerow(cell(row[name]) for name in COLUMNS)
+    return text.getvalue()
+
+
+def days(since: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+    """A window cut at each UTC midnight."""
+    cuts = [since]
+    midnight = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    while midnight < until:
+        cuts.append(midnight)
+        midnight += timedelta(days=1)
+    return list(zip(cuts, [*cuts[1:], until], strict=True))
+
+
+def _rows(charge: Charge, scope: str, tokens: Sequence[Tokens]) -> Iterator[Row]:
+    """One row, or two where a commitment pays for a part of the charge."""
+    if charge.amount is None or charge.price is None:
+        raise UnpricedError(
+            f"{charge.resource} ({charge.machine_type}, {charge.capacity_type}) has no price, and FOCUS knows no"
+            " unknown cost: run `gpufleet prices refresh` or state the price"
+        )
+    start = charge.start.astimezone(UTC).replace(microsecond=0)
+    end = max(charge.end.astimezone(UTC).replace(microsecond=0), start + timedelta(seconds=1))
+    for number, part in enumerate(_parts(charge, charge.price)):
+        row: Row = dict.fromkeys(COLUMNS)
+        row |= _place(charge) | _time(start, end) | _what(charge, charge.price, scope)
+        row |= _costs(part, str(row["PricingUnit"])) | _ours(charge, charge.price, () if number else tokens)
+        row |= _commitment(charge, part, scope)
+        if row["ChargeCategory"] == "Credit":
+            row |= dict.fromkeys(_NOT_OF_CREDITS)
+        yield row
+
+
+def quantity_and_cost(duration: timedelta, usd_per_hour: Decimal, sign: int = 1) -> tuple[Decimal, Decimal]:
+    """Hours and their cost so that the product holds exactly in decimals and in 64-bit floats.
+
+    The hours are those of the duration to nine decimals, moved by as few trillionths of an hour as it takes.
+    """
+    return _exact(_hours(duration) * sign, usd_per_hour)
+
+
+def _hours(duration: timedelta) -> Decimal:
+    return (money.seconds(duration) / money.SECONDS_PER_HOUR).quantize(_STEP)
+
+
+def _exact(wanted: Decimal, price: Decimal) -> tuple[Decimal, Decimal]:
+    """The quantity as near as possible whose product with a price is exact in floats, too."""
+    sign = -1 if wanted < 0 else 1
+    for away in range(2_000):
+        quantity = wanted + _TINY * away * sign
+        cost = money.EXACT.multiply(quantity, price)
+        if float(quantity) * float(price) == float(cost):
+            return quantity, cost
+    raise ArithmeticError(f"no quantity near {wanted} whose cost at {price} USD is exact in floats")
+
+
+def _parts(charge: Charge, price: Price) -> Iterator[_Part]:
+    hours, paid = _hours(charge.duration), price.committed
+    if charge.kind is Kind.COMMITTED:
+        usd = money.EXACT.multiply(hours, price.usd_per_hour)
+        own = Committed(name=charge.resource, usd_per_hour=price.usd_per_hour, share=Decimal(1))
+        # at list price it would have cost nothing: nothing ran
+        yield _Part(
+            quantity=usd, unit_price=money.ZERO, list_cost=money.ZERO, effective=usd, billed=money.ZERO, committed=own
+        )
+        return
+    listed = price.list_usd_per_hour or price.usd_per_hour
+    if paid is None:
+        if listed != price.usd_per_hour:  # some units, or a share of one
+            hours = _DIVIDE.divide(_DIVIDE.multiply(hours, price.usd_per_hour), listed).quantize(_STEP)
+        yield _at_list_price(hours if (charge.amount or 0) >= 0 else -hours, listed)
+        return
+    covered = _DIVIDE.multiply(hours, paid.share).quantize(_STEP)
+    quantity, cost = _exact(covered, listed)
+    yield _Part(
+        quantity=quantity,
+        unit_price=listed,
+        list_cost=cost,
+        effective=money.EXACT.multiply(hours, paid.usd_per_hour),
+        billed=money.ZERO,
+        committed=paid,
+    )
+    if covered < hours:
+        yield _at_list_price(hours - covered, listed)
+
+
+def _at_list_price(wanted: Decimal, price: Decimal) -> _Part:
+    quantity, cost = _exact(wanted, price)
+    return _Part(quantity=quantity, unit_price=price, list_cost=cost, effective=cost, billed=cost)
+
+
+def _costs(part: _Part, unit: str) -> Row:
+    price = _number(part.unit_price)
+    unused = part.committed is not None and not part.unit_price
+    return {
+        "BilledCost": _number(part.billed),
+        **dict.fromkeys(("EffectiveCost", "PricingCurrencyEffectiveCost"), _number(part.effective)),
+        **dict.fromkeys(("ListCost", "ContractedCost"), _number(part.list_cost)),
+        **dict.fromkeys(_UNIT_PRICES, price),
+        "PricingQuantity": _number(part.quantity),
+        "ConsumedQuantity": None if unused else _number(part.quantity),
+        "ConsumedUnit": None if unused else unit,
+        **dict.fromkeys(("BillingCurrency", "PricingCurrency"), CURRENCY),
+    }
+
+
+_UNIT_PRICES: Final = (
+    "ListUnitPrice",
+    "ContractedUnitPrice",
+    "PricingCurrencyListUnitPrice",
+    "PricingCurrencyContractedUnitPrice",
+)
+
+
+def _commitment(charge: Charge, part: _Part, scope: str) -> Row:
+    """Which commitment pays, and how much."""
+    if part.committed is None:
+        return {}
+    unused = charge.kind is Kind.COMMITTED
+    found = _of_commitment(charge.cloud, part.committed.name, scope, part.effective)
+    return found | {"PricingCategory": "Committed", "CommitmentDiscountStatus": "Unused" if unused else "Used"}
+
+
+def _of_commitment(cloud: Cloud, name: str, scope: str, usd: Decimal) -> Row:
+    return {
+        "CommitmentDiscountId": f"{scope}/{name}",
+        "CommitmentDiscountName": name,
+        "CommitmentDiscountType": _COMMITMENT[cloud],
+        "CommitmentDiscountCategory": "Spend",
+        "CommitmentDiscountQuantity": _number(usd),
+        "CommitmentDiscountUnit": CURRENCY,
+    }
+
+
+def _buy(bought: dict[str, _Purchase], cloud: Cloud, row: Row) -> None:
+    """Add what a row pays with a commitment to the purchase of it."""
+    name, start, end = row["CommitmentDiscountId"], row["ChargePeriodStart"], row["ChargePeriodEnd"]
+    if name is None or start is None or end is None:
+        return
+    known = bought.setdefault(name, _Purchase(cloud=cloud, usd=money.ZERO, start=start, end=end))
+    known.usd = money.EXACT.add(known.usd, Decimal(row["EffectiveCost"] or 0))
+    known.start, known.end = min(known.start, start), max(known.end, end)
+
+
+def _purchase(identity: str, bought: _Purchase) -> Row:
+    """What the rows of a commitment used and left of it, as it is billed."""
+    scope, _, name = identity.rpartition("/")
+    usd, sku = bought.usd, f"{bought.cloud}:commitment"
+    row: Row = dict.fromkeys(COLUMNS)
+    row |= _time(datetime.fromisoformat(bought.start), datetime.fromisoformat(bought.end))
+    part = _Part(quantity=usd, unit_price=Decimal(1), list_cost=usd, effective=money.ZERO, billed=usd)
+    row |= _costs(part, CURRENCY) | _of_commitment(bought.cloud, name, scope, usd)
+    row |= _service(bill_skus.COMMITMENTS[bought.cloud])
+    return row | {
+        "ConsumedQuantity": None,
+        "ConsumedUnit": None,
+        "PricingUnit": CURRENCY,
+        "ChargeCategory": "Purchase",
+        "ChargeDescription": f"{_COMMITMENT[bought.cloud]} {name}",
+        "ChargeFrequency": "Recurring",
+        "PricingCategory": "Standard",
+        "ResourceId": identity,
+        "ResourceName": name,
+        "SkuId": sku,
+        "SkuPriceId": f"{sku}:purchase",
+        "SkuPriceDetails": json.dumps({"x_Sku": sku}),
+        "Tags": "{}",
+        "x_ChargeKind": PURCHASE,
+        "x_CostBasis": "allocation",
+        "x_Estimated": "true",
+    }
+
+
+def _account(cloud: Cloud, account: str) -> Row:
+    return {
+        **dict.fromkeys(("BillingAccountId", "BillingAccountName", "SubAccountId", "SubAccountName"), account),
+        **dict.fromkeys(("BillingAccountType", "SubAccountType"), _ACCOUNT_TYPE[cloud]),
+        **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName"), _PROVIDER[cloud]),
+    }
+
+
+def _place(charge: Charge) -> Row:
+    return {
+        "RegionId": charge.region or None,
+        "RegionName": charge.region or None,
+        "AvailabilityZone": charge.zone or None,
+    }
+
+
+def _service(service: bill_skus.Service) -> Row:
+    return {
+        "ServiceName": service.name,
+        "ServiceCategory": service.category,
+        "ServiceSubcategory": service.subcategory,
+        "ResourceType": service.resource_type,
+        "SkuMeter": service.meter,
+        "PricingUnit": service.unit,
+    }
+
+
+def _time(start: datetime, end: datetime) -> Row:
+    month = start.replace(day=1, hour=0, minute=0, second=0)
+    return {
+        "BillingPeriodStart": _moment(month),
+        "BillingPeriodEnd": _moment((month + timedelta(days=32)).replace(day=1)),
+        "ChargePeriodStart": _moment(start),
+        "ChargePeriodEnd": _moment(end),
+    }
+
+
+def _what(charge: Charge, price: Price, scope: str) -> Row:
+    reserved = charge.capacity_type is CapacityType.RESERVED
+    unused = charge.kind is Kind.RESERVATION
+    tags = {"gpu-fleet:pool": charge.pool, "gpu-fleet:owner": charge.owner}
+    return {
+        **_sku(charge, price),
+        "ChargeCategory": "Credit" if charge.kind is Kind.INTERRUPTED else "Usage",
+        "ChargeDescription": f"{charge.machine_type} {charge.capacity_type}: {charge.kind}, {charge.state}",
+        "ChargeFrequency": "Usage-Based",
+        "PricingCategory": _PRICING[charge.capacity_type],
+        "CapacityReservationId": charge.resource if unused else charge.reservation if reserved else None,
+        "CapacityReservationStatus": "Unused" if unused else "Used" if reserved and charge.reservation else None,
+        **_resource(charge, scope),
+        "Tags": json.dumps({key: value for key, value in tags.items() if value is not None}),
+    }
+
+
+def _resource(charge: Charge, scope: str) -> Row:
+    """Machines and reservations have ids of their cloud; what is declared has a name that is unique in its fleet."""
+    if charge.kind not in (Kind.SHARED, Kind.COMMITTED):
+        return {"ResourceId": charge.resource, "ResourceName": None}
+    return {"ResourceId": f"{scope}/{charge.resource}", "ResourceName": charge.resource}
+
+
+def _sku(charge: Charge, price: Price) -> Row:
+    """One SkuId however it is bought; the way of buying and the place are in the SkuPriceId."""
+    where = price.zone or price.region
+    if charge.kind is Kind.COMMITTED:
+        sku = f"{charge.cloud}:commitment"
+        price_id, details, service = f"{sku}:unused", {"x_Sku": sku}, bill_skus.COMMITMENTS[charge.cloud]
+    elif charge.kind is Kind.SHARED:
+        sku = price.sku.removesuffix(f":{CapacityType.ON_DEMAND}")
+        price_id, details = f"{price.sku}:{where}", {"x_Sku": price.sku}
+        service = bill_skus.service_of(price.sku)
+    else:
+        sku = machine_sku(charge.cloud, charge.machine_type, charge.capacity_type).removesuffix(
+            f":{charge.capacity_type}"
+        )
+        bought = price.sku.removeprefix(sku) if price.sku.startswith(sku) else ":capacity-block"
+        price_id, details = (
+            f"{sku}{bought}:{where}",
+            {"InstanceType": charge.machine_type, "OperatingSystem": "Linux"},
+        )
+        service = bill_skus.MACHINES[charge.cloud]
+        if charge.kind is Kind.RESERVATION:
+            service = replace(service, resource_type="Capacity Reservation")
+    return {
+        **_service(service),
+        "SkuId": sku,
+        "SkuPriceId": price_id,
+        "SkuPriceDetails": json.dumps(details),
+    }
+
+
+def _ours(charge: Charge, price: Price, tokens: Sequence[Tokens]) -> Row:
+    return {
+        "x_ChargeKind": charge.kind.value,
+        "x_CostBasis": "allocation",
+        "x_Estimated": "true",
+        "x_ModelName": charge.model,
+        "x_Pool": charge.pool,
+        "x_State": charge.state.value,
+        "x_PriceSource": price.source,
+        "x_PriceAsOf": _moment(price.as_of),
+        "x_PromptTokens": _sum(one.prompt for one in tokens),
+        "x_CachedPromptTokens": _sum(one.cached for one in tokens),
+        "x_GeneratedTokens": _sum(one.generation for one in tokens),
+    }
+
+
+def _sum(values: Iterable[int | None]) -> str | None:
+    known = [value for value in values if value is not None]
+    return str(sum(known)) if known else None
+
+
+def _number(value: Decimal) -> str:
+    """With a decimal point: readers guess the type of a CSV column, and these are decimals."""
+    text = format(value, "f")
+    whole, _, fraction = text.partition(".")
+    return f"{whole}.{fraction.rstrip('0') or '0'}"
+
+
+def _moment(value: datetime) -> str:
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,203 @@
+"""The report as one self-contained HTML file: no network, no script, dark and light, readable on a phone."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from gpufleet.costs import charts, digest, render, speed
+from gpufleet.costs.digest import Digest
+from gpufleet.costs.document import METHOD, instant
+from gpufleet.costs.figures import Figure
+from gpufleet.costs.report import By, Report
+from gpufleet.costs.series import DRAWN, Bucket, Lane
+from gpufleet.domain import money
+
+_STYLE: Final = """
+:root{color-scheme:light dark;--text:#1c2024;--soft:#60646c;--line:#d9d9e0;--card:#f7f7f9;--page:#fff;--warn:#ad5700;
+--link:#0b57d0}
+@media(prefers-color-scheme:dark){:root{--text:#edeef0;--soft:#b0b4ba;--line:#3a3f45;--card:#1b1d20;--page:#111214;
+--warn:#ffb224;--link:#8ab4f8}}
+*{box-sizing:border-box}a{color:var(--link)}
+body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--page);color:var(--text);
+font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}h1{font-size:1.4rem;margin:.2rem 0}h2{font-size:1.1rem;
+margin:2rem 0 .5rem}p,li{margin:.3rem 0}.soft{color:var(--soft);font-size:.9rem}.numbers{display:grid;gap:.6rem;
+grid-template-columns:repeat(auto-fit,minmax(14rem,1fr));margin:1rem 0}.numbers div{background:var(--card);
+border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem}.numbers b{display:block;font-size:1.1rem}
+.scroll{overflow-x:auto;max-width:100%}table{border-collapse:collapse;font-size:.85rem;width:100%}th,td{padding:.3rem
+.5rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+th:first-child,td:first-child{text-align:left}tr:last-child td{font-weight:600}figure{margin:.5rem 0;
+overflow-x:auto}figure svg{width:100%;min-width:36rem;height:auto;
+display:block;color:var(--text)}.warn{color:var(--warn)}.left td{text-align:left;
+white-space:normal}details{margin:.5rem 0}summary{cursor:pointer}.key span{display:inline-block;width:.8em;
+height:.8em;border-radius:.2em;margin:0 .3em 0 .8em;vertical-align:baseline}
+"""
+
+
+def page(found: Digest, buckets: Sequence[Bucket], lanes: Sequence[Lane], back: str = "") -> str:
+    """The whole file. `back`: address of the page that leads here; empty: none does."""
+    report = found.report
+    title = f"Cost report: {report.scope.environment}"
+    parts = [
+        f'<nav aria-label="Back"><a href="{escape(back)}">Back</a></nav>' if back else "",
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(render.title(report))}</p>',
+        _numbers(found),
+        _notes(report),
+        _over_time(report, buckets),
+        _unit_costs(report),
+        *(_table(report, by) for by in (By.POOL, By.MODEL, By.CAPACITY_TYPE, By.TEAM)),
+        _speeds(report),
+        _timelines(report, lanes),
+        _list("Waste by cause", digest.waste_lines(found.waste) or ["none"]),
+        _list("Savings", digest.savings_lines(found.savings)),
+        _coverage(report),
+        _prices(report),
+        _method(),
+    ]
+    body = "\n".join(part for part in parts if part)
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _numbers(found: Digest) -> str:
+    cells = "".join(
+        f'<div><span class="soft">{escape(n.name)}</span><b>{escape(n.value)}</b>'
+        f'<span class="soft">{escape(n.trend)}</span></div>'
+        for n in digest.numbers(found)
+    )
+    return f'<div class="numbers">{cells}</div>'
+
+
+def _notes(report: Report) -> str:
+    if not report.notes:
+        return ""
+    few = "".join(f'<li class="warn">{escape(note)}</li>' for note in report.notes[:3])
+    more = "".join(f"<li>{escape(note)}</li>" for note in report.notes[3:])
+    rest = f"<details><summary>{len(report.notes) - 3} more notes</summary><ul>{more}</ul></details>" if more else ""
+    return f"<ul>{few}</ul>{rest}"
+
+
+def _over_time(report: Report, buckets: Sequence[Bucket]) -> str:
+    if not any(any(bucket.usd.values()) for bucket in buckets):
+        return ""
+    picture = charts.svg(charts.cost_over_time(buckets, report.scope.timezone), "cost over time by capacity type")
+    return f"<h2>Cost over time</h2><figure>{picture}</figure>"
+
+
+def _unit_costs(report: Report) -> str:
+    values = {name: figure.unit_costs().blended for name, figure in report.groups[By.MODEL].items()}
+    known = {name: value for name, value in values.items() if value is not None}
+    quiet = [name for name, value in values.items() if value is None]
+    words = f'<p class="soft">No traffic: {escape(", ".join(sorted(quiet)[:20]))}</p>' if quiet else ""
+    if not known:
+        return f"<h2>USD per million tokens</h2>{words or '<p>no traffic</p>'}"
+    dearest = dict(sorted(known.items(), key=lambda item: (-item[1], item[0]))[:20])
+    picture = charts.svg(charts.unit_cost_bars(dearest, "USD per million tokens, blended"), "USD per million tokens")
+    return f"<h2>USD per million tokens, by model</h2><figure>{picture}</figure>{words}"
+
+
+def _table(report: Report, by: By, most: int = 200) -> str:
+    rows = render.rows(report, by)
+    shown = [*rows[:most], rows[-1]] if len(rows) > most + 1 else rows
+    head = "".join(f"<th>{escape(name)}</th>" for name in (by.value, *render.HEADINGS[1:]))
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in shown)
+    cut = f'<p class="soft">{len(rows) - len(shown)} more in the CSV file.</p>' if len(rows) > len(shown) else ""
+    return (
+        f'<h2>By {by.value.replace("-", " ")}</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{cut}'
+    )
+
+
+def _speeds(report: Report, most: int = 200) -> str:
+    if not report.speeds:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in speed.HEADINGS)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in speed.words(row)) + "</tr>"
+        for row in report.speeds[:most]
+    )
+    lines = "".join(f"<li>{escape(line)}</li>" for line in render.references(report)[:most])
+    cut = f'<p class="soft">{len(report.speeds) - most} more in the JSON file.</p>' if report.speeds[most:] else ""
+    return (
+        f'<h2>Tokens per second and GPU</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{cut}'
+        f'<details><summary>Where it was measured</summary><ul class="soft">{lines}</ul></details>'
+    )
+
+
+def _timelines(report: Report, lanes: Sequence[Lane], most: int = DRAWN) -> str:
+    if not lanes:
+        return ""
+    window = (report.scope.since, report.scope.until)
+    colours = {**charts.COLOURS, "idle": charts.IDLE}
+    key = "".join(f'<span style="background:{colour}"></span>{kind}' for kind, colour in colours.items())
+    pictures = "".join(
+        f"<h3>{escape(lane.pool)}</h3><figure>"
+        + charts.svg(
+            charts.timeline(lane, report.scope.timezone, window), f"instances of pool {escape(lane.pool, quote=True)}"
+        )
+        + "</figure>"
+        for lane in lanes[:most]
+    )
+    more = f'<p class="soft">{len(lanes) - most} more pools are not drawn.</p>' if len(lanes) > most else ""
+    legend = f'<p class="soft key">{key} &nbsp; × preempted &nbsp; | ended by us</p>'
+    return f"<h2>Instances over time</h2>{legend}{pictures}{more}"
+
+
+def _list(title: str, lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(line.strip())}</li>" for line in lines)
+    return f"<h2>{escape(title)}</h2><ul>{items}</ul>"
+
+
+def _coverage(report: Report, most: int = 100) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(pool)}</td><td>{_share(figure)}</td><td>{figure.tokens.resets}</td></tr>"
+        for pool, figure in sorted(report.groups[By.POOL].items())
+    )
+    known = "never" if report.known_until is None else instant(report.known_until)
+    zone = report.scope.timezone
+    gaps = "".join(
+        f"<li>not collected: {render.clock(start, zone)} to {render.clock(end, zone)}</li>"
+        for start, end in report.uncollected[:most]
+    )
+    lines = "".join(f'<p class="warn">{escape(line)}</p>' for line in render.coverage(report))
+    return (
+        f'<h2>Coverage</h2><p class="soft">The ledger knows until {known}.</p>{lines}<ul>{gaps}</ul>'
+        f'<div class="scroll"><table>'
+        f"<tr><th>pool</th><th>measured</th><th>resets</th></tr>{rows}</table></div>{_unknown(report)}"
+    )
+
+
+def _unknown(report: Report) -> str:
+    lines = render.unknown_rows(report)
+    if not lines:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in render.UNKNOWN_HEADINGS)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    return f'<h3>Unknown costs</h3><div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _share(figure: Figure) -> str:
+    return "–" if figure.coverage is None else f"{figure.coverage:.1%}"
+
+
+def _prices(report: Report, most: int = 100) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(price.sku)}</td><td>{escape(price.zone or price.region)}</td>"
+        f"<td>{render.show(price.usd_per_hour)}</td><td>{escape(price.source)}</td><td>{instant(price.as_of)[:16]}</td></tr>"
+        for price in report.prices[:most]
+    )
+    more = (
+        f'<p class="soft">{len(report.prices) - most} more in the JSON file.</p>' if len(report.prices) > most else ""
+    )
+    return (
+        '<h2>Prices</h2><div class="scroll"><table><tr><th>sku</th><th>where</th><th>USD/h</th><th>source</th>'
+        f"<th>as of</th></tr>{rows}</table></div>{more}"
+    )
+
+
+def _method() -> str:
+    items = "".join(f"<li>{escape(name.replace('_', ' '))}: {escape(words)}</li>" for name, words in METHOD.items())
+    month = f"Amounts are in USD; {money.HOURS_PER_MONTH} hours are a month."
+    return f'<h2>Method</h2><ul class="soft">{items}</ul><p class="soft">{month}</p>'

@@ -1,0 +1,231 @@
+"""Reads what one fleet's ledger knows of several windows: each fact once, over the longest of them.
+
+The reports, forecasts and budgets of one use case are then computed from memory. What instances did and the tokens
+that they served are larger than memory: they are read window by window, and only where a report needs them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from itertools import pairwise
+
+from sqlalchemy import Engine
+
+from gpufleet.costs import closing, declarations, holders
+from gpufleet.costs.allocation import Charge, ClosedFacts, Facts, charges
+from gpufleet.costs.closing import Closing
+from gpufleet.costs.commitments import Coverage, Declared
+from gpufleet.costs.pricing import FOREVER, Era
+from gpufleet.costs.report import NONE, QUIET, Known, Report, Scope, compute, uncollected
+from gpufleet.costs.series import priced_alone
+from gpufleet.costs.tokens import EngineTokens, served
+from gpufleet.costs.unknown import known_until
+from gpufleet.domain import money
+from gpufleet.domain.prices import Price
+from gpufleet.ledger import declared as ledger_declared
+from gpufleet.ledger import history, rollups
+from gpufleet.ledger.facts import Pass, Reservation, Run
+from gpufleet.ledger.finals import Confirmed, finals
+from gpufleet.ledger.reservations import reservations
+from gpufleet.ledger.teams import Interval, team_uses
+from gpufleet.prices.book import Packaged, PriceBook
+
+
+class CostQuery:
+    """One fleet's facts. `read` names the windows; `known` and `report` take one of them."""
+
+    def __init__(  # noqa: PLR0913 - what a ledger does not know of a fleet's costs
+        self,
+        engine: Engine,
+        fleet: str,
+        region: str,
+        *,
+        overrides: Iterable[Price] = (),
+        packaged: Packaged,
+        declared: Declared = Declared(),
+    ) -> None:
+        """`overrides` and `declared`: what the document says today, which holds where the ledger says nothing."""
+        stated = tuple(overrides)
+        self._engine, self._fleet, self._today = engine, fleet, replace(declared, prices=stated)
+        with engine.connect() as connection:
+            self.begun = history.begun(connection, fleet)
+            """The first complete look; None: there was none."""
+            self._last = history.last_pass(connection, fleet)
+            self._unreadable = list[str]()
+            observed = history.prices(connection, region, unreadable=self._unreadable)
+            self._kept = declarations.read(ledger_declared.declarations(connection, fleet))
+            """What was declared when."""
+        if self._kept and self._kept[-1].declared != self._today:
+            # no look has seen it yet: its prices fill where none is known, and nothing else of it counts
+            self._kept.append(declarations.Kept(FOREVER, self._today))
+        self.book = PriceBook(region=region, overrides=stated, observed=observed, packaged=packaged)
+
+    def read(self, windows: Sequence[Interval]) -> None:
+        """Read the facts of these windows, of which there is one at least."""
+        since, until = min(start for start, _ in windows), max(end for _, end in windows)
+        with self._engine.connect() as connection:
+            self._runs = history.runs(connection, self._fleet, since, until, unended=True)
+            self._first_signs = rollups.first_signs(connection, self._fleet)
+            self._reservations = reservations(connection, self._fleet, since, until)
+            self._gaps = history.gaps(connection, self._fleet, since, until, QUIET)
+            self._confirmed = finals(connection, self._fleet, since, until)
+            split = self._today.split_by_team or any(one.declared.split_by_team for one in self._kept)
+            self._uses = team_uses(connection, self._fleet, windows) if split else {}
+        closed = sorted(self._confirmed, key=lambda one: one.at)
+        self._declarations = declarations.Declarations(self._kept, closed, self.book)
+        self._closings = closing.read(closed)
+
+    def known(self, since: datetime, until: datetime) -> Known:
+        """The facts of one window. What instances did is read when it is asked for."""
+        closings = self._touching(since, until)
+        if closing.cover(closings, since, until):
+            gaps = sorted({gap for one in closings for gap in one.gaps})
+            looks = _Looks(closings[0].begun, closings[-1].last, self._runs, self._reservations, gaps)
+            unreadable = list[str]()
+        else:
+            looks, unreadable = self._looks(), self._unreadable
+        parts = [self._closed_facts(one, max(one.since, since), min(one.until, until)) for one in closings]
+        if len(parts) == 1 and (parts[0].since, parts[0].until) == (since, until):
+            facts = parts[0].facts
+        else:
+            facts = replace(self._facts(looks, since, until), closed=parts)
+        return Known(
+            facts=facts,
+            book=facts.eras[-1].book if facts.eras else self.book,
+            last=looks.last,
+            begun=looks.begun,
+            gaps=_inside(looks.gaps, since, until),
+            confirmed=self._bills(since, until),
+            uses=self._uses.get((since, until), {}),
+            unreadable_prices=unreadable,
+        )
+
+    def _looks(self) -> "_Looks":
+        return _Looks(self.begun, self._last, self._runs, self._reservations, self._gaps)
+
+    def _touching(self, since: datetime, until: datetime) -> list[Closing]:
+        return [one for one in self._closings if one.since < until and one.until > since]
+
+    def _closed_facts(self, of: Closing, since: datetime, until: datetime) -> ClosedFacts:
+        looks = _Looks(of.begun, of.last, of.runs, of.reservations, of.gaps)
+        return ClosedFacts(since=since, until=until, facts=self._facts(looks, since, until))
+
+    def _facts(self, looks: "_Looks", since: datetime, until: datetime) -> Facts:
+        runs = [
+            run
+            for run in looks.runs
+            # one without a known end may have lived on, unseen
+            if run.started_at < until and (run.ended_at is None or run.ended_at > since or run.started_at >= since)
+        ]
+        eras = self._declarations.eras(runs, since, until)
+        declared = eras[-1].declared if eras else self._today
+        return Facts(
+            runs=runs,
+            activity=history.Activity(self._engine, self._fleet, since, until, [run.instance_id for run in runs]),
+            first_signs=self._first_signs,
+            reservations=[one for one in looks.reservations if one.started_at < until and known_until(one) > since],
+            declared=declared,
+            coverage=eras[-1].coverage if eras else Coverage(declared, runs),
+            known=None if looks.begun is None or looks.last is None else (looks.begun, looks.last.at),
+            gaps=_inside(looks.gaps, since, until),
+            eras=eras,
+        )
+
+    def closing(self, since: datetime, until: datetime, at: datetime) -> Closing:
+        """What is known of a window, to close it with."""
+        known = self.known(since, until)
+        return Closing(
+            since=since,
+            until=until,
+            at=at,
+            begun=known.begun,
+            last=known.last,
+            gaps=known.gaps,
+            runs=known.facts.runs,
+            reservations=known.facts.reservations,
+        )
+
+    def closed(self, since: datetime, until: datetime) -> list[Confirmed]:
+        """The bills that closed a part of the window, oldest span first."""
+        return [one for one in self._bills(since, until) if one.facts is not None]
+
+    def _bills(self, since: datetime, until: datetime) -> list[Confirmed]:
+        return [one for one in self._confirmed if one.since < until and one.until > since]
+
+    def uncollected(self, since: datetime, horizon: datetime) -> list[Interval]:
+        """Times of a span that was read without a look."""
+        gaps = _inside(self._gaps, since, horizon)
+        known = Known(facts=Facts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
+        return uncollected(known, since, horizon)
+
+    @property
+    def last(self) -> datetime | None:
+        """The last complete look; None: there was none."""
+        return None if self._last is None else self._last.at
+
+    def report(self, scope: Scope) -> Report:
+        """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""
+        closings = self._touching(scope.since, scope.until)
+        is_closed = closing.cover(closings, scope.since, scope.until)
+        if is_closed:
+            scope = replace(scope, now=max(one.at for one in closings))
+        known = self.known(scope.since, scope.until)
+        found = compute(scope, known, self._tokens(scope.since, scope.until, known.facts.eras))
+        return replace(found, would_change=list(self._would_change(found))) if is_closed else found
+
+    def _would_change(self, closed: Report) -> Iterator[str]:
+        """What would have changed of a closed window, had it not been closed."""
+        since, until = closed.scope.since, closed.scope.until
+        facts = priced_alone(self._facts(self._looks(), since, until))
+        today = replace(
+            facts, eras=(), whose=facts.eras, declared=self._today, coverage=Coverage(self._today, facts.runs)
+        )
+        before = _by_name(closed.charges)
+        after = _by_name(charges(today, self.book, since, until, allow_unpriced=True))
+        moved = {
+            name: money.usd(money.EXACT.subtract(after[name], before[name]), money.CENT)
+            for name in sorted(before.keys() | after.keys())
+        }
+        parts = [f"{name} {usd:+}" for name, usd in moved.items() if name and usd]
+        if parts:
+            yield (
+                "closed by a bill, so settings, prices and facts of today change nothing here; with them it would"
+                f" have cost {moved['']:+} USD ({', '.join(parts)})"
+            )
+
+    def _tokens(self, since: datetime, until: datetime, eras: Sequence[Era]) -> list[EngineTokens]:
+        """What engines served in a window, for each time in which no pool changed its model or owner."""
+        edges = [since, *holders.changes(eras, since, until), until]
+        with self._engine.connect() as connection:
+            return [
+                one
+                for start, end in pairwise(edges)
+                for one in served(rollups.stretches(connection, self._fleet, start, end), start, end)
+            ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """What the looks of the cost watchdog tell of a window, up to one of them."""
+
+    begun: datetime | None
+    last: Pass | None
+    runs: Sequence[Run]
+    reservations: Sequence[Reservation]
+    gaps: Sequence[Interval]
+
+
+def _inside(gaps: Iterable[Interval], since: datetime, until: datetime) -> list[Interval]:
+    """Those that touch the window."""
+    return [(start, end) for start, end in gaps if start < until and end > since]
+
+
+def _by_name(rows: Iterable[Charge]) -> defaultdict[str, Decimal]:
+    """Amounts by pool and by team, and all of them under ""."""
+    sums = defaultdict[str, Decimal](Decimal, {"": money.ZERO})
+    for row in rows:
+        for name in ("", f"pool {row.pool or NONE}", f"team {row.owner or NONE}"):
+            sums[name] = money.EXACT.add(sums[name], row.amount or money.ZERO)
+    return sums

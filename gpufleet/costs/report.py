@@ -1,0 +1,416 @@
+"""The cost report of one fleet over one window, by any grouping. Pure; gpufleet.costs.query reads the ledger."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from gpufleet.costs.allocation import Charge, Facts, Kind, charges
+from gpufleet.costs.figures import Figure
+from gpufleet.costs.holders import held_at
+from gpufleet.costs.speed import Speed
+from gpufleet.costs.teams import TeamShare, split
+from gpufleet.costs.tokens import EngineTokens
+from gpufleet.costs.unknown import UnknownSpan, Why, unknown_spans
+from gpufleet.domain import money
+from gpufleet.domain.prices import Price
+from gpufleet.ledger.counters import Tokens
+from gpufleet.ledger.facts import Pass, Reservation, Run
+from gpufleet.ledger.finals import Confirmed
+from gpufleet.ledger.teams import Interval, TeamUse
+from gpufleet.prices.book import PriceBook, is_stale
+
+
+class By(StrEnum):
+    """What figures may be grouped by."""
+
+    POOL = "pool"
+    MODEL = "model"
+    CAPACITY_TYPE = "capacity-type"
+    TEAM = "team"
+    ZONE = "zone"
+    MACHINE_TYPE = "machine-type"
+
+
+class Standing(StrEnum):
+    """Whether a bill has confirmed a window."""
+
+    ESTIMATED = "estimated"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a report is about."""
+
+    fleet: str
+    """The fleet's name in the ledger."""
+    environment: str
+    cloud: str
+    region: str
+    since: datetime
+    until: datetime
+    now: datetime
+    timezone: str = "UTC"
+    allow_unpriced: bool = False
+
+
+QUIET: Final = timedelta(hours=1)
+"""Without a look for longer, instances may come and go unseen: EC2 lists an ended instance for about so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Every figure of a window, with all that is needed to compute it again."""
+
+    scope: Scope
+    known_until: datetime | None
+    """Time of the last complete look of the cost watchdog; None: there was none."""
+    total: Figure
+    groups: dict[By, dict[str, Figure]]
+    charges: Sequence[Charge]
+    engines: Sequence[EngineTokens]
+    served_by: Sequence[Run | None] = ()
+    """The run of each engine's instance, as it was held then; None: the ledger does not know the instance."""
+    notes: Sequence[str] = ()
+    prices: Sequence[Price] = ()
+    """Every price used, once."""
+    standing: Standing = Standing.ESTIMATED
+    teams: Sequence[TeamShare] = ()
+    """Pools that are split by engine seconds; `groups[By.TEAM]` holds the same sums."""
+    cells: Mapping[tuple[str, ...], Figure] = field(default_factory=dict[tuple[str, ...], Figure])
+    """The finest figures; see `_GROUPINGS`."""
+    unmatched: Tokens = field(default_factory=Tokens)
+    """Tokens of engines whose instance the ledger does not know."""
+    reservations: Sequence[Reservation] = ()
+    """Paid capacity of the window and its use elsewhere; one for each time in which nothing of it changed."""
+    unknown: Sequence[UnknownSpan] = ()
+    """Costs that may be more or less than what is charged; the figures hold their bounds."""
+    uncollected: Sequence[Interval] = ()
+    """Parts of the window without a look, for longer than `QUIET`: what came and went in them is missing."""
+    not_frozen: Sequence[Interval] = ()
+    """Spans that an older release confirmed and did not close: what becomes known later still changes them."""
+    speeds: Sequence[Speed] = ()
+    """Tokens per second and GPU beside what was measured; see gpufleet.costs.speed."""
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Model to where it comes from, as it was declared."""
+    would_change: Sequence[str] = ()
+    """What settings, prices and facts of today would make of a window that is closed. No part of the report, which
+    stays the same to the byte."""
+
+    @property
+    def collected(self) -> float:
+        """Share of the window, as far as it is over, that somebody looked at."""
+        whole = min(self.scope.until, self.scope.now) - self.scope.since
+        missing = sum((end - start for start, end in self.uncollected), timedelta(0))
+        return 1 - missing / whole if whole > timedelta(0) else 1.0
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the sum leaves something out that it cannot bound: a price, or what came and went unseen."""
+        return bool(self.total.unpriced or self.uncollected)
+
+
+NONE = "(none)"
+"""Stands for a pool, model, team or zone that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the ledger knows of a window."""
+
+    facts: Facts
+    book: PriceBook
+    last: Pass | None
+    begun: datetime | None = None
+    """The first complete look."""
+    confirmed: Sequence[Confirmed] = ()
+    """What bills said of the window."""
+    gaps: Sequence[Interval] = ()
+    """Spans of the window in which the cost watchdog did not look, long enough for instances to come and go."""
+    uses: Mapping[tuple[str, str], TeamUse] = field(default_factory=dict[tuple[str, str], TeamUse])
+    """(pool, team) to what the router counted in the window."""
+    unreadable_prices: Sequence[str] = ()
+    """Rows of the ledger that hold no price."""
+
+
+def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Report:
+    """The report of what was read."""
+    report = by_team(build(scope, known.facts, known.book, engines, known.last), known)
+    notes = [
+        f"trued up by a bill ({one.form}) from {one.since:%Y-%m-%dT%H:%MZ} to {one.until:%Y-%m-%dT%H:%MZ}:"
+        f" billed {one.billed_usd.quantize(money.CENT)} USD, computed {one.computed_usd.quantize(money.CENT)} USD"
+        for one in known.confirmed
+    ]
+    not_frozen = [(one.since, one.until) for one in known.confirmed if not _is_frozen(one, known.confirmed)]
+    notes += [
+        f"not frozen: the bill from {since:%Y-%m-%dT%H:%MZ} to {until:%Y-%m-%dT%H:%MZ} was compared by a release that"
+        " closed no spans, so that settings, prices and facts of today change these figures; compare it again"
+        for since, until in not_frozen
+    ]
+    if known.begun is not None and known.begun > scope.since:
+        first = f"{known.begun:%Y-%m-%dT%H:%M:%SZ}"
+        notes.append(f"the window begins before the ledger ({first}): what had ended by then is not in these figures")
+    notes += [
+        f"no complete look from {start:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}: instances that came and went in"
+        " between are not in these figures"
+        for start, end in known.gaps
+    ]
+    notes += [f"a price of the ledger cannot be read and is left out: {row}" for row in known.unreadable_prices]
+    notes += _unknown_notes(report.unknown)
+    paid = list(_paid(scope, known.facts.reservations))
+    notes += _reservation_notes(paid)
+    standing = Standing.FINAL if _covered(scope, known.confirmed) else Standing.ESTIMATED
+    return replace(
+        report,
+        notes=(*notes, *report.notes),
+        standing=standing,
+        reservations=paid,
+        not_frozen=not_frozen,
+        uncollected=uncollected(known, scope.since, min(scope.until, scope.now)),
+        sources=known.facts.declared.sources,
+    )
+
+
+def _paid(scope: Scope, reservations: Iterable[Reservation]) -> Iterator[Reservation]:
+    """Paid capacity, cut to the window."""
+    for one in reservations:
+        start = max(one.started_at, scope.since)
+        stop = min(one.last_seen_at, one.ends_at or one.last_seen_at, scope.until)
+        if start < stop:
+            yield replace(one, started_at=start, last_seen_at=stop)
+
+
+def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
+    """What a reader must know of reservations that a fleet has not for itself."""
+    for name in sorted({one.reservation for one in paid}):
+        times = [one for one in paid if one.reservation == name]
+        elsewhere = sum(((one.last_seen_at - one.started_at) * one.elsewhere for one in times), timedelta())
+        if elsewhere:
+            yield (
+                f"reservation {name}: {elsewhere / timedelta(hours=1):.1f} instance-hours of it were used outside of"
+                f" this fleet ({_users(times)}): they are neither used nor unused here"
+            )
+        last = times[-1]
+        if last.seats is not None and last.seats < last.instances:
+            yield (
+                f"reservation {name}: this fleet declares {last.seats} of its {last.instances} instances and is"
+                " charged that part of the unused ones"
+            )
+
+
+def _users(times: Iterable[Reservation]) -> str:
+    """Which accounts used a reservation, with their instance-hours."""
+    used: dict[str, timedelta] = {}
+    for one in times:
+        by = {"other accounts": one.elsewhere} if one.accounts is None else one.accounts
+        for account, count in by.items():
+            name = account if one.accounts is None else f"account {account}"
+            used[name] = used.get(name, timedelta()) + (one.last_seen_at - one.started_at) * count
+    return ", ".join(f"{name}: {time / timedelta(hours=1):.1f}" for name, time in sorted(used.items()) if time)
+
+
+def uncollected(known: Known, since: datetime, horizon: datetime) -> list[Interval]:
+    """Times up to the horizon without a look: before the first look, between two, after the last one."""
+    begun, last = (known.begun or horizon, known.last.at if known.last is not None else horizon)
+    spans = [(since, begun), *known.gaps]
+    if horizon - last > QUIET:
+        spans.append((last, horizon))
+    inside = [(max(start, since), min(end, horizon)) for start, end in spans]
+    return [(start, end) for start, end in inside if start < end]
+
+
+def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
+    by_why = {why: [span for span in spans if span.why is why] for why in Why}
+    if undated := by_why[Why.UNDATED]:
+        ends = len({(span.like.resource, span.end) for span in undated if span.like.kind is not Kind.SHARED})
+        yield f"no exact time of {ends} ends: charged until last seen; they may have cost {_bounds(undated)}"
+    if unseen := by_why[Why.UNSEEN]:
+        seen = len({span.like.resource for span in unseen})
+        yield f"after the last look {seen} resources that it saw may have cost {_bounds(unseen)}"
+    if others := by_why[Why.OTHERS]:
+        names = ", ".join(sorted({span.like.resource for span in others}))
+        yield (
+            f"what others used of {names} was not collected: its unused part is counted as the look before saw it,"
+            f" and may have cost {_bounds(others, '')}"
+        )
+    if recounted := by_why[Why.RECOUNTED]:
+        names = ", ".join(sorted({span.like.resource for span in recounted}))
+        yield (
+            f"the count of {names} changed between two looks: the old one is charged until the new one was seen, and"
+            f" its unused part may have cost {_bounds(recounted, '')}"
+        )
+
+
+def _bounds(spans: Sequence[UnknownSpan], why_less: str = " (a first hour may be free)") -> str:
+    doubt = Figure()
+    for span in spans:
+        doubt.doubt(span)
+    words = f"at most {money.usd(doubt.too_little, money.CENT)} USD more"
+    if doubt.unbounded:
+        words += f", and what {doubt.unbounded} of unknown price cost"
+    if doubt.too_much:
+        words += f", or {money.usd(doubt.too_much, money.CENT)} USD less{why_less}"
+    return words
+
+
+def by_team(report: Report, known: Known) -> Report:
+    """The report with the cost of shared pools split over their teams."""
+    shares: list[TeamShare] = []
+    notes: list[str] = []
+    pools = known.facts.declared.split_by_team & report.groups[By.POOL].keys()
+    for pool in sorted(pools):
+        uses = {team: use for (of, team), use in known.uses.items() if of == pool}
+        parts = split(pool, report.groups[By.POOL][pool], uses)
+        if not parts:
+            notes.append(f"pool {pool}: the router counted no engine seconds by team; all of it stands at its owner")
+            pools -= {pool}
+        shares += parts
+    if not shares:
+        return replace(report, notes=(*report.notes, *notes))
+    teams: dict[str, Figure] = {}
+    for cell, figure in report.cells.items():
+        if cell[0] not in pools:
+            teams.setdefault(cell[3], Figure()).include(figure)
+    for share in shares:
+        teams.setdefault(share.team, Figure()).include(share.figure)
+    groups = {**report.groups, By.TEAM: teams}
+    return replace(report, groups=groups, teams=shares, notes=(*report.notes, *notes))
+
+
+def _is_frozen(one: Confirmed, confirmed: Iterable[Confirmed]) -> bool:
+    """Whether a bill closed the span: this one, or another that covers it."""
+    return any(
+        other.facts is not None and other.since <= one.since and one.until <= other.until for other in confirmed
+    )
+
+
+def _covered(scope: Scope, confirmed: Iterable[Confirmed]) -> bool:
+    """Whether bills confirm the whole window."""
+    at = scope.since
+    for one in confirmed:  # in the order of their start
+        if one.since <= at:
+            at = max(at, one.until)
+    return at >= scope.until
+
+
+def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineTokens], last: Pass | None) -> Report:
+    """Compute a report from facts."""
+    bill = list(charges(facts, book, scope.since, scope.until, allow_unpriced=scope.allow_unpriced))
+    cells: defaultdict[tuple[str, ...], Figure] = defaultdict(Figure)
+    for charge in bill:
+        cells[_cell(charge)].add(charge)
+    spans = list(unknown_spans(facts, book, scope.since, scope.until, scope.now))
+    for span in spans:
+        cells[_cell(span.like)].doubt(span)
+    unmatched = Tokens()
+    runs = {run.instance_id: run for part, *_ in facts.over(scope.since, scope.until) for run in part.runs}
+    served_by: list[Run | None] = []
+    for engine in engines:
+        run = runs.get(engine.instance_id)
+        served_by.append(None if run is None else held_at(run, facts.eras, engine.last.at))
+        if (held := served_by[-1]) is None:
+            unmatched += engine.tokens
+        else:
+            cells[_cell(held)].serve(engine.tokens)
+    total, groups = _grouped(cells)
+    total.serve(unmatched)
+    last_used = _last_used(bill)
+    prices = sorted(last_used, key=lambda p: (p.sku, p.zone or "", p.valid_from))
+    return Report(
+        scope=scope,
+        known_until=None if last is None else last.at,
+        total=total,
+        groups=groups,
+        charges=bill,
+        engines=engines,
+        served_by=served_by,
+        prices=prices,
+        cells=dict(cells),
+        unknown=spans,
+        unmatched=unmatched,
+        notes=(*_notes(scope, total, last, unmatched), *_unpriced_notes(bill), *_price_notes(last_used)),
+    )
+
+
+def _last_used(bill: Iterable[Charge]) -> dict[Price, datetime]:
+    """Until when each price was used. Most charges share one price object: it is told by its identity first."""
+    ends: dict[int, tuple[Price, datetime]] = {}
+    for charge in bill:
+        if charge.price is not None:
+            known = ends.get(id(charge.price))
+            if known is None or known[1] < charge.end:
+                ends[id(charge.price)] = charge.price, charge.end
+    found: dict[Price, datetime] = {}
+    for price, end in ends.values():
+        found[price] = max(end, found.get(price, end))
+    return found
+
+
+def _cell(it: Charge | Run) -> tuple[str, ...]:
+    """What something counts under, for every grouping at once."""
+    kind = it.capacity_type.value
+    if isinstance(it, Charge) and it.kind is Kind.SHARED:
+        kind = Kind.SHARED.value
+    return (
+        it.pool or NONE,
+        it.model or NONE,
+        kind,
+        it.owner or NONE,
+        it.zone or NONE,
+        it.machine_type,
+    )
+
+
+_GROUPINGS: tuple[By, ...] = (By.POOL, By.MODEL, By.CAPACITY_TYPE, By.TEAM, By.ZONE, By.MACHINE_TYPE)
+"""In the order of `_cell`."""
+
+
+def _grouped(cells: Mapping[tuple[str, ...], Figure]) -> tuple[Figure, dict[By, dict[str, Figure]]]:
+    total = Figure()
+    groups: dict[By, defaultdict[str, Figure]] = {by: defaultdict(Figure) for by in By}
+    for cell, figure in cells.items():
+        total.include(figure)
+        for by, key in zip(_GROUPINGS, cell, strict=True):
+            groups[by][key].include(figure)
+    return total, {by: dict(group) for by, group in groups.items()}
+
+
+def _notes(scope: Scope, total: Figure, last: Pass | None, unmatched: Tokens) -> Iterable[str]:
+    if last is None:
+        yield "the ledger of this environment is empty: `gpufleet watch cost` fills it"
+    elif last.at < min(scope.until, scope.now):
+        yield f"the ledger knows until {last.at:%Y-%m-%dT%H:%M:%SZ}; what came after is not in these figures"
+    tokens = total.tokens
+    if tokens.resets:
+        yield f"{tokens.resets} counter resets: what was served between a last reading and its reset is not counted"
+    if tokens.late:
+        yield f"{tokens.late} token differences span more than 15 minutes: right in size, vague in time"
+    if tokens.unknown_before:
+        yield f"{tokens.unknown_before} engines were first read long after their start: earlier tokens are unknown"
+    if unmatched.total:
+        yield f"{unmatched.total} tokens are of instances that the ledger does not know; they are in the total only"
+    if total.coverage is not None and total.coverage < 0.9:
+        yield f"{total.coverage:.0%} of the serving time was measured; the rest counts as used"
+    if total.spot_uncompared:
+        yield "some spot time has no on-demand price to compare with; the spot saving leaves it out"
+
+
+def _unpriced_notes(bill: Iterable[Charge]) -> Iterable[str]:
+    unpriced = [charge.priced_as for charge in bill if charge.amount is None]
+    if unpriced:
+        names = ", ".join(sorted(set(unpriced)))
+        yield f"{len(unpriced)} charges have no price ({names}): every total is at least what it says"
+
+
+def _price_notes(last_used: Mapping[Price, datetime]) -> Iterable[str]:
+    for price, used in last_used.items():
+        where = f"{price.sku} {price.zone or price.region}"
+        if price.unverified:
+            yield f"unverified price: {where} {price.usd_per_hour} USD/h ({price.source})"
+        if price.note:
+            yield f"{where}: {price.note}"
+        if is_stale(price, used):
+            yield f"stale price: {where}, last confirmed {price.as_of:%Y-%m-%d %H:%M} ({price.source})"

@@ -1,0 +1,135 @@
+"""What was not spent: spot against on-demand, idle instances that were ended. Pure.
+
+An ended instance saved money until its pool next launched one, or for a stated horizon, whichever came first. Ending
+prepaid capacity saved nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from gpufleet.costs.allocation import Charge, Kind
+from gpufleet.costs.report import By, Report
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType
+from gpufleet.ledger.facts import Run
+from gpufleet.prices.book import MissingPriceError, PriceBook
+
+HORIZON: Final = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """An instance that a watchdog ended because it was idle."""
+
+    instance_id: str
+    pool: str | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Avoided:
+    """What ending one instance saved."""
+
+    stop: Stop
+    until: datetime
+    because: str
+    amount: Decimal | None
+    """In dollar-seconds. None: its price is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """What was saved in a window."""
+
+    spot: Decimal
+    """Against on-demand, as far as both prices are known; in dollar-seconds, like all of these."""
+    spot_by_pool: dict[str, Decimal]
+    stops: Sequence[Avoided]
+    fallback: Decimal
+    """What on-demand cost in pools that have spot: the price of not waiting."""
+    uncompared: tuple[str, ...] = ()
+    """Spot capacity of which one of the two prices is unknown: `spot` leaves it out."""
+    unpriced_fallback: tuple[str, ...] = ()
+    """What `fallback` leaves out, since it has no price."""
+
+    @property
+    def stopped(self) -> Decimal:
+        """What ending idle instances saved: at least so much where some of them have no price."""
+        return money.total(one.amount for one in self.stops if one.amount is not None)
+
+    @property
+    def unpriced_stops(self) -> int:
+        """Ended instances whose price is unknown."""
+        return sum(one.amount is None for one in self.stops)
+
+
+def savings(report: Report, stops: Sequence[Stop], runs: Sequence[Run], book: PriceBook) -> Savings:
+    """What was saved in the report's window. `runs` are those from its start on, launches after stops included."""
+    pools = report.groups[By.POOL]
+    with_spot = {charge.pool for charge in report.charges if charge.capacity_type is CapacityType.SPOT}
+    return Savings(
+        spot=report.total.spot_saving,
+        spot_by_pool={pool: figure.spot_saving for pool, figure in pools.items() if figure.spot_saving},
+        stops=avoided(stops, runs, book, report.scope.until),
+        fallback=money.total(
+            charge.amount
+            for charge in report.charges
+            if charge.amount is not None and _is_fallback(charge, with_spot)
+        ),
+        uncompared=_names(
+            charge
+            for charge in report.charges
+            if charge.capacity_type is CapacityType.SPOT and None in (charge.amount, charge.on_demand)
+        ),
+        unpriced_fallback=_names(
+            charge for charge in report.charges if charge.amount is None and _is_fallback(charge, with_spot)
+        ),
+    )
+
+
+def _names(charges: Iterable[Charge]) -> tuple[str, ...]:
+    return tuple(sorted({charge.priced_as for charge in charges}))
+
+
+def _is_fallback(charge: Charge, pools: set[str | None]) -> bool:
+    stands_in = charge.capacity_type in (CapacityType.ON_DEMAND, CapacityType.FLEX_START)
+    return stands_in and charge.kind is not Kind.SHARED and charge.pool is not None and charge.pool in pools
+
+
+def avoided(
+    stops: Sequence[Stop], runs: Sequence[Run], book: PriceBook, until: datetime, horizon: timedelta = HORIZON
+) -> list[Avoided]:
+    """What each stop saved. A launch ends the saving of the pool's earliest stop that no other launch has ended."""
+    by_id = {run.instance_id: run for run in runs}
+    launches: dict[str | None, list[datetime]] = {}
+    for run in sorted(runs, key=lambda run: run.started_at):
+        launches.setdefault(run.pool, []).append(run.started_at)
+    found: list[Avoided] = []
+    for stop in sorted(stops, key=lambda stop: (stop.at, stop.instance_id)):
+        run = by_id.get(stop.instance_id)
+        if run is None:
+            continue
+        later = [at for at in launches.get(stop.pool, []) if at > stop.at]
+        if later:
+            launches[stop.pool].remove(later[0])
+        ends = {"the pool needed one again": later[0] if later else None, "horizon": stop.at + horizon, "now": until}
+        because, end = min(((why, at) for why, at in ends.items() if at is not None), key=lambda pair: pair[1])
+        amount = money.ZERO if run.capacity_type is CapacityType.RESERVED else _price_of(run, book, stop.at, end)
+        if run.capacity_type is CapacityType.RESERVED:
+            because = "prepaid capacity: ending it saved nothing"
+        found.append(Avoided(stop=stop, until=end, because=because, amount=amount))
+    return found
+
+
+def _price_of(run: Run, book: PriceBook, start: datetime, end: datetime) -> Decimal | None:
+    if start >= end:
+        return money.ZERO
+    sku = book.machine(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone)
+    try:
+        parts = book.over(sku, start, end)
+    except MissingPriceError:
+        return None
+    return money.total(money.dollar_seconds(part.price.usd_per_hour, part.end - part.start) for part in parts)

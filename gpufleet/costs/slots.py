@@ -1,0 +1,170 @@
+"""How busy an instance was: ten-second slots, filled from samples of its engines and GPUs. Pure.
+
+A slot is *busy* when something certainly worked in it, *idle* when its engines had nothing to do and every GPU was
+inactive, and unknown otherwise. Unknown is not idle: it costs as used and is shown as unmeasured.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
+
+from gpufleet.ledger.facts import ActivityHour
+from gpufleet.ledger.tables import microseconds, moment
+
+SLOT_US: Final = 10_000_000
+HOUR_US: Final = 3_600_000_000
+SLOTS: Final = HOUR_US // SLOT_US
+_ALL: Final = (1 << SLOTS) - 1
+
+
+class Sample(NamedTuple):
+    """One value of one series. A tuple, since a pass over a large fleet reads millions of them."""
+
+    at: datetime
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What was measured of one instance, each series apart and in the order of time."""
+
+    requests: Sequence[Sequence[Sample]] = ()
+    """Requests in flight or queued, one series per engine."""
+    tokens: Sequence[Sequence[Sample]] = ()
+    """Token counters, one series per engine and counter."""
+    gpus: Sequence[Sequence[Sample]] = ()
+    """`gpu_active`, 0 to 1, one series per GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """How samples are read."""
+
+    reach: timedelta = timedelta(seconds=75)
+    """Two samples further apart say nothing of the time between them."""
+    gpu_active_below: float = 0.01
+    """Noise floor, as in the idle watchdog."""
+
+
+def slots(environment: str, instance_id: str, signals: Signals, measure: Measure) -> list[ActivityHour]:
+    """The hours of known slots of one instance."""
+    busy: dict[int, int] = {}
+    known: list[dict[int, int]] = []
+    for series in signals.requests:
+        known.append(_judge(series, measure, busy, lambda a, b: a.value > 0 or b.value > 0))
+    for series in signals.gpus:
+        below = measure.gpu_active_below
+        known.append(_judge(series, measure, busy, lambda a, b, x=below: a.value >= x or b.value >= x))
+    for series in signals.tokens:
+        _judge(series, measure, busy, lambda a, b: a.value != b.value)
+    hours = set(busy).union(*known)
+    whole = bool(signals.requests) and bool(signals.gpus)
+    found: list[ActivityHour] = []
+    for hour in sorted(hours):
+        calm = _ALL if whole else 0
+        for bits in known:
+            calm &= bits.get(hour, 0)
+        works = busy.get(hour, 0)
+        if works or calm:
+            at = moment(hour * HOUR_US)
+            found.append(
+                ActivityHour(
+                    environment=environment, instance_id=instance_id, hour=at, busy=works, idle=calm & ~works
+                )
+            )
+    return found
+
+
+class Known:
+    """The hours of one instance, summed up so that a long span is not counted slot by slot."""
+
+    def __init__(self, hours: Iterable[ActivityHour]) -> None:
+        self._hours = {_number(hour.hour): hour for hour in hours}
+        self._numbers = sorted(self._hours)
+        ordered = [self._hours[number] for number in self._numbers]
+        self._busy = list(accumulate((hour.busy.bit_count() for hour in ordered), initial=0))
+        self._idle = list(accumulate((hour.idle.bit_count() for hour in ordered), initial=0))
+
+    def measured(self, start: datetime, end: datetime) -> tuple[timedelta, timedelta]:
+        """How much of a span is known busy and known idle."""
+        first, last = microseconds(start), microseconds(end)
+        begin, stop = -(-first // HOUR_US), last // HOUR_US
+        busy = idle = 0
+        if begin < stop:  # whole hours
+            low, high = bisect_left(self._numbers, begin), bisect_left(self._numbers, stop)
+            busy = (self._busy[high] - self._busy[low]) * SLOT_US
+            idle = (self._idle[high] - self._idle[low]) * SLOT_US
+        edges = [(first, min(begin * HOUR_US, last)), (max(stop * HOUR_US, first), last)]
+        for since, until in edges if begin <= stop else [(first, last)]:
+            known = self._hours.get(since // HOUR_US)
+            if known is not None and since < until:
+                at = since // HOUR_US * HOUR_US
+                busy += _overlap(known.busy, since - at, until - at)
+                idle += _overlap(known.idle, since - at, until - at)
+        return timedelta(microseconds=busy), timedelta(microseconds=idle)
+
+
+@lru_cache(maxsize=8_192)
+def _number(hour: datetime) -> int:
+    """Hours since 1970. Instances share their hours, and working one out takes longer than looking it up."""
+    return microseconds(hour) // HOUR_US
+
+
+def _judge(
+    series: Sequence[Sample], measure: Measure, busy: dict[int, int], works: Callable[[Sample, Sample], bool]
+) -> dict[int, int]:
+    """Slots that the series knows of; those in which it `works` are added to `busy`."""
+    known: dict[int, int] = {}
+    nothing, reach = timedelta(0), measure.reach
+    # spans, not slots: most samples go on where the one before them ended
+    since: datetime | None = None
+    works_since: datetime | None = None
+    for before, after in pairwise(series):
+        near = nothing < after.at - before.at <= reach
+        if near and since is None:
+            since = before.at
+        if near and works(before, after):
+            works_since = works_since or before.at
+        elif works_since is not None:
+            _fill_span(busy, works_since, before.at)
+            works_since = None
+        if not near and since is not None:
+            _fill_span(known, since, before.at)
+            since = None
+    if since is not None:
+        _fill_span(known, since, series[-1].at)
+    if works_since is not None:
+        _fill_span(busy, works_since, series[-1].at)
+    return known
+
+
+def _fill_span(hours: dict[int, int], start: datetime, end: datetime) -> None:
+    """Set every slot that the span touches."""
+    _fill(hours, microseconds(start) // SLOT_US, (microseconds(end) - 1) // SLOT_US + 1)
+
+
+def _fill(hours: dict[int, int], first: int, end: int) -> None:
+    """Set the slots from `first` to `end` (exclusive), numbered since 1970."""
+    while first < end:
+        hour, begin = divmod(first, SLOTS)
+        stop = min(SLOTS, begin + end - first)
+        hours[hour] = hours.get(hour, 0) | (((1 << (stop - begin)) - 1) << begin)
+        first += stop - begin
+
+
+def _overlap(bits: int, begin: int, stop: int) -> int:
+    """Microseconds of set slots between two times of the hour."""
+    if not bits:
+        return 0
+    first, last = begin // SLOT_US, (stop - 1) // SLOT_US
+    inside = (bits >> first) & ((1 << (last - first + 1)) - 1)
+    length = inside.bit_count() * SLOT_US
+    if inside & 1:
+        length -= begin - first * SLOT_US
+    if inside >> (last - first) & 1:
+        length -= (last + 1) * SLOT_US - stop
+    return length

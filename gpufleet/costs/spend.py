@@ -1,0 +1,110 @@
+"""What an interval cost, by pool and team: what forecasts and budgets are made of. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+
+from gpufleet.costs.allocation import Charge, State, charges
+from gpufleet.costs.figures import Figure
+from gpufleet.costs.forecast import Cost
+from gpufleet.costs.report import NONE, QUIET, Known
+from gpufleet.costs.series import priced_alone
+from gpufleet.costs.teams import split
+from gpufleet.costs.unknown import UnknownSpan, unknown_spans
+from gpufleet.domain import money
+
+Part = tuple[str, str]
+"""(`pool` or `team`, name)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """What the whole fleet and each part of it cost, in dollar-seconds."""
+
+    total: Cost
+    by_part: Mapping[Part, Cost]
+
+    def of(self, part: Part | None) -> Cost:
+        """Of one part; None: of the whole fleet."""
+        return self.total if part is None else self.by_part.get(part, Cost(amount=money.ZERO))
+
+
+@dataclass(slots=True)
+class _Sum:
+    """A cost that is added up."""
+
+    amount: Decimal = money.ZERO
+    too_much: Decimal = money.ZERO
+    too_little: Decimal = money.ZERO
+    unpriced: set[str] = field(default_factory=set[str])
+
+    def add(self, charge: Charge) -> None:
+        if charge.amount is None:
+            self.unpriced.add(charge.priced_as)
+        else:
+            self.amount = money.EXACT.add(self.amount, charge.amount)
+
+    def doubt(self, span: UnknownSpan) -> None:
+        self.too_much = money.EXACT.add(self.too_much, money.EXACT.subtract(span.charged, span.least))
+        if span.most is None:
+            self.unpriced.add(span.like.priced_as)
+        else:
+            self.too_little = money.EXACT.add(self.too_little, money.EXACT.subtract(span.most, span.charged))
+
+    def include(self, other: "_Sum") -> None:
+        self.amount = money.EXACT.add(self.amount, other.amount)
+        self.too_much = money.EXACT.add(self.too_much, other.too_much)
+        self.too_little = money.EXACT.add(self.too_little, other.too_little)
+        self.unpriced |= other.unpriced
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(
+            amount=self.amount,
+            too_much=self.too_much,
+            too_little=self.too_little,
+            unpriced=frozenset(self.unpriced),
+        )
+
+
+_Cells = Mapping[tuple[str, str], _Sum]
+"""By pool and owner."""
+
+
+def spend(known: Known, since: datetime, until: datetime, now: datetime) -> Spend:
+    """What the interval of these facts cost."""
+    facts, cells = priced_alone(known.facts), defaultdict[tuple[str, str], _Sum](_Sum)
+    for charge in charges(facts, known.book, since, until, allow_unpriced=True):
+        cells[charge.pool or NONE, charge.owner or NONE].add(charge)
+    # the minutes since the last look are of no account, longer times are
+    last = now if known.last is None else known.last.at
+    horizon = last if now - last <= QUIET else now
+    for span in unknown_spans(facts, known.book, since, until, horizon):
+        cells[span.like.pool or NONE, span.like.owner or NONE].doubt(span)
+    total, pools = _Sum(), defaultdict[str, _Sum](_Sum)
+    for (pool, _), part in cells.items():
+        total.include(part)
+        pools[pool].include(part)
+    parts = {("pool", name): part.cost for name, part in pools.items()}
+    return Spend(total=total.cost, by_part=parts | {("team", name): one for name, one in _teams(known, cells, pools)})
+
+
+def _teams(known: Known, cells: _Cells, pools: Mapping[str, _Sum]) -> Iterator[tuple[str, Cost]]:
+    """As gpufleet.costs.report.by_team: a shared pool is split by engine seconds, any other stays with its owner."""
+    teams: defaultdict[str, _Sum] = defaultdict(_Sum)
+    shared: set[str] = set()
+    for pool in known.facts.declared.split_by_team & pools.keys():
+        uses = {team: use for (of, team), use in known.uses.items() if of == pool}
+        part = pools[pool]
+        amounts = defaultdict(Decimal, {State.USED: part.amount})
+        whole = Figure(amounts=amounts, too_much=part.too_much, too_little=part.too_little)
+        for share in split(pool, whole, uses):
+            shared.add(pool)
+            own = share.figure
+            teams[share.team].include(_Sum(own.allocation, own.too_much, own.too_little, part.unpriced))
+    for (pool, owner), part in cells.items():
+        if pool not in shared:
+            teams[owner].include(part)
+    return ((name, part.cost) for name, part in teams.items())

@@ -1,0 +1,31 @@
+"""A cost report cut down to what a screen shows: the sums of its window, whole and by pool. Pure."""
+
+from gpufleet.costs.allocation import State
+from gpufleet.costs.figures import Figure
+from gpufleet.costs.report import By, Report
+from gpufleet.domain import money
+from gpufleet.ledger.sums import CostSum, Span
+
+
+def sums(report: Report, span: Span) -> list[CostSum]:
+    """The whole fleet's first. None where the ledger knows nothing yet: there is nothing to add up."""
+    known_until = report.known_until
+    if known_until is None:
+        return []
+
+    def one(pool: str | None, figure: Figure) -> CostSum:
+        unit = figure.unit_costs()
+        return CostSum(
+            span=span,
+            pool=pool,
+            since=report.scope.since,
+            known_until=known_until,
+            usd=money.usd(figure.allocation),
+            idle_usd=money.usd(figure.amounts[State.IDLE]),
+            input_usd=unit.input,
+            output_usd=unit.output,
+            blended_usd=unit.blended,
+            unpriced=figure.unpriced,
+        )
+
+    return [one(None, report.total), *(one(pool, figure) for pool, figure in sorted(report.groups[By.POOL].items()))]

@@ -1,0 +1,109 @@
+"""A shared pool's cost by team: split by the engine seconds that the router counted for each key. Pure.
+
+Each state's amount is split by the same weights, in steps of 1e-9 dollar-seconds, and the parts add up to it; shown
+cents are rounded together (largest remainder). Tokens of a team are exact where every answer reported its usage, else
+the engines' tokens of the pool are split by engine seconds and the team is labelled estimated.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final
+
+from gpufleet.costs.figures import Figure
+from gpufleet.domain import money
+from gpufleet.ledger.counters import Tokens
+from gpufleet.ledger.tables import COUNTERS
+from gpufleet.ledger.teams import TeamUse
+
+ENGINE_SECONDS: Final = "engine-seconds"
+NO_KEY: Final = "(no key)"
+
+
+class Counted(StrEnum):
+    """How a team's tokens are known."""
+
+    EXACT = "exact"
+    ESTIMATED = "estimated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamShare:
+    """One team's part of one pool."""
+
+    pool: str
+    team: str
+    engine_ms: int
+    figure: Figure
+    counted: Counted
+
+
+def split(pool: str, whole: Figure, uses: Mapping[str, TeamUse]) -> list[TeamShare]:
+    """A pool's figure by team; empty when no engine seconds are known."""
+    names = [name for name in sorted(uses) if uses[name].replica_ms > 0]
+    if not names:
+        return []
+    weights = [Decimal(uses[name].replica_ms) for name in names]
+    figures = _dealt(whole, weights)
+    exact = all(uses[name].unmetered == 0 for name in names)
+    for figure, name, tokens in zip(figures, names, _tokens(whole.tokens, weights), strict=True):
+        use = uses[name]
+        figure.tokens = Tokens(prompt=use.tokens_in, generation=use.tokens_out) if exact else tokens
+        figure.unpriced, figure.unbounded = whole.unpriced, whole.unbounded
+        figure.instances = set(whole.instances)
+    return [
+        TeamShare(
+            pool=pool,
+            team=name or NO_KEY,
+            engine_ms=uses[name].replica_ms,
+            figure=figure,
+            counted=Counted.EXACT if exact else Counted.ESTIMATED,
+        )
+        for name, figure in zip(names, figures, strict=True)
+    ]
+
+
+def _dealt(whole: Figure, weights: Sequence[Decimal]) -> list[Figure]:
+    """Amounts and times by weight."""
+    figures = [Figure() for _ in weights]
+    for state, amount in whole.amounts.items():
+        for figure, part in zip(figures, _parts(amount, weights), strict=True):
+            figure.amounts[state] = part
+    for state, time in whole.times.items():
+        for figure, part in zip(figures, times(time, weights), strict=True):
+            figure.times[state] = part
+    for kind, amount in whole.adjustments.items():
+        for figure, part in zip(figures, _parts(amount, weights), strict=True):
+            figure.adjustments[kind] = part
+    for name in ("spot", "spot_on_demand", "spot_uncompared", "on_demand", "too_much", "too_little"):
+        for figure, part in zip(figures, _parts(getattr(whole, name), weights), strict=True):
+            setattr(figure, name, part)
+    return figures
+
+
+def _parts(amount: Decimal, weights: Sequence[Decimal]) -> Sequence[Decimal]:
+    if amount >= 0:
+        return money.split(amount, weights)
+    return [-part for part in money.split(-amount, weights)]
+
+
+def times(time: timedelta, weights: Sequence[Decimal]) -> list[timedelta]:
+    """A time by weight, in microseconds; the parts add up to it."""
+    parts = money.split(money.seconds(time), weights, Decimal("0.000001"))
+    return [timedelta(microseconds=int(part * 1_000_000)) for part in parts]
+
+
+def _tokens(tokens: Tokens, weights: Sequence[Decimal]) -> list[Tokens]:
+    """Whole tokens by weight, which add up; the unknown stays unknown."""
+    found = [Tokens() for _ in weights]
+    for name in COUNTERS:
+        value: int | None = getattr(tokens, name)
+        if value is None:
+            continue
+        whole = Decimal(value)
+        raw = [whole * weight / sum(weights, money.ZERO) for weight in weights]
+        counts = money.rounded_parts(raw, whole, Decimal(1))
+        found = [replace(one, **{name: int(count)}) for one, count in zip(found, counts, strict=True)]
+    return found

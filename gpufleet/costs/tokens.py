@@ -1,0 +1,51 @@
+"""Tokens per engine in a window, with the readings that prove them. See gpufleet.ledger.counters for the rules."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpufleet.ledger.counters import Tokens, begins, step
+from gpufleet.ledger.facts import Reading
+from gpufleet.ledger.rollups import Stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTokens:
+    """What one engine served in a window, with the readings that prove it."""
+
+    instance_id: str
+    engine: str
+    model: str
+    tokens: Tokens
+    base: Reading | None
+    """The reading from which differences count; None: from zero."""
+    last: Reading
+
+
+def served(engines: Iterable[Sequence[Stretch]], since: datetime, until: datetime) -> Iterator[EngineTokens]:
+    """Tokens per engine in the window. Stretches that begin before it are its base."""
+    for parts in engines:
+        found = _of_engine(parts, since, until)
+        if found is not None:
+            yield found
+
+
+def _of_engine(parts: Sequence[Stretch], since: datetime, until: datetime) -> EngineTokens | None:
+    before: Reading | None = None
+    base: Reading | None = None
+    tokens = Tokens()
+    last: Reading | None = None
+    for part in parts:
+        if part.first.at >= until:
+            break
+        if part.first.at >= since:
+            if last is None:
+                base = before if before is not None or begins(part.first) else part.first
+            tokens += step(before, part.first) + part.inner
+            last = part.last
+        before = part.last
+    if last is None:
+        return None
+    return EngineTokens(
+        instance_id=last.instance_id, engine=last.engine, model=last.model, tokens=tokens, base=base, last=last
+    )

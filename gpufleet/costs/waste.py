@@ -1,0 +1,152 @@
+"""Where money went without serving: by cause and pool, with what can be done about it. Pure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final
+
+from gpufleet.costs.allocation import Charge, Kind, State
+from gpufleet.costs.report import NONE, Report
+from gpufleet.domain import money
+from gpufleet.domain.decisions import KeptUnseen
+
+
+class Cause(StrEnum):
+    """Why money served nobody."""
+
+    IDLE = "idle"
+    UNUSED = "unused reservation"
+    STARTING = "starting"
+    MINIMUM = "minimum charge"
+    UNSEEN = "kept without metrics"
+
+
+UNSEEN_LEAST: Final = timedelta(days=1)
+"""Metrics may be missing for a night: for longer, somebody has to look."""
+_MICROSECOND: Final = timedelta(microseconds=1)
+_UNKNOWN_WORK: Final = frozenset({State.UNMEASURED, State.IDLE, State.STARTING})
+"""What one may have done of which nobody can say whether it works. What is known to be used is no waste."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waste:
+    """One cause in one pool."""
+
+    cause: Cause
+    pool: str
+    amount: Decimal
+    """In dollar-seconds."""
+    time: timedelta
+    """Instance time together."""
+    resources: tuple[str, ...]
+    advice: str
+    unpriced: tuple[str, ...] = ()
+    """What of it has no price: `amount` is a lower bound then."""
+
+
+def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
+    """Every cause in every pool, the dearest first. Credits of interrupted instances are taken off.
+
+    `unseen`: the times for which instances were kept without metrics; those longer than a day count.
+    """
+    spans = _long(unseen, report.scope.until)
+    sums: dict[tuple[Cause, str], Decimal] = {}
+    times: dict[tuple[Cause, str], timedelta] = {}
+    resources: dict[tuple[Cause, str], dict[str, None]] = {}
+    unpriced: dict[tuple[Cause, str], set[str]] = {}
+    for cause, charge in (part for one in report.charges for part in _parts(one, spans.get(one.resource, ()))):
+        if cause is None or (charge.amount is not None and not charge.amount):
+            continue
+        key = (cause, charge.pool or NONE)
+        sums[key] = money.EXACT.add(sums.get(key, money.ZERO), charge.amount or money.ZERO)
+        if charge.amount is None:
+            unpriced.setdefault(key, set()).add(charge.priced_as)
+        if charge.kind in (Kind.TIME, Kind.RESERVATION, Kind.COMMITTED):
+            times[key] = times.get(key, timedelta(0)) + charge.duration
+        resources.setdefault(key, {})[charge.resource] = None
+    found = [
+        Waste(
+            cause=cause,
+            pool=pool,
+            amount=amount,
+            time=times.get((cause, pool), timedelta(0)),
+            resources=tuple(resources[cause, pool]),
+            advice=_advice(cause, len(resources[cause, pool]), times.get((cause, pool), timedelta(0))),
+            unpriced=tuple(sorted(unpriced.get((cause, pool), ()))),
+        )
+        for (cause, pool), amount in sums.items()
+        if amount > 0 or (cause, pool) in unpriced
+    ]
+    return sorted(found, key=lambda w: (-w.amount, w.cause, w.pool))
+
+
+def total(found: Iterable[Waste]) -> Decimal:
+    """All of it, in dollar-seconds."""
+    return money.total(one.amount for one in found)
+
+
+def _long(unseen: Iterable[KeptUnseen], now: datetime) -> dict[str, list[tuple[datetime, datetime]]]:
+    """By instance: from when until when it was kept without metrics, where that was for longer than a day."""
+    found: dict[str, list[tuple[datetime, datetime]]] = {}
+    for one in unseen:
+        end = one.until or now
+        if end - one.since > UNSEEN_LEAST:
+            found.setdefault(one.instance_id, []).append((one.since, end))
+    return found
+
+
+def _parts(charge: Charge, spans: Iterable[tuple[datetime, datetime]]) -> Iterator[tuple[Cause | None, Charge]]:
+    """A charge by cause: what lies in one of the spans, oldest first, and the rest."""
+    begin, cause = charge.start, _cause(charge)
+    if charge.state in _UNKNOWN_WORK and charge.kind is Kind.TIME:
+        for since, until in spans:
+            start, end = max(begin, since), min(charge.end, until)
+            if start < end:
+                yield cause, _within(charge, begin, start)
+                yield Cause.UNSEEN, _within(charge, start, end)
+                begin = end
+    if begin < charge.end or begin == charge.start:
+        yield cause, _within(charge, begin, charge.end)
+
+
+def _within(charge: Charge, start: datetime, end: datetime) -> Charge:
+    """The part of a charge that falls into a part of its span, if its time is spread evenly."""
+    if (start, end) == (charge.start, charge.end):
+        return charge
+    whole, part = ((charge.end - charge.start) // _MICROSECOND, (end - start) // _MICROSECOND)
+    duration = _MICROSECOND * (charge.duration // _MICROSECOND * part // whole)
+    amount = None if charge.price is None else money.dollar_seconds(charge.price.usd_per_hour, duration)
+    return replace(charge, start=start, end=end, duration=duration, amount=amount)
+
+
+def _cause(charge: Charge) -> Cause | None:
+    if charge.kind is Kind.MINIMUM:
+        return Cause.MINIMUM
+    return {State.IDLE: Cause.IDLE, State.UNUSED: Cause.UNUSED, State.STARTING: Cause.STARTING}.get(charge.state)
+
+
+def _advice(cause: Cause, resources: int, time: timedelta) -> str:
+    hours = time.total_seconds() / 3600
+    count = f"{resources} instance{'' if resources == 1 else 's'}"
+    match cause:
+        case Cause.IDLE:
+            return (
+                f"{count} idled {hours:.1f} h in all: let `gpufleet watch idle --apply` end them,"
+                " or lower the pool's target or min"
+            )
+        case Cause.UNUSED:
+            return (
+                "no instance ran on paid capacity: raise the target, move a pool onto it, or let the reservation go"
+            )
+        case Cause.STARTING:
+            each = time.total_seconds() / max(resources, 1)
+            return f"{each:.0f} s from launch to first reading on average: fewer restarts, or a nearer model cache"
+        case Cause.UNSEEN:
+            return (
+                f"{count} kept for {hours:.1f} h in all because the metrics say nothing:"
+                " look whether Prometheus reaches engine and GPU exporter (`gpufleet watch why INSTANCE`)"
+            )
+        case Cause.MINIMUM:
+            return "instances that lived less than a minute are billed a minute: look at why boots fail"

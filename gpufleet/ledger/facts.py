@@ -1,0 +1,337 @@
+"""Money facts: what ran, what it served, how busy it was, what prices were seen.
+
+Every table has a natural key, so that a pass that runs twice, late, out of order or on two hosts at once leaves
+the same rows. Rows are added and never changed, but for columns that only grow (`last_seen_at`, the busy slots),
+where the order of writers does not matter either.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Table, case, select, text
+
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
+from gpufleet.ledger.database import insert_into
+from gpufleet.ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, READINGS, RESERVATIONS, RUNS
+
+
+class EndCause(StrEnum):
+    """How a run ended."""
+
+    PREEMPTED = "preempted"
+    """The cloud took it."""
+    ENDED = "ended"
+    """Somebody or something of ours ended it."""
+    ABSENT = "absent"
+    """A complete inventory no longer showed it: the end is known to lie before that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """An instance from launch to end, as far as it is known."""
+
+    cloud: Cloud
+    instance_id: str
+    started_at: datetime
+    environment: str
+    region: str
+    zone: str
+    machine_type: str
+    capacity_type: CapacityType
+    last_seen_at: datetime
+    pool: str | None = None
+    model: str | None = None
+    owner: str | None = None
+    group: str | None = None
+    reservation: str | None = None
+    ended_at: datetime | None = None
+    """None: not known to have ended."""
+    end_cause: EndCause | None = None
+    end_exact: bool = False
+    """Whether the time is known; else it lies between `last_seen_at` (until which it is charged) and `ended_at`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """What somebody said of the end of a run."""
+
+    cloud: Cloud
+    instance_id: str
+    started_at: datetime
+    ended_at: datetime
+    cause: EndCause
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The counters of one engine at one time. None: not read."""
+
+    environment: str
+    instance_id: str
+    engine: str
+    model: str
+    at: datetime
+    prompt: int | None = None
+    """Input tokens, those from a prefix cache included."""
+    cached: int | None = None
+    """Input tokens that a prefix cache answered."""
+    generation: int | None = None
+    prefill_ms: int | None = None
+    decode_ms: int | None = None
+    created_at: datetime | None = None
+    """When the engine's process began to count."""
+
+
+class ActivityHour(NamedTuple):
+    """Slots of ten seconds of one instance's hour, as bit sets; bit 0 is the first slot.
+
+    A tuple, since a month of a large fleet has millions of them.
+    """
+
+    environment: str
+    instance_id: str
+    hour: datetime
+    busy: int
+    idle: int
+
+
+NOT_MISSED: Final = datetime.max.replace(tzinfo=UTC)
+"""Stands for the look that missed something, where none did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recount:
+    """What the next look saw of a reservation whose `instances` had changed by then."""
+
+    after: datetime
+    """The last look before the change."""
+    instances: int
+    seats: int | None
+    elsewhere: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Capacity that is paid for, used or not, and how it was used elsewhere from `started_at` to `last_seen_at`."""
+
+    cloud: Cloud
+    reservation: str
+    started_at: datetime
+    instances: int
+    environment: str
+    region: str
+    zone: str
+    machine_type: str
+    last_seen_at: datetime
+    pool: str | None = None
+    model: str | None = None
+    owner: str | None = None
+    ends_at: datetime | None = None
+    elsewhere: int = 0
+    """Instances in it that are not of this fleet: of other fleets, other accounts, or of nobody's fleet."""
+    accounts: Mapping[str, int] | None = None
+    """Account to how many of those are its own; None: not known."""
+    seats: int | None = None
+    """How many of its instances this fleet declares; None: all of them."""
+    recount: Recount | None = None
+    """What the look at `last_seen_at` counted, where it counted other `instances`; the change lies before it."""
+    missed_at: datetime | None = None
+    """The first look that did not show it any more, or `NOT_MISSED`; None: another time of it follows, or unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One complete look of the cost watchdog."""
+
+    environment: str
+    at: datetime
+    host: str
+    metrics_from: datetime | None
+    metrics_until: datetime | None
+    notes: str = ""
+    priced: bool = True
+    """Whether it read prices."""
+    paid: bool = True
+    """Whether it read all paid capacity that the fleet names."""
+
+
+_BATCH: Final = 500
+"""Rows per statement: below SQLite's limit of bound values."""
+
+
+def add_runs(connection: Connection, runs: Iterable[Run]) -> None:
+    """Write runs; of a run that is known already, `last_seen_at` grows."""
+    rows = [
+        {
+            "cloud": run.cloud.value,
+            "instance_id": run.instance_id,
+            "started_at": run.started_at,
+            "environment": run.environment,
+            "region": run.region,
+            "zone": run.zone,
+            "machine_type": run.machine_type,
+            "capacity_type": run.capacity_type.value,
+            "pool": run.pool,
+            "model": run.model,
+            "owner": run.owner,
+            "group_name": run.group,
+            "reservation": run.reservation,
+            "last_seen_at": run.last_seen_at,
+        }
+        for run in runs
+    ]
+    merge(connection, RUNS, rows, {"last_seen_at": Move.GROW})
+
+
+def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
+    """Write ends; of the same saying, the earliest time holds."""
+    rows = [
+        {
+            "cloud": end.cloud.value,
+            "instance_id": end.instance_id,
+            "started_at": end.started_at,
+            "cause": end.cause.value,
+            "ended_at": end.ended_at,
+            "exact": int(end.exact),
+        }
+        for end in ends
+    ]
+    merge(connection, ENDS, rows, {"ended_at": Move.SHRINK, "exact": Move.GROW})
+
+
+def add_readings(connection: Connection, readings: Iterable[Reading]) -> None:
+    """Write counter readings; a known one stays as it is. Call `gpufleet.ledger.rollups.roll_up` with it."""
+    columns = [column.name for column in READINGS.columns]
+    merge(connection, READINGS, [{name: getattr(r, name) for name in columns} for r in readings])
+
+
+def add_prices(connection: Connection, prices: Iterable[Price]) -> None:
+    """Write observed prices; of one that is known already, `observed_at` grows."""
+    rows = [
+        {
+            "sku": price.sku,
+            "region": price.region,
+            "zone": price.zone or "",
+            "effective_at": price.valid_from,
+            "source": price.source,
+            "usd_per_hour": price.usd_per_hour,
+            "observed_at": price.as_of,
+        }
+        for price in prices
+    ]
+    merge(connection, PRICES, rows, {"observed_at": Move.GROW})
+
+
+def add_reservations(connection: Connection, reservations: Iterable[Reservation]) -> None:
+    """Write paid capacity as release 0.1 did, without its use elsewhere; `last_seen_at` grows."""
+    columns = [column.name for column in RESERVATIONS.columns]
+    rows = [{**{name: getattr(r, name) for name in columns}, "cloud": r.cloud.value} for r in reservations]
+    merge(connection, RESERVATIONS, rows, {"last_seen_at": Move.GROW})
+
+
+def add_pass(connection: Connection, done: Pass) -> None:
+    """Write that a look was complete."""
+    merge(connection, PASSES, [asdict(done) | {"priced": int(done.priced), "paid": int(done.paid)}])
+
+
+def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
+    """Add known slots to what is there. Call inside `writing`, since it reads what it adds to."""
+    one_writer(connection)
+    merged: dict[tuple[str, str, datetime], ActivityHour] = {}
+    for hour in hours:
+        merged[hour[:3]] = _with_slots(merged.get(hour[:3]), hour)
+    alike: dict[tuple[str, datetime], list[str]] = {}
+    for fleet, instance_id, at in merged:
+        alike.setdefault((fleet, at), []).append(instance_id)
+    for (fleet, at), instances in alike.items():
+        for start in range(0, len(instances), _BATCH):
+            # one column in a list: SQLite reads a whole table for rows in a list of tuples
+            mine = ACTIVITY.c.instance_id.in_(instances[start : start + _BATCH])
+            statement = select(ACTIVITY).where(ACTIVITY.c.environment == fleet, ACTIVITY.c.hour == at, mine)
+            for known in map(activity_hour, connection.execute(statement)):
+                merged[known[:3]] = _with_slots(known, merged[known[:3]])
+    rows = [
+        {
+            "instance_id": hour.instance_id,
+            "hour": hour.hour,
+            "environment": hour.environment,
+            "busy": f"{hour.busy:x}",
+            "idle": f"{hour.idle:x}",
+        }
+        for hour in merged.values()
+    ]
+    merge(connection, ACTIVITY, rows, {"busy": Move.REPLACE, "idle": Move.REPLACE})
+
+
+def activity_hour(row: Any) -> ActivityHour:
+    """The fact of a row of ACTIVITY."""
+    return ActivityHour(
+        environment=row.environment,
+        instance_id=row.instance_id,
+        hour=row.hour,
+        busy=int(row.busy, 16),
+        idle=int(row.idle, 16),
+    )
+
+
+def _with_slots(known: ActivityHour | None, more: ActivityHour) -> ActivityHour:
+    if known is None:
+        return ActivityHour(
+            environment=more.environment,
+            instance_id=more.instance_id,
+            hour=more.hour,
+            busy=more.busy,
+            idle=more.idle & ~more.busy,
+        )
+    busy = known.busy | more.busy
+    return ActivityHour(
+        environment=more.environment,
+        instance_id=more.instance_id,
+        hour=more.hour,
+        busy=busy,
+        idle=(known.idle | more.idle) & ~busy,
+    )
+
+
+def one_writer(connection: Connection) -> None:
+    """Wait until this transaction alone may derive rows from others. SQLite has one writer at a time anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"select pg_advisory_xact_lock({_DERIVING})"))
+
+
+_DERIVING: Final = 7_202_611_211
+
+
+class Move(StrEnum):
+    """The one direction in which a column may move."""
+
+    GROW = "grow"
+    SHRINK = "shrink"
+    REPLACE = "replace"
+
+
+def merge(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    moves: Mapping[str, Move] | None = None,
+) -> None:
+    """Insert rows by natural key; of rows that are there already only the named columns move."""
+    statement = insert_into(connection, table)
+    new, keys = statement.excluded, [column.name for column in table.primary_key.columns]
+    values: dict[str, Any] = {}
+    for name, move in (moves or {}).items():
+        old = table.c[name]
+        nearer = new[name] > old if move is Move.GROW else new[name] < old
+        values[name] = new[name] if move is Move.REPLACE else case((nearer, new[name]), else_=old)
+    if values:
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
+    for start in range(0, len(rows), _BATCH):
+        connection.execute(statement, list(rows[start : start + _BATCH]))

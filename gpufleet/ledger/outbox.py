@@ -1,0 +1,263 @@
+"""The durable outbox: each message, by its key, reaches its channel once.
+
+A message is `waiting` until somebody takes it (`sending`, with a token and a time, committed before the post), and
+then `sent`, `waiting` again (it surely did not arrive) or still `sending` (nobody knows: the poster died or timed
+out). The order of a channel is the order of its ids; a channel sends one message at a time. A message that failed
+`HOLDS_UP` times holds up nobody any longer: those behind it pass while it waits.
+
+Texts come in plain and are stored as Slack's markup: this is the one place that escapes. Names, tags and error texts
+of others can therefore neither mention people nor hide a link (Slack, "Formatting text for app surfaces"), and
+characters that turn text around or steer a terminal are replaced.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, cast
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    and_,
+    func,
+    not_,
+    select,
+    update,
+)
+
+from gpufleet.domain.printable import printable
+from gpufleet.ledger.database import insert_into, writing
+from gpufleet.ledger.tables import EPOCH, OUTBOX
+
+HOLDS_UP: Final = 10
+"""So many failed attempts of a message hold up those behind it: about ten minutes."""
+
+
+class MessageState(StrEnum):
+    """Where a message is on its way."""
+
+    WAITING = "waiting"
+    SENDING = "sending"
+    SENT = "sent"
+    REFUSED = "refused"
+    """The receiver will never take it (bad channel, bad token, bad blocks); people must look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What people shall read."""
+
+    key: str
+    """Names the message for ever, say `digest/prod/2026-11-21`; a second message of that key is dropped."""
+    channel: str
+    text: str
+    """What notifications show, and all that a reader without blocks sees. Plain: the outbox escapes it."""
+    mention: str = ""
+    """Slack's id of the person whom the message begins with."""
+    detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """`blocks`: Slack blocks; `thread`: key of the message that this one answers; `files`: see notify."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """A message of the outbox and where it is on its way."""
+
+    id: int
+    message: Message
+    created_at: datetime
+    state: MessageState
+    attempts: int
+    not_before: datetime
+    taken_at: datetime | None
+    sent_at: datetime | None
+    receipt: str | None
+    error: str | None
+
+
+def enqueue(connection: Connection, message: Message, now: datetime) -> bool:
+    """Put a message into the outbox, in the caller's transaction. False: a message of that key is there already."""
+    done = connection.execute(
+        insert_into(connection, OUTBOX)
+        .values(
+            key=message.key,
+            channel=message.channel,
+            text=_mentioning(message.mention, escape(message.text)),
+            detail=json.dumps(_escaped(message.detail), default=str, ensure_ascii=False),
+            created_at=now,
+            state=MessageState.WAITING.value,
+            attempts=0,
+            not_before=now,
+        )
+        .on_conflict_do_nothing(index_elements=["key"])
+        .returning(OUTBOX.c.id)
+    )
+    return done.first() is not None
+
+
+def escape(text: str) -> str:
+    """Plain text as Slack's markup: the three characters that it reserves are written as entities."""
+    text = printable(text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _mentioning(user: str, text: str) -> str:
+    if not user:
+        return text
+    return f"<@{user}> {text}" if _USER_ID.fullmatch(user) else f"{escape(user)} {text}"
+
+
+def _escaped(detail: Any) -> Any:
+    """The same, with the text of every block that Slack reads as markup escaped, and of every other one printable."""
+    if isinstance(detail, Mapping):
+        found = {str(key): _escaped(value) for key, value in cast(Mapping[Any, Any], detail).items()}
+        if isinstance(text := found.get("text"), str):
+            found["text"] = escape(text) if found.get("type") == "mrkdwn" else printable(text)
+        return found
+    if isinstance(detail, list | tuple):
+        return [_escaped(one) for one in cast(Sequence[Any], detail)]
+    return detail
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxMessages:
+    """The watchdogs' port `Messages`: one environment's channel."""
+
+    engine: Engine
+    channel: str
+    now: datetime
+
+    def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
+        """Put a message into the outbox, once per key."""
+        with writing(self.engine) as connection:
+            enqueue(connection, Message(key=key, channel=self.channel, text=text, detail=detail), self.now)
+
+
+def take(engine: Engine, channel: str, token: str, now: datetime, patience: timedelta) -> Posted | None:
+    """The channel's next message, now `sending` under `token`; None when nothing is to be done yet.
+
+    One that another poster took stays his for `patience`; after that it comes back with its old state `sending`
+    (nobody knows whether it arrived), so look it up before posting again.
+    """
+    with writing(engine) as connection:
+        passed = and_(OUTBOX.c.attempts >= HOLDS_UP, OUTBOX.c.not_before > now)
+        statement = (
+            select(OUTBOX)
+            .where(OUTBOX.c.channel == channel, OUTBOX.c.state.in_(_OPEN), not_(passed))
+            .order_by(OUTBOX.c.id)
+            .limit(1)
+        )
+        if connection.dialect.name == "postgresql":
+            statement = statement.with_for_update()
+        row = connection.execute(statement).one_or_none()
+        if row is None or row.not_before > now:
+            return None
+        if row.state == MessageState.SENDING and row.taken_at + patience > now:
+            return None
+        found = _posted(row)
+        connection.execute(
+            update(OUTBOX)
+            .where(OUTBOX.c.id == row.id)
+            .values(state=MessageState.SENDING.value, token=token, taken_at=now, attempts=row.attempts + 1)
+        )
+        return found
+
+
+def mark_sent(engine: Engine, message_id: int, token: str, receipt: str, now: datetime) -> None:
+    """It arrived; `receipt` is the receiver's id of it."""
+    _settle(
+        engine, message_id, token, state=MessageState.SENT.value, sent_at=now, receipt=receipt, error=None, token=None
+    )
+
+
+def mark_waiting(engine: Engine, message_id: int, token: str, not_before: datetime, error: str) -> None:
+    """It surely did not arrive; try again from `not_before` on."""
+    _settle(
+        engine, message_id, token, state=MessageState.WAITING.value, not_before=not_before, error=error, token=None
+    )
+
+
+def mark_unknown(engine: Engine, message_id: int, token: str, not_before: datetime, error: str) -> None:
+    """Nobody knows whether it arrived; it stays `sending`, free to be taken from `not_before` on."""
+    _settle(engine, message_id, token, taken_at=EPOCH, not_before=not_before, error=error, token=None)
+
+
+def mark_refused(engine: Engine, message_id: int, token: str, error: str) -> None:
+    """The receiver will never take it."""
+    _settle(engine, message_id, token, state=MessageState.REFUSED.value, error=error, token=None)
+
+
+def retry_refused(engine: Engine, now: datetime) -> int:
+    """Give refused messages another chance (after a bad token was mended, say). How many."""
+    with writing(engine) as connection:
+        done = connection.execute(
+            update(OUTBOX)
+            .where(OUTBOX.c.state == MessageState.REFUSED.value)
+            .values(state=MessageState.WAITING.value, not_before=now)
+        )
+        return done.rowcount
+
+
+def open_channels(engine: Engine) -> tuple[str, ...]:
+    """Channels with something to send, by name."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(OUTBOX.c.channel).where(OUTBOX.c.state.in_(_OPEN)).distinct().order_by(OUTBOX.c.channel)
+        )
+        return tuple(row.channel for row in rows)
+
+
+def receipt_of(engine: Engine, key: str) -> str | None:
+    """The receiver's id of a sent message; None when it was not sent."""
+    with engine.connect() as connection:
+        return connection.execute(select(OUTBOX.c.receipt).where(OUTBOX.c.key == key)).scalar_one_or_none()
+
+
+def holds(engine: Engine, key: str) -> bool:
+    """Whether a message of that key was ever put into the outbox, sent or not."""
+    with engine.connect() as connection:
+        return connection.execute(select(OUTBOX.c.id).where(OUTBOX.c.key == key)).first() is not None
+
+
+def counts(engine: Engine) -> dict[MessageState, int]:
+    """How many messages are in each state."""
+    with engine.connect() as connection:
+        rows = connection.execute(select(OUTBOX.c.state, func.count()).group_by(OUTBOX.c.state))
+        found = {row[0]: row[1] for row in rows}
+    return {state: found.get(state.value, 0) for state in MessageState}
+
+
+def messages(engine: Engine, states: Sequence[MessageState] = tuple(MessageState)) -> tuple[Posted, ...]:
+    """Messages in those states, oldest first."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(OUTBOX).where(OUTBOX.c.state.in_([s.value for s in states])).order_by(OUTBOX.c.id)
+        )
+        return tuple(_posted(row) for row in rows)
+
+
+_USER_ID: Final = re.compile(r"[A-Z0-9]{1,32}")
+_OPEN: Final = (MessageState.WAITING.value, MessageState.SENDING.value)
+
+
+def _settle(engine: Engine, message_id: int, held: str, /, **values: Any) -> None:
+    """Only the poster that holds the message may settle it; one that was overtaken changes nothing."""
+    with writing(engine) as connection:
+        connection.execute(update(OUTBOX).where(OUTBOX.c.id == message_id, OUTBOX.c.token == held).values(**values))
+
+
+def _posted(row: Any) -> Posted:
+    return Posted(
+        id=row.id,
+        message=Message(key=row.key, channel=row.channel, text=row.text, detail=json.loads(row.detail)),
+        created_at=row.created_at,
+        state=MessageState(row.state),
+        attempts=row.attempts,
+        not_before=row.not_before,
+        taken_at=row.taken_at,
+        sent_at=row.sent_at,
+        receipt=row.receipt,
+        error=row.error,
+    )

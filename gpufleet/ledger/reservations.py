@@ -1,0 +1,147 @@
+"""Paid capacity and its use elsewhere, as one fleet saw it over time.
+
+A row holds from the look that first saw it so until the next one that saw something else. What a fleet sees first of
+a reservation holds from the reservation's start.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import Connection, ScalarSelect, case, func, or_, select
+
+from gpufleet.domain.model import Cloud
+from gpufleet.ledger.facts import NOT_MISSED, Move, Recount, Reservation, merge
+from gpufleet.ledger.tables import PASSES, RESERVATIONS, SEATS, Moment
+
+_SEEN: Final = tuple(
+    column.name for column in SEATS.columns if column.name not in ("environment", "cloud", "at", "last_seen_at")
+)
+_Key: TypeAlias = tuple[str, str, datetime]
+"""Cloud, name and start: a deleted reservation may begin anew under its name."""
+_ONE: Final = (SEATS.c.cloud, SEATS.c.reservation, SEATS.c.started_at)
+
+
+def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> None:
+    """Write what one look saw, at `last_seen_at` of each. Call inside `writing`."""
+    looks = list(seen)
+    if not looks:
+        return
+    fleet = looks[0].environment
+    newest = _newest(connection, fleet, looks[0].last_seen_at)
+    before = _older(connection, fleet)
+    rows: list[dict[str, Any]] = []
+    for look in looks:
+        row: dict[str, Any] = asdict(look) | {"cloud": look.cloud.value, "accounts": _text(look.accounts)}
+        del row["recount"], row["missed_at"]
+        key = row["cloud"], look.reservation, look.started_at
+        known = newest.get(key)
+        if known is not None and all(getattr(known, name) == row[name] for name in _SEEN):
+            at = known.at
+        elif known is not None:
+            at = look.last_seen_at
+        else:
+            at = before.get(key, look.started_at)
+        rows.append(row | {"at": min(at, look.last_seen_at)})
+    merge(connection, SEATS, rows, {"last_seen_at": Move.GROW})
+
+
+def _text(accounts: Mapping[str, int] | None) -> str | None:
+    """As the ledger keeps it: equal for equal accounts."""
+    return None if accounts is None else json.dumps(accounts, sort_keys=True)
+
+
+def _newest(connection: Connection, fleet: str, until: datetime) -> dict[_Key, Any]:
+    """The newest row of each reservation."""
+    mine = SEATS.c.environment == fleet, SEATS.c.at <= until
+    order = func.row_number().over(partition_by=_ONE, order_by=SEATS.c.at.desc()).label("age")
+    rows = select(SEATS, order).where(*mine).subquery()
+    found = connection.execute(select(rows).where(rows.c.age == 1))
+    return {(row.cloud, row.reservation, row.started_at): row for row in found}
+
+
+def _older(connection: Connection, fleet: str) -> dict[_Key, datetime]:
+    """Until when rows of an older release say what was paid."""
+    key = RESERVATIONS.c.cloud, RESERVATIONS.c.reservation, RESERVATIONS.c.started_at
+    statement = (
+        select(*key, func.max(RESERVATIONS.c.last_seen_at, type_=Moment()).label("at"))
+        .where(RESERVATIONS.c.environment == fleet)
+        .group_by(*key)
+    )
+    return {(row.cloud, row.reservation, row.started_at): row.at for row in connection.execute(statement)}
+
+
+def reservations(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Reservation]:
+    """Paid capacity that touches the span, oldest first: one for each time in which nothing about it changed.
+
+    It touches the span also where it may have been there unseen: until the look that missed it.
+    """
+    following = func.lead(SEATS.c.at, type_=Moment()).over(partition_by=_ONE, order_by=SEATS.c.at).label("following")
+    first = func.min(SEATS.c.at, type_=Moment()).over(partition_by=_ONE).label("first")
+    then = [
+        func.lead(SEATS.c[name]).over(partition_by=_ONE, order_by=SEATS.c.at).label(f"then_{name}")
+        for name in ("instances", "seats", "elsewhere")
+    ]
+    rows = select(SEATS, following, first, *then).where(SEATS.c.environment == environment).subquery()
+    missed = case((rows.c.following.is_(None), _missed_at(environment, rows.c.last_seen_at)))
+    dated = select(rows, missed.label("missed")).where(rows.c.at < until).subquery()
+    end = func.coalesce(dated.c.following, dated.c.missed, type_=Moment())
+    found: list[Reservation] = []
+    begun: dict[_Key, datetime] = {}
+    names = [name for name in _SEEN if name not in ("started_at", "accounts")]
+    for row in connection.execute(select(dated).where(or_(end.is_(None), end > since))):
+        cloud = Cloud(row.cloud)
+        begun[row.cloud, row.reservation, row.started_at] = row.first
+        recount = None
+        if row.following is not None and row.then_instances != row.instances:
+            recount = Recount(
+                after=row.last_seen_at,
+                instances=row.then_instances,
+                seats=row.then_seats,
+                elsewhere=row.then_elsewhere,
+            )
+        found.append(
+            Reservation(
+                cloud=cloud,
+                environment=environment,
+                started_at=row.at,
+                last_seen_at=row.following or row.last_seen_at,
+                accounts=None if row.accounts is None else json.loads(row.accounts),
+                recount=recount,
+                missed_at=None if row.following is not None else row.missed or NOT_MISSED,
+                **{name: getattr(row, name) for name in names},
+            )
+        )
+    for old in _of_older_releases(connection, environment, since, until):
+        stop = min(old.last_seen_at, begun.get((old.cloud.value, old.reservation, old.started_at), old.last_seen_at))
+        if old.started_at < stop:
+            found.append(replace(old, last_seen_at=stop))
+    return sorted(found, key=lambda one: (one.started_at, one.reservation))
+
+
+def _missed_at(environment: str, last_seen_at: Any) -> ScalarSelect[Any]:
+    """The first look after a time that read all paid capacity. One of an older release did not say, and counts."""
+    read = func.coalesce(PASSES.c.paid, 1) == 1
+    return (
+        select(func.min(PASSES.c.at, type_=Moment()))
+        .where(PASSES.c.environment == environment, PASSES.c.at > last_seen_at, read)
+        .scalar_subquery()
+    )
+
+
+def _of_older_releases(
+    connection: Connection, environment: str, since: datetime, until: datetime
+) -> list[Reservation]:
+    """What release 0.1 wrote. When the last of them ended is not looked for: they are charged until last seen."""
+    statement = select(RESERVATIONS).where(
+        RESERVATIONS.c.environment == environment,
+        RESERVATIONS.c.started_at < until,
+        RESERVATIONS.c.last_seen_at > since,
+    )
+    names = [column.name for column in RESERVATIONS.columns if column.name != "cloud"]
+    return [
+        Reservation(cloud=Cloud(row.cloud), **{name: getattr(row, name) for name in names})
+        for row in connection.execute(statement)
+    ]

@@ -1,0 +1,198 @@
+"""Brings a ledger's tables to date before anybody uses it.
+
+A migration is frozen once it is released. From schema 0006 on it only adds (tables, columns that may be NULL, indexes
+that are not unique), so that the previous release can still use the ledger. A migration that does more raises
+`OLDEST_READER`, and never above the schema of the previous release.
+"""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
+
+from gpufleet.ledger.database import open_database, writing
+
+HEAD: Final = "0013"
+"""The newest migration in `migrations/versions`."""
+
+OLDEST_READER: Final = "0006"
+"""The oldest schema whose release can use a ledger of HEAD. Each ledger that was brought to date records it."""
+
+_LOCK: Final = 7_202_611_210
+"""PostgreSQL advisory lock under which one process at a time changes the schema."""
+
+
+_shared: Final[dict[str, Engine]] = {}
+_sharing: Final = threading.Lock()
+
+
+class LedgerError(Exception):
+    """The ledger cannot be used; the message says which one, why and what to do."""
+
+
+def open_ledger(url: str) -> Engine:
+    """The ledger of that URL with every table in place. Raises LedgerError (the URL's password is never shown)."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise LedgerError("the ledger's URL is none: write sqlite:////path/ledger.db or postgresql://…") from error
+    shown = shown_url(url)
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise LedgerError(f"{shown}: a ledger lives in SQLite (sqlite:////path) or PostgreSQL (postgresql://…)")
+    if (file := file_of(url)) is not None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LedgerError(f"{shown}: its folder cannot be made: {error.strerror or error}") from error
+    try:
+        engine = open_database(url)
+    except (ImportError, SQLAlchemyError, TypeError) as error:
+        raise LedgerError(f"{shown}: {error}: write sqlite:////path/ledger.db or postgresql://…") from error
+    return _at_head(engine, shown)
+
+
+def file_of(url: str) -> Path | None:
+    """Where a SQLite ledger lies; None: it is in no file, or the URL is none (`open_ledger` says so)."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+    # "file:" starts SQLite's own URL of a file, which is no path
+    if parsed.get_backend_name() != "sqlite" or (parsed.database or ":memory:").startswith((":memory:", "file:")):
+        return None
+    return Path(parsed.database or "")
+
+
+def shown_url(url: str) -> str:
+    """A ledger's URL for people: without its password, and without its options, among which libpq takes one, too."""
+    return make_url(url).set(query={}).render_as_string(hide_password=True)
+
+
+def share_ledger(url: str) -> Engine:
+    """As `open_ledger`, but one engine for all of a process that name the same PostgreSQL, of a few connections that
+    stay open between two questions: each engine of its own leaves one behind until it is collected.
+
+    Whoever disposes it ends connections that nobody uses, and others go on. A SQLite ledger is opened anew: an engine
+    that stays would hold on to a file that a restore has replaced.
+    """
+    with _sharing:
+        known = _shared.get(url)
+    if known is not None:
+        return _at_head(known, shown_url(url))
+    opened = open_ledger(url)
+    if opened.dialect.name == "sqlite":
+        return opened
+    with _sharing:
+        kept = _shared.setdefault(url, opened)
+    if kept is not opened:
+        opened.dispose()
+    return kept
+
+
+def _at_head(engine: Engine, shown: str) -> Engine:
+    try:
+        with explained(shown):
+            with engine.connect() as connection:
+                usable = _is_usable(connection, shown)
+            if not usable:
+                _bring_to_date(engine, shown)
+    except LedgerError:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextmanager
+def explained(shown: str) -> Generator[None]:
+    """Errors of the database in our words. Raises LedgerError."""
+    try:
+        yield
+    except DatabaseError as error:
+        raise LedgerError(f"{shown}: {_words(str(error.orig))}") from error
+    except SQLAlchemyError as error:
+        raise LedgerError(f"{shown}: {error}") from error
+
+
+def schema_version(engine: Engine) -> str | None:
+    """The migration that a ledger has; None: it has no tables yet."""
+    with engine.connect() as connection:
+        return _version(connection)
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("select version_num from alembic_version")).scalar_one_or_none()
+
+
+def _oldest_reader(connection: Connection, version: str) -> str:
+    """The oldest schema whose release can use a ledger of that version; without a record only that version's own."""
+    if not inspect(connection).has_table("schema_reader"):
+        return version
+    statement = text("select oldest from schema_reader where version = :version")
+    return connection.execute(statement, {"version": version}).scalar_one_or_none() or version
+
+
+def _is_usable(connection: Connection, shown: str) -> bool:
+    """Whether this release uses it as it is. False: migrations are missing. Raises LedgerError for one too new."""
+    version = _version(connection)
+    if version is None or version < HEAD:
+        return False
+    if version > HEAD and _oldest_reader(connection, version) > HEAD:
+        raise LedgerError(
+            f"{shown}: its schema is {version}, newer than this gpufleet knows ({HEAD}): upgrade gpufleet"
+        )
+    return True
+
+
+def _bring_to_date(engine: Engine, shown: str) -> None:
+    """Run the migrations that are missing; one process at a time, all or nothing."""
+    with writing(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text(f"select pg_advisory_xact_lock({_LOCK})"))
+        if _is_usable(connection, shown):  # another process did it meanwhile
+            return
+        migrate(connection, HEAD)
+        columns = "version varchar(32) not null, oldest varchar(32) not null"
+        connection.execute(text(f"create table if not exists schema_reader ({columns})"))
+        connection.execute(text("delete from schema_reader"))
+        reader = {"version": HEAD, "oldest": OLDEST_READER}
+        connection.execute(text("insert into schema_reader values (:version, :oldest)"), reader)
+
+
+def migrate(connection: Connection, to: str) -> None:
+    """Run the migrations that are missing up to one, in the caller's transaction. Raises LedgerError."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, to)
+    except CommandError as error:
+        raise LedgerError(f"the ledger's schema is not one of gpufleet's: {error}") from error
+
+
+def _words(said: str) -> str:
+    said = said.strip().splitlines()[0] if said.strip() else "the database refused"
+    hints = {
+        "disk is full": "make room on its disk, then run this again: what was begun is taken back whole",
+        "disk I/O error": "its disk may be full or failing: make room, or look at the machine's log",
+        "malformed": "restore a backup of the file, or import an export (`gpufleet ledger import`)",
+        "not a database": "point ledger_url at a ledger, or move this file away",
+        "readonly": "give this user the right to write the file and its folder",
+        "locked": "another process holds it; try again when that one is done",
+        "unable to open": "check that the folder exists and that this user may write there",
+        "password authentication": "check user and password of ledger_url",
+        "onnection refused": "start the database server, or check host and port of ledger_url",
+        "onnection timeout": "check host and port of ledger_url, and that the network lets them be reached",
+    }
+    hint = next((hint for word, hint in hints.items() if word in said), None)
+    return f"{said}: {hint}" if hint else said

@@ -1,0 +1,106 @@
+"""What the router counted by key: engine time, tokens, answers without usage. Raw counters, as they were read."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection, select
+
+from gpufleet.ledger.facts import merge
+from gpufleet.ledger.tables import TEAM_READINGS
+
+BASE: Final = timedelta(hours=6)
+"""How far before a window its first difference may begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamReading:
+    """The counters of one key, model and pool of one router at a time."""
+
+    fleet: str
+    router: str
+    team: str
+    """The key's name; empty: no key."""
+    model: str
+    pool: str
+    at: datetime
+    replica_ms: int | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    unmetered: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class TeamUse:
+    """What one team used of one pool in a window."""
+
+    replica_ms: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    unmetered: int = 0
+
+
+Interval = tuple[datetime, datetime]
+"""Start and end; the end is exclusive."""
+Uses = dict[tuple[str, str], TeamUse]
+"""(pool, team) to what was used."""
+
+_COUNTERS: Final = ("replica_ms", "tokens_in", "tokens_out", "unmetered")
+
+
+def add_team_readings(connection: Connection, readings: Sequence[TeamReading]) -> None:
+    """Write readings; those that are there already stay."""
+    names = [column.name for column in TEAM_READINGS.columns]
+    merge(connection, TEAM_READINGS, [{name: getattr(one, name) for name in names} for one in readings])
+
+
+def team_uses(connection: Connection, fleet: str, intervals: Sequence[Interval]) -> dict[Interval, Uses]:
+    """What was used in each interval, from one reading of the longest."""
+    since, until = min(start for start, _ in intervals) - BASE, max(end for _, end in intervals)
+    statement = (
+        select(TEAM_READINGS)
+        .where(TEAM_READINGS.c.fleet == fleet, TEAM_READINGS.c.at >= since, TEAM_READINGS.c.at < until)
+        .order_by(TEAM_READINGS.c.at)
+    )
+    names = [column.name for column in TEAM_READINGS.columns]
+    waiting = sorted({interval: Counted(interval[0]) for interval in intervals}.items(), reverse=True)
+    done: dict[Interval, Uses] = {interval: counted.uses for interval, counted in waiting}
+    active: list[tuple[Interval, Counted]] = []
+    for row in connection.execute(statement):
+        reading = TeamReading(**{name: getattr(row, name) for name in names})
+        while waiting and waiting[-1][0][0] - BASE <= reading.at:
+            active.append(waiting.pop())
+        active = [(interval, counted) for interval, counted in active if reading.at < interval[1]]
+        for _, counted in active:
+            counted.take(reading)
+    return done
+
+
+class Counted:
+    """Sums of differences, each counted at its later reading.
+
+    A counter that falls was reset. A key that a known router shows for the first time counts from zero; the first
+    look at a router says nothing of what was before.
+    """
+
+    def __init__(self, since: datetime) -> None:
+        self.uses: Uses = defaultdict(TeamUse)
+        self._since = since
+        self._before: dict[tuple[str, str, str, str], TeamReading] = {}
+        self._first: dict[str, datetime] = {}
+
+    def take(self, reading: TeamReading) -> None:
+        """Count a reading. They come in the order of time."""
+        key = (reading.router, reading.team, reading.model, reading.pool)
+        last = self._before.get(key)
+        is_new = last is None and self._first.setdefault(reading.router, reading.at) < reading.at
+        self._before[key] = reading
+        if reading.at < self._since or (last is None and not is_new):
+            return
+        use = self.uses[reading.pool, reading.team]
+        for name in _COUNTERS:
+            now, then = getattr(reading, name), getattr(last, name) if last is not None else 0
+            if now is not None and then is not None:
+                setattr(use, name, getattr(use, name) + (now - then if now >= then else now))

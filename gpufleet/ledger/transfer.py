@@ -1,0 +1,277 @@
+"""A whole ledger as lines of JSON, and back: the way between databases, and the way out of a broken file.
+
+The first line says what it is, the last one how many rows of each table came before it, so that a cut file is
+refused. Times are microseconds since 1970, amounts are text. Leases are not carried: they belong to running hosts;
+nor are sums, which the next pass of the cost watchdog makes anew, and what groups did, which the next pass of the
+spot watchdog reads again.
+
+An older export lacks columns that came later: they are NULL here; where it has the sentences of release 0.1, codes
+are written. What a newer export holds beyond this schema is left out, where that export says that this release may
+read it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from itertools import islice
+from typing import Any, Final, cast
+
+from sqlalchemy import Column, Connection, Integer, Row, Table, func, select
+
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.ledger.facts import ActivityHour, EndCause, Move, activity_hour, add_activity, merge
+from gpufleet.ledger.outbox import MessageState
+from gpufleet.ledger.rollups import reading_of, roll_up
+from gpufleet.ledger.schema import HEAD, OLDEST_READER, LedgerError
+from gpufleet.ledger.tables import (
+    ACTIVITY,
+    DECISIONS,
+    DECLARED,
+    ENDS,
+    FINALS,
+    GROUP_ACTIVITIES,
+    GROUP_READS,
+    INTENTS,
+    LAST_LISTS,
+    METADATA,
+    OUTBOX,
+    PRICES,
+    PROCESSES,
+    READINGS,
+    RESERVATIONS,
+    RUNS,
+    SEATS,
+    SUMS,
+    Exact,
+    Moment,
+    microseconds,
+    moment,
+)
+
+KIND: Final = "gpu-fleet ledger"
+VERSION: Final = 1
+_LEFT_OUT: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name, LAST_LISTS.name})
+_STREAM: Final = 2_000
+
+_MOVES: Final[Mapping[str, Mapping[str, Move]]] = {
+    RUNS.name: {"last_seen_at": Move.GROW},
+    ENDS.name: {"ended_at": Move.SHRINK, "exact": Move.GROW},
+    PRICES.name: {"observed_at": Move.GROW},
+    RESERVATIONS.name: {"last_seen_at": Move.GROW},
+    SEATS.name: {"last_seen_at": Move.GROW},
+    PROCESSES.name: {"first_at": Move.SHRINK},
+}
+
+
+_WORDS: Final[Mapping[Column[Any], type[StrEnum]]] = {
+    RUNS.c.cloud: Cloud,
+    RUNS.c.capacity_type: CapacityType,
+    ENDS.c.cloud: Cloud,
+    ENDS.c.cause: EndCause,
+    RESERVATIONS.c.cloud: Cloud,
+    SEATS.c.cloud: Cloud,
+    OUTBOX.c.state: MessageState,
+}
+_JSON: Final = frozenset(
+    (DECISIONS.c.evidence, INTENTS.c.decision, OUTBOX.c.detail, DECLARED.c.content, FINALS.c.prices, FINALS.c.facts)
+)
+
+
+def tables() -> list[Table]:
+    """Every table that is carried, in a stable order."""
+    return [table for table in METADATA.sorted_tables if table.name not in _LEFT_OUT]
+
+
+def export(connection: Connection, now: datetime) -> Iterator[str]:
+    """The lines of the whole ledger, as one moment saw it (call it in one transaction)."""
+    head = {"kind": KIND, "version": VERSION, "schema": HEAD, "oldest_reader": OLDEST_READER}
+    yield _line(head | {"made_at": microseconds(now)})
+    counts: Counter[str] = Counter()
+    for table in tables():
+        statement = select(table).order_by(*table.primary_key.columns)
+        for row in connection.execution_options(yield_per=_STREAM).execute(statement):
+            counts[table.name] += 1
+            yield _line({"table": table.name, "row": {name: _plain(value) for name, value in named(row).items()}})
+    yield _line({"end": dict(counts)})
+
+
+def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[str, int]:
+    """Write what `export` made; rows that are there already stay. Gives rows read by table.
+
+    Raises LedgerError for a file that is none, newer, cut, or at odds with rows of this ledger.
+    """
+    numbered = enumerate(lines, 1)
+    schema = _schema(next(numbered, (1, ""))[1], source)
+    counts: Counter[str] = Counter()
+    known = {table.name: table for table in tables()}
+    pending: list[dict[str, Any]] = []
+    current: Table | None = None
+    ended: dict[str, int] | None = None
+    for number, line in numbered:
+        value = _parsed(line, source, number)
+        if "end" in value:
+            ended = value["end"]
+            break
+        name = value.get("table")
+        if not isinstance(name, str) or not isinstance(value.get("row"), dict):
+            raise LedgerError(f"{source}: line {number} is not a row of a ledger")
+        counts[name] += 1
+        if (table := known.get(name)) is None:
+            if schema > HEAD:
+                continue
+            raise LedgerError(f"{source}: line {number} is not a row of a ledger")
+        if current is not None and (table is not current or len(pending) >= _STREAM):
+            _write(connection, current, pending, source)
+            pending = []
+        current = table
+        pending.append(_row(table, value["row"], schema, f"{source}: line {number}"))
+    if ended is None or ended != dict(counts):
+        raise LedgerError(f"{source}: is cut: its last line is missing; nothing was imported; export it again")
+    if current is not None:
+        _write(connection, current, pending, source)
+    return dict(counts)
+
+
+def _schema(line: str, source: str) -> str:
+    """The schema of the release that made the export."""
+    head = _parsed(line, source, 1)
+    if head.get("kind") != KIND:
+        raise LedgerError(f"{source}: is no export of a ledger (`gpufleet ledger export` makes one)")
+    schema = str(head.get("schema"))
+    if head.get("version") != VERSION or (schema > HEAD and str(head.get("oldest_reader", schema)) > HEAD):
+        found = f"version {head.get('version')}, schema {head.get('schema')}"
+        raise LedgerError(
+            f"{source}: {found} is newer than this gpufleet reads ({VERSION}, {HEAD}): upgrade gpufleet"
+        )
+    return schema
+
+
+def _parsed(line: str, source: str, number: int) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise LedgerError(f"{source}: line {number} is no JSON; nothing was imported") from error
+    if not isinstance(value, dict):
+        raise LedgerError(f"{source}: line {number} is no object; nothing was imported")
+    return cast(dict[str, Any], value)
+
+
+def _row(table: Table, raw: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
+    known = {column.name for column in table.columns}
+    later = {column.name for column in table.columns if column.nullable} if schema < HEAD else frozenset[str]()
+    if not known - later <= set(raw) or (schema <= HEAD and not set(raw) <= known):
+        raise LedgerError(f"{where}: the columns are not those of {table.name}; nothing was imported")
+    try:
+        row = _with_codes(table, raw) if schema < "0006" else raw
+        return {column.name: _typed(column, row.get(column.name)) for column in table.columns}
+    except (ArithmeticError, ValueError, TypeError, OverflowError, OSError, RecursionError) as error:
+        raise LedgerError(f"{where}: {error}; nothing was imported") from error
+
+
+def _with_codes(table: Table, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    from gpufleet.ledger.migrations.versions.v0006_codes import coded
+
+    return coded(table.name, raw)
+
+
+def _write(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], source: str) -> None:
+    special: dict[str, Callable[[], None]] = {
+        ACTIVITY.name: lambda: add_activity(connection, [_activity(row) for row in rows]),
+        READINGS.name: lambda: _add_readings(connection, rows),
+    }
+    if table.name in special:
+        try:
+            special[table.name]()
+        except ValueError as error:
+            raise LedgerError(f"{source}: {table.name}: {error}; nothing was imported") from error
+    elif [column.name for column in table.primary_key] == ["id"]:
+        _write_numbered(connection, table, rows, source)
+    else:
+        merge(connection, table, rows, _MOVES.get(table.name))
+
+
+def _add_readings(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    merge(connection, READINGS, rows)
+    # hours of a ledger that had other readings of the same hour are made of both
+    as_rows = iter(rows)
+    while some := list(islice(as_rows, _STREAM)):
+        roll_up(connection, [reading_of(_Mapped(row)) for row in some])
+
+
+class _Mapped:
+    """A row as the database gives it."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self._mapping = row
+
+
+def _activity(row: Mapping[str, Any]) -> ActivityHour:
+    return activity_hour(type("Row", (), dict(row)))
+
+
+def _write_numbered(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], source: str) -> None:
+    ids = [row["id"] for row in rows]
+    found = connection.execute(select(table).where(table.c.id.between(min(ids), max(ids))))
+    there = {row.id: named(row) for row in found}
+    if any(row["id"] in there and there[row["id"]] != row for row in rows):
+        raise LedgerError(
+            f"{source}: {table.name} of this ledger holds other rows under the same numbers:"
+            " import into an empty ledger"
+        )
+    new = [row for row in rows if row["id"] not in there]
+    if new:
+        connection.execute(table.insert(), new)
+    if new and connection.dialect.name == "postgresql":
+        last = select(func.max(table.c.id)).scalar_subquery()
+        connection.execute(select(func.setval(func.pg_get_serial_sequence(table.name, "id"), last)))
+
+
+def named(row: Row[Any]) -> dict[str, Any]:
+    """A row by the names of its columns."""
+    return dict(row._mapping)  # pyright: ignore[reportPrivateUsage]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return microseconds(value)
+    return format(value, "f") if isinstance(value, Decimal) else value
+
+
+def _typed(column: Column[Any], value: Any) -> Any:
+    """A value as its column keeps it. Raises ValueError, OverflowError or OSError for one that no reader understands.
+
+    SQLite would take a word for a number, and every report of that ledger would fail from then on.
+    """
+    if value is None:
+        return None
+    kind = column.type
+    if isinstance(kind, Moment | Integer):
+        if type(value) is not int:
+            raise ValueError(f"{column.name} is {value!r:.80}: no whole number")
+        return moment(value) if isinstance(kind, Moment) else value
+    if not isinstance(value, str):
+        raise ValueError(f"{column.name} is {value!r:.80}: no text")
+    if isinstance(kind, Exact):
+        return _amount(column, value)
+    if column in _WORDS:
+        _WORDS[column](value)
+    if column in _JSON:
+        json.loads(value)
+    return value
+
+
+def _amount(column: Column[Any], value: str) -> Decimal:
+    try:
+        amount = Decimal(value)
+    except ArithmeticError as error:
+        raise ValueError(f"{column.name} is {value!r:.80}: no amount") from error
+    if not amount.is_finite() or (column is PRICES.c.usd_per_hour and amount < 0):
+        raise ValueError(f"{column.name} is {value!r:.80}: no amount")
+    return amount
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -1,0 +1,100 @@
+"""The *Keep* buttons below an idle mark, and what Slack sends when somebody presses one. Pure.
+
+A button's value names fleet, instance and the message it stands below; Slack gives it back unchanged. Formats:
+Slack, "Interactivity: block_actions payloads".
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, cast
+
+from gpufleet.notify.messages import section
+
+SPANS: Final = {"gpufleet_keep_4h": timedelta(hours=4), "gpufleet_keep_24h": timedelta(hours=24)}
+_LABELS: Final = {"gpufleet_keep_4h": "Keep 4 h", "gpufleet_keep_24h": "Keep 24 h"}
+
+
+class PressError(ValueError):
+    """What came is no press of our buttons. Says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Press:
+    """Somebody pressed a *Keep* button."""
+
+    user: str
+    """Slack's id of the person."""
+    fleet: str
+    instance: str
+    message_key: str
+    """Outbox key of the message that the button stands below."""
+    span: timedelta
+    at: datetime
+    stamp: str
+    """Slack's own time of the press, which every delivery of it carries."""
+
+    @property
+    def until(self) -> datetime:
+        """Keep until then: counted from the press, so that a late or second delivery says the same."""
+        return self.at + self.span
+
+    @property
+    def key(self) -> str:
+        """Names the press for ever, however often it is delivered."""
+        parts = (self.user, self.fleet, self.instance, str(self.span), self.stamp)
+        return f"press/{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}"
+
+
+def with_buttons(text: str, fleet: str, instance: str, message_key: str) -> list[Mapping[str, Any]]:
+    """A message's blocks: its text, and one button per span."""
+    value = json.dumps({"fleet": fleet, "instance": instance, "message": message_key})
+    buttons = [
+        {"type": "button", "action_id": name, "text": {"type": "plain_text", "text": label}, "value": value}
+        for name, label in _LABELS.items()
+    ]
+    return [section(text), {"type": "actions", "block_id": "gpufleet_keep", "elements": buttons}]
+
+
+def read_press(payload: object) -> Press:
+    """The press in a payload of type block_actions. Raises PressError."""
+    body = _mapping(payload, "the payload")
+    if body.get("type") != "block_actions":
+        raise PressError(f"type {body.get('type')!r} is not block_actions")
+    actions = body.get("actions")
+    if not isinstance(actions, list) or not actions:
+        raise PressError("`actions` is no list with an action")
+    action = _mapping(cast("list[object]", actions)[0], "the action")
+    span = SPANS.get(str(action.get("action_id")))
+    if span is None:
+        raise PressError(f"action {str(action.get('action_id'))[:40]!r} is none of ours")
+    try:
+        value = _mapping(json.loads(str(action.get("value"))), "the button's value")
+        stamp = str(action["action_ts"])
+        at = datetime.fromtimestamp(float(stamp), UTC)
+    except (KeyError, ValueError, OverflowError, OSError) as error:
+        raise PressError(f"the action cannot be read: {error}") from error
+    return Press(
+        user=_text(_mapping(body.get("user"), "`user`"), "id"),
+        fleet=_text(value, "fleet"),
+        instance=_text(value, "instance"),
+        message_key=_text(value, "message"),
+        span=span,
+        at=at,
+        stamp=stamp,
+    )
+
+
+def _mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise PressError(f"{what} is no object")
+    return cast("dict[str, Any]", value)
+
+
+def _text(value: Mapping[str, Any], name: str) -> str:
+    found = value.get(name)
+    if not isinstance(found, str) or not found or len(found) > 200:
+        raise PressError(f"`{name}` is no text of 1 to 200 characters")
+    return found

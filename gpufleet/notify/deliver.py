@@ -1,0 +1,167 @@
+"""Empties the outbox into a receiver: each key once, each channel in order, whatever dies in between."""
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Engine
+
+from gpufleet.ledger import outbox
+from gpufleet.ledger.outbox import MessageState, Posted
+from gpufleet.notify.slack import Arrived, LookUpRefusedError, Receiver, Refused, TryLater, Unknown
+
+PATIENCE: Final = timedelta(seconds=60)
+"""How long a taken message is left to its poster: longer than the longest call."""
+
+SETTLE: Final = timedelta(seconds=5)
+"""From an unclear post to the look-up: a message accepted late must be there by then."""
+
+CLOCKS_APART: Final = timedelta(minutes=5)
+"""How far our clock may be ahead of the receiver's."""
+
+REFUSED_LOOK_UPS: Final = 3
+"""A look-up that is refused for good is tried this often; then the message is posted again, marked."""
+FAILED_LOOK_UPS: Final = 12
+"""The same for look-ups that fail in another way: about half an hour."""
+MOST_UNCLEAR: Final = 60
+"""Attempts after which a message whose delivery was never confirmed is given up (`gpufleet slack retry`)."""
+FIRST_WAIT: Final = timedelta(seconds=1)
+LONGEST_WAIT: Final = timedelta(minutes=5)
+
+
+class Clock:
+    """The time of this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivered:
+    """What became of the messages of one delivery."""
+
+    sent: int = 0
+    found: int = 0
+    """Had arrived before, as the look-up showed."""
+    later: int = 0
+    refused: int = 0
+    possible_repeats: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How messages are delivered."""
+
+    engine: Engine
+    receiver: Receiver
+    now: Callable[[], datetime]
+    patience: timedelta = PATIENCE
+    settle: timedelta = SETTLE
+
+    def run(self, most: int = 1000) -> Delivered:
+        """Send what can be sent now, at most `most` posts. Channels do not wait for each other."""
+        done = Delivered()
+        for channel in outbox.open_channels(self.engine):
+            for _ in range(most):
+                if not self._next(channel, done):
+                    break
+        return done
+
+    def _next(self, channel: str, done: Delivered) -> bool:
+        """One message of a channel. False when the channel has nothing to do now."""
+        token = uuid.uuid4().hex
+        taken = outbox.take(self.engine, channel, token, self.now(), self.patience)
+        if taken is None:
+            return False
+        repeat = False
+        if taken.state is MessageState.SENDING:  # an earlier attempt may have arrived
+            if self.receiver.can_look_up:
+                settled = self._settled(taken, token, done)
+                if settled is not None:
+                    return settled
+            else:
+                repeat = True
+        return self._post(taken, token, done, repeat=repeat)
+
+    def _settled(self, taken: Posted, token: str, done: Delivered) -> bool | None:
+        """Look an unclear message up. None: it did not arrive, so post it."""
+        try:
+            since = taken.created_at - CLOCKS_APART
+            receipt = self.receiver.look_up(taken.message.channel, taken.message.key, since)
+        except OSError as error:
+            most = REFUSED_LOOK_UPS if isinstance(error, LookUpRefusedError) else FAILED_LOOK_UPS
+            if taken.attempts > most:
+                return self._post(taken, token, done, repeat=True)
+            outbox.mark_unknown(self.engine, taken.id, token, self._after(taken, None), str(error))
+            done.later += 1
+            return False
+        if receipt is None:
+            return None
+        outbox.mark_sent(self.engine, taken.id, token, receipt, self.now())
+        done.found += 1
+        return True
+
+    def _post(self, taken: Posted, token: str, done: Delivered, *, repeat: bool) -> bool:
+        message = taken.message
+        parent = message.detail.get("thread")
+        thread = outbox.receipt_of(self.engine, str(parent)) if parent else None
+        text = f"(possible repeat) {message.text}" if repeat else message.text
+        answer = self.receiver.post(message.channel, message.key, text, message.detail, thread)
+        match answer:
+            case Arrived(receipt=receipt):
+                outbox.mark_sent(self.engine, taken.id, token, receipt, self.now())
+                done.sent += 1
+                done.possible_repeats += repeat
+                return True
+            case TryLater(error=error, after=after):
+                outbox.mark_waiting(self.engine, taken.id, token, self._after(taken, after), error)
+                done.later += 1
+                return False
+            case Unknown(error=error) if taken.attempts >= MOST_UNCLEAR:
+                outbox.mark_refused(self.engine, taken.id, token, f"delivery was never confirmed: {error}")
+                done.refused += 1
+                return True
+            case Unknown(error=error):
+                outbox.mark_unknown(self.engine, taken.id, token, self.now() + self.settle, error)
+                done.later += 1
+                return False
+            case Refused(error=error):
+                outbox.mark_refused(self.engine, taken.id, token, error)
+                done.refused += 1
+                return True
+
+    def _after(self, taken: Posted, asked: timedelta | None) -> datetime:
+        """When to try again: what the receiver asked for, else twice as long each time."""
+        if asked is not None:
+            return self.now() + asked
+        return self.now() + min(FIRST_WAIT * 2 ** min(taken.attempts, 10), LONGEST_WAIT)
+
+
+def deliver(engine: Engine, receiver: Receiver, now: Callable[[], datetime]) -> Delivered:
+    """Send what waits in the outbox, as far as it goes now."""
+    return Delivery(engine=engine, receiver=receiver, now=now).run()
+
+
+def deliver_patiently(engine: Engine, receiver: Receiver, clock: Clock, limit: timedelta) -> Delivered:
+    """Send until the outbox is empty or `limit` has passed, waiting as receivers ask."""
+    whole, end = Delivered(), clock.now() + limit
+    while True:
+        done = deliver(engine, receiver, clock.now)
+        whole.sent += done.sent
+        whole.found += done.found
+        whole.refused += done.refused
+        whole.possible_repeats += done.possible_repeats
+        if not outbox.open_channels(engine):
+            return whole
+        if clock.now() >= end:
+            whole.later = sum(
+                n for s, n in outbox.counts(engine).items() if s in (MessageState.WAITING, MessageState.SENDING)
+            )
+            return whole
+        clock.sleep(0.5)

@@ -1,0 +1,102 @@
+"""List prices that ship with the package: facts with their dates, see `data/SOURCE.md`."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from gpufleet.domain.prices import Price, Rank
+
+_GOOGLE_HEAD: Final = datetime.fromisoformat("2026-08-20T00:00:00+00:00")
+"""The day of the table's head: it showed the last row of each machine type still."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedPrices:
+    """Looks prices up in the tables of the package; each table is read once, when it is needed."""
+
+    def prices(self, sku: str, region: str) -> Sequence[Price]:
+        """The history of a sku in a region, oldest first; empty where the tables do not know it."""
+        cloud, _, rest = sku.partition(":")
+        _, _, rest = rest.partition(":")
+        machine_type, _, kind = rest.partition(":")
+        table = {
+            ("aws", "on-demand"): _aws_on_demand,
+            ("gcp", "on-demand"): _gcp_on_demand,
+            ("gcp", "spot"): _gcp_spot,
+        }.get((cloud, kind))
+        return table().get((machine_type, region), ()) if table else ()
+
+    def skus(self, region: str) -> tuple[str, ...]:
+        """Every sku with a packaged price in a region, by name."""
+        tables = {
+            "aws:ec2:{}:on-demand": _aws_on_demand,
+            "gcp:compute:{}:on-demand": _gcp_on_demand,
+            "gcp:compute:{}:spot": _gcp_spot,
+        }
+        return tuple(
+            sorted(form.format(name) for form, table in tables.items() for name, where in table() if where == region)
+        )
+
+
+_Table = dict[tuple[str, str], tuple[Price, ...]]
+
+
+@cache
+def _aws_on_demand() -> _Table:
+    table: dict[tuple[str, str], tuple[Price, ...]] = {}
+    for row in _rows("aws_on_demand.csv"):
+        key = (row["machine_type"], row["region"])
+        price = Price(
+            sku=f"aws:ec2:{row['machine_type']}:on-demand",
+            region=row["region"],
+            usd_per_hour=Decimal(row["usd_per_hour"]),
+            source="packaged: karpenter-provider-aws",
+            as_of=datetime.fromisoformat(row["last_seen"]),
+            valid_from=datetime.fromisoformat(row["valid_from"]),
+            rank=Rank.PACKAGED,
+        )
+        table[key] = (*table.get(key, ()), price)
+    return table
+
+
+@cache
+def _gcp_on_demand() -> _Table:
+    return _google("gcp_on_demand.csv", "on-demand")
+
+
+@cache
+def _gcp_spot() -> _Table:
+    return _google("gcp_spot.csv", "spot")
+
+
+def _google(file: str, kind: str) -> _Table:
+    """One row per change: a row held until the next one of its machine type and region was seen."""
+    rows: dict[tuple[str, str], list[tuple[datetime, Decimal]]] = {}
+    for row in _rows(file):
+        change = (datetime.fromisoformat(row["valid_from"]), Decimal(row["usd_per_hour"]))
+        rows.setdefault((row["machine_type"], row["region"]), []).append(change)
+    return {
+        (machine_type, region): tuple(
+            Price(
+                sku=f"gcp:compute:{machine_type}:{kind}",
+                region=region,
+                usd_per_hour=usd,
+                source="packaged: google-cloud-pricing-cost-calculator",
+                as_of=until,
+                valid_from=since,
+                rank=Rank.PACKAGED,
+            )
+            for (since, usd), (until, _) in zip(changes, [*changes[1:], (_GOOGLE_HEAD, None)], strict=True)
+        )
+        for (machine_type, region), changes in rows.items()
+    }
+
+
+def _rows(file: str) -> Iterator[dict[str, str]]:
+    text = resources.files("gpufleet.prices.data").joinpath(file).read_text(encoding="utf-8")
+    return iter(csv.DictReader(text.splitlines()))

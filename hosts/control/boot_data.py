@@ -1,0 +1,75 @@
+"""The user data of a control host: writes one settings file, fetches the bundle by its digest, runs it.
+
+As with a GPU instance nothing else happens here: what the host does is code of the bundle. No secret travels in it.
+"""
+
+import json
+import shlex
+from typing import Final
+
+from gpufleet.domain.model import Cloud
+from hosts.control import bundle, places
+from hosts.control.settings import ControlSettings
+from serving.user_data import FETCH, LARGEST, UserDataError
+
+
+def render(settings: ControlSettings, cloud: Cloud, region: str, sha256: str) -> str:
+    """The bash script. Raises UserDataError when the cloud would refuse it, and for what is not a bundle's digest."""
+    if not places.SHA256.fullmatch(sha256):
+        raise UserDataError(f"{sha256!r} is not the sha256 of a bundle: 64 hexadecimal digits")
+    script = _SCRIPT.format(
+        settings=json.dumps(settings.to_json(), indent=1, ensure_ascii=True),
+        sha256=shlex.quote(sha256),
+        region=shlex.quote(region),
+        source=shlex.quote(f"{settings.bucket}/{bundle.key(sha256)}"),
+        fetch=FETCH[cloud],
+        kept=bundle.KEPT,
+        file=places.SETTINGS,
+        releases=places.RELEASES,
+        current=places.CURRENT,
+    )
+    if len(script.encode()) > LARGEST:
+        raise UserDataError(
+            f"boot data of the control host have {len(script.encode())} bytes, the cloud takes {LARGEST}"
+        )
+    return script
+
+
+_SCRIPT: Final = """\
+#!/bin/bash
+# Written by gpu-fleet: settings, then the control host's bundle by its digest. Everything else is code of the bundle.
+set -euo pipefail
+root=${{GPUFLEET_ROOT:-}}
+export AWS_DEFAULT_REGION={region} HOME=${{HOME:-/root}}
+install -d -m 0755 "$root/etc/gpu-fleet" "$root/{releases}"
+
+cat >"$root/{file}" <<'GPUFLEET_SETTINGS'
+{settings}
+GPUFLEET_SETTINGS
+
+fetch() {{
+  {fetch}
+}}
+
+release="$root/{releases}/"{sha256}
+if [ -e "$root/{current}" ]; then
+  # this machine was set up before: its release is the affair of `gpufleet upgrade`
+  exec "$root/{current}/bin/gpufleet" host install
+fi
+for wait in 1 2 4 8 16 32 64 0; do
+  rm -rf "$release.part"
+  mkdir -p "$release.part"
+  kept="$release.part/{kept}"
+  if fetch {source} "$kept" && echo {sha256}"  $kept" | sha256sum --check --status &&
+    tar -xzf "$kept" -C "$release.part" --no-same-owner; then
+    rm -rf "$release"
+    mv -f "$release.part" "$release"
+    ln -sfn "$release" "$root/{current}"
+    exec "$root/{current}/bin/gpufleet" host install
+  fi
+  echo "gpu-fleet: bundle not fetched, or not the one expected; next try in $wait s" >&2
+  sleep "$wait"
+done
+echo "gpu-fleet: gave up fetching the bundle" >&2
+exit 1
+"""

@@ -1,0 +1,159 @@
+"""The control host's software as one file: the project's rooms and what they need, unpacked there and run as it is.
+
+The same bytes for the same sources, so that its digest names it.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import tomllib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpufleet.domain.bucket import BUNDLES
+from hosts.control import owned
+
+ARCHIVE_NAME: Final = "gpufleet-control.tar.gz"
+KEPT: Final = "bundle.tar.gz"
+"""The bundle itself, in the folder where it was unpacked: what is there can be compared with it."""
+MANIFEST: Final = "bundle.json"
+_PIECE: Final = 1 << 20
+LEFT_OUT: Final = frozenset({"__pycache__"})
+LOCAL_ONLY: Final = frozenset({"localcloud"})
+"""Packages of a developer's machine alone: nothing that pretends to be a cloud lies on a control host."""
+COMMAND: Final = """\
+#!/bin/sh
+# The command of this release: its own code, whatever else the machine has.
+here=$(dirname -- "$(dirname -- "$(readlink -f -- "$0")")")
+export PYTHONPATH="$here/lib" PYTHONDONTWRITEBYTECODE=1
+exec python3 -P -m cli.main "$@"
+"""
+
+
+class BundleError(ValueError):
+    """There is nothing to pack; says what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A file that was written."""
+
+    path: Path
+    sha256: str
+    bytes: int
+    files: int
+
+
+def key(sha256: str) -> str:
+    """Where the bundle of that digest lies in the bucket."""
+    return f"{BUNDLES}{sha256}/{ARCHIVE_NAME}"
+
+
+def build(root: Path, dependencies: Path | None, out: Path) -> Bundle:
+    """Pack the rooms of the clone at `root`, beside the packages below `dependencies`, into the file `out`.
+
+    None: the machine's Python has what is needed. Raises BundleError, OSError.
+    """
+    files = list(_files(root, dependencies))
+    manifest = {"version": 1, "files": len(files), "dependencies": dependencies is not None}
+    part = out.with_name(f".{out.name}.part")
+    with (
+        part.open("wb") as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        _add(archive, MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n", 0o644)
+        _add(archive, "bin/gpufleet", COMMAND.encode(), 0o755)
+        for name, path in files:
+            _add(archive, f"lib/{name}", path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644)
+    with part.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    part.replace(out)
+    return Bundle(path=out, sha256=sha256, bytes=out.stat().st_size, files=len(files))
+
+
+def unpack(sha256: str, folder: Path) -> None:
+    """Unpack the bundle that lies in a folder, there.
+
+    Raises BundleError when it has another digest, OSError, TarError.
+    """
+    with _verified(sha256, folder) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def is_unpacked(sha256: str, folder: Path) -> bool:
+    """Whether a folder holds that bundle and every file of it as it was packed, and no other.
+
+    Raises BundleError when the bundle there has another digest, OSError, TarError.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    left = {path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    with _verified(sha256, folder) as archive:
+        left.discard(folder / KEPT)
+        for entry in archive:
+            path = folder / entry.name
+            if entry.isdir():
+                continue
+            if path not in left or not entry.isfile() or not _is_same(archive, entry, path):
+                return False
+            left.discard(path)
+    return not left
+
+
+def _is_same(archive: tarfile.TarFile, entry: tarfile.TarInfo, path: Path) -> bool:
+    packed = archive.extractfile(entry)
+    with owned.open_regular(path) as file:
+        return packed is not None and packed.read() == file.read()
+
+
+@contextmanager
+def _verified(sha256: str, folder: Path) -> Generator[tarfile.TarFile]:
+    with owned.open_regular(folder / KEPT) as file:
+        found = hashlib.sha256()
+        while piece := file.read(_PIECE):
+            found.update(piece)
+        if found.hexdigest() != sha256:
+            raise BundleError(f"what is there has sha256 {found.hexdigest()}: it is not used")
+        file.seek(0)
+        with tarfile.open(fileobj=file) as archive:
+            yield archive
+
+
+def rooms(root: Path) -> tuple[str, ...]:
+    """The packages of the project that a control host needs. Raises BundleError."""
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+        packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        return tuple(name for name in packages if name not in LOCAL_ONLY)
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        raise BundleError(f"{root / 'pyproject.toml'}: names no packages ({error}): run it in a clone") from error
+
+
+def _files(root: Path, dependencies: Path | None) -> Iterator[tuple[str, Path]]:
+    found: dict[str, Path] = {}
+    if dependencies is not None:
+        found |= dict(_below(dependencies, dependencies))
+    for room in rooms(root):
+        mine = dict(_below(root / room, root))
+        if not mine:
+            raise BundleError(f"{root / room}: holds nothing, so the bundle would not run")
+        found |= mine
+    yield from sorted(found.items())
+
+
+def _below(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
+    for path in folder.rglob("*"):
+        if path.is_file() and not LEFT_OUT & set(path.parts):
+            yield path.relative_to(root).as_posix(), path
+
+
+def _add(archive: tarfile.TarFile, name: str, body: bytes, mode: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(body), mode
+    archive.addfile(entry, io.BytesIO(body))

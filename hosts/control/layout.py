@@ -1,0 +1,200 @@
+"""Users and folders of a control host: made at each boot, and taken over from a volume that release 0.1 wrote.
+
+Root owns the volume. Each service has a folder there that nobody else enters. A folder changes its owner once, when
+it is made or when its user has another number than on the machine before; nothing is ever changed through a link.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hosts.control import ledger_file, owned
+from hosts.control.places import LEDGER_GROUP, Places, User
+
+ROOT: Final = "root"
+_NOTES: Final = ("release.json", "change.json", "ledger.before-upgrade.db", "secrets.env", "console.token")
+"""What release 0.1 kept at the top of the volume, where its services could write it."""
+_LEDGER_FILES: Final = ("ledger.restoring", "ledger.db-wal", "ledger.db")
+"""In the order in which they move: with the last one the ledger is in its new place."""
+_ASIDE: Final = "ledger.before-0.1.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ids:
+    """The numbers of users and groups of this machine, by name."""
+
+    users: Mapping[str, int]
+    groups: Mapping[str, int]
+
+    def of(self, user: str, group: str) -> tuple[int, int]:
+        return self.users[user], self.groups[group]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """One folder and who may do what in it."""
+
+    path: Path
+    user: str
+    group: str
+    mode: int
+
+
+def folders(places: Places) -> tuple[Folder, ...]:
+    """All of a control host, those outside before those inside."""
+    own = [(user, places.state(user)) for user in User]
+    return (
+        Folder(path=places.data, user=ROOT, group=ROOT, mode=0o755),
+        Folder(path=places.host, user=ROOT, group=ROOT, mode=0o700),
+        Folder(path=places.monitoring, user=ROOT, group=ROOT, mode=0o755),
+        # the files that SQLite makes there get the group of the folder
+        Folder(path=places.ledger.parent, user=User.WATCH, group=LEDGER_GROUP, mode=0o2770),
+        *(Folder(path=path, user=user, group=user, mode=0o700) for user, path in own),
+        Folder(path=places.run, user=ROOT, group=ROOT, mode=0o755),
+        Folder(path=places.secrets(User.WATCH).parent, user=ROOT, group=ROOT, mode=0o700),
+        *(
+            Folder(path=places.token_for(user).parent, user=ROOT, group=user, mode=0o750)
+            for user in (User.CONSOLE, User.ALERTMANAGER)
+        ),
+        Folder(path=places.feed, user=User.WATCH, group=User.WATCH, mode=0o755),
+        Folder(path=places.feed / "router", user=User.WATCH, group=User.ROUTER, mode=0o2750),
+    )
+
+
+def make_users(run: Callable[[Sequence[str]], str], known: Callable[[str], bool], place: Places) -> None:
+    """Have every user and group; `known`: whether a user of that name exists. Raises StepError."""
+    run(["groupadd", "--system", "--force", LEDGER_GROUP])
+    for user in User:
+        if not known(user):
+            home = ("--home-dir", str(place.state(user)), "--no-create-home")
+            run(["useradd", "--system", "--user-group", *home, "--shell", "/usr/sbin/nologin", user])
+    # people's commands run as the watchdogs, and the console's files beside the ledger are its group's
+    run(["usermod", "--append", "--groups", LEDGER_GROUP, User.WATCH])
+
+
+def prepare(places: Places, ids: Ids | None) -> list[str]:
+    """Make what is missing, take over what release 0.1 left, and give each folder to its owner. Says what was moved.
+
+    It may be killed at any point and is begun again at the next boot. Services do not run yet. No `ids`: one user is
+    everybody. Raises OSError.
+    """
+    moved: list[str] = []
+    for folder in folders(places):
+        _clear(folder, places, ids)
+        # where the volume is mounted is root's to say, and on an emulated machine it is a link
+        path = folder.path.resolve() if folder.path == places.data else folder.path
+        owned.make_folder(path, folder.mode)
+        if ids is not None:
+            _give(path, *ids.of(folder.user, folder.group))
+            owned.make_folder(path, folder.mode)
+        if folder.path == places.host:
+            moved += take_notes_over(places, by_root=ids is not None)
+        if folder.path == places.ledger.parent:
+            moved += _take_ledger_over(places, ids)
+    return moved
+
+
+def take_notes_over(places: Places, *, by_root: bool) -> list[str]:
+    """Move what root obeys from the top of the volume, unless release 0.1 is at work on it now. Raises OSError."""
+    if _is_locked(places.data / places.change_lock.name):
+        return []
+    moved: list[str] = []
+    for name in _NOTES:
+        old = places.data / name
+        if not _is_regular(old):
+            continue
+        with owned.open_regular(old) as file:
+            if by_root:
+                os.fchown(file.fileno(), 0, 0)
+            os.fchmod(file.fileno(), 0o600)
+        # there since release 0.1 ran after this one: it is newer than what this one had
+        old.replace(places.host / name)
+        moved.append(name)
+    (places.data / places.change_lock.name).unlink(missing_ok=True)
+    return moved
+
+
+def _take_ledger_over(places: Places, ids: Ids | None) -> list[str]:
+    """Move the ledger into its folder; a link leads to it from where fleet documents name it. Raises OSError."""
+    folder, moved = places.ledger.parent, list[str]()
+    if _is_regular(places.ledger_link) and places.ledger.exists():
+        # release 0.1 ran again meanwhile and wrote its own: that one is the newer
+        for end in ("-wal", "-shm"):
+            places.ledger.with_name(places.ledger.name + end).unlink(missing_ok=True)
+        places.ledger.replace(folder / _ASIDE)
+    for name in _LEDGER_FILES:
+        old = places.data / name
+        if not _is_regular(old):
+            continue
+        with owned.open_regular(old) as file:
+            if ids is not None:
+                os.fchown(file.fileno(), *ids.of(User.WATCH, LEDGER_GROUP))
+            os.fchmod(file.fileno(), ledger_file.MODE)
+        old.replace(folder / name)
+        moved.append(name)
+    places.ledger_link.with_name("ledger.db-shm").unlink(missing_ok=True)
+    if not places.ledger_link.is_symlink():
+        places.ledger_link.symlink_to(places.ledger.relative_to(places.data))
+    return moved
+
+
+def _clear(folder: Folder, places: Places, ids: Ids | None) -> None:
+    """Remove what must not stay under a folder's name: a link, or configuration that another than root wrote."""
+    if folder.path.is_symlink() and folder.path != places.data:
+        folder.path.unlink()
+    elif folder.path == places.monitoring and ids is not None and _owner(folder.path) not in (None, ids.users[ROOT]):
+        shutil.rmtree(folder.path)
+
+
+def _give(path: Path, user: int, group: int) -> None:
+    """Give a folder away with what is in it of its owner and group of before.
+
+    The folder itself comes last, so that a death begins again. What belongs to others, by a hard link say, stays so.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        before = os.fstat(number)
+        if (before.st_uid, before.st_gid) == (user, group):
+            return
+        for folder, name, found in _below(number) if user != 0 else ():
+            if found.st_uid == before.st_uid != 0 or found.st_gid == before.st_gid != 0:
+                os.chown(name, user, group, dir_fd=folder, follow_symlinks=False)
+        os.fchown(number, user, group)
+    finally:
+        os.close(number)
+
+
+def _below(number: int) -> Iterator[tuple[int, str, os.stat_result]]:
+    for _, names, files, folder in os.fwalk(".", dir_fd=number, follow_symlinks=False):
+        for name in (*names, *files):
+            yield folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except FileNotFoundError:
+        return None
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with owned.open_regular(path) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

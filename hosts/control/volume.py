@@ -1,0 +1,64 @@
+"""The volume that outlives the machine: waited for, formatted once, mounted."""
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from hosts.node.ports import StepError
+
+WAIT: Final = timedelta(minutes=10)
+"""The old machine must let go of it first."""
+_LOOK_S: Final = 2.0
+_LOOKED_AT: Final = 1024 * 1024
+"""Bytes at the beginning of a disk; a new one reads as zeros."""
+
+
+def mount(device: str, at: Path, run: Callable[[Sequence[str]], str], wait: timedelta = WAIT) -> str:
+    """Have the volume mounted there; says what was done. A volume that holds anything is never formatted.
+
+    Raises StepError.
+    """
+    end = time.monotonic() + wait.total_seconds()
+    while not Path(device).exists():
+        if time.monotonic() > end:
+            raise StepError(f"{device}: is not attached after {wait}: attach the environment's data volume")
+        time.sleep(_LOOK_S)
+    at.mkdir(parents=True, exist_ok=True)
+    if _is_mounted(at, run):
+        return f"{device} is mounted on {at}"
+    fresh = _is_empty(device, run)
+    if fresh:
+        run(["mkfs.ext4", "-q", "-m", "1", device])
+    run(["mount", "-o", "noatime", device, str(at)])
+    return f"{device} is mounted on {at}{', formatted' if fresh else ''}"
+
+
+def _is_empty(device: str, run: Callable[[Sequence[str]], str]) -> bool:
+    """Whether nothing was ever written there. Raises StepError where that cannot be told.
+
+    `wipefs` reads the disk itself: lsblk asks udev, which has not looked yet when a disk was attached just now. And
+    mkfs asks nobody without a terminal: it would write over a file system that is there.
+    """
+    if run(["wipefs", "--no-act", "--noheadings", "--output", "TYPE", device]).strip():
+        return False
+    try:
+        with Path(device).open("rb") as disk:
+            beginning = disk.read(_LOOKED_AT)
+    except OSError as error:
+        raise StepError(f"{device}: cannot be read: {error.strerror}") from error
+    if beginning.strip(b"\0"):
+        raise StepError(
+            f"{device}: holds something that is no file system known here, so it is neither mounted nor formatted: "
+            f"look at it; if nobody needs it, `dd if=/dev/zero of={device} bs=1M count=1`"
+        )
+    return True
+
+
+def _is_mounted(at: Path, run: Callable[[Sequence[str]], str]) -> bool:
+    try:
+        run(["mountpoint", "--quiet", str(at)])
+    except StepError:
+        return False
+    return True

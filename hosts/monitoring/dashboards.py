@@ -1,0 +1,324 @@
+"""Grafana dashboards as code: fleet, pool, instance, cost. Pure: text to be provisioned, no click is needed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from hosts.monitoring import rules
+from serving import metrics
+
+FOLDER: Final = "gpu-fleet"
+SOURCE: Final = "gpufleet"
+"""Uid of the data source."""
+_HERE: Final = 'environment="$environment"'
+_POOL: Final = f'{_HERE},pool="$pool"'
+_INSTANCE: Final = f'{_HERE},instance_id="$instance"'
+_WIDE: Final = 24
+BUDGET: Final = "gpufleet_budget_usd_per_month"
+"""A fleet without a budget has none, and nothing to show where a query names it."""
+HOST_NAMES: Final = tuple(name for name, metric in metrics.ALL.items() if metric.source is metrics.Source.HOST)
+"""So with these in a fleet whose instances run no node exporter."""
+_RARE: Final = "Empty without `machines.node_exporter_image`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One series (or several, told apart by `legend`)."""
+
+    expression: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One picture. Units are Grafana's names."""
+
+    title: str
+    description: str
+    unit: str
+    queries: tuple[Query, ...]
+    kind: str = "timeseries"
+    width: int = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """One page. `variables`: name to the query of its values."""
+
+    uid: str
+    title: str
+    panels: tuple[Panel, ...]
+    variables: Mapping[str, str]
+
+
+_ENVIRONMENTS: Final = {"environment": f"label_values({rules.POOL_INSTANCES}, environment)"}
+_POOLS: Final = _ENVIRONMENTS | {"pool": f'label_values({rules.POOL_INSTANCES}{{environment="$environment"}}, pool)'}
+_INSTANCES: Final = _POOLS | {"instance": f"label_values({rules.GPU_ACTIVE}{{{_POOL}}}, instance_id)"}
+
+
+def dashboards() -> tuple[Dashboard, ...]:
+    """All of them."""
+    return (
+        Dashboard(uid="gpufleet-fleet", title="Fleet", panels=_fleet(), variables=_ENVIRONMENTS),
+        Dashboard(uid="gpufleet-pool", title="Pool", panels=_pool(), variables=_POOLS),
+        Dashboard(uid="gpufleet-instance", title="Instance", panels=_instance(), variables=_INSTANCES),
+        Dashboard(uid="gpufleet-cost", title="Cost", panels=_cost(), variables=_ENVIRONMENTS),
+    )
+
+
+def files(prometheus_url: str, dashboards_folder: str) -> Mapping[str, str]:
+    """What Grafana reads at its start: path below its provisioning folder, or `dashboards/…`, to text."""
+    source = {"name": "Prometheus", "uid": SOURCE, "type": "prometheus", "url": prometheus_url, "isDefault": True}
+    provider = {"name": FOLDER, "folder": FOLDER, "type": "file", "options": {"path": dashboards_folder}}
+    found = {
+        "provisioning/datasources/gpufleet.yml": yaml.safe_dump({"apiVersion": 1, "datasources": [source]}),
+        "provisioning/dashboards/gpufleet.yml": yaml.safe_dump({"apiVersion": 1, "providers": [provider]}),
+    }
+    return found | {f"dashboards/{one.uid}.json": render(one) for one in dashboards()}
+
+
+def render(dashboard: Dashboard) -> str:
+    """The dashboard's JSON."""
+    document: dict[str, Any] = {
+        "uid": dashboard.uid,
+        "title": f"gpu-fleet: {dashboard.title}",
+        "tags": ["gpu-fleet"],
+        "editable": False,
+        "schemaVersion": 39,
+        "timezone": "utc",
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "templating": {"list": [_variable(name, query) for name, query in dashboard.variables.items()]},
+        "panels": [_panel(number, panel, place) for number, panel, place in _placed(dashboard.panels)],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def of_all(expression: str, environment: str) -> str:
+    """A query as Prometheus can be asked it while nothing is chosen: over every pool and instance there."""
+    chosen = expression.replace("$environment", environment)
+    return chosen.replace('="$pool"', '=~".+"').replace('="$instance"', '=~".+"')
+
+
+def _line(expression: str, legend: str) -> Query:
+    return Query(expression=expression, legend=legend)
+
+
+def _panel_of(title: str, description: str, unit: str, *queries: Query, **more: Any) -> Panel:
+    return Panel(title=title, description=description, unit=unit, queries=queries, **more)
+
+
+def _fleet() -> tuple[Panel, ...]:
+    return (
+        _panel_of(
+            "Instances by capacity type", "Instances whose agent answers.", "short",
+            _line(f"sum by (capacity_type) ({rules.POOL_INSTANCES}{{{_HERE}}})", "{{capacity_type}}"),
+        ),
+        _panel_of(
+            "Spend", "Cost of the last hour, over the time that the ledger knows of it.", "currencyUSD",
+            _line(f'gpufleet_spend_rate_usd_per_hour{{{_HERE},window="1h"}}', "USD per hour"),
+        ),
+        _panel_of(
+            "GPU activity by pool", "Share of time in which the pool's GPUs computed.", "percentunit",
+            _line(f"{rules.POOL_GPU_ACTIVE}{{{_HERE}}}", "{{pool}}"),
+        ),
+        _panel_of(
+            "Output tokens", "Tokens that the engines made.", "short",
+            _line(f"{rules.POOL_TOKENS_OUT}{{{_HERE}}}", "{{pool}}"),
+        ),
+        _panel_of(
+            "Requests that wait", "Queued in engines, and held for a pool's first replica.", "short",
+            _line(f"{rules.POOL_WAITING}{{{_HERE}}}", "{{pool}}"),
+            _line(f'sum by (pool) (gpufleet_held_requests{{{_HERE},job="{metrics.ROUTER_JOB}"}})', "{{pool}} held"),
+        ),
+        _panel_of(
+            "Failed requests", "Share of requests answered 5xx or cut off.", "percentunit",
+            _line(f"{rules.POOL_ERRORS}{{{_HERE}}}", "{{pool}}"),
+        ),
+        _panel_of(
+            "Preemptions", "Spot instances that the cloud took within an hour.", "short",
+            _line(f"sum by (pool) (increase(gpufleet_preemptions_total{{{_HERE}}}[1h]))", "{{pool}}"),
+        ),
+        _panel_of(
+            "Ledger behind", "How far the ledger lies behind: costs after that are not known yet.", "s",
+            _line(f"time() - gpufleet_ledger_known_until_seconds{{{_HERE}}}", "behind"),
+        ),
+    )  # fmt: skip
+
+
+def _pool() -> tuple[Panel, ...]:
+    kind = "capacity_type"
+    return (
+        _panel_of(
+            "Target and instances", "Ready replicas wanted, and the instances whose agent answers.", "short",
+            _line(f"gpufleet_target{{{_POOL}}}", "target"),
+            _line(f"sum by ({kind}) ({rules.POOL_INSTANCES}{{{_POOL}}})", "{{capacity_type}}"),
+        ),
+        _panel_of(
+            "Answer time", "99th percentile, arrival to last token, in the engine.", "s",
+            _line(f"{rules.POOL_P99}{{{_POOL}}}", "p99"),
+        ),
+        _panel_of(
+            "First token", "95th percentile, arrival to first token, in the engine.", "s",
+            _line(f"{rules.POOL_TTFT_P95}{{{_POOL}}}", "p95"),
+        ),
+        _panel_of(
+            "Running and waiting", "Requests in the engines.", "short",
+            _line(f"{rules.POOL_RUNNING}{{{_POOL}}}", "running"),
+            _line(f"{rules.POOL_WAITING}{{{_POOL}}}", "waiting"),
+        ),
+        _panel_of(
+            "Tokens", "Tokens taken in and made.", "short",
+            _line(f"{rules.POOL_TOKENS_IN}{{{_POOL}}}", "input"),
+            _line(f"{rules.POOL_TOKENS_OUT}{{{_POOL}}}", "output"),
+        ),
+        _panel_of(
+            "GPU activity by instance", "Share of time in which an instance's GPUs computed.", "percentunit",
+            _line(f"{rules.GPU_ACTIVE}{{{_POOL}}}", "{{instance_id}}"),
+        ),
+        _panel_of(
+            "KV cache", "Used blocks of the KV cache.", "percentunit",
+            _line(f"{rules.KV_CACHE}{{{_POOL}}}", "{{instance_id}}"),
+        ),
+        _panel_of(
+            "Routed requests", "Requests that the router answered for this pool.", "reqps",
+            _line(f"{rules.POOL_REQUESTS}{{{_POOL}}}", "requests"),
+        ),
+    )  # fmt: skip
+
+
+def _instance() -> tuple[Panel, ...]:
+    return (
+        _panel_of(
+            "GPU activity", "Share of time in which the GPUs computed.", "percentunit",
+            _line(f"{rules.GPU_ACTIVE}{{{_INSTANCE}}}", "active"),
+        ),
+        _panel_of(
+            "GPU memory", "Share in use. vLLM takes its memory at the start: look for growth.", "percentunit",
+            _line(f"{rules.GPU_MEMORY}{{{_INSTANCE}}}", "used"),
+        ),
+        _panel_of(
+            "Temperature", "The hottest GPU.", "celsius", _line(f"{rules.GPU_TEMPERATURE}{{{_INSTANCE}}}", "hottest")
+        ),
+        _panel_of(
+            "Power", "Drawn by each GPU.", "watt",
+            _line(f"{metrics.POWER_USAGE}{{{_INSTANCE}}} < 1e6", "GPU {{gpu}}"),
+        ),
+        _panel_of(
+            "Requests", "Requests in the engine.", "short",
+            _line(f"{rules.RUNNING}{{{_INSTANCE}}}", "running"),
+            _line(f"{rules.WAITING}{{{_INSTANCE}}}", "waiting"),
+        ),
+        _panel_of(
+            "Output tokens", "Tokens that the engine made.", "short",
+            _line(f"{rules.TOKENS_OUT}{{{_INSTANCE}}}", "tokens per second"),
+        ),
+        _panel_of(
+            "Phase", "1 for the phase that the instance is in.", "short",
+            _line(f"{metrics.NODE_PHASE}{{{_INSTANCE}}} == 1", "{{phase}}"),
+            kind="state-timeline",
+        ),
+        _panel_of(
+            "Boot", "Length of each boot step.", "s",
+            _line(f"{metrics.NODE_BOOT_SECONDS}{{{_INSTANCE}}}", "{{step}}"),
+        ),
+        *_host(),
+    )  # fmt: skip
+
+
+def _host() -> tuple[Panel, ...]:
+    waits = f'{metrics.HOST_CPU_SECONDS}{{{_INSTANCE},mode=~"idle|iowait"}}'
+    disks = f'{{{_INSTANCE},mountpoint=~"/|/mnt/nvme"}}'
+    return (
+        _panel_of(
+            "CPU", f"Share of the machine's CPU time in use. {_RARE}", "percentunit",
+            _line(f"1 - avg by (instance_id) (sum by (instance_id, cpu) (rate({waits}[5m])))", "busy"),
+        ),
+        _panel_of(
+            "Memory left", f"Share of the machine's own memory that programs could still get. {_RARE}", "percentunit",
+            _line(f"{metrics.HOST_MEMORY_AVAILABLE}{{{_INSTANCE}}} / {metrics.HOST_MEMORY_TOTAL}", "available"),
+        ),
+        _panel_of(
+            "Disk left", f"Free share of the root disk and of the disk of the model cache. {_RARE}", "percentunit",
+            _line(f"{metrics.HOST_DISK_FREE}{disks} / {metrics.HOST_DISK_SIZE}", "{{mountpoint}}"),
+        ),
+    )  # fmt: skip
+
+
+def _cost() -> tuple[Panel, ...]:
+    spend = f"gpufleet_spend_usd_per_hour{{{_HERE}}}"
+    tokens = f"sum by (pool) (avg_over_time({rules.POOL_TOKENS_OUT}{{{_HERE}}}[1h]))"
+    rate = f"gpufleet_spend_rate_usd_per_hour{{{_HERE},window="
+    budget = f"{BUDGET}{{{_HERE}}}"
+    return (
+        _panel_of(
+            "Spend by capacity type", "Cost of the last hour.", "currencyUSD",
+            _line(f"sum by (capacity_type) ({spend})", "{{capacity_type}}"),
+        ),
+        _panel_of(
+            "Spend by pool", "Cost of the last hour.", "currencyUSD", _line(f"sum by (pool) ({spend})", "{{pool}}")
+        ),
+        _panel_of(
+            "Spend by use", "What the money was for: used, idle, starting, unused reservations.", "currencyUSD",
+            _line(f"sum by (state) ({spend})", "{{state}}"),
+        ),
+        _panel_of(
+            "USD per million output tokens",
+            "Cost of the last hour over output tokens of the last hour; empty without traffic.", "currencyUSD",
+            _line(f"sum by (pool) ({spend}) / (3600 * ({tokens} > 0) / 1e6)", "{{pool}}"),
+        ),
+        _panel_of(
+            "Burn rate", "Spend over the budget's even rate: 1 uses the month's budget exactly.", "short",
+            *(
+                _line(f'{rate}"{window}"}} / on (environment) ({budget} / 730)', window)
+                for window in ("1h", "24h")
+            ),
+        ),
+        _panel_of(
+            "Messages", "Messages of the outbox; `waiting` and `refused` should be none.", "short",
+            _line(f"gpufleet_messages{{{_HERE}}}", "{{state}}"),
+        ),
+    )  # fmt: skip
+
+
+def _variable(name: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": SOURCE},
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _placed(panels: Sequence[Panel]) -> list[tuple[int, Panel, dict[str, int]]]:
+    """Panels in rows from left to right."""
+    found: list[tuple[int, Panel, dict[str, int]]] = []
+    x, y = 0, 0
+    for number, panel in enumerate(panels, start=1):
+        if x + panel.width > _WIDE:
+            x, y = 0, y + 8
+        found.append((number, panel, {"x": x, "y": y, "w": panel.width, "h": 8}))
+        x += panel.width
+    return found
+
+
+def _panel(number: int, panel: Panel, place: Mapping[str, int]) -> dict[str, Any]:
+    source = {"type": "prometheus", "uid": SOURCE}
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": source,
+        "gridPos": dict(place),
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "targets": [
+            {"refId": chr(ord("A") + i), "expr": q.expression, "legendFormat": q.legend, "datasource": source}
+            for i, q in enumerate(panel.queries)
+        ],
+    }

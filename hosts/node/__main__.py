@@ -1,0 +1,215 @@
+"""`python3 gpufleet-node.pyz boot` installs the agent's unit and starts it; `run` is that unit's program.
+
+`verify` is for people: it reads the models on this instance's disk again.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from gpufleet.domain.model import Cloud, Phase
+from gpufleet.domain.rsa import public_key
+from hosts.node import server, stopping
+from hosts.node.agent import SETTLE, Agent
+from hosts.node.boot import Boot, World
+from hosts.node.disks import LocalDisks
+from hosts.node.engine_client import HttpEngine
+from hosts.node.life import Clock, Life
+from hosts.node.log import Log
+from hosts.node.orders import Nonces, Orders
+from hosts.node.ports import CloudSide, StepError
+from hosts.node.switch import FOLLOW, Switch
+from hosts.node.systemd import Systemd, run
+from serving import engine as engines
+from serving.cache import sync
+from serving.cache.disk import Cache, CacheError
+from serving.instance_settings import InstanceSettings, InstanceSettingsError, load
+
+UNIT: Final = "gpufleet-node.service"
+TICK_S: Final = 0.5
+METADATA_WAIT_S: Final = 120.0
+PASSED_ON: Final = (
+    "AWS_ENDPOINT_URL",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+    "AWS_DEFAULT_REGION",
+    "GCE_METADATA_HOST",
+    "STORAGE_EMULATOR_HOST",
+    "GPUFLEET_SECRETMANAGER_ENDPOINT",
+    "GPUFLEET_ROOT",
+    "NO_PROXY",
+)
+"""Of the environment of user data; none of these is a secret."""
+
+
+def main(argv: list[str]) -> int:
+    """Run a command of the agent. Exit codes: 0 done, 1 could not, 2 wrong use, 3 a model is not right."""
+    root = Path(os.environ.get("GPUFLEET_ROOT") or "/")
+    commands: dict[str, Callable[[Path], int]] = {"boot": boot, "run": serve, "verify": verify}
+    if len(argv) != 1 or argv[0] not in commands:
+        _say(
+            "say `boot` (install the agent's unit and start it), `run` (be the agent) "
+            "or `verify` (read this instance's models again)"
+        )
+        return 2
+    try:
+        return commands[argv[0]](root)
+    except (InstanceSettingsError, StepError, CacheError) as error:
+        if argv[0] == "run":
+            Log(now=Clock()).error("agent", outcome="failed", error=error)
+        else:
+            _say(str(error))
+        return 1
+
+
+def boot(root: Path) -> int:
+    """Install the agent's unit and start it. Done twice it does no harm."""
+    load(root / "etc/gpu-fleet/instance.json")
+    systemd = Systemd(root)
+    systemd.install(UNIT, unit(_archive()))
+    systemd.enable(UNIT)
+    systemd.start(UNIT)
+    return 0
+
+
+def verify(root: Path) -> int:
+    """Compare every byte of this instance's models with their manifests. It only reads."""
+    cache = Cache(load(root / "etc/gpu-fleet/instance.json").cache_under(root))
+    entries = cache.entries()
+    if not entries:
+        raise StepError(f"{cache.root}: holds no whole model; /status of the agent says how far its fetch came")
+    found = {entry: sync.verify(cache, entry.name, entry.digest) for entry in entries}
+    for entry, wrong in found.items():
+        print(f"{entry.name} {entry.digest[:12]}: {'; '.join(wrong) or 'right'}")
+    return 3 if any(found.values()) else 0
+
+
+def _archive() -> Path:
+    """The file that this program runs from. Raises StepError outside of it."""
+    found = next((parent for parent in Path(__file__).resolve().parents if parent.is_file()), None)
+    if found is None:
+        raise StepError("the agent installs itself from its archive only: build it with serving/agent_archive.py")
+    return found
+
+
+def unit(program: Path) -> str:
+    """The agent's own unit."""
+    given = [f"{name}={os.environ[name]}" for name in PASSED_ON if os.environ.get(name)]
+    lines = [
+        "[Unit]",
+        "Description=gpu-fleet node agent",
+        "Wants=network-online.target",
+        "After=network-online.target",
+        # started before it, so stopped after it: at the machine's end the agent tells of the drain until it is done
+        f"Before={engines.UNIT}",
+        "StartLimitIntervalSec=0",
+        "",
+        "[Service]",
+        "Type=exec",
+        *(f"Environment={engines.quote(pair)}" for pair in given),
+        f"ExecStart={engines.quote(sys.executable)} {engines.quote(str(program))} run",
+        "Restart=always",
+        "RestartSec=2",
+        "KillMode=mixed",
+        "TimeoutStopSec=10",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def serve(root: Path) -> int:
+    """Be the agent, until ended."""
+    settings = load(root / "etc/gpu-fleet/instance.json")
+    cloud = _cloud(settings)
+    log = Log(now=Clock(), environment=settings.environment, pool=settings.pool, resource=cloud.instance_id)
+    file = root / "var/lib/gpu-fleet/agent.json"
+    life = Life(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
+    life.engine_stops = stopping.place(root)
+    log.info("agent", outcome="started", phase=life.phase)
+    engine = HttpEngine(
+        f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.INTERFACES[settings.engine.kind]
+    )
+    world = World(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
+    agent = Agent(settings=settings, world=world, life=life, power_off=lambda: _power_off(log))
+    orders = Orders(
+        instance=cloud.instance_id,
+        keys=[public_key(text) for text in settings.order_keys],
+        nonces=Nonces(root / "var/lib/gpu-fleet/orders.json", Clock(), life.warn),
+        now=Clock(),
+    )
+    life.order_keys = orders.fingerprints
+    start = Boot(settings=settings, world=world, life=life)
+    change = Switch(boot=start, settle=SETTLE)
+    server.serve(life, address=cloud.address, checked=orders, ask=agent.ask_to_drain, switch=change.ask)
+    if life.phase not in (Phase.DRAINED, Phase.FAILED):
+        threading.Thread(target=_guarded(start.run, life), name="boot", daemon=True).start()
+    threading.Thread(target=_follow, args=(change,), name="follow", daemon=True).start()
+    while True:
+        agent.tick()
+        time.sleep(TICK_S)
+
+
+def _guarded(work: Callable[[], object], life: Life) -> Callable[[], None]:
+    """A fault of our own in the boot must end in `failed`, not in a thread that nobody misses."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - see above
+            life.enter(Phase.FAILED, f"a fault of the agent: {error!r}")
+
+    return run
+
+
+def _follow(change: Switch) -> None:
+    while True:
+        time.sleep(FOLLOW.total_seconds())
+        change.life.warn("revision", change.follow())
+
+
+def _cloud(settings: InstanceSettings) -> CloudSide:
+    """The cloud's side, waited for: metadata may come up after the agent. Raises StepError."""
+    until = time.monotonic() + METADATA_WAIT_S
+    while True:
+        try:
+            return _connect(settings)
+        except OSError as error:
+            if time.monotonic() >= until:
+                raise StepError(f"the instance's metadata cannot be read: {error}") from error
+            time.sleep(1)
+
+
+def _connect(settings: InstanceSettings) -> CloudSide:
+    match settings.cloud:
+        case Cloud.AWS:
+            from gpufleet.clouds.aws.metadata import from_environment
+            from hosts.node.aws import Ec2Side
+
+            return Ec2Side(from_environment(), settings.region)
+        case Cloud.GCP:
+            from gpufleet.clouds.gcp.signed import Metadata
+            from hosts.node.google import GoogleSide
+
+            return GoogleSide(Metadata())
+
+
+def _power_off(log: Log) -> None:
+    """Of an instance that has failed for too long: it costs nothing more then."""
+    try:
+        with log.timed("power_off"):
+            run(["poweroff"])
+    except StepError:
+        return
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""The agent's loop: looks at the cloud's notices, drains, watches the engine, ends what failed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpufleet.domain.clocks import is_over
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import Phase
+from hosts.node import stopping
+from hosts.node.boot import World
+from hosts.node.drain import Move, Order, Scene, is_quiet, merge, next_move
+from hosts.node.life import Life
+from hosts.node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
+from serving import engine as engines
+from serving.instance_settings import InstanceSettings
+
+SETTLE: Final = engines.STOP_DELAY
+"""How long the engine must be quiet in a drain after each router was notified: a request may be on its way."""
+HEALTH_POLL: Final = timedelta(seconds=2)
+RESTARTS: Final = 3
+"""Starts of an engine that ended, by the agent, beyond systemd's own; then the instance has failed."""
+LONGEST_NOTICE: Final = timedelta(seconds=125)
+"""A preemption is announced two minutes before, at most; a notice that says otherwise was read by a wrong clock."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Agent:
+    """One instance's agent after its boot was begun."""
+
+    settings: InstanceSettings
+    world: World
+    life: Life
+    power_off: Callable[[], None]
+    settle: timedelta = SETTLE
+    _notices_at: datetime | None = field(default=None, init=False)
+    _health_at: datetime | None = field(default=None, init=False)
+    _unwell_since: datetime | None = field(default=None, init=False)
+    _quiet_since: datetime | None = field(default=None, init=False)
+    _stopping_since: datetime | None = field(default=None, init=False)
+    _powered_off: bool = field(default=False, init=False)
+
+    def tick(self) -> None:
+        """Look once and do what is due. Never raises for what the world does."""
+        now = self.life.now()
+        self._look_for_notices(now)
+        phase = self.life.phase
+        if phase is Phase.READY:
+            self._watch_engine(now)
+        elif phase is Phase.FAILED:
+            self._watch_failure(now)
+        if self.life.order is not None and phase is not Phase.DRAINED:
+            self._drain(self.life.order, now)
+
+    def ask_to_drain(self, by: DrainOwner, reason: str, deadline: timedelta) -> Order:
+        """A person or a watchdog asks."""
+        now = self.life.now()
+        return self.life.order_drain(Order(by=by, reason=reason, asked_at=now, deadline=now + deadline))
+
+    def _look_for_notices(self, now: datetime) -> None:
+        if not is_over(self._notices_at, self.settings.metadata_poll, now):
+            return
+        self._notices_at = now
+        try:
+            notices = self.world.cloud.notices()
+        except OSError as error:
+            self.life.warn("metadata", str(error))
+            return
+        self.life.warn("metadata", None)
+        self.life.rebalance_advised = any(notice.kind is Notice.REBALANCE for notice in notices)
+        for notice in notices:
+            self._take(notice, now)
+
+    def _take(self, notice: CloudNotice, now: datetime) -> None:
+        if notice.kind is Notice.REBALANCE:
+            # only said: whether to leave early is for the spot watchdog
+            return
+        order = Order(
+            by=DrainOwner.CLOUD,
+            reason=notice.kind.value,
+            asked_at=now,
+            deadline=self._deadline(notice, now),
+            notice_at=now if notice.kind is Notice.PREEMPTION else None,
+        )
+        # the same notice is seen again at each poll and changes nothing then
+        if merge(self.life.order, order) != self.life.order:
+            self.life.order_drain(order)
+
+    def _deadline(self, notice: CloudNotice, now: datetime) -> datetime:
+        """The notice's own time, where the instance's clock can be right about it; else the settings' patience."""
+        if notice.at is not None and now < notice.at <= now + LONGEST_NOTICE:
+            return notice.at
+        if notice.at is not None and self.life.order is None:
+            self.life.warn("clock", f"a notice for {notice.at:%H:%M:%S} at {now:%H:%M:%S}: the clock is off")
+        shortest = LONGEST_NOTICE - self.settings.metadata_poll * 2
+        return now + min(self.settings.drain_deadline, shortest if notice.at else self.settings.drain_deadline)
+
+    def _drain(self, order: Order, now: datetime) -> None:
+        load = self.world.engine.load() if self.life.has_served else EngineLoad(running=0, waiting=0)
+        self.life.requests_running = None if load is None else load.running
+        # a clock that was set back must not put off what waits for these
+        quiet = is_quiet(load) and (self.life.routers_know or not self.life.has_served)
+        self._quiet_since = min(self._quiet_since or now, now) if quiet else None
+        if self._stopping_since is not None:
+            self._stopping_since = min(self._stopping_since, now)
+        scene = Scene(
+            now=now,
+            engine=self._engine_state(load),
+            load=load,
+            quiet_since=self._quiet_since,
+            stopping_since=self._stopping_since,
+        )
+        settle = self.settle if self.life.has_served else timedelta()
+        move = next_move(order, scene, margin=self.settings.drain_margin, settle=settle)
+        try:
+            self._do(move, order, now, load)
+        except StepError as error:
+            self.life.warn("drain", str(error))
+
+    def _engine_state(self, load: EngineLoad | None) -> UnitState:
+        """systemd is asked (a process each time) only when the answer may matter."""
+        if self.life.has_served and load is not None and self._stopping_since is None:
+            return UnitState.ACTIVE
+        return self.world.units.state(engines.UNIT)
+
+    def _do(self, move: Move, order: Order, now: datetime, load: EngineLoad | None) -> None:
+        match move:
+            case Move.WAIT:
+                return
+            case Move.STOP:
+                self._stopping_since = now
+                if load is not None:
+                    self.life.counters.requests_cut += int(load.running + load.waiting)
+                self.life.log.info("engine", outcome="stopping", requests_cut=self.life.counters.requests_cut)
+                stopping.mark(self.world.root)
+                self.world.units.stop(engines.UNIT)
+            case Move.KILL:
+                self.life.log.warning("engine", outcome="killed")
+                self.world.units.kill(engines.UNIT)
+            case Move.FINISH:
+                self.life.requests_running = 0
+                self.life.enter(Phase.DRAINED)
+                self.life.log.info(
+                    "drain",
+                    outcome="finished",
+                    by=order.by,
+                    deadline=order.deadline,
+                    notice_at=order.notice_at,
+                    duration_s=max(0.0, (now - order.asked_at).total_seconds()),
+                    requests_cut=self.life.counters.requests_cut,
+                )
+
+    def _watch_engine(self, now: datetime) -> None:
+        if not is_over(self._health_at, HEALTH_POLL, now):
+            return
+        self._health_at = now
+        load = self.world.engine.load() if self.world.engine.healthy() else None
+        self.life.requests_running = None if load is None else load.running
+        self._note_health(load is not None, now)
+        if load is not None:
+            self._unwell_since = None
+            return
+        self._unwell_since = min(self._unwell_since or now, now)
+        self._mend(now, self._unwell_since)
+
+    def _note_health(self, well: bool, now: datetime) -> None:
+        if well and not self.life.engine_well:
+            unwell_s = (now - (self._unwell_since or now)).total_seconds()
+            self.life.log.info("engine", outcome="healthy", duration_s=unwell_s)
+        elif self.life.engine_well and not well:
+            self.life.log.warning("engine", outcome="unhealthy")
+        self.life.engine_well = well
+
+    def _mend(self, now: datetime, unwell_since: datetime) -> None:
+        """systemd starts an engine that ended; the agent starts one on which systemd gave up, and gives up itself."""
+        state = self.world.units.state(engines.UNIT)
+        starts = self.life.counters.engine_starts
+        if state in (UnitState.FAILED, UnitState.INACTIVE):
+            self.life.log.error("engine", outcome="crashed", starts=starts)
+            if starts > RESTARTS:
+                self.life.enter(Phase.FAILED, f"the engine ended again after {starts} starts")
+                return
+            self.life.counters.engine_starts += 1
+            try:
+                self.world.units.start(engines.UNIT)
+            except StepError as error:
+                self.life.warn("engine", str(error))
+            else:
+                self.life.log.info("engine", outcome="started", starts=starts + 1)
+        if now - unwell_since >= self.settings.boot_limits.engine:
+            limit = self.settings.boot_limits.engine.total_seconds()
+            self.life.enter(Phase.FAILED, f"the engine gave no healthy answer for {limit:.0f} s")
+
+    def _watch_failure(self, now: datetime) -> None:
+        """A failed instance burns money in silence: it is left for people to look at, then it ends itself."""
+        if now - self.life.since >= self.settings.power_off_after and not self._powered_off:
+            self._powered_off = True
+            self.power_off()

@@ -1,0 +1,308 @@
+"""The boot: disks → cache → engine → warm-up → ready. Steps may be done twice, are tried again, and have limits."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from gpufleet.domain.model import Phase
+from hosts.node import disks, driver, engine_key, health, stopping
+from hosts.node.life import Life, Step
+from hosts.node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, StoppedError, Units, UnitState
+from serving import engine as engines
+from serving.cache.approval import check_approved
+from serving.cache.disk import Cache, CacheError, NoSpaceError
+from serving.cache.manifest import ManifestError
+from serving.cache.sync import CorruptError, Progress, Sync, served_digest
+from serving.instance_settings import InstanceSettings
+
+ATTEMPTS: Final = 6
+"""Tries of one step; its time limit may end it earlier."""
+_BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+_LOOK_AGAIN_S: Final = 0.25
+_LOOKS_PER_STATE: Final = 6
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """What the agent works with."""
+
+    units: Units
+    disks: Disks
+    cloud: CloudSide
+    engine: EngineClient
+    root: Path
+    """Prefix of every absolute path; `/` on a real machine."""
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(slots=True, kw_only=True)
+class Boot:
+    """One boot of one instance."""
+
+    settings: InstanceSettings
+    world: World
+    life: Life
+    lease: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Holds the served revision against eviction for as long as the agent lives."""
+    _model: Path | None = field(default=None, init=False)
+    _key: str | None = field(default=None, init=False, repr=False)
+    """The engine's, as read once: it stays what the engine was started with."""
+
+    def run(self) -> bool:
+        """Boot. False: it failed, or a drain came. Never raises for what the world does."""
+        limits = self.settings.boot_limits
+        steps: list[tuple[Phase, Callable[[datetime], None], timedelta]] = [
+            (Phase.DISKS, self._disks, limits.disks),
+            (Phase.CACHE, self._cache, limits.cache),
+            (Phase.ENGINE, self._engine, limits.engine),
+            (Phase.WARM_UP, self._warm_up, limits.warm_up),
+        ]
+        if self._goes_on():
+            return True
+        try:
+            self._check_driver()
+            for phase, action, limit in steps:
+                self._do(phase, action, limit)
+        except StoppedError:
+            return False
+        except StepError as error:
+            self.life.enter(Phase.FAILED, str(error))
+            return False
+        self.life.engine_well = True
+        self.life.enter(Phase.READY)
+        return True
+
+    def replace_engine(self, digest: str, path: Path) -> None:
+        """Serve another revision, which lies at `path`. Raises StepError, StoppedError; then nothing is ready."""
+        limits = self.settings.boot_limits
+        self._model = path
+        self.life.serve(digest)
+        self.lease.enter_context(Cache(self.cache_root).lease(digest))
+        self._do(Phase.ENGINE, self._engine, limits.engine)
+        self._do(Phase.WARM_UP, self._warm_up, limits.warm_up)
+        self.life.engine_well = True
+        self.life.enter(Phase.READY)
+
+    def _goes_on(self) -> bool:
+        """Whether only the agent is new: engine and model are as an earlier one left them; nobody is disturbed."""
+        life = self.life
+        if not life.has_served or life.digest is None or life.order is not None or not self.world.engine.healthy():
+            return False
+        cache = Cache(self.cache_root)
+        self._model = cache.find_digest(life.digest)
+        if self._model is None:
+            return False
+        self.lease.enter_context(cache.lease(life.digest))
+        life.engine_well = True
+        life.enter(Phase.READY)
+        return True
+
+    def _do(self, phase: Phase, action: Callable[[datetime], None], limit: timedelta) -> None:
+        self._go_on()
+        step = self.life.begin_step(phase)
+        with self.life.log.timed("boot_step", step=phase.value) as line:
+            try:
+                self._try(step, action, step.started + limit)
+            finally:
+                line["attempts"] = step.attempts
+
+    def _try(self, step: Step, action: Callable[[datetime], None], deadline: datetime) -> None:
+        while True:
+            step.attempts += 1
+            try:
+                action(deadline)
+            except HopelessError as error:
+                self._end(step, str(error))
+                raise
+            except StepError as error:
+                self._end(step, str(error))
+                wait_s = _BACKOFF_S[min(step.attempts, len(_BACKOFF_S)) - 1]
+                if step.attempts >= ATTEMPTS or self.life.now() + timedelta(seconds=wait_s) >= deadline:
+                    raise StepError(f"{step.phase.value}, after {step.attempts} tries: {error}") from error
+                self._pause(wait_s)
+            else:
+                self._end(step, None)
+                return
+
+    def _end(self, step: Step, error: str | None) -> None:
+        step.ended, step.error = self.life.now(), error
+
+    def _go_on(self) -> None:
+        if self.life.order is not None:
+            raise StoppedError
+
+    def _pause(self, seconds: float) -> None:
+        # counted, not read from a clock: one that is set back while a machine boots would put it off
+        for _ in range(round(seconds / _LOOK_AGAIN_S)):
+            self._go_on()
+            self.world.sleep(_LOOK_AGAIN_S)
+
+    def _check_driver(self) -> None:
+        """Raises HopelessError. A driver that does not tell of itself yet is no reason not to boot."""
+        version = driver.installed(self.world.root)
+        if version is not None and (why := driver.why_too_old(version, self.settings.engine)):
+            raise HopelessError(why)
+
+    def _disks(self, _deadline: datetime) -> None:
+        mount_point = str(PurePosixPath(self.settings.cache_dir).parent)
+        found = self.world.disks.prepare(mount_point)
+        self.life.warn("disks", disks.missing(found, self.settings.cloud, self.world.cloud.machine_type))
+
+    def _cache(self, deadline: datetime) -> None:
+        cache = Cache(self.cache_root)
+        store = self.world.cloud.store(self.settings.bucket)
+        progress = Progress()
+        rest = (deadline - self.life.now()).total_seconds()
+
+        def go_on() -> None:
+            self._go_on()
+            if self.life.now() >= deadline:
+                done, size = progress.fetched + progress.kept, progress.total
+                raise StepError(f"model {self.settings.model}: {done} of {size} bytes are here and its time is over")
+
+        sync = Sync(store=store, cache=cache, model=self.settings.model, lock_limit_s=max(1.0, rest), go_on=go_on)
+        try:
+            digest = served_digest(store, self.settings.model)
+            self.life.serve(digest)
+            self._model = self.bring(sync, digest, progress)
+        except (NoSpaceError, ManifestError) as error:
+            raise HopelessError(f"model {self.settings.model}: {error}") from error
+        except (CacheError, CorruptError, OSError, ValueError) as error:
+            raise StepError(f"model {self.settings.model}: {error}") from error
+        finally:
+            counters = self.life.counters
+            counters.bytes_fetched += progress.fetched
+            counters.bytes_kept += progress.kept
+            counters.cache_retries += progress.retries
+        self.lease.close()
+        self.lease.enter_context(cache.lease(digest))
+
+    def bring(self, sync: Sync, digest: str, progress: Progress) -> Path:
+        """Bring a revision into the cache: in production an approved one alone. Raises what `Sync.bring` raises."""
+        check_approved(sync.store, sync.model, digest, self.settings.environment)
+        with self.life.log.timed("cache", model=self.settings.model, digest=digest) as line:
+            try:
+                return sync.bring(digest, self.life.now(), progress)
+            finally:
+                line |= {
+                    "bytes_fetched": progress.fetched,
+                    "bytes_kept": progress.kept,
+                    "retries": progress.retries,
+                }
+
+    @property
+    def cache_root(self) -> Path:
+        """The cache's folder on this machine."""
+        return self.settings.cache_under(self.world.root)
+
+    def engine_unit(self) -> str:
+        """The text of the engine's unit. Raises HopelessError for arguments that may not be."""
+        assert self._model is not None
+        settings = self.settings
+        serve = engines.Serve(
+            kind=settings.engine.kind,
+            image=settings.engine.image,
+            model_path=PurePosixPath(self._model),
+            served_name=settings.served_name,
+            host=self.world.cloud.address,
+            shutdown_timeout_s=int(settings.drain_deadline.total_seconds()),
+            args=settings.engine.args,
+            env=settings.engine.env,
+        )
+        try:
+            # EFA, where the machine has it
+            devices = [device for device in ("/dev/infiniband",) if (self.world.root / device.lstrip("/")).exists()]
+            return engines.engine_unit(
+                serve,
+                cache_dir=PurePosixPath(self.cache_root),
+                key_file=PurePosixPath(engine_key.place(self.world.root)),
+                stopping_file=PurePosixPath(stopping.place(self.world.root)),
+                devices=devices,
+            )
+        except engines.ArgumentError as error:
+            raise HopelessError(str(error)) from error
+
+    def _engine(self, deadline: datetime) -> None:
+        units = self.world.units
+        self._exporter()
+        another_key = engine_key.lay(self.world.root, self.settings.engine.kind, self._engine_key())
+        changed = units.install(engines.UNIT, self.engine_unit()) or another_key
+        state = units.state(engines.UNIT)
+        if changed and state in (UnitState.ACTIVE, UnitState.ACTIVATING):
+            # another revision, key or arguments: the one that runs has to go first
+            self.life.log.info("engine", outcome="stopping", detail="its unit or key changed")
+            units.stop(engines.UNIT)
+            self._wait_for(engines.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
+            state = UnitState.INACTIVE
+        if state not in (UnitState.ACTIVE, UnitState.ACTIVATING):
+            self._go_on()
+            units.start(engines.UNIT)
+            self.life.counters.engine_starts += 1
+            self.life.log.info("engine", outcome="started", starts=self.life.counters.engine_starts)
+        self._node_exporter()
+        look = 0
+        while not self.world.engine.healthy():
+            look += 1
+            # asking systemd costs a process each time, asking the engine next to nothing
+            if look % _LOOKS_PER_STATE == 0 and units.state(engines.UNIT) is UnitState.FAILED:
+                self.life.log.error("engine", outcome="crashed", starts=self.life.counters.engine_starts)
+                hint = driver.suspicion(driver.installed(self.world.root))
+                raise StepError(f"the engine ended while it loaded; its words are in the journal of its unit{hint}")
+            if self.life.now() >= deadline:
+                raise StepError("the engine did not become healthy in its time")
+            self._go_on()
+            self.world.sleep(_LOOK_AGAIN_S)
+
+    def _engine_key(self) -> str:
+        """Raises StepError: an engine that anybody may ask is not started."""
+        if self._key is None:
+            place = self.settings.engine_key
+            try:
+                key = self.world.cloud.secret(place).strip()
+            except OSError as error:
+                raise StepError(f"the engine's key cannot be read: {error}") from error
+            self.life.log.hide(key)
+            if not engines.is_key(key):
+                raise StepError(f"{place}: {engines.NO_KEY}")
+            self._key = key
+        return self._key
+
+    def _exporter(self) -> None:
+        """The GPU exporter serves the watchdogs; without it the instance serves all the same, and says so."""
+        text = engines.dcgm_unit(self.settings.dcgm_image, host=self.world.cloud.address)
+        self._start_beside(engines.DCGM_UNIT, text, warning="exporter")
+
+    def _node_exporter(self) -> None:
+        """The machine's own numbers, where the settings want them: for people who look."""
+        if self.settings.node_exporter_image is not None:
+            text = engines.node_exporter_unit(self.settings.node_exporter_image, host=self.world.cloud.address)
+            self._start_beside(engines.NODE_EXPORTER_UNIT, text, warning="node exporter")
+
+    def _start_beside(self, unit: str, text: str, *, warning: str) -> None:
+        """Start a unit that the engine does not need; what is wrong with it is a warning of the instance."""
+        units = self.world.units
+        try:
+            units.install(unit, text)
+            if units.state(unit) is not UnitState.ACTIVE:
+                units.start(unit)
+            self.life.warn(warning, None)
+        except StepError as error:
+            self.life.warn(warning, str(error))
+
+    def _wait_for(self, unit: str, states: tuple[UnitState, ...], deadline: datetime) -> None:
+        while self.world.units.state(unit) not in states:
+            if self.life.now() >= deadline:
+                raise StepError(f"{unit} did not become {states[0]} in its time")
+            self.world.sleep(_LOOK_AGAIN_S)
+
+    def _warm_up(self, _deadline: datetime) -> None:
+        self.world.engine.warm_up(self._engine_key())
+        cloud = self.world.cloud
+        report = health.check(cloud.address, health.expected_gpus(self.settings.cloud, cloud.machine_type))
+        if report.broken:
+            raise HopelessError(f"GPU: {report.broken}")
+        self.life.warn("gpu", report.unknown)

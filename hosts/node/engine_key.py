@@ -1,0 +1,27 @@
+"""The file from which the engine's container gets its API key: in memory, for root alone."""
+
+from pathlib import Path
+
+from gpufleet.domain.files import write_private
+from hosts.node.ports import StepError
+from serving import engine as engines
+from serving.engine import EngineKind
+
+
+def place(root: Path) -> Path:
+    """Where it lies on a machine whose files begin at `root`."""
+    return root / engines.KEY_FILE.relative_to("/")
+
+
+def lay(root: Path, kind: EngineKind, key: str) -> bool:
+    """Write it whole, or not at all. True when it says something new. Raises StepError."""
+    path = place(root)
+    text = f"{engines.INTERFACES[kind].key_variable}={key}\n"
+    try:
+        if path.is_file() and path.read_text("utf-8") == text:
+            return False
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, text)
+    except OSError as error:
+        raise StepError(f"the engine's key cannot be written to {path}: {error.strerror}") from error
+    return True

@@ -1,0 +1,64 @@
+"""An instance of Compute Engine."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+from gpufleet.clouds.gcp import signed
+from gpufleet.domain.tags import PREEMPTION_NOTICE
+from hosts.node.ports import CloudNotice, Notice
+from serving.cache.store import Store
+
+NOTICE: Final = timedelta(seconds=25)
+"""Google ends a preempted instance 30 s after it says so, and says no time; five are kept for hearing of it late.
+
+With a notice that its template asked for (`PREEMPTION_NOTICE`), the order to shut down comes that much later; the
+30 s after it are what Google tries to give, and are not counted on then."""
+_HEARD_LATE: Final = timedelta(seconds=5)
+_MOVES: Final = "TERMINATE_ON_HOST_MAINTENANCE"
+
+
+class GoogleSide:
+    """Compute Engine's metadata, Secret Manager and Cloud Storage as the instance uses them."""
+
+    def __init__(self, metadata: signed.Metadata, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Ask for what never changes. Raises OSError."""
+        self._metadata = metadata
+        self._now = now
+        self._heard: datetime | None = None
+        self.instance_id = metadata.need("instance/name").strip()
+        self.address = metadata.need("instance/network-interfaces/0/ip").strip()
+        asked_for = metadata.get(f"instance/attributes/{PREEMPTION_NOTICE}")
+        self._notice = max(NOTICE, timedelta(seconds=_whole(asked_for)) - _HEARD_LATE)
+        self.machine_type = metadata.need("instance/machine-type").strip().rsplit("/", 1)[-1]
+
+    def notices(self) -> list[CloudNotice]:
+        """What Compute Engine says now. Raises OSError."""
+        found: list[CloudNotice] = []
+        if (self._metadata.get("instance/preempted") or "").strip() == "TRUE":
+            self._heard = self._heard or self._now()
+            found.append(CloudNotice(kind=Notice.PREEMPTION, at=self._heard + self._notice))
+        if (self._metadata.get("instance/maintenance-event") or "").strip() == _MOVES:
+            found.append(CloudNotice(kind=Notice.REBALANCE))
+        return found
+
+    def secret(self, where: str) -> str:
+        """`gcp-secret:projects/P/secrets/NAME`. Raises OSError."""
+        kind, _, name = where.partition(":")
+        if kind != "gcp-secret" or not name:
+            raise OSError(f"secret {where!r}: on Google Cloud it is gcp-secret:projects/P/secrets/NAME")
+        return signed.secret(name, self._metadata.token())
+
+    def store(self, bucket: str) -> Store:
+        """The models' bucket, `gs://name`. Raises OSError."""
+        parts = urlsplit(bucket)
+        if parts.scheme != "gs":
+            raise OSError(f"bucket {bucket!r}: on Google Cloud it is gs://name")
+        return signed.GcsStore(parts.netloc, self._metadata.token)
+
+
+def _whole(text: str | None) -> int:
+    """0 for what is not there or no whole number: the shortest notice holds then."""
+    said = (text or "").strip()
+    return int(said) if said.isascii() and said.isdigit() else 0

@@ -1,0 +1,44 @@
+"""The agent's /metrics."""
+
+from collections.abc import Iterator
+
+from gpufleet.domain.model import Phase
+from hosts.node.life import Life
+from serving import metrics
+from serving.exposition import Sample, render_family
+from serving.metrics import Metric
+
+
+def render(life: Life) -> str:
+    """The page."""
+    families: list[str] = []
+    for metric, samples in _values(life):
+        lines = [Sample(name=metric.name, labels={"pool": life.pool, **more}, value=value) for more, value in samples]
+        families.append(render_family(metric.name, metric.kind, metric.meaning, lines))
+    return "".join(families)
+
+
+def _values(life: Life) -> Iterator[tuple[Metric, list[tuple[dict[str, str], float]]]]:
+    counters, steps, order = life.counters, life.steps(), life.order
+    yield metrics.NODE_PHASE, [({"phase": phase.value}, float(phase is life.phase)) for phase in Phase]
+    yield metrics.NODE_PHASE_SINCE, [({}, life.since.timestamp())]
+    yield (
+        metrics.NODE_BOOT_SECONDS,
+        [
+            ({"step": step.phase.value}, (step.ended - step.started).total_seconds())
+            for step in steps
+            if step.ended is not None and step.error is None
+        ],
+    )
+    yield metrics.NODE_BOOT_ATTEMPTS, [({"step": step.phase.value}, step.attempts) for step in steps]
+    yield (
+        metrics.NODE_CACHE_BYTES,
+        [({"origin": "fetched"}, counters.bytes_fetched), ({"origin": "kept"}, counters.bytes_kept)],
+    )
+    yield metrics.NODE_CACHE_RETRIES, [({}, counters.cache_retries)]
+    yield metrics.NODE_ENGINE_RESTARTS, [({}, counters.engine_starts)]
+    yield metrics.NODE_DRAINING, [({}, float(order is not None))]
+    if order is not None:
+        yield metrics.NODE_DRAIN_DEADLINE, [({"reason": order.reason}, order.deadline.timestamp())]
+    yield metrics.NODE_ORDER_KEY, [({"key": key}, 1.0) for key in life.order_keys]
+    yield metrics.NODE_REQUESTS_CUT, [({}, counters.requests_cut)]
