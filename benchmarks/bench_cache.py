@@ -35,7 +35,7 @@ from typing import Final
 
 from benchmarks import object_server
 from benchmarks.table import Table
-from localcloud.control.folders import find_folders
+from gpufleet.toolchain.folders import find_folders
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.store import FolderStore

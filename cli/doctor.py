@@ -1,16 +1,21 @@
-"""`gpufleet doctor`: what this machine lacks for the embedded cloud, or an account's quotas for a fleet."""
+"""`gpufleet doctor`: what this machine lacks, or an account's quotas for a fleet."""
 
 import os
 from dataclasses import asdict
-from typing import Annotated
+from importlib.metadata import entry_points
+from typing import Annotated, Final
 
 import typer
 
 from app import quotas
-from app.errors import AppError
 from app.fleets import load
 from cli.output import STDOUT, Exit, print_json
 from gpufleet.domain.findings import Finding
+from gpufleet.toolchain import checks
+from gpufleet.toolchain.folders import find_folders
+
+CHECKS: Final = "gpufleet.checks"
+"""Entry points of other distributions: functions of the folders and the environment that return findings."""
 
 
 def register(parent: typer.Typer) -> None:
@@ -38,13 +43,11 @@ def doctor(
 
 
 def _of_this_machine() -> list[Finding]:
-    try:
-        from localcloud.control.folders import find_folders
-        from localcloud.control.health import examine
-    except ModuleNotFoundError as error:
-        remedy = "give --fleet for a fleet's quotas, or run it in a clone"
-        raise AppError(f"this release has no embedded cloud to look after: {remedy}") from error
-    return list(examine(find_folders(os.environ), os.environ))
+    folders = find_folders(os.environ)
+    found = list(checks.examine(folders, os.environ))
+    for added in entry_points(group=CHECKS):
+        found += added.load()(folders, os.environ)
+    return found
 
 
 def _print(findings: list[Finding]) -> None:

@@ -1,9 +1,10 @@
-"""The `gpufleet` command. Each file of this room adds one group of commands in `register(app)`."""
+"""The `gpufleet` command. Each module of this package adds one group of commands in `register(app)`."""
 
 import gc
-import importlib.util
+import importlib
 import os
 import sys
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ GROUPS: Final = (
     "doctor",
     "bootstrap",
     "images",
-    "local",
     "plan_cost",
     "watch",
     "brakes",
@@ -40,6 +40,10 @@ GROUPS: Final = (
 )
 
 
+LOCAL: Final = "local"
+"""The group of commands that the distribution of the embedded cloud adds."""
+PLUGINS: Final = "gpufleet.commands"
+"""Entry points of other distributions, by the name of the group: functions that add it to their argument."""
 INTERRUPTED: Final = 130
 """What shells make of Ctrl-C."""
 _GARBAGE: Final = (20_000, 20, 50)
@@ -60,15 +64,29 @@ def build(group: str | None = None) -> "typer.Typer":
         rich_markup_mode=None,
     )
     app.callback()(_root)
-    for name in (group,) if group else _groups():
-        importlib.import_module(f"cli.{name}").register(app)
+    for name in (group,) if group else (*GROUPS, LOCAL):
+        if name == LOCAL:
+            _register_local(app)
+        else:
+            importlib.import_module(f"cli.{name}").register(app)
     return app
 
 
-def _groups() -> tuple[str, ...]:
-    """All groups that this release has: the bundle of a control host brings no embedded cloud."""
-    embedded = importlib.util.find_spec("localcloud") is not None
-    return tuple(name for name in GROUPS if embedded or name != "local")
+def _register_local(app: "typer.Typer") -> None:
+    for added in entry_points(group=PLUGINS, name=LOCAL):
+        added.load()(app)
+        return
+
+    def local() -> None:
+        """The embedded cloud of a developer's machine: a distribution of its own, gpu-fleet-localcloud."""
+        from app.errors import AppError
+
+        raise AppError(
+            "`gpufleet local`: the distribution gpu-fleet-localcloud is not installed: run `make setup` in a clone,"
+            " or install it beside gpu-fleet (`uv pip install ./localcloud`)"
+        )
+
+    app.command(name=LOCAL, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(local)
 
 
 def _root() -> None:
@@ -102,7 +120,7 @@ def _run() -> None:
 
     try:
         with cycles.not_looked_for(kept=True):
-            command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in _groups() else None)
+            command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in (*GROUPS, LOCAL) else None)
         command()
     except AppError as error:
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)

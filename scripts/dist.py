@@ -28,8 +28,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from app import bundles
 from app.errors import AppError
 from app.stores import digest_of
+from gpufleet.toolchain.folders import find_folders
 from hosts.control import bundle
-from localcloud.control.folders import find_folders
 from scripts.audit import normalized
 from scripts.licences import Allowed, installed, licence_of, read_list
 

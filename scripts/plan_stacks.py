@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import ROOT, find_folders
-from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.places import ACCESS_KEY
 from localcloud.provider.install import NAMES, plugin_dir, plugin_version
+
+from gpufleet.toolchain.folders import ROOT, find_folders
+from gpufleet.toolchain.pulumi_cli import find_pulumi
 
 LIMIT_S: Final = 300
 LOCAL: Final = "-local"

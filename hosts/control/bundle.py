@@ -24,8 +24,6 @@ KEPT: Final = "bundle.tar.gz"
 MANIFEST: Final = "bundle.json"
 _PIECE: Final = 1 << 20
 LEFT_OUT: Final = frozenset({"__pycache__"})
-LOCAL_ONLY: Final = frozenset({"localcloud"})
-"""Packages of a developer's machine alone: nothing that pretends to be a cloud lies on a control host."""
 COMMAND: Final = """\
 #!/bin/sh
 # The command of this release: its own code, whatever else the machine has.
@@ -130,7 +128,7 @@ def rooms(root: Path) -> tuple[str, ...]:
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
         packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-        return tuple(name for name in packages if name not in LOCAL_ONLY)
+        return tuple(packages)
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
         raise BundleError(f"{root / 'pyproject.toml'}: names no packages ({error}): run it in a clone") from error
 

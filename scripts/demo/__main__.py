@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from gpufleet.domain.model import Cloud
 from localcloud.control import processes
 from localcloud.control.choice import stack_of
 from localcloud.control.environment import enter, is_ours, local_environment, marked
-from localcloud.control.folders import Folders, find_folders
-from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.control.waiting import LocalError
 from localcloud.time_scale import FAST
+
+from gpufleet.domain.model import Cloud
+from gpufleet.toolchain.folders import Folders, find_folders
+from gpufleet.toolchain.pulumi_cli import find_pulumi
 from scripts.demo import cast
 from scripts.demo.stage import Stage, StoryError, red
 from scripts.demo.story import farewell, tell

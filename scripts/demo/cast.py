@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-
-from localcloud.control.folders import Folders
 from localcloud.vllm.environment import PROJECT, VLLM_VERSION, VllmError, install
+
+from gpufleet.toolchain.folders import Folders
 
 NEEDED_GIB: Final = 6.0
 """Memory for three real engines at once (1 GiB each, more while they load), simulated ones and the control host."""

@@ -9,13 +9,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import yaml
-
-from gpufleet.domain.model import Cloud
-from hosts.control.places import Places
 from localcloud.control.choice import stack_of
-from localcloud.control.folders import find_folders
 from localcloud.control.waiting import request_json
 from localcloud.machines.spec import MachineSpec
+
+from gpufleet.domain.model import Cloud
+from gpufleet.toolchain.folders import find_folders
+from hosts.control.places import Places
 from scripts.demo import look
 from scripts.demo.stage import Stage, StoryError
 from scripts.demo.traffic import Traffic
@@ -191,8 +191,9 @@ def _end(stage: Stage, host: Host) -> None:
 
         boto3.client("ec2").terminate_instances(InstanceIds=[host.id])
     else:
-        from gpufleet.clouds.gcp.calls import GoogleCalls
         from localcloud.gcp.places import PROJECT
+
+        from gpufleet.clouds.gcp.calls import GoogleCalls
 
         GoogleCalls(PROJECT).finish("instances", "delete", zone=host.zone, instance=host.id)
     stage.wait(

@@ -11,9 +11,10 @@ from urllib.parse import quote
 
 from localcloud.control import cloud_client
 from localcloud.control.environment import token_of
-from localcloud.control.folders import find_folders
 from localcloud.control.parts import CLOUD, PROMETHEUS_URL
 from localcloud.control.waiting import request_json
+
+from gpufleet.toolchain.folders import find_folders
 from scripts.demo.stage import Stage, StoryError
 
 AGENT_PORT: Final = 9500

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpufleet.clouds.gcp.signed import secret
-from gpufleet.domain.model import Cloud
 from localcloud.control import seed, seed_google
 from localcloud.control.choice import chosen
 from localcloud.control.environment import token_of
-from localcloud.control.folders import Folders, find_folders
 from localcloud.gcp.places import PROJECT
+
+from gpufleet.clouds.gcp.signed import secret
+from gpufleet.domain.model import Cloud
+from gpufleet.toolchain.folders import Folders, find_folders
 from scripts.demo import look
 
 LARGEST: Final = 64 * 1024 * 1024

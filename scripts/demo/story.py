@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from localcloud.control.choice import stack_of
+from localcloud.control.environment import credentials_of
+from localcloud.control.parts import CONTROL_HOST
+
 from gpufleet.console.exporter import LEAST_COVERED
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.model import Cloud
-from localcloud.control.choice import stack_of
-from localcloud.control.environment import credentials_of
-from localcloud.control.folders import find_folders
-from localcloud.control.parts import CONTROL_HOST
+from gpufleet.toolchain.folders import find_folders
 from scripts.demo import control_host, look, secrets
 from scripts.demo.recompute import recompute
 from scripts.demo.stage import Done, Stage, StoryError

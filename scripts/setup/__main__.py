@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders
-from localcloud.control.pulumi_cli import find_pulumi, has_language_host
+from gpufleet.toolchain.folders import PULUMI_VERSION, Folders, find_folders
+from gpufleet.toolchain.pulumi_cli import find_pulumi, has_language_host
 from scripts.setup import actionlint, debian, focus_validator, language_host, pulumi_cli, python_env
 from scripts.setup.running import SetupError, say
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import Folders
+from gpufleet.toolchain.folders import Folders
 from scripts.setup import go_build
 from scripts.setup.running import SetupError
 

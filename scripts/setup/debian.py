@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import Folders
-from localcloud.control.tools import TOOLS, Tool, find_tool
+from gpufleet.toolchain.folders import Folders
+from gpufleet.toolchain.tools import TOOLS, Tool, find_tool
 from scripts.setup.running import SetupError, output_of, run, say, tail
 
 LIMIT_S: Final = 600

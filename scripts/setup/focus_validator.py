@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import Folders
+from gpufleet.toolchain.folders import Folders
 from scripts.setup.running import run
 
 VERSION: Final = "2.0.2"

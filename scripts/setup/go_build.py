@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import Folders
+from gpufleet.toolchain.folders import Folders
 from scripts.setup.running import run
 
 MODULES: Final = Path(__file__).with_name("modules")

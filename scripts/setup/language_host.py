@@ -12,17 +12,18 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import PULUMI_VERSION, Folders
-from localcloud.control.pulumi_cli import LANGUAGE_HOST
+from gpufleet.toolchain.folders import PULUMI_VERSION, Folders
+from gpufleet.toolchain.pulumi_cli import LANGUAGE_HOST
 from scripts.setup.python_env import uv_environment, uv_of
 from scripts.setup.running import SetupError, run
 
+LOCALCLOUD: Final = "localcloud/src/"
 SOURCES: Final = (
-    "localcloud/__init__.py",
-    "localcloud/callers.py",
-    "localcloud/language_host",
-    "localcloud/neighbours.py",
-    "localcloud/plugin_server.py",
+    "localcloud/src/localcloud/__init__.py",
+    "localcloud/src/localcloud/callers.py",
+    "localcloud/src/localcloud/language_host",
+    "localcloud/src/localcloud/neighbours.py",
+    "localcloud/src/localcloud/plugin_server.py",
     "gpufleet/__init__.py",
     "gpufleet/domain/__init__.py",
     "gpufleet/domain/files.py",
@@ -74,7 +75,7 @@ def install(folders: Folders) -> None:
         )
         packages = next((half / "lib").glob("python3.*")) / "site-packages"
         for source in SOURCES:
-            _copy(folders.root / source, packages / source)
+            _copy(folders.root / source, packages / source.removeprefix(LOCALCLOUD))
         shutil.rmtree(final, ignore_errors=True)
         half.rename(final)
     finally:

@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import PULUMI_VERSION, Folders
-from localcloud.control.pulumi_cli import is_right
+from gpufleet.toolchain.folders import PULUMI_VERSION, Folders
+from gpufleet.toolchain.pulumi_cli import is_right
 from scripts.setup import go_build
 from scripts.setup.running import SetupError, answers, output_of, say
 

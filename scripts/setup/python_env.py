@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import Folders
+from gpufleet.toolchain.folders import Folders
 from scripts.setup.running import SetupError, answers, output_of, run
 
 UV_VERSION: Final = "0.13.8"

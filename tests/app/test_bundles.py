@@ -10,8 +10,8 @@ import pytest
 
 from app.bundles import EXPORT, ROOT, make, publish
 from app.errors import AppError, Code
+from gpufleet.toolchain.folders import find_folders
 from hosts.control import bundle
-from localcloud.control.folders import find_folders
 
 
 def test_a_bundle_lies_under_its_digest(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The bundle: whole, the same for the same sources, and able to run where nothing else of the project is."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from app.errors import AppError
+from cli import doctor, main
 from cli.main import build
 from hosts.control import bundle
 
@@ -44,14 +47,30 @@ def test_nothing_that_pretends_to_be_a_cloud_travels(made: bundle.Bundle) -> Non
         assert not [name for name in archive.getnames() if name.startswith("lib/localcloud")]
 
 
-def test_the_command_works_without_what_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "localcloud" or name == "cli.doctor"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "localcloud", None)
+@pytest.fixture
+def product_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where only the product is installed."""
+
+    def none(**_: str) -> tuple[()]:
+        return ()
+
+    monkeypatch.setattr(main, "entry_points", none)
+    monkeypatch.setattr(doctor, "entry_points", none)
+
+
+@pytest.mark.usefixtures("product_alone")
+@pytest.mark.parametrize("words", [[], ["up", "--cloud", "gcp"], ["status", "--json"]], ids=" ".join)
+def test_local_says_how_to_install_the_embedded_cloud_where_it_is_missing(words: list[str]) -> None:
     tree: Any = get_command(build())
-    assert "local" not in tree.commands and {"doctor", "upgrade", "watch"} <= set(tree.commands)
-    with pytest.raises(AppError, match="has no embedded cloud"):
-        tree.commands["doctor"].main([], standalone_mode=False)
+    with pytest.raises(AppError, match="gpu-fleet-localcloud is not installed: run `make setup`"):
+        tree.commands["local"].main(words, standalone_mode=False)
+
+
+@pytest.mark.usefixtures("product_alone")
+def test_doctor_checks_the_machine_without_the_embedded_cloud() -> None:
+    done = CliRunner().invoke(build("doctor"), ["doctor", "--json"])
+    assert done.exit_code in (0, 3)
+    assert [finding["name"] for finding in json.loads(done.stdout)] == ["python", "environment", "pulumi"]
 
 
 def test_it_runs_from_its_folder(made: bundle.Bundle, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-
 from localcloud.control import processes, sockets
 from localcloud.control.environment import is_ours
-from localcloud.control.folders import ROOT, find_folders
+
+from gpufleet.toolchain.folders import ROOT, find_folders
 from scripts.demo.recompute import recompute
 from tests.unit.report_arithmetic import faults
 

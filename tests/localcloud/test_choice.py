@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-
-from gpufleet.domain.model import Cloud
 from localcloud.control.choice import FLEET_URLS, choose, chosen, stack_of
 from localcloud.control.environment import settings_of
-from localcloud.control.folders import Folders
+
+from gpufleet.domain.model import Cloud
+from gpufleet.toolchain.folders import Folders
 
 
 @pytest.fixture

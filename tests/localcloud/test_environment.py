@@ -4,7 +4,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from localcloud.callers import TOKEN_FILE, VARIABLE, make_token
 from localcloud.control.environment import (
     NO_TOKEN,
@@ -15,8 +14,9 @@ from localcloud.control.environment import (
     marked,
     token_of,
 )
-from localcloud.control.folders import Folders
 from localcloud.control.waiting import LocalError
+
+from gpufleet.toolchain.folders import Folders
 
 REAL = {
     "AWS_ACCESS_KEY_ID": "AKIAREAL",

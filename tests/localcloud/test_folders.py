@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.control.folders import find_folders
-from localcloud.control.pulumi_cli import find_pulumi
-from localcloud.control.tools import Tool, find_tool
+from gpufleet.toolchain.folders import find_folders
+from gpufleet.toolchain.pulumi_cli import find_pulumi
+from gpufleet.toolchain.tools import Tool, find_tool
 
 
 @pytest.mark.parametrize(

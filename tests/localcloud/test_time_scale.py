@@ -4,10 +4,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-
 from localcloud.control.environment import local_environment
-from localcloud.control.folders import Folders
 from localcloud.time_scale import FAST, VARIABLE, of_environment
+
+from gpufleet.toolchain.folders import Folders
 
 MINUTE = timedelta(minutes=1)
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from localcloud.slack.faults import Fault
+from localcloud.slack.server import SlackSink
 from sqlalchemy import Engine, update
 from typer.testing import CliRunner
 
@@ -36,8 +38,6 @@ from gpufleet.notify.slack import (
     from_environment,
     masked,
 )
-from localcloud.slack.faults import Fault
-from localcloud.slack.server import SlackSink
 from tests import local_token
 from tests.unit.test_document import a_document
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from gpufleet.domain.model import Cloud
 from localcloud.control.choice import stack_of
 from localcloud.control.environment import MARK
-from localcloud.control.folders import ROOT, Folders
 from localcloud.machines.image.docker import program
+
+from gpufleet.domain.model import Cloud
+from gpufleet.toolchain.folders import ROOT, Folders
 from scripts.demo import cast, control_host
 from scripts.demo.__main__ import main
 from scripts.demo.stage import Stage

@@ -12,7 +12,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from app import bundles
-from localcloud.control.folders import find_folders
+from gpufleet.toolchain.folders import find_folders
 from scripts.dist import DistError, bill, build_wheel, export, packed_in
 
 UV = str(find_folders(os.environ).tools / "uv")

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-
-from localcloud.control.folders import ROOT
 from localcloud.provider.install import plugin_version
+
+from gpufleet.toolchain.folders import ROOT
 from scripts.plugins import missing
 
 

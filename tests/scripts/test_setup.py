@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.control.folders import ROOT, Folders, find_folders
+from gpufleet.toolchain.folders import ROOT, Folders, find_folders
 from scripts.setup import focus_validator, pulumi_cli, python_env
 from scripts.setup.running import SetupError
 
@@ -20,7 +20,7 @@ NOBODY_ANSWERS = "http://127.0.0.1:9"
 def clone(tmp_path: Path) -> Path:
     """What setup reads of a clone, in a path with a blank."""
     folder = tmp_path / "a clone"
-    for name in ("scripts", "localcloud"):
+    for name in ("scripts", "gpufleet", "localcloud"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "uv.lock", "Makefile"):
         shutil.copy2(ROOT / name, folder / name)

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from scripts.setup.language_host import SOURCES
+from scripts.setup.language_host import LOCALCLOUD, SOURCES
 
 ROOT = Path(__file__).parents[2]
 OURS = ("gpufleet", "localcloud", "serving")
@@ -30,8 +30,9 @@ def imports(file: Path) -> Iterator[str]:
 def needed(name: str) -> set[Path]:
     """The files of a module and of the packages that hold it; of what is none, those of its package."""
     parts = name.split(".")
-    packages = [ROOT.joinpath(*parts[:length], "__init__.py") for length in range(1, len(parts) + 1)]
-    module = ROOT.joinpath(*parts).with_suffix(".py")
+    top = ROOT / LOCALCLOUD if parts[0] == "localcloud" else ROOT
+    packages = [top.joinpath(*parts[:length], "__init__.py") for length in range(1, len(parts) + 1)]
+    module = top.joinpath(*parts).with_suffix(".py")
     return {path for path in (*packages, module) if path.is_file()}
 
 

@@ -16,7 +16,7 @@ from threading import Thread
 
 import pytest
 
-from localcloud.control.folders import PULUMI_VERSION, ROOT, Folders, find_folders
+from gpufleet.toolchain.folders import PULUMI_VERSION, ROOT, Folders, find_folders
 from scripts.setup import go_build, language_host, pulumi_cli
 from scripts.setup.pulumi_cli import Release
 from scripts.setup.running import SetupError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from localcloud.control.folders import ROOT, find_folders
+from gpufleet.toolchain.folders import ROOT, find_folders
 from scripts.setup import actionlint
 
 FOLDER = ROOT / ".github" / "workflows"

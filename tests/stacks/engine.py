@@ -15,12 +15,12 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-
-from localcloud.control.folders import find_folders
-from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.places import ACCESS_KEY
 from localcloud.provider.install import NAMES, plugin_dir, plugin_version
 from localcloud.time_scale import FAST
+
+from gpufleet.toolchain.folders import find_folders
+from gpufleet.toolchain.pulumi_cli import find_pulumi
 from tests import local_token
 from tests.networks import end_process
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from localcloud.control.folders import ROOT
+from gpufleet.toolchain.folders import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from gpufleet.domain.model import Cloud
-from localcloud.control.folders import find_folders
+from gpufleet.toolchain.folders import find_folders
 from scripts.setup import focus_validator
 from tests.unit.test_focus_rules import ROWS, Row
 

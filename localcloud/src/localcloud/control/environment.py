@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.model import Cloud
+from gpufleet.toolchain.folders import Folders
 from localcloud import places
 from localcloud.callers import VARIABLE, read_token
 from localcloud.control.choice import FLEET_URLS, chosen
-from localcloud.control.folders import Folders
 from localcloud.control.waiting import LocalError
 from localcloud.gcp import places as google
 from localcloud.time_scale import VARIABLE as TIME_SCALE

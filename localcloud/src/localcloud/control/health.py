@@ -1,76 +1,30 @@
-"""What `gpufleet doctor` looks at on this machine."""
+"""What the embedded cloud adds to `gpufleet doctor`."""
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpufleet.domain.findings import Finding
+from gpufleet.toolchain.checks import check_tool
+from gpufleet.toolchain.folders import Folders
+from gpufleet.toolchain.tools import TOOLS
 from localcloud.control import parts, processes
 from localcloud.control.environment import is_ours, is_stripped
-from localcloud.control.folders import PULUMI_VERSION, Folders
-from localcloud.control.pulumi_cli import find_pulumi, has_language_host
 from localcloud.control.sockets import can_listen, find_listener
-from localcloud.control.tools import TOOLS, find_tool
 from localcloud.control.waiting import LocalError
 
-PYTHONS: Final = ((3, 11), (3, 12))
 GIB_FREE: Final = 2
 
 
 def examine(folders: Folders, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Everything that the two commands need, in the order in which it is needed."""
-    yield _python()
-    yield _environment_of(folders)
-    yield _pulumi(folders, environment)
+    """What the embedded cloud needs of this machine, in the order in which it needs it."""
     for tool in TOOLS:
-        found = find_tool(tool, environment)
-        yield Finding(
-            name=tool.name,
-            ok=found is not None,
-            found=f"{'.'.join(map(str, found.version))} at {found.path}" if found else "missing, or too old",
-            remedy="" if found else f"run `make setup` (it {tool.purpose})",
-        )
+        yield check_tool(tool, environment)
     yield _disk(folders)
     yield _isolation()
     yield from _addresses(folders)
     yield _credentials(environment)
-
-
-def _python() -> Finding:
-    ok = sys.version_info[:2] in PYTHONS
-    return Finding(
-        name="python",
-        ok=ok,
-        found=f"{sys.version.split()[0]} at {sys.executable}",
-        remedy="" if ok else "gpu-fleet needs 3.11 or 3.12: `make setup PYTHON=python3.11`",
-    )
-
-
-def _environment_of(folders: Folders) -> Finding:
-    ok = os.access(folders.python, os.X_OK)
-    return Finding(
-        name="environment",
-        ok=ok,
-        found=str(folders.python) if ok else f"no {folders.python}",
-        remedy="" if ok else "run `make setup`",
-    )
-
-
-def _pulumi(folders: Folders, environment: Mapping[str, str]) -> Finding:
-    pulumi = find_pulumi(folders, environment)
-    if pulumi is None:
-        where = f"neither on PATH nor in {folders.cache}"
-        return Finding(name="pulumi", ok=False, found=f"no {PULUMI_VERSION} {where}", remedy="run `make setup`")
-    ok = has_language_host(pulumi)
-    return Finding(
-        name="pulumi",
-        ok=ok,
-        found=f"{PULUMI_VERSION} at {pulumi}",
-        remedy="" if ok else "it has no pulumi-language-python beside it: run `make setup`",
-    )
 
 
 def _disk(folders: Folders) -> Finding:

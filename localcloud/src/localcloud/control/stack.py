@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from gpufleet.toolchain.folders import Folders
 from localcloud.control.choice import chosen, stack_of
 from localcloud.control.environment import marked
-from localcloud.control.folders import Folders
 from localcloud.control.waiting import LocalError
 from localcloud.provider.install import plugin_dir, plugin_version
 

@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+import gpufleet
+import localcloud
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
 from localcloud.machines import image, volumes
@@ -28,6 +30,8 @@ _NAMESPACES: Final = (
     "--mount-proc",
 )
 _KILL_AFTER_S: Final = 25.0
+CODE: Final = os.pathsep.join(str(Path(str(one.__file__)).resolve().parents[1]) for one in (localcloud, gpufleet))
+"""PYTHONPATH of what a machine runs of this code."""
 
 
 class Yard:
@@ -38,7 +42,7 @@ class Yard:
         self.folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._timers: dict[str, threading.Timer] = {}
-        self._code = Path(__file__).resolve().parents[2]
+        self._code = CODE
         self._image = folder / ".image"
         self._shelf = Shelf(folder / volumes.SHELF)
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +80,7 @@ class Yard:
     def _environment(self, root: Path) -> dict[str, str]:
         """Of a supervisor; it builds that of the machine's processes itself."""
         system = os.environ.get("PATH", "/usr/bin:/bin")
-        found = {"PATH": system, "PYTHONPATH": str(self._code), "GPUFLEET_ROOT": str(root)}
+        found = {"PATH": system, "PYTHONPATH": self._code, "GPUFLEET_ROOT": str(root)}
         return found | ({MARK: os.environ[MARK]} if MARK in os.environ else {})
 
     def is_alive(self, instance_id: str) -> bool:
@@ -172,7 +176,7 @@ class Yard:
             nvme_disks=disks if order.nvme_disks is None else order.nvme_disks,
             nvme_disk_bytes=disk_bytes,
             image_commands=str(self._image),
-            code=str(self._code),
+            code=self._code,
             mark=os.environ.get(MARK, ""),
         )
 

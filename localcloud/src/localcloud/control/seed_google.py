@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from gpufleet.toolchain.folders import Folders
 from localcloud import places
 from localcloud.control import seed as aws_seed
 from localcloud.control.environment import token_of
-from localcloud.control.folders import Folders
 from localcloud.control.seed import MODEL, REVISION, make_model
 from localcloud.control.waiting import LocalError, request_json
 from localcloud.gcp.places import PROJECT

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import PULUMI_VERSION, Folders
+from gpufleet.toolchain.folders import PULUMI_VERSION, Folders
 
 LANGUAGE_HOST: Final = "pulumi-language-python"
 LIMIT_S: Final = 30.0

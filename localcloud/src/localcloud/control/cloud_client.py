@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpufleet.domain.model import Cloud
+from gpufleet.toolchain.folders import find_folders
 from localcloud import places
 from localcloud.control.choice import chosen
 from localcloud.control.environment import token_of
-from localcloud.control.folders import find_folders
 from localcloud.control.waiting import LocalError, request_json
 from localcloud.documents import is_document
 

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gpufleet.domain.files import write_whole
 from gpufleet.domain.rsa import EXPONENT, public_key
+from gpufleet.toolchain.folders import Folders
 from localcloud import places, tiny_model
 from localcloud.control.environment import token_of
-from localcloud.control.folders import Folders
 from localcloud.control.waiting import LocalError
 from localcloud.sdk import BotoCoreError, ClientError, Config, session
 from serving.cache import manifest, publish

@@ -30,14 +30,14 @@ COMMANDS: Final = {
 """Command to the module of this package that is it."""
 
 
-def install(folder: Path, code: Path) -> None:
-    """Write the commands into `folder`, with `python3` as the interpreter that runs this code."""
+def install(folder: Path, code: str) -> None:
+    """Write the commands into `folder`, with `python3` as the interpreter of this process. `code`: its PYTHONPATH."""
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     for name, module in COMMANDS.items():
         # -P: the caller's folder is no place to import from
         run = f"{python} -P -m {__name__}.{module} {name}"
-        _write(folder / name, f'exec env PYTHONPATH={shlex.quote(str(code))} {run} "$@"')
+        _write(folder / name, f'exec env PYTHONPATH={shlex.quote(code)} {run} "$@"')
     _write(folder / "python3", f'exec {python} "$@"')
 
 

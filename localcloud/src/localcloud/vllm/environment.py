@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.folders import ROOT, find_folders
+from gpufleet.toolchain.folders import ROOT, find_folders
 
 PROJECT: Final = Path(__file__).resolve().parent
 VLLM_VERSION: Final = "0.32.0"

@@ -4,9 +4,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpufleet.toolchain.folders import Folders
 from localcloud.control import parts, processes
 from localcloud.control.environment import is_ours
-from localcloud.control.folders import Folders
 from localcloud.control.processes import Process
 from localcloud.control.sockets import find_listeners_in
 from localcloud.control.waiting import LocalError

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpufleet.toolchain.folders import Folders
+from gpufleet.toolchain.tools import ALERTMANAGER, PROMETHEUS, Tool, find_tool
 from localcloud import places
 from localcloud.control import processes
 from localcloud.control.choice import FLEET_URLS, chosen
 from localcloud.control.environment import is_ours, marked
-from localcloud.control.folders import Folders
 from localcloud.control.processes import Process
 from localcloud.control.sockets import can_listen, find_listener
-from localcloud.control.tools import ALERTMANAGER, PROMETHEUS, Tool, find_tool
 from localcloud.control.waiting import LocalError, answers, wait_for
 
 CLOUD: Final = places.Places()

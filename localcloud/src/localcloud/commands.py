@@ -14,10 +14,10 @@ from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document.alerts import AlertSettings
+from gpufleet.toolchain.folders import PULUMI_VERSION, Folders, find_folders
+from gpufleet.toolchain.pulumi_cli import find_pulumi
 from localcloud.control import bring_up, cloud_client, parts, processes, take_down
 from localcloud.control.environment import enter, exports, local_environment
-from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders
-from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.control.waiting import LocalError
 
 T = TypeVar("T")

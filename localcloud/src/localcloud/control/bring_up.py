@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.model import Cloud
+from gpufleet.toolchain.folders import Folders
 from localcloud.callers import TOKEN_FILE
 from localcloud.control import parts
 from localcloud.control.choice import choose, chosen, stack_of
 from localcloud.control.environment import credentials_of
-from localcloud.control.folders import Folders
 from localcloud.control.take_down import clear_out, end_recorded
 from localcloud.control.waiting import LocalError
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gpufleet.domain.model import Cloud
-from localcloud.control.folders import Folders
+from gpufleet.toolchain.folders import Folders
 
 FLEET_URLS: Final[Mapping[Cloud, str]] = MappingProxyType(
     {
