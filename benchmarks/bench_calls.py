@@ -16,8 +16,8 @@ from benchmarks.table import Table
 from gpufleet.domain.decisions import Target
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument, parse
-from tests.watchdogs.plain import document
-from tests.watchdogs.worlds import World
+from tests.fixtures.watchdogs.plain import document
+from tests.fixtures.watchdogs.worlds import World
 from watchdogs.observe.fleet import Lists
 from watchdogs.policy import digests
 from watchdogs.spot.watchdog import SpotWatchdog

@@ -33,9 +33,9 @@ from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from tests.console import browser as browsers
-from tests.console.fleet import NOW, document, instance
-from tests.console.pages import TOKEN, FakeBook, serving
+from tests.fixtures.console import browser as browsers
+from tests.fixtures.console.fleet import NOW, document, instance
+from tests.fixtures.console.pages import TOKEN, FakeBook, serving
 
 INSTANCES, POOLS = 5_000, 200
 _WORDS = (("--help",), ("--no-costs",), (), ("--json",), ("--costs",))

@@ -32,7 +32,7 @@ from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import Pass
 from gpufleet.ledger.schema import open_ledger
-from tests import postgres
+from tests.fixtures import postgres
 
 DAYS = 30
 MODELS = 200

@@ -34,13 +34,13 @@ MODULES: Final = {
     "gpufleet/costs/commitments.py": "blocks, plans and what is shared",
 }
 TESTS: Final = (
-    "test_money",
-    "test_price_book",
-    "test_tokens",
-    "test_slots",
-    "test_cost_allocation",
-    "test_charges_in_full",
-    "test_prices_in_full",
+    "gpufleet/domain/test_money.py",
+    "gpufleet/prices/test_book.py",
+    "gpufleet/costs/test_tokens.py",
+    "gpufleet/costs/test_slots.py",
+    "gpufleet/costs/test_allocation.py",
+    "gpufleet/costs/test_charges_in_full.py",
+    "gpufleet/prices/test_prices_in_full.py",
 )
 _ROOMS: Final = ("gpufleet",)
 
@@ -94,7 +94,7 @@ def table(tried: Mapping[str, Mapping[str, Verdict]], made: Mapping[str, int]) -
         columns=("module", "what", "mutants", "tried", *Verdict, "score"),
         rows=tuple(rows),
         notes=(
-            f"mutmut {_version()}; {DRAWN} mutants drawn with seed {SEED}; tests: {', '.join(TESTS)} of tests/unit,"
+            f"mutmut {_version()}; {DRAWN} mutants drawn with seed {SEED}; tests: {', '.join(TESTS)} below tests/,"
             " each mutant against those that reach its function.",
             "Not killed: " + (", ".join(alive) or "none") + ".",
         ),
@@ -110,12 +110,12 @@ def _counts(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 def _copy(work: Path) -> None:
     for room in _ROOMS:
         shutil.copytree(ROOT / room, work / room, ignore=shutil.ignore_patterns("__pycache__"))
-    unit = work / "tests" / "unit"
-    unit.mkdir(parents=True)
-    shutil.copytree(ROOT / "tests" / "data", work / "tests" / "data")
+    for folder in ("data", "fixtures"):
+        shutil.copytree(ROOT / "tests" / folder, work / "tests" / folder)
     shutil.copy(ROOT / "tests" / "conftest.py", work / "tests")
     for name in TESTS:
-        shutil.copy(ROOT / "tests" / "unit" / f"{name}.py", unit)
+        (work / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "tests" / name, work / "tests" / name)
     arguments = ["-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:rerunfailures", "--import-mode=importlib",
                  "--hypothesis-seed=0"]  # fmt: skip
     settings: dict[str, object] = {
@@ -123,7 +123,7 @@ def _copy(work: Path) -> None:
         "only_mutate": list(MODULES),
         "also_copy": ["tests"],
         "pytest_add_cli_args": arguments,
-        "pytest_add_cli_args_test_selection": [f"tests/unit/{name}.py" for name in TESTS],
+        "pytest_add_cli_args_test_selection": [f"tests/{name}" for name in TESTS],
         # of the time that its tests take without a change: a mutant that never ends is given up
         "timeout_multiplier": 6.0,
     }

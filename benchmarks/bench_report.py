@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks import fleet_ledger
 from benchmarks.table import Table
 from gpufleet.ledger.schema import open_ledger
-from tests import postgres
+from tests.fixtures import postgres
 
 DAYS = 30
 MODELS = 200

@@ -25,9 +25,9 @@ from benchmarks.rivals import BODY, free_port, rivals
 from benchmarks.table import Table
 from serving.router.answers import quoted
 from serving.router.render import LOG_FORMAT
-from tests.networks import free_network
-from tests.router.conftest import document, running
-from tests.router.replica import Replica
+from tests.fixtures.networks import free_network
+from tests.fixtures.router.replica import Replica
+from tests.fixtures.router.router import document, running
 
 ROUNDS = int(os.environ.get("GPUFLEET_BENCH_ROUNDS", "5"))
 SECONDS = 3

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.table import Table
-from tests.router.conftest import Router, document, instance, running
+from tests.fixtures.router.router import Router, document, instance, running
 
 CHAT = {"name": "chat", "model": "models/chat"}
 SHARE = float(os.environ.get("GPUFLEET_BENCH_CHURN", "1"))

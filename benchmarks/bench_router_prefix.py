@@ -20,9 +20,9 @@ import httpx
 from benchmarks.rivals import vllm_router
 from benchmarks.table import Table
 from serving.router.policy import Balance, PoolPolicy, RouterPolicy
-from tests.networks import free_network
-from tests.router.conftest import Router, document, running
-from tests.router.replica import Replica
+from tests.fixtures.networks import free_network
+from tests.fixtures.router.replica import Replica
+from tests.fixtures.router.router import Router, document, running
 
 REQUESTS = int(os.environ.get("GPUFLEET_BENCH_PREFIX_REQUESTS", "2000"))
 REPLICAS = 8

@@ -31,7 +31,7 @@ from hosts.monitoring.queries import per_instance
 from hosts.monitoring.rules import RuleSettings
 from serving import metrics
 from serving.metrics import Kind, Metric, Source
-from tests.networks import free_port
+from tests.fixtures.networks import free_port
 
 GPUS: Final = int(os.environ.get("GPUFLEET_BENCH_GPUS", "20000"))
 GPUS_EACH, PAGE, POOL = 4, 50, 25

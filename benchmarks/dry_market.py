@@ -11,8 +11,8 @@ from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.settings.document import FleetDocument
-from tests.watchdogs.plain import READY
-from tests.watchdogs.worlds import World
+from tests.fixtures.watchdogs.plain import READY
+from tests.fixtures.watchdogs.worlds import World
 
 REGION: Final = "us-east-1"
 GROUPS_AT_ONCE: Final = 100

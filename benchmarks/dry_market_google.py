@@ -16,7 +16,7 @@ from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import FleetDocument, GroupEntry
-from tests.watchdogs.worlds import World
+from tests.fixtures.watchdogs.worlds import World
 
 CALL_TAKES: Final = timedelta(seconds=0.1)
 OPERATIONS_AT_ONCE: Final = 500

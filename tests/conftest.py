@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ("tests.fixtures.clouds.emulator", "tests.fixtures.ledgers", "tests.fixtures.router.router")
 SLOW_LIMIT_S = 1800
 WHOLE_FLEETS: Final = ("tests/chaos/", "tests/e2e/", "tests/vllm/")
 """Each test there starts tens of processes, real vLLM among them: on a small machine one such fleet at a time."""
@@ -44,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """What `-n` distributes by."""
-    from tests import workers  # only here: without `-n` no test needs xdist
+    from tests.fixtures import workers  # only here: without `-n` no test needs xdist
 
     config.pluginmanager.register(workers.CleanInterrupt(config))
     return workers.OneFleetAtATime(config, log)

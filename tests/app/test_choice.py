@@ -7,7 +7,7 @@ from app.choice import Prices
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from serving.sizing.choice import Offer
-from tests.unit.small_fleet import T0, document
+from tests.fixtures.small_fleet import T0, document
 
 MACHINE = catalogue.machine(Cloud.AWS, "g6.xlarge")
 

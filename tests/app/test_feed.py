@@ -23,7 +23,7 @@ from gpufleet.settings.document import FleetDocument, parse, render
 from gpufleet.settings.quotas import Need
 from serving.router.policy import PoolPolicy, RouterPolicy
 from serving.router.topology import from_document, replicas_of
-from tests.router.conftest import document, instance
+from tests.fixtures.router.router import document, instance
 
 FLEET = document({"name": "chat", "model": "models/chat"})
 KEY = "ab" * 32

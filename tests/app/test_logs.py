@@ -22,8 +22,8 @@ from cli.watch_pass import Show, over_fleets
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason
 from gpufleet.settings.document import FleetDocument
-from tests.watchdogs.plain import START, document, instance
-from tests.watchdogs.worlds import World, idle_world
+from tests.fixtures.watchdogs.plain import START, document, instance
+from tests.fixtures.watchdogs.worlds import World, idle_world
 from watchdogs.execute import Executor
 from watchdogs.idle.acting import RULES
 from watchdogs.idle.watchdog import IdleWatchdog

@@ -11,7 +11,7 @@ from gpufleet.settings.document import render
 from hosts.control import units
 from hosts.control.places import Places
 from hosts.control.settings import ControlSettings
-from tests.router.conftest import document
+from tests.fixtures.router.router import document
 
 OTHERS = document({"name": "chat", "model": "models/chat"})
 """Of the environment `test`."""

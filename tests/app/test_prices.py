@@ -19,7 +19,7 @@ from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from tests.unit.small_fleet import T0, document
+from tests.fixtures.small_fleet import T0, document
 
 GROUPS = [
     {"name": "spot-b", "type": "spot", "zone": "us-east-1b", "machine_types": ["g6.xlarge"], "max": 5},

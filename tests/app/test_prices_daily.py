@@ -23,7 +23,7 @@ from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.prices.book import Sku, fresh_since, is_stale, machine_sku
 from gpufleet.settings.document import FleetDocument
-from tests.unit.small_fleet import T0, document
+from tests.fixtures.small_fleet import T0, document
 
 TYPE, DAY = "p5.48xlarge", timedelta(days=1)
 ON_DEMAND, SPOT = CapacityType.ON_DEMAND, CapacityType.SPOT

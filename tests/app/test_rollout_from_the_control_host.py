@@ -19,8 +19,8 @@ from gpufleet.domain.model import Instance
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
 from serving.cache.store import FolderStore
-from tests.unit.test_cli_models import DOCUMENT
-from tests.watchdogs import plain
+from tests.cli.test_models import DOCUMENT
+from tests.fixtures.watchdogs import plain
 
 OLD, NEW = "0" * 64, "1" * 64
 POOL: dict[str, Any] = {

@@ -19,7 +19,7 @@ from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import Pass
 from gpufleet.ledger.tables import OUTBOX
 from gpufleet.settings.document import FleetDocument
-from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, run
+from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, run
 
 DAY, NOW = timedelta(days=1), T0 + 6 * HOUR
 BLIND, SEEN = "i-blind", "i-seen"

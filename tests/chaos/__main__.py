@@ -11,7 +11,7 @@ from types import FrameType
 
 from tests.chaos.faults import BY_NAME
 from tests.chaos.run import play
-from tests.networks import free_network
+from tests.fixtures.networks import free_network
 
 INTERRUPTED = 130
 

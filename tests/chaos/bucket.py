@@ -2,7 +2,7 @@
 
 from tests.chaos.fault import Memory, Step
 from tests.chaos.stage import Stage
-from tests.e2e.embedded_cloud import BUCKET
+from tests.fixtures.e2e.embedded_cloud import BUCKET
 
 
 def spoil(key: str) -> Step:

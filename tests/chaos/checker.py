@@ -16,7 +16,7 @@ import boto3
 
 from tests.chaos import heard
 from tests.chaos.evidence import REGION, TAKEN_BY_CLOUD, Places, Played, Verdict, epoch, key, read
-from tests.local_token import KEYS
+from tests.fixtures.local_token import KEYS
 
 CENT: Final = Decimal("0.01")
 SECOND_S: Final = 1.01

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tests.local_token import BEARER
+from tests.fixtures.local_token import BEARER
 
 REGION: Final = "us-east-1"
 TAKEN_BY_CLOUD: Final = "Server.SpotInstanceTermination"

@@ -10,8 +10,8 @@ from tests.chaos import bucket, heard, host, machines, market
 from tests.chaos.fault import Fault, Memory, down, each, nothing, still
 from tests.chaos.ground import write_settings
 from tests.chaos.stage import STACK, Stage
-from tests.e2e.embedded_cloud import wait_for
-from tests.local_token import BEARER
+from tests.fixtures.e2e.embedded_cloud import wait_for
+from tests.fixtures.local_token import BEARER
 
 BLIND_LIMIT_S: Final = 180.0
 """A call that was throttled is tried again for up to a minute."""

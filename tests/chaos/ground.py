@@ -13,7 +13,6 @@ from hosts.monitoring import alertmanager, alerts
 from hosts.monitoring.prometheus import PrometheusSettings, render
 from hosts.monitoring.rules import RuleSettings
 from localcloud import tiny_model
-from tests import signing
 from tests.chaos.clients import PATIENCE_S, PatientTraffic
 from tests.chaos.clock import make_clock
 from tests.chaos.names import make_names, name_of, url
@@ -28,8 +27,9 @@ from tests.chaos.stage import (
     STACK,
     Stage,
 )
-from tests.e2e.embedded_cloud import BUCKET, started, wait_for
-from tests.stacks.engine import make_engine
+from tests.fixtures import signing
+from tests.fixtures.e2e.embedded_cloud import BUCKET, started, wait_for
+from tests.fixtures.stacks.engine import make_engine
 
 
 @contextmanager

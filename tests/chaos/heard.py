@@ -16,7 +16,7 @@ from typing import Any, Final
 import boto3
 
 from tests.chaos.evidence import ENDED_BY_US, REGION, Played, Span, Verdict, epoch, key, read
-from tests.local_token import KEYS
+from tests.fixtures.local_token import KEYS
 
 ASKED_BEFORE: Final = timedelta(minutes=6)
 """So long may on-demand be asked for before a cloud without capacity gives it, with a clock that was set back."""

@@ -13,7 +13,7 @@ from tests.chaos.evidence import BrokenGpu
 from tests.chaos.fault import Memory, Step
 from tests.chaos.market import spot_of, take
 from tests.chaos.stage import FLEET, ChaosError, Stage
-from tests.e2e.embedded_cloud import BUCKET, wait_for
+from tests.fixtures.e2e.embedded_cloud import BUCKET, wait_for
 
 SEEN_LIMIT_S: Final = 180.0
 _MODEL: Final = ("--name", "chat", "--bucket", f"s3://{BUCKET}", "--fleet", FLEET, "--direct")

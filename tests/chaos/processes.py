@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.chaos.evidence import Span
-from tests.e2e.embedded_cloud import wait_for
+from tests.fixtures.e2e.embedded_cloud import wait_for
 
 
 def find(*words: str) -> list[int]:

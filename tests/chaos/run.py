@@ -17,8 +17,8 @@ from tests.chaos.fault import Fault, Memory, draw
 from tests.chaos.faults import FAULTS, silence_slack
 from tests.chaos.ground import set_up
 from tests.chaos.stage import GROUP_INTERVAL, STACK, Stage
-from tests.e2e.embedded_cloud import wait_for
-from tests.local_token import BEARER
+from tests.fixtures.e2e.embedded_cloud import wait_for
+from tests.fixtures.local_token import BEARER
 
 SETTLE_S: Final = 600.0
 """Generous, since a loaded machine needs minutes for what an idle one does in seconds."""

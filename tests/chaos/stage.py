@@ -19,15 +19,15 @@ from typing import IO, Any, Final
 import httpx
 
 from gpufleet.settings.document import PATH_IN_BUCKET
-from tests import local_token
 from tests.chaos.clients import PatientTraffic
 from tests.chaos.evidence import BrokenGpu, Span
 from tests.chaos.names import url
 from tests.chaos.preload import Preload
 from tests.chaos.preload import environment as loading
-from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, wait_for
-from tests.networks import end_process
-from tests.stacks.engine import Engine
+from tests.fixtures import local_token
+from tests.fixtures.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, wait_for
+from tests.fixtures.networks import end_process
+from tests.fixtures.stacks.engine import Engine
 
 STACK: Final = "aws-local"
 FLEET: Final = f"s3://{BUCKET}/{PATH_IN_BUCKET}"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.toolchain.folders import ROOT
 from tests.chaos.faults import BY_NAME
 from tests.chaos.run import play
-from tests.networks import free_network
+from tests.fixtures.networks import free_network
 
-ROOT = Path(__file__).parents[2]
 SEED = 20261121
 SHORT = (
     "spot loss of a whole zone",

@@ -16,7 +16,7 @@ from tests.chaos import checker, heard
 from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, Played
 from tests.chaos.fault import draw
 from tests.chaos.faults import FAULTS
-from tests.networks import end_process
+from tests.fixtures.networks import end_process
 
 LAUNCHED, ENDED = "2026-11-21T10:00:00.500000+00:00", "2026-11-21T10:10:00.700000+00:00"
 BEGIN_US, END_US = 1795255200_000_000, 1795255800_000_000

@@ -11,7 +11,7 @@ import pytest
 from tests.chaos import heard
 from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, BrokenGpu, Played
 from tests.chaos.heard import Fired
-from tests.networks import served
+from tests.fixtures.networks import served
 
 NOON: Final = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 """What follows is told in seconds after it."""

@@ -10,11 +10,10 @@ from typer.testing import CliRunner
 from app.errors import AppError
 from cli import serverless
 from cli.main import build
+from gpufleet.toolchain.folders import ROOT
 from serving.cache.store import FolderStore
 from tests.app.test_rollout_from_the_control_host import NEW, POOL
-from tests.unit.test_cli_models import DOCUMENT
-
-ROOT = Path(__file__).parents[2]
+from tests.cli.test_models import DOCUMENT
 
 
 def fleet_in(folder: Path, **more: Any) -> str:

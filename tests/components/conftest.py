@@ -1,7 +1,7 @@
 import pulumi
 import pytest
 
-from tests.fakes import RecordingMocks
+from tests.fixtures.fakes import RecordingMocks
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType
 from gpufleet.settings.document import GroupEntry
 from gpufleet.settings.environment import Block, Capacity, OnDemand, Reserved, Spot
-from tests.fakes import RecordingMocks
+from tests.fixtures.fakes import RecordingMocks
 
 GROUP = "aws:autoscaling/group:Group"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"

@@ -4,7 +4,6 @@ import ast
 import json
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import boto3
 import pytest
@@ -14,8 +13,8 @@ from components.aws.identities import Allowed
 from gpufleet.clouds.aws import signed
 from gpufleet.domain import tags
 from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
+from gpufleet.toolchain.folders import ROOT
 
-ROOT = Path(__file__).parents[2]
 CLOUDS = ROOT / "gpufleet" / "clouds"
 PLACE = {
     "bucket": "b",

@@ -12,7 +12,7 @@ from components.gcp.control_host import ControlHost, ControlHostArgs, MachineArg
 from components.gcp.firewall import INSTANCE_PORTS, Firewall, FirewallArgs
 from components.gcp.identities import MachineIdentity, MachineIdentityArgs
 from components.gcp.network import Network, NetworkArgs
-from tests.fakes import RecordingMocks
+from tests.fixtures.fakes import RecordingMocks
 
 GPU, CONTROL = "gpu@p.iam.gserviceaccount.com", "ctl@p.iam.gserviceaccount.com"
 ROUTER = "rtr@p.iam.gserviceaccount.com"

@@ -10,7 +10,7 @@ from components.capacity import Owned, PoolCapacity
 from components.gcp.gpu_pool import BASE_NAME_LIMIT, GpuPool, GpuPoolArgs, instance_base
 from components.gcp.templates import Template
 from gpufleet.settings.environment import Block, Capacity, FlexStart, OnDemand, Reserved, Spot
-from tests.fakes import RecordingMocks
+from tests.fixtures.fakes import RecordingMocks
 
 GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
 REGIONAL = "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager"

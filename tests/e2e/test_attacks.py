@@ -12,10 +12,10 @@ from gpufleet.domain import tags
 from gpufleet.domain.decisions import Reason
 from tests.chaos.clock import make_clock
 from tests.chaos.preload import environment
-from tests.e2e.embedded_cloud import status, wait_for
-from tests.e2e.watched import Fleet, watched
-from tests.local_token import BEARER
-from tests.networks import free_network
+from tests.fixtures.e2e.embedded_cloud import status, wait_for
+from tests.fixtures.e2e.watched import Fleet, watched
+from tests.fixtures.local_token import BEARER
+from tests.fixtures.networks import free_network
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,7 @@ import pytest
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import PATH_IN_BUCKET
-from tests.e2e.embedded_cloud import (
+from tests.fixtures.e2e.embedded_cloud import (
     CLONE,
     EmbeddedCloud,
     fleet_document,
@@ -24,7 +24,7 @@ from tests.e2e.embedded_cloud import (
     status,
     wait_for,
 )
-from tests.networks import free_network
+from tests.fixtures.networks import free_network
 
 pytestmark = pytest.mark.slow
 NETWORK = free_network()

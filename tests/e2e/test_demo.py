@@ -18,7 +18,7 @@ from localcloud.control.environment import is_ours
 
 from gpufleet.toolchain.folders import ROOT, find_folders
 from scripts.demo.recompute import recompute
-from tests.unit.report_arithmetic import faults
+from tests.fixtures.costs.report_arithmetic import faults
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 1200

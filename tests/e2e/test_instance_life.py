@@ -18,7 +18,7 @@ from gpufleet.clouds.aws.groups import AwsGroups
 from gpufleet.domain.model import CapacityType
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings
-from tests.e2e.embedded_cloud import (
+from tests.fixtures.e2e.embedded_cloud import (
     SIMULATED,
     WITH_KEY,
     EmbeddedCloud,
@@ -28,7 +28,7 @@ from tests.e2e.embedded_cloud import (
     wait_for,
     wait_until,
 )
-from tests.networks import free_network
+from tests.fixtures.networks import free_network
 
 pytestmark = pytest.mark.slow
 NETWORK = free_network()

@@ -17,10 +17,10 @@ import pytest
 
 from gpufleet.domain import tags
 from gpufleet.domain.decisions import Reason
-from tests.e2e.embedded_cloud import CLONE, wait_for
-from tests.e2e.half_answers import before
-from tests.e2e.watched import Fleet, watched
-from tests.networks import end_process, free_network, free_port
+from tests.fixtures.e2e.embedded_cloud import CLONE, wait_for
+from tests.fixtures.e2e.half_answers import before
+from tests.fixtures.e2e.watched import Fleet, watched
+from tests.fixtures.networks import end_process, free_network, free_port
 
 pytestmark = [
     pytest.mark.slow,

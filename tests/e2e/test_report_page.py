@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cli.main import build
 from gpufleet.ledger.schema import open_ledger
-from tests.unit.small_fleet import WINDOW, document, fill
+from tests.fixtures.small_fleet import WINDOW, document, fill
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

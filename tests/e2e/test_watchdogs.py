@@ -14,17 +14,9 @@ import pytest
 from components.aws import permissions
 from gpufleet.clouds.aws import signed
 from gpufleet.domain.decisions import Reason
-from tests.e2e.embedded_cloud import (
-    BUCKET,
-    CLONE,
-    CONTROL,
-    ENGINE_KEY,
-    ORDER_KEY,
-    status,
-    wait_for,
-)
-from tests.e2e.watched import GROUPS, Fleet, ready, watched
-from tests.networks import free_network
+from tests.fixtures.e2e.embedded_cloud import BUCKET, CLONE, CONTROL, ENGINE_KEY, ORDER_KEY, status, wait_for
+from tests.fixtures.e2e.watched import GROUPS, Fleet, ready, watched
+from tests.fixtures.networks import free_network
 
 pytestmark = [
     pytest.mark.slow,

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from gpufleet.toolchain.folders import ROOT
+
 STACK = os.environ.get("GPUFLEET_LIVE", "")
 ALLOWED = os.environ.get("GPUFLEET_LIVE_USD_PER_MONTH", "")
 LIMIT_S = 1800

@@ -7,7 +7,7 @@ from localcloud.control.choice import FLEET_URLS, choose, chosen, stack_of
 from localcloud.control.environment import settings_of
 
 from gpufleet.domain.model import Cloud
-from gpufleet.toolchain.folders import Folders
+from gpufleet.toolchain.folders import ROOT, Folders
 
 
 @pytest.fixture
@@ -34,6 +34,6 @@ def test_the_shell_is_pointed_at_the_chosen_clouds_fleet(folders: Folders, cloud
 
 @pytest.mark.parametrize("cloud", Cloud)
 def test_every_cloud_has_settings_of_its_local_stack(cloud: Cloud) -> None:
-    config = Path(__file__).parents[2] / "stacks" / "config" / f"Pulumi.{stack_of(cloud)}.yaml"
+    config = ROOT / "stacks" / "config" / f"Pulumi.{stack_of(cloud)}.yaml"
     bucket = FLEET_URLS[cloud].split("/")[2]
     assert bucket in config.read_text()

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
-from gpufleet.clouds.gcp.groups import GoogleGroups
-from gpufleet.clouds.gcp.inventory import GoogleInventory
-from gpufleet.domain.activity import Activity, ActivityKind
 from localcloud.gcp.groups import Group
 from localcloud.gcp.operations import GROUPS, SYSTEM, USER
 from localcloud.gcp.places import PROJECT
 from localcloud.gcp.store import Key
 from localcloud.time_scale import TimeScale
-from tests.clouds.google_answers import compute, recorded
-from tests.clouds.google_documents import REGION, document, entry
-from tests.localcloud.google_world import Emulated
+
+from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
+from gpufleet.clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.inventory import GoogleInventory
+from gpufleet.domain.activity import Activity, ActivityKind
+from tests.fixtures.clouds.google_answers import compute, recorded
+from tests.fixtures.clouds.google_documents import REGION, document, entry
+from tests.fixtures.localcloud.google_world import Emulated
 
 K = ActivityKind
 ZONE, OTHER = "us-central1-a", "us-central1-b"

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 
 import pytest
-
-from localcloud import metadata as amazon
 from localcloud.faults import Silence
 from localcloud.gcp import metadata as google
 from localcloud.places import METADATA_PORT
-from tests.e2e.embedded_cloud import wait_for
-from tests.networks import free_network
+
+from localcloud import metadata as amazon
+from tests.fixtures.e2e.embedded_cloud import wait_for
+from tests.fixtures.networks import free_network
 
 
 class Switch:

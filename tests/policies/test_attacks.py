@@ -20,6 +20,7 @@ from gpufleet.settings.environment import PolicyException
 from policies.context import Context, ContextError, from_config
 from policies.resource import UNKNOWN, Resource
 from policies.rules import RULES, check, policies
+from tests.fixtures.stacks.settings_files import a_pool
 from tests.policies.test_rules import (
     DEV,
     FIREWALL,
@@ -34,7 +35,6 @@ from tests.policies.test_rules import (
     group,
     judged,
 )
-from tests.stacks.settings_files import a_pool
 
 KEY = "AKIA" + "I" * 16
 ROLE, ROLE_POLICY = "aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy"

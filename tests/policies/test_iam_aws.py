@@ -16,7 +16,7 @@ from policies.context import Context
 from policies.iam import actions
 from policies.resource import UNKNOWN, Resource
 from policies.rules import RULES, check
-from tests.policies.iam import AWS, RULE, said
+from tests.fixtures.policies.iam import AWS, RULE, said
 from tests.policies.test_rules import TODAY
 
 ACCOUNT, BUCKET, REGION = "111122223333", "111122223333-gpu-fleet-prod", "us-east-1"

@@ -10,7 +10,7 @@ from components.aws import endpoints, permissions
 from components.aws.bucket import bucket_policy
 from policies.context import Context
 from policies.resource import UNKNOWN
-from tests.policies.iam import AWS, said
+from tests.fixtures.policies.iam import AWS, said
 from tests.policies.test_iam_aws import ACCOUNT, BUCKET, MODELS, ON_BUCKET, REGION, allow, text
 
 QUEUE = f"arn:aws:sqs:{REGION}:{ACCOUNT}:gpu-fleet-prod-notices"

@@ -9,9 +9,9 @@ import pytest
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.rules import check
+from tests.fixtures.policies.iam import AWS, GCP, RULE
 from tests.policies import test_iam_aws as of_aws
 from tests.policies import test_iam_google as of_google
-from tests.policies.iam import AWS, GCP, RULE
 from tests.policies.test_rules import TODAY
 
 ACCOUNT, PROFILE = "gcp:serviceaccount/account:Account", "aws:iam/instanceProfile:InstanceProfile"

@@ -11,7 +11,7 @@ from components.gcp.permissions import CONTROL, MARKS, ROUTER, STOP
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context
 from policies.resource import UNKNOWN
-from tests.policies.iam import GCP, RULE, said
+from tests.fixtures.policies.iam import GCP, RULE, said
 from tests.policies.test_rules import TODAY
 
 PROJECT, BUCKET = "example-project", "example-project-gpu-fleet-prod"

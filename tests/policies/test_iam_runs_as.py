@@ -8,7 +8,7 @@ import pytest
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context
 from policies.resource import UNKNOWN
-from tests.policies.iam import AWS, GCP, said
+from tests.fixtures.policies.iam import AWS, GCP, said
 from tests.policies.test_rules import TODAY
 
 TEMPLATE, INSTANCE = "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/instance:Instance"

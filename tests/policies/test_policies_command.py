@@ -13,7 +13,7 @@ from cli.main import main
 from cli.output import ANSWER_BEGUN
 from gpufleet.settings.environment import PolicyException
 from policies.rules import RULES
-from tests.stacks.settings_files import AWS, FLEET, changed
+from tests.fixtures.stacks.settings_files import AWS, FLEET, changed
 
 ALARM, INGRESS = "aws:cloudwatch/metricAlarm:MetricAlarm", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 OBJECT = "gcp:storage/bucketObject:BucketObject"

@@ -14,7 +14,7 @@ from policies.context import Context, from_config
 from policies.resource import Resource
 from policies.resource_types import MADE
 from policies.rules import check
-from tests.stacks.settings_files import AWS, GCP
+from tests.fixtures.stacks.settings_files import AWS, GCP
 
 TODAY = date(2026, 11, 21)
 RULE = "resource-type-listed"

@@ -16,7 +16,7 @@ from policies.context import Context, from_config
 from policies.resource import UNKNOWN, Properties, Resource, plain
 from policies.rule import Rule, Violation
 from policies.rules import RULES, check
-from tests.stacks.settings_files import a_pool
+from tests.fixtures.stacks.settings_files import a_pool
 
 TODAY = date(2026, 11, 21)
 CONTEXT = Context(cloud=Cloud.AWS, environment="prod", region="us-east-1", today=TODAY)

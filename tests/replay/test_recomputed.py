@@ -11,7 +11,7 @@ import pytest
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from replay import histories, idle, pools, requests, sizers, spot
 from replay.sizers import EMPTY, Queue
-from tests.replay import plain_replay
+from tests.fixtures.replay import plain_replay
 
 MANY = pytest.mark.slow
 FEW, LOTS = range(4), range(4, 40)

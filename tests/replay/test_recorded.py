@@ -12,7 +12,7 @@ import pytest
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from replay import idle, pools, spot
 from replay.histories import load_activity
-from tests.replay.shapes import SHAPES, made
+from tests.fixtures.replay.shapes import SHAPES, made
 from tests.replay.test_pools import history
 from tests.replay.test_recomputed import rested
 

@@ -13,10 +13,9 @@ from app.ledgers import ledger_name
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import render
+from gpufleet.toolchain.folders import ROOT
 from scripts.big_update import PlanError, ended
-from tests.watchdogs.plain import START, document
-
-ROOT = Path(__file__).parents[2]
+from tests.fixtures.watchdogs.plain import START, document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

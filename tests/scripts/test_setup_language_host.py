@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpufleet.toolchain.folders import ROOT
 from scripts.setup.language_host import LOCALCLOUD, SOURCES
 
-ROOT = Path(__file__).parents[2]
 OURS = ("gpufleet", "localcloud", "serving")
 
 

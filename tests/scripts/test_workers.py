@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from gpufleet.toolchain.folders import ROOT
+
 END_S = 13
 """What the test's servers take to end: xdist kills its workers after 10 s."""
 CONFTEST = "from tests.conftest import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler\n"

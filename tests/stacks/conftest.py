@@ -3,7 +3,7 @@ import asyncio
 import pulumi
 import pytest
 
-from tests.fakes import RecordingMocks
+from tests.fixtures.fakes import RecordingMocks
 
 
 @pytest.fixture

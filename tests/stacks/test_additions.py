@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.stacks.engine import LIMIT_S, PROJECT, ROOT, Engine, make_engine
+from tests.fixtures.stacks.engine import LIMIT_S, PROJECT, ROOT, Engine, make_engine
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, changed, said
 
 GITHUB, HUB, OPENAI = "ghp_" + "b" * 36, "hf_" + "a" * 34, "sk-" + "c" * 40
 AMAZON, WEBHOOK = "AKIA" + "I" * 16, "https://hooks.slack.com/services/" + "T000/B000/XXXX"

@@ -12,7 +12,7 @@ from gpufleet.settings.document import Origin
 from stacks.document import describe
 from stacks.pools import instance_settings
 from stacks.reading import parse
-from tests.stacks.settings_files import AWS, GCP, TODAY, changed
+from tests.fixtures.stacks.settings_files import AWS, GCP, TODAY, changed
 
 ORIGIN = Origin(project="p", stack="s", revision="r", at=datetime(2026, 11, 21, tzinfo=UTC))
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.bucket import PUBLISHED
-from tests.fakes import RecordingMocks
-from tests.iam import allowed, denied, google_allows, statements
-from tests.stacks.declared import declared
-from tests.stacks.settings_files import AWS, FLEET, GCP, changed, said
+from tests.fixtures.fakes import RecordingMocks
+from tests.fixtures.iam import allowed, denied, google_allows, statements
+from tests.fixtures.stacks.declared import declared
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, changed, said
 
 DOCUMENTS = (
     "fleet/fleet.json",

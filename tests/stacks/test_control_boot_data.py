@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.fakes import RecordingMocks
-from tests.stacks.running import run
+from gpufleet.toolchain.folders import ROOT
+from tests.fixtures.fakes import RecordingMocks
+from tests.fixtures.stacks.running import run
 
-ROOT = Path(__file__).parents[2]
 SHA256 = "ab" * 32
 MACHINE = {"aws": "aws:ec2/instance:Instance", "gcp": "gcp:compute/instance:Instance"}
 SCRIPT = {"aws": "userData", "gcp": "metadataStartupScript"}

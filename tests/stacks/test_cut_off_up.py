@@ -14,10 +14,10 @@ import pytest
 
 from gpufleet.settings.document import PATH_IN_BUCKET
 from scripts.cut_off import begun
-from tests.e2e.embedded_cloud import wait_for
-from tests.local_token import BEARER
-from tests.networks import free_network
-from tests.stacks.engine import LIMIT_S, ROOT, Engine, embedded_cloud, make_engine
+from tests.fixtures.e2e.embedded_cloud import wait_for
+from tests.fixtures.local_token import BEARER
+from tests.fixtures.networks import free_network
+from tests.fixtures.stacks.engine import LIMIT_S, ROOT, Engine, embedded_cloud, make_engine
 
 NETWORK = free_network()
 STACK = "aws-local"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.networks import free_network
-from tests.stacks.engine import ROOT, Engine, embedded_cloud, make_engine
+from tests.fixtures.networks import free_network
+from tests.fixtures.stacks.engine import ROOT, Engine, embedded_cloud, make_engine
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 
 from stacks import reading
 from stacks.pools import capacity
-from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, TODAY, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, TODAY, changed, said
 
 POOL, FLEX = f"{FLEET}.pools.1", f"{FLEET}.pools.1.capacity.flex_start"
 ON_DEMAND = "pools.1.capacity.on_demand"

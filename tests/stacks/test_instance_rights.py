@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fakes import RecordingMocks
-from tests.iam import Statement, allowed, condition_holds, statements
-from tests.stacks.running import run
+from gpufleet.toolchain.folders import ROOT
+from tests.fixtures.fakes import RecordingMocks
+from tests.fixtures.iam import Statement, allowed, condition_holds, statements
+from tests.fixtures.stacks.running import run
 
-ROOT = Path(__file__).parents[2]
 GROUP = "arn:aws:autoscaling:us-east-1:111122223333:autoScalingGroup:u:autoScalingGroupName/legal-spot-a"
 INSTANCE = "arn:aws:ec2:us-east-1:111122223333:instance/i-other"
 OF_ENVIRONMENT = {

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from gpufleet.domain.model import Cloud
-from tests.fakes import RecordingMocks
-from tests.stacks.running import ROOT, run, written
+from tests.fixtures.fakes import RecordingMocks
+from tests.fixtures.stacks.running import ROOT, run, written
 
 IMAGE = "mirror/node-exporter@sha256:" + "c" * 64
 

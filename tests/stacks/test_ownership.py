@@ -7,8 +7,8 @@ import pytest
 
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
-from tests.networks import free_network
-from tests.stacks.engine import Engine, embedded_cloud, make_engine
+from tests.fixtures.networks import free_network
+from tests.fixtures.stacks.engine import Engine, embedded_cloud, make_engine
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from gpufleet.clouds.gcp.groups import GoogleGroups
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
-from tests.local_token import BEARER, TOKEN
-from tests.networks import free_network
-from tests.stacks.engine import ROOT, Engine, embedded_cloud, make_engine
+from tests.fixtures.local_token import BEARER, TOKEN
+from tests.fixtures.networks import free_network
+from tests.fixtures.stacks.engine import ROOT, Engine, embedded_cloud, make_engine
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 
 from cli import policy_exceptions
 from stacks import reading
-from tests.stacks.settings_files import AWS, FLEET, TODAY, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, TODAY, changed, said
 
 ALARM = {
     "rule": "resource-type-listed",

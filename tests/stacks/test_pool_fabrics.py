@@ -5,10 +5,9 @@ from typing import Any
 
 import yaml
 
-from tests.fakes import RecordingMocks
-from tests.stacks.running import run
-
-ROOT = Path(__file__).parents[2]
+from gpufleet.toolchain.folders import ROOT
+from tests.fixtures.fakes import RecordingMocks
+from tests.fixtures.stacks.running import run
 
 
 def test_pools_with_efa_do_not_reach_each_other(mocks: RecordingMocks, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from policies.context import from_config
 from policies.preview import resources_of
 from policies.rules import check
 from policies.settings import FROM_FILE, config_of
-from tests.stacks.engine import ROOT, Engine, make_engine
+from tests.fixtures.stacks.engine import ROOT, Engine, make_engine
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from gpufleet.domain.model import Cloud
 from gpufleet.prices.plan.extras import extras, root_disk_units
 from gpufleet.prices.plan.preview import Declared
 from gpufleet.settings.document import FleetDocument
-from tests.fakes import RecordingMocks
-from tests.stacks.running import ROOT, run, written
+from tests.fixtures.fakes import RecordingMocks
+from tests.fixtures.stacks.running import ROOT, run, written
 
 FILES = sorted((ROOT / "stacks" / "config").glob("Pulumi.*.yaml"))
 GROUPS = {

@@ -20,8 +20,8 @@ from localcloud.time_scale import FAST
 
 from gpufleet.toolchain.folders import find_folders
 from gpufleet.toolchain.pulumi_cli import find_pulumi
-from tests import local_token
-from tests.networks import end_process, free_network
+from tests.fixtures import local_token
+from tests.fixtures.networks import end_process, free_network
 
 pytestmark = pytest.mark.slow
 

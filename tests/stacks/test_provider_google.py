@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.local_token import BEARER
-from tests.networks import free_network
-from tests.stacks.engine import Engine, embedded_cloud, make_engine
+from tests.fixtures.local_token import BEARER
+from tests.fixtures.networks import free_network
+from tests.fixtures.stacks.engine import Engine, embedded_cloud, make_engine
 
 pytestmark = pytest.mark.slow
 

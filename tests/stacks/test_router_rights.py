@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
+from gpufleet.toolchain.folders import ROOT
 from hosts.control import bundle
 from serving.router.policy import FILE_NAME
-from tests.fakes import RecordingMocks
-from tests.iam import Statement, allowed, condition_holds, statements
-from tests.stacks.running import run
+from tests.fixtures.fakes import RecordingMocks
+from tests.fixtures.iam import Statement, allowed, condition_holds, statements
+from tests.fixtures.stacks.running import run
 
-ROOT = Path(__file__).parents[2]
 SHA256 = "ab" * 32
 SECRETS = {
     "aws": {"GPUFLEET_SLACK_TOKEN": "/gpu-fleet/prod/slack-token", "GPUFLEET_DATABASE": "/gpu-fleet/prod/pg"},

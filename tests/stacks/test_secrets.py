@@ -19,8 +19,8 @@ from stacks.document import describe
 from stacks.local_key import VARIABLE, with_local_key
 from stacks.pools import instance_settings, secrets_of_control
 from stacks.reading import parse
-from tests import signing
-from tests.stacks.settings_files import AWS, FLEET, GCP, TODAY, changed, file, said
+from tests.fixtures import signing
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, TODAY, changed, file, said
 
 ORIGIN = Origin(project="p", stack="s", revision="r", at=datetime(2026, 11, 21, tzinfo=UTC))
 PUBLIC = signing.key().public

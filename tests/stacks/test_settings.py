@@ -14,7 +14,7 @@ from gpufleet.settings.reading import json_schema
 from serving.instance_settings import to_json
 from stacks import reading
 from stacks.pools import instance_settings
-from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, ROOT, TODAY, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, ROOT, TODAY, changed, said
 
 POOL0, SPOT0 = f"{FLEET}.pools.0", "pools.0.capacity.spot"
 P5 = {"pools.0.capacity.reserved.0.machine_type": "p5.48xlarge"}

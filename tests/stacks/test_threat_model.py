@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 
 from gpufleet.domain import tags
-from tests.fakes import RecordingMocks
-from tests.iam import allowed, google_permits, statements
-from tests.stacks.declared import declared
-from tests.stacks.settings_files import AWS, FLEET, GCP, ROOT, changed
+from tests.fixtures.fakes import RecordingMocks
+from tests.fixtures.iam import allowed, google_permits, statements
+from tests.fixtures.stacks.declared import declared
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, ROOT, changed
 
 DIGEST: Final = "a" * 64
 WEIGHTS: Final = f"models/chat/{DIGEST}/files/model.safetensors"

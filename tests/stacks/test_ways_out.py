@@ -8,9 +8,9 @@ import pytest
 
 from components.aws.endpoints import WITH_POLICY
 from stacks.value_checks import ENDPOINTS
-from tests.iam import allowed, statements
-from tests.stacks.declared import declared
-from tests.stacks.settings_files import AWS, FLEET, changed
+from tests.fixtures.iam import allowed, statements
+from tests.fixtures.stacks.declared import declared
+from tests.fixtures.stacks.settings_files import AWS, FLEET, changed
 
 ACCOUNT, REGION = AWS[FLEET]["account"], AWS["aws:region"]
 BUCKET = AWS[FLEET]["bucket"]["name"]

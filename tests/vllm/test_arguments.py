@@ -10,18 +10,19 @@ import yaml
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import UnknownMachineError
+from gpufleet.toolchain.folders import ROOT
 from serving.engine import FLAGS, EngineKind, Serve, serve_arguments
 from serving.sizing import families
 from serving.sizing.fit import Wish, smallest_fit
 from serving.sizing.model import SizingError, weigh
 from serving.weights import Tensor
 from stacks import reading
-from tests.engine_options import EVERYTHING
-from tests.unit.public_models import CONFIGS
+from tests.fixtures.engine_options import EVERYTHING
+from tests.fixtures.public_models import CONFIGS
 from tests.vllm.conftest import Ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-STACKS = Path(__file__).parents[2] / "stacks" / "config"
+STACKS = ROOT / "stacks" / "config"
 
 
 def words(args: tuple[str, ...]) -> list[str]:

@@ -7,8 +7,8 @@ import pytest
 
 from serving.sizing import families
 from serving.sizing.memory import CacheShape, layout
+from tests.fixtures.vllm.tiny_configs import CONFIGS
 from tests.vllm.conftest import Ask
-from tests.vllm.tiny_configs import CONFIGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CONTEXT, BATCHED, BLOCK, MEMORY = 1024, 1024, 32, 8 * 1024 * 1024

@@ -9,7 +9,7 @@ import pytest
 from localcloud import tiny_model
 from serving import metrics
 from serving.metrics import Kind, Source
-from tests.vllm.servers import KEY, Server, Streams, serving, until
+from tests.fixtures.vllm.servers import KEY, Server, Streams, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SEATS = 4

@@ -10,20 +10,20 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from localcloud.gcp.places import PROJECT
 
 from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
-from localcloud.gcp.places import PROJECT
 from serving import agent_archive, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
-from tests.e2e.control_ground import ZONE, OnGoogle
-from tests.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until
-from tests.local_token import BEARER
-from tests.networks import free_network
-from tests.vllm.servers import KEY, Streams
+from tests.fixtures.e2e.control_ground import ZONE, OnGoogle
+from tests.fixtures.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until
+from tests.fixtures.local_token import BEARER
+from tests.fixtures.networks import free_network
+from tests.fixtures.vllm.servers import KEY, Streams
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 BOOT_LIMIT_S = 700

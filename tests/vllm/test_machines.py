@@ -15,19 +15,12 @@ from serving import metrics
 from serving.engine import EngineKind
 from serving.exposition import parse, total
 from serving.instance_settings import EngineSettings, InstanceSettings
-from tests import signing
-from tests.e2e.embedded_cloud import (
-    EmbeddedCloud,
-    instance_settings,
-    started,
-    status,
-    wait_for,
-    wait_until,
-)
-from tests.networks import free_network
-from tests.router import conftest as routers
-from tests.router.conftest import FakeFleet, Router
-from tests.vllm.servers import Streams
+from tests.fixtures import signing
+from tests.fixtures.e2e.embedded_cloud import EmbeddedCloud, instance_settings, started, status, wait_for, wait_until
+from tests.fixtures.networks import free_network
+from tests.fixtures.router import router as routers
+from tests.fixtures.router.router import FakeFleet, Router
+from tests.fixtures.vllm.servers import Streams
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 CONTEXTS = {"chat": 2048, "code": 16384}

@@ -13,7 +13,7 @@ import pytest
 from localcloud import tiny_model
 from serving import metrics
 from serving.exposition import total
-from tests.vllm.servers import Server, Streams, serving, until
+from tests.fixtures.vllm.servers import Server, Streams, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 Start = Callable[[int], Server]

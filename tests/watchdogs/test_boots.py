@@ -8,8 +8,8 @@ import pytest
 from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import Phase
 from serving.instance_settings import BootLimits
-from tests.watchdogs.plain import READY, START, instance
-from tests.watchdogs.test_spot_watchdog import OD, spread_world, watchdog
+from tests.fixtures.watchdogs.plain import READY, START, instance
+from tests.watchdogs.spot.test_watchdog import OD, spread_world, watchdog
 from watchdogs import boots
 
 MINUTE = timedelta(minutes=1)

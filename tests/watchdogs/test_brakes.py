@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.domain.brakes import Brake, BrakeKind
-from tests.watchdogs.plain import START, instance
+from tests.fixtures.watchdogs.plain import START, instance
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 
 ONE, ELSEWHERE = instance(1), instance(2, pool="chat")

@@ -16,13 +16,13 @@ from gpufleet.ledger import decisions, operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.tables import OUTBOX, OUTCOMES
 from gpufleet.settings.document import FleetDocument
-from tests.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
-from tests.watchdogs.plain import START, document, instance
-from tests.watchdogs.test_orphan_rules import orphan
-from tests.watchdogs.test_orphan_watchdog import ruled, worlds
-from tests.watchdogs.test_scale import BUSY, Store, scaled
-from tests.watchdogs.test_spot_watchdog import SETTINGS, spread_world
-from tests.watchdogs.worlds import World, idle_world, mark
+from tests.fixtures.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
+from tests.fixtures.watchdogs.plain import START, document, instance
+from tests.fixtures.watchdogs.worlds import World, idle_world, mark
+from tests.watchdogs.orphans.test_rules import orphan
+from tests.watchdogs.orphans.test_watchdog import ruled, worlds
+from tests.watchdogs.scale.test_scaling import BUSY, Store, scaled
+from tests.watchdogs.spot.test_watchdog import SETTINGS, spread_world
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.policy import digests

@@ -31,14 +31,14 @@ from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.settings.document import FleetDocument, parse, render
-from tests.metrics_text import value
-from tests.moto_account import moto_account
-from tests.networks import end_process
-from tests.prometheus import without_series
-from tests.watchdogs.plain import document
+from gpufleet.toolchain.folders import ROOT
+from tests.fixtures.metrics_text import value
+from tests.fixtures.moto_account import moto_account
+from tests.fixtures.networks import end_process
+from tests.fixtures.prometheus import without_series
+from tests.fixtures.watchdogs.plain import document
 from watchdogs.ports import Ports
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0
 
 

@@ -12,8 +12,8 @@ from gpufleet.domain.activity import CloudError, ConflictError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.model import Instance
-from tests.watchdogs.plain import START, instance
-from tests.watchdogs.worlds import FakeMessages, World, idle_world
+from tests.fixtures.watchdogs.plain import START, instance
+from tests.fixtures.watchdogs.worlds import FakeMessages, World, idle_world
 from watchdogs.execute import Executor, Rules
 from watchdogs.idle.acting import RULES as IDLE
 from watchdogs.orphans.acting import RULES as ORPHANS

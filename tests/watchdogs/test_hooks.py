@@ -10,9 +10,9 @@ import pytest
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Phase
-from tests.watchdogs.plain import READY, START, document, instance
-from tests.watchdogs.test_spot_watchdog import A, B, spread_world, watchdog
-from tests.watchdogs.worlds import FakeGroups, World
+from tests.fixtures.watchdogs.plain import READY, START, document, instance
+from tests.fixtures.watchdogs.worlds import FakeGroups, World
+from tests.watchdogs.spot.test_watchdog import A, B, spread_world, watchdog
 from watchdogs import hooks
 from watchdogs.spot.watchdog import SpotWatchdog
 

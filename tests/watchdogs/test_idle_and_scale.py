@@ -13,8 +13,8 @@ from gpufleet.domain import tags
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import Phase
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, ScheduleRule
-from tests.watchdogs.plain import QUIET, QUIET_ENGINE, READY, START, document, instance
-from tests.watchdogs.worlds import World, idle_world, mark
+from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, READY, START, document, instance
+from tests.fixtures.watchdogs.worlds import World, idle_world, mark
 from watchdogs import budgets
 from watchdogs.idle import decide as idle
 from watchdogs.idle.watchdog import IdleWatchdog

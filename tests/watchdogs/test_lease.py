@@ -12,8 +12,8 @@ from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.ledger.fleet import LEASE_TERM, FleetLedger
 from gpufleet.ledger.schema import open_ledger
-from tests.watchdogs.plain import START, document, instance
-from tests.watchdogs.worlds import idle_world
+from tests.fixtures.watchdogs.plain import START, document, instance
+from tests.fixtures.watchdogs.worlds import idle_world
 from watchdogs import signals
 from watchdogs.draining import Drain, until_drained
 from watchdogs.idle.last_look import LastLooks

@@ -8,7 +8,7 @@ from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
 from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.schema import open_ledger
-from tests.watchdogs.plain import START, document, instance
+from tests.fixtures.watchdogs.plain import START, document, instance
 
 MINUTE = timedelta(minutes=1)
 FIRST = instance(1).id

@@ -18,8 +18,8 @@ from gpufleet.domain.model import CapacityType, Group, GroupList, Phase, Suspend
 from gpufleet.ledger import operations
 from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.schema import open_ledger
-from tests.watchdogs.plain import START, instance
-from tests.watchdogs.worlds import FakeLedger, idle_world
+from tests.fixtures.watchdogs.plain import START, instance
+from tests.fixtures.watchdogs.worlds import FakeLedger, idle_world
 from watchdogs.ports import Ledger
 
 END = Decision(resource="i-1", pool="batch", action=Action.END, reason=Reason.STILL_IDLE, detail="quiet")

@@ -20,9 +20,9 @@ from gpufleet.ledger import operations
 from gpufleet.ledger.database import open_database
 from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.settings.document import FleetDocument
-from tests.moto_account import moto_account
-from tests.postgres import Server, served
-from tests.watchdogs.plain import document
+from tests.fixtures.moto_account import moto_account
+from tests.fixtures.postgres import Server, served
+from tests.fixtures.watchdogs.plain import document
 from watchdogs.ports import Inventory
 
 pytestmark = pytest.mark.slow

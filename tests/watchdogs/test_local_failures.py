@@ -13,10 +13,10 @@ from gpufleet.domain.activity import Activity, CloudError
 from gpufleet.domain.decisions import Action, Decision, Reason, Target
 from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList, Phase
 from gpufleet.settings.document import FleetDocument
-from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
-from tests.watchdogs.test_scale import BUSY, Store
-from tests.watchdogs.test_spot_watchdog import SETTINGS
-from tests.watchdogs.worlds import FakeGroups, FakeInventory, FakeMetrics, World, mark
+from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
+from tests.fixtures.watchdogs.worlds import FakeGroups, FakeInventory, FakeMetrics, World, mark
+from tests.watchdogs.scale.test_scaling import BUSY, Store
+from tests.watchdogs.spot.test_watchdog import SETTINGS
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.observe.fleet import Lists
 from watchdogs.policy import digests

@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from tests.watchdogs.plain import instance
+from tests.fixtures.watchdogs.plain import instance
 from watchdogs.machines import known_of
 
 

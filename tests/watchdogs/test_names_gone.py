@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpufleet.settings.document import render
-from tests import prometheus
+from gpufleet.toolchain.folders import ROOT
 from tests.chaos.names import make_names, url
 from tests.chaos.preload import environment
-from tests.moto_account import moto_account
-from tests.networks import free_port
-from tests.watchdogs.plain import document
-
-ROOT = Path(__file__).parents[2]
+from tests.fixtures import prometheus
+from tests.fixtures.moto_account import moto_account
+from tests.fixtures.networks import free_port
+from tests.fixtures.watchdogs.plain import document
 
 pytestmark = [
     pytest.mark.slow,

@@ -22,12 +22,12 @@ from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.history import ended_by_idle
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument, render
-from tests.watchdogs.plain import START, document, instance
-from tests.watchdogs.test_idle_watchdog import due
-from tests.watchdogs.test_orphan_watchdog import ONE, ruled, worlds
-from tests.watchdogs.test_scale import BUSY, scaled
-from tests.watchdogs.test_spot_watchdog import SETTINGS, A, B, sizes, spread_world
-from tests.watchdogs.worlds import World
+from tests.fixtures.watchdogs.plain import START, document, instance
+from tests.fixtures.watchdogs.worlds import World
+from tests.watchdogs.idle.test_watchdog import due
+from tests.watchdogs.orphans.test_watchdog import ONE, ruled, worlds
+from tests.watchdogs.scale.test_scaling import BUSY, scaled
+from tests.watchdogs.spot.test_watchdog import SETTINGS, A, B, sizes, spread_world
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.policy import digests

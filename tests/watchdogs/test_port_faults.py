@@ -16,10 +16,10 @@ from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Re
 from gpufleet.domain.model import Instance, InstanceList
 from gpufleet.ledger import decisions
 from gpufleet.ledger.schema import open_ledger
-from tests.watchdogs.plain import START, document, instance
-from tests.watchdogs.test_scale import BUSY, Store, scaled
-from tests.watchdogs.test_spot_watchdog import SETTINGS, sizes, spread_world
-from tests.watchdogs.worlds import World, idle_world, mark
+from tests.fixtures.watchdogs.plain import START, document, instance
+from tests.fixtures.watchdogs.worlds import World, idle_world, mark
+from tests.watchdogs.scale.test_scaling import BUSY, Store, scaled
+from tests.watchdogs.spot.test_watchdog import SETTINGS, sizes, spread_world
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 from watchdogs.ports import CutShortError, Inventory, Ports

@@ -10,9 +10,9 @@ from gpufleet.clouds.agents import NodeAgents
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
-from tests.watchdogs.plain import instance
+from tests.fixtures.watchdogs.plain import instance
+from tests.watchdogs.spot.test_watchdog import watchdog
 from tests.watchdogs.test_hooks import ONE, of, waiting
-from tests.watchdogs.test_spot_watchdog import watchdog
 
 OWN_HOOKS: dict[str, Any] = {
     "version": 1, "instance": ONE, "pool": "batch", "phase": "ready", "phase_since": "2026-11-25T20:00:00.000Z",

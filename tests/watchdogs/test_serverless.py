@@ -23,13 +23,12 @@ from cli.serverless import PassFailedError, handler
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument, render
-from tests.moto_account import moto_account
-from tests.postgres import running
-from tests.prometheus import without_series
-from tests.watchdogs.plain import document
+from gpufleet.toolchain.folders import ROOT
+from tests.fixtures.moto_account import moto_account
+from tests.fixtures.postgres import running
+from tests.fixtures.prometheus import without_series
+from tests.fixtures.watchdogs.plain import document
 from watchdogs.idle.watchdog import IdleWatchdog, Pass
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import yaml
 
 from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.evidence import Evidence
-from tests import prometheus
-from tests.networks import served
+from tests.fixtures import prometheus
+from tests.fixtures.networks import served
 from watchdogs import signals
 
 WINDOW = timedelta(seconds=8)

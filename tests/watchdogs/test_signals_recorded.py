@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.watchdogs.plain import START, WINDOW
-from tests.watchdogs.recordings import Series, Value, engine, exporter, flat, prometheus
+from tests.fixtures.watchdogs.plain import START, WINDOW
+from tests.fixtures.watchdogs.recordings import Series, Value, engine, exporter, flat, prometheus
 from watchdogs import signals
 
 pytestmark = [

@@ -14,9 +14,9 @@ from cli.watch_pass import Show, over_fleets
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from tests.unit.test_accept_policy import DIGEST
-from tests.watchdogs.plain import document
-from tests.watchdogs.worlds import idle_world
+from tests.cli.test_accept_policy import DIGEST
+from tests.fixtures.watchdogs.plain import document
+from tests.fixtures.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog
 
 LOST = {"gone": "", "full": "gpufleet: this could not be printed: [Errno 28] No space left on device\n"}

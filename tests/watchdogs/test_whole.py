@@ -8,8 +8,8 @@ import pytest
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance, InstanceState
-from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
-from tests.watchdogs.worlds import FakeInventory, World, idle_world
+from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
+from tests.fixtures.watchdogs.worlds import FakeInventory, World, idle_world
 from watchdogs.observe.whole import MOST_ASKED, SETTLED, Reader, reporting_unlisted, unlisted
 
 ONE, OTHER = instance(1), instance(2)

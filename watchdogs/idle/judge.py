@@ -1,7 +1,7 @@
 """Is this instance idle? One check after the other; the first that objects is the reason to keep it.
 
 An instance is idle only when no check objects. Each check is one documented trap of this field; none may be left out
-(tests/watchdogs/test_idle_property.py shows for each what goes wrong without it).
+(tests/watchdogs/idle/test_property.py shows for each what goes wrong without it).
 """
 
 import math

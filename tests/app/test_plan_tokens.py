@@ -1,0 +1,79 @@
+"""USD per million tokens expected of a plan: as computed by hand from measured rows, unknown where there are none."""
+
+import csv
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from app.plan_tokens import Expected, expected, words
+from gpufleet.prices.plan.cost import Line, PlanCost, Priced
+from gpufleet.toolchain.folders import ROOT
+from tests.fixtures.stacks.settings_files import a_pool
+
+MEASURED = ROOT / "serving" / "sizing" / "data" / "measured.csv"
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def line(machine_type: str, desired: str, usd: str, kind: str = "on-demand") -> Line:
+    price = Decimal(usd)
+    return Line(
+        pool="chat", what=kind, sku=f"aws:ec2:{machine_type}:{kind}", least=Decimal(0), desired=Decimal(desired),
+        most=Decimal(9), price=Priced(usd_per_hour=price, low=price, high=price, prices=()),
+    )  # fmt: skip
+
+
+def of(source: str, *lines: Line) -> Expected:
+    config: Mapping[str, Any] = {
+        "gpu-fleet:fleet": {
+            "cloud": "aws",
+            "models": [{"name": "m", "source": source, "weights_gib": 1}],
+            "pools": [a_pool("chat", model="m")],
+        }
+    }
+    (row,) = expected(config, PlanCost(lines=lines, fallbacks=(), by_use=()))
+    return row
+
+
+def best(model: str, gpu: str, gpus: str) -> Decimal:
+    """Most tokens per second of the table, input and output together."""
+    with MEASURED.open() as file:
+        rows = [r for r in csv.DictReader(file) if (r["model"], r["gpu"], r["gpus"]) == (model, gpu, gpus)]
+    return max(
+        Decimal(r["concurrency"]) * (int(r["input"]) + int(r["output"])) * 1000
+        / (Decimal(r["ttft_ms"]) + int(r["output"]) * Decimal(r["tpot_ms"]))
+        for r in rows
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.1-70B-Instruct@abc"])
+def test_a_measured_pool(name: str) -> None:
+    found = of(f"hf://{name}", line("p5.48xlarge", "2", "55.04"), line("p5.48xlarge", "1", "20", "spot"))
+    usd = Decimal("130.08") / (3 * best("meta-llama/Llama-3.1-70B", "H100-80GB", "8") * 3600) * 1_000_000
+    assert found.usd_per_million_tokens == usd.quantize(Decimal("0.0001"))
+    assert "8 x H100-80GB" in words(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "lines", "why"),
+    [
+        pytest.param(
+            "hf://meta-llama/Llama-3.1-8B", (line("p5.48xlarge", "1", "55.04"),),
+            "nobody measured meta-llama/Llama-3.1-8B on 8 x H100-80GB", id="another model",
+        ),
+        pytest.param(
+            "hf://meta-llama/Llama-3.1-70B", (line("p5.48xlarge", "1", "55.04"), line("g6e.12xlarge", "1", "10")),
+            "nobody measured meta-llama/Llama-3.1-70B on 4 x L40S", id="one of two machine types",
+        ),
+        pytest.param("s3://b/m", (line("p5.48xlarge", "1", "55.04"),), "known by no hub's name", id="own model"),
+        pytest.param(
+            "hf://meta-llama/Llama-3.1-70B", (line("p5.48xlarge", "0", "55.04"),), "no machine", id="scaled to zero"
+        ),
+    ],
+)  # fmt: skip
+def test_what_nobody_measured_is_unknown_and_never_made_up(source: str, lines: tuple[Line, ...], why: str) -> None:
+    found = of(source, *lines)
+    assert found.usd_per_million_tokens is None
+    assert why in words(found)

@@ -1,0 +1,93 @@
+"""A policy whose dry run nobody has seen acts on nothing, unless its hash is given with `--accept-policy`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.errors import AppError, Code
+from app.ledgers import ledger_name
+from app.passes import Kind, Options
+from cli.watch_pass import over_fleets
+from gpufleet.domain.decisions import Reason
+from gpufleet.ledger import operations
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.settings.document import FleetDocument
+from tests.fixtures.watchdogs.plain import document, instance
+from tests.fixtures.watchdogs.worlds import idle_world
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
+
+UNSEEN, DIGEST = {instance(1).id: Reason.POLICY_UNSEEN}, digests(document(), "idle")["batch"]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetDocument:
+    return document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}", "notify": None})
+
+
+def over_world() -> Kind:
+    """The idle watchdog, with a made-up cloud and the real ledger."""
+    world = idle_world(1)
+    return Kind(name="idle", make=lambda read, ports: IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger)))
+
+
+def reasons(kind: Kind, fleet: FleetDocument, options: Options) -> dict[str, str]:
+    _, [answer] = over_fleets(kind, [fleet], options)
+    return {decision["resource"]: decision["reason_code"] for decision in answer["decisions"]}
+
+
+@pytest.mark.parametrize("how", ["dry", "hash"])
+def test_a_policy_acts_once_it_was_seen_or_accepted(fleet: FleetDocument, how: str) -> None:
+    kind = over_world()
+    assert reasons(kind, fleet, Options(apply=True)) == UNSEEN
+    if how == "dry":
+        reasons(kind, fleet, Options())
+    accept = (DIGEST,) if how == "hash" else ()
+    assert reasons(kind, fleet, Options(apply=True, accept=accept)) == {instance(1).id: Reason.IDLE}
+
+
+def test_a_dry_run_that_makes_the_ledger_says_whom_it_does_not_count_for(
+    fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = over_world()
+    reasons(kind, fleet, Options())
+    assert "ledger.db is not on this machine: if its watchdogs" in " ".join(capsys.readouterr().err.split())
+    reasons(kind, fleet, Options())
+    assert "is not on this machine" not in capsys.readouterr().err
+    assert reasons(kind, fleet, Options(apply=True)) == {instance(1).id: Reason.IDLE}, "it was seen here"
+
+
+def test_a_hash_that_is_no_policys_is_a_mistake_and_names_those_that_are(fleet: FleetDocument) -> None:
+    with pytest.raises(AppError, match=f"no pool has that idle policy; there is batch {DIGEST}") as said:
+        over_fleets(over_world(), [fleet], Options(apply=True, accept=("0123abcd",)))
+    assert said.value.code is Code.WRONG_USE
+
+
+def test_a_hash_is_that_of_each_pool_with_such_a_policy(fleet: FleetDocument) -> None:
+    twin = fleet.pools[0].model_copy(update={"name": "twin", "groups": []})
+    pools = fleet.model_copy(update={"pools": [*fleet.pools, twin]})
+    assert reasons(over_world(), pools, Options(apply=True, accept=(DIGEST,))) == {instance(1).id: Reason.IDLE}
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["of the first", "of the second"])
+def test_a_hash_of_one_of_several_fleets_is_none_of_the_others(
+    fleet: FleetDocument, tmp_path: Path, which: int
+) -> None:
+    other = document(watchdogs={"idle": {"grace": "45m"}})
+    places = {"ledger_url": f"sqlite:///{tmp_path / 'other.db'}", "notify": None}
+    fleets = [fleet, other.model_copy(update=places)]
+    accept = digests(fleets[which], "idle")["batch"]
+    with pytest.raises(AppError, match="--accept-policy 0123abcd: no pool has that"):
+        over_fleets(over_world(), fleets, Options(apply=True, accept=(accept, "0123abcd")))
+    assert not any(accepted(one) for one in fleets), "a mistake is said before anything is done"
+    over_fleets(over_world(), fleets, Options(apply=True, accept=(accept,)))
+    assert [accepted(one) for one in fleets] == [which == 0, which == 1]
+
+
+def accepted(fleet: FleetDocument) -> bool:
+    ledger, digest = open_ledger(fleet.ledger_url), digests(fleet, "idle")["batch"]
+    try:
+        return operations.policy_seen(ledger, ledger_name(fleet), "idle", "batch", digest)
+    finally:
+        ledger.dispose()

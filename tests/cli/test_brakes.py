@@ -1,0 +1,361 @@
+"""`gpufleet keep | pause | resume` with what they cannot do."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.brakes import remove_keep
+from app.errors import AppError, Code
+from app.fleets import load
+from app.ledgers import ledger_name
+from app.watching import Costs, Watched
+from app.wiring import open_engine
+from cli.main import build
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import Instance, Phase
+from gpufleet.ledger import operations
+from gpufleet.ledger.decisions import record_decisions
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.small_fleet import document
+from tests.fixtures.watchdogs.plain import instance
+from watchdogs.spot import lifecycle
+
+
+@pytest.mark.parametrize("command", ["pause", "keep"])
+def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> None:
+    open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
+    words = [command, "chat", "--reason", "x", "--for", "999999999d", "--fleet", str(document(tmp_path))]
+    done = CliRunner().invoke(build("brakes"), words)
+    assert isinstance(done.exception, AppError), done.exception
+    assert done.exception.code is Code.WRONG_USE
+    assert "--for 999999999d" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(
+            ["pause", "chat", "--reason", "x", "--for", "0s"], "--for 0s: ends at once; name", id="pause 0s"
+        ),
+        pytest.param(["keep", "chat", "--reason", "x", "--for", "0d"], "--for 0d: ends at once; name", id="keep 0d"),
+        pytest.param(["keep", "chat", "--reason", "x", "--for", ""], "--for '' is no duration: write", id="keep ''"),
+        pytest.param(["pause", "chat", "--reason", "x", "--for", "soon"], "--for 'soon' is no", id="pause soon"),
+        pytest.param(["pause", "chat", "--reason", " "], "--reason ' ' is empty: say why", id="pause, no reason"),
+        pytest.param(
+            ["target", "chat", "1", "--reason", ""], "--reason '' is empty: say why", id="target, no reason"
+        ),
+        pytest.param(["target", "chat", "1"], "--reason '' is empty: say why", id="target, none"),
+        pytest.param(["target", "chat", "--for", "1h"], "belong to a pool and its target", id="an end of nothing"),
+        pytest.param(["target", "chat", "1", "--reason", "x", "--for", "0s"], "ends at once", id="target 0s"),
+        pytest.param(["drain", "i-1", "--reason", ""], "--reason '' is empty: say why", id="drain, no reason"),
+        pytest.param(
+            ["pause", "chat", "--reason", "x", "--for", "1h", "--until-resumed"], "choose one", id="two ends"
+        ),
+        pytest.param(["pause", "chat", "--reason", "a\nb"], "is more than one line of printable", id="two lines"),
+        pytest.param(["keep", "chat", "--reason", "\x1b[31m"], "is more than one line of printable", id="escapes"),
+        pytest.param(["drain", "i-1", "--reason", "a\0b"], "is more than one line of printable", id="a zero byte"),
+        pytest.param(["pause", "chat", "--reason", "a" * 501], "has 501 characters: say it in 500", id="too long"),
+        pytest.param(
+            ["pause", "chat", "--reason", "x", "--owner", "a" * 129], "--owner has 129 characters", id="long owner"
+        ),
+        pytest.param(["pause", "chat", "--reason", "x", "--owner", " "], "--owner ' ' is empty", id="no owner"),
+    ],
+)
+def test_wrong_words_are_said_with_the_remedy(tmp_path: Path, words: list[str], said: str) -> None:
+    open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
+    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+    assert isinstance(done.exception, AppError), done.exception
+    assert (done.exception.code, said in str(done.exception)) == (Code.WRONG_USE, True), done.exception
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["pause", "chat"], id="pause"),
+        pytest.param(["pause", "all"], id="pause all"),
+        pytest.param(["keep", "chat"], id="keep"),
+        pytest.param(["target", "chat", "2"], id="target"),
+        pytest.param(["target", "chat", "1"], id="target as it is"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("end", "hours"),
+    [
+        pytest.param([], 4, id="not said"),
+        pytest.param(["--for", "2d"], 48, id="2d"),
+        pytest.param(["--until-resumed"], None, id="until resumed"),
+    ],
+)
+def test_a_brake_has_an_owner_a_reason_and_an_end(
+    tmp_path: Path, words: list[str], end: list[str], hours: int | None
+) -> None:
+    engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
+    more = ["--reason", " a launch ", "--owner", "ann", *end, "--fleet", str(path)]
+    before = datetime.now(UTC)
+    done = CliRunner().invoke(build("brakes"), [*words, *more])
+    assert done.exit_code == 0, done.exception
+    (brake,) = operations.brakes(engine, ledger_name(load([str(path)])[0]), before)
+    assert (brake.kind, brake.scope, brake.owner, brake.reason) == (words[0], words[1], "ann", "a launch")
+    if hours is None:
+        assert brake.until is None and "until `gpufleet resume`" in done.stdout
+    else:
+        shown = "%Y-%m-%dT%H:%M:%S+00:00" if words[0] == "target" else "%Y-%m-%d %H:%M UTC"
+        assert brake.until is not None and f"until {brake.until:{shown}}" in done.stdout
+        assert timedelta(0) <= brake.until - before - timedelta(hours=hours) < timedelta(minutes=1)
+    engine.dispose()
+
+
+def test_a_target_that_is_set_again_is_held_by_the_last_one_alone(tmp_path: Path) -> None:
+    engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
+    fleet, now = ledger_name(load([str(path)])[0]), datetime.now(UTC)
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(build("brakes"), [*words, "--fleet", str(path)])
+
+    for value, owner in (("2", "ann"), ("2", "bob"), ("3", "cid")):
+        assert call("target", "chat", value, "--reason", "a launch", "--owner", owner).exit_code == 0
+    assert [(b.kind, b.owner) for b in operations.brakes(engine, fleet, now)] == [("target", "cid")]
+    moves = operations.target_moves(engine, fleet, "chat")
+    assert [(m.value, m.changed_by) for m in moves] == [(1, "settings"), (2, "ann"), (2, "bob"), (3, "cid")]
+    shown = json.loads(call("target", "chat", "--json").stdout)
+    assert (shown[0]["target"], shown[0]["held_by"]) == (3, "cid")
+    assert shown[0]["held_until"] > now.isoformat(timespec="seconds")
+    assert f"; held by cid until {shown[0]['held_until']})" in call("target", "chat").stdout
+    ended = operations.Change(by="idle", reason="ended", at=now, because="idle:i-1")
+    assert operations.lower_target(engine, fleet, "chat", 0, ended).value == 3, "held"
+    assert call("resume", "chat").exit_code == 0
+    assert not operations.brakes(engine, fleet, now)
+    assert operations.lower_target(engine, fleet, "chat", 3, ended).value == 3, "at the floor"
+    assert operations.lower_target(engine, fleet, "chat", 0, ended).value == 2
+    assert operations.lower_target(engine, fleet, "chat", 0, ended).value == 2, "once for each end"
+    assert json.loads(call("target", "chat", "--json").stdout)[0]["held_by"] is None
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("scope", "still"),
+    [
+        pytest.param(
+            "chat", ["pause all by ann still holds until `gpufleet resume`"], id="a pool, and all is paused"
+        ),
+        pytest.param("all", ["pause chat by ann", "keep batch by ann"], id="all, and pools have brakes of their own"),
+    ],
+)
+def test_resume_says_what_still_holds(tmp_path: Path, scope: str, still: list[str]) -> None:
+    open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
+    fleet = ["--fleet", str(document(tmp_path))]
+    for words in (["pause", "chat"], ["keep", "batch"], ["pause", "all", "--until-resumed"]):
+        assert CliRunner().invoke(build("brakes"), [*words, "--reason", "x", "--owner", "ann", *fleet]).exit_code == 0
+    done = CliRunner().invoke(build("brakes"), ["resume", scope, *fleet])
+    assert done.stdout == f"1 brakes of {scope} released\n"
+    assert [line for line in still if line not in done.stderr] == []
+    assert len(done.stderr.splitlines()) == len(still)
+
+
+def test_programs_read_what_was_set_released_and_left(tmp_path: Path) -> None:
+    open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
+    fleet = ["--fleet", str(document(tmp_path))]
+
+    def call(*words: str) -> Any:
+        done = CliRunner().invoke(build("brakes"), [*words, "--json", "--owner", "ann", *fleet])
+        assert (done.exit_code, done.stderr) == (0, ""), done.exception
+        return json.loads(done.stdout)
+
+    (paused,) = call("pause", "all", "--reason", "a launch", "--until-resumed")
+    assert (datetime.now(UTC) - datetime.fromisoformat(paused.pop("since"))).total_seconds() < 60
+    assert paused == {
+        "environment": "dev", "kind": "pause", "scope": "all", "owner": "ann", "reason": "a launch", "until": None,
+    }  # fmt: skip
+    (kept,) = call("keep", "chat", "--reason", "a launch", "--for", "1h")
+    assert (kept["kind"], kept["scope"]) == ("keep", "chat")
+    assert datetime.fromisoformat(kept["until"]) - datetime.fromisoformat(kept["since"]) == timedelta(hours=1)
+    (ended,) = call("resume", "chat")
+    assert (ended["environment"], ended["scope"], ended["released"]) == ("dev", "chat", [kept])
+    assert [(brake["kind"], brake["scope"]) for brake in ended["left"]] == [("pause", "all")]
+    assert [(row["released"], len(row["left"])) for row in call("resume", "chat")] == [([], 1)]
+
+
+def test_a_brake_that_is_over_is_not_released(tmp_path: Path) -> None:
+    engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
+    since = datetime.now(UTC) - timedelta(hours=5)
+    brake = Brake(
+        kind=BrakeKind.PAUSE, scope="chat", owner="ops", reason="x", since=since, until=since + timedelta(hours=4)
+    )
+    operations.set_brake(engine, ledger_name(load([str(path)])[0]), brake)
+    done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--fleet", str(path)])
+    assert done.stdout == "0 brakes of chat released\n"
+    engine.dispose()
+
+
+class OneInstance:
+    """A cloud with one instance of the pool, whose agent drains when asked."""
+
+    def instance(self, instance_id: str) -> Instance:
+        return instance(1, id=instance_id, environment="dev", pool="chat")
+
+    def drain(self, one: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
+        assert by is DrainOwner.PERSON
+        return AgentStatus(phase=Phase.DRAINING, ready=False, draining=True, drained=False, reason=reason)
+
+
+def test_programs_read_what_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.brakes.inventory_of", lambda _: OneInstance())
+    monkeypatch.setattr("app.brakes.agents_of", lambda *_: None)
+    monkeypatch.setattr("app.brakes.FleetAgents", lambda _: OneInstance())
+    words = ["drain", "i-1", "--reason", "odd noises", "--owner", "ann", "--json"]
+    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+    assert json.loads(done.stdout) == [
+        {
+            "environment": "dev", "instance": "i-1", "phase": "draining", "reason": "by hand, ann: odd noises",
+            "deadline": "90s",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["pause", "chat", "--reason", "x"], id="pause"),
+        pytest.param(["resume", "chat"], id="resume"),
+        pytest.param(["resume", "all"], id="resume all"),
+        pytest.param(["resume", "gone"], id="resume what is no pool any more"),
+    ],
+)
+def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path, words: list[str]) -> None:
+    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+    assert isinstance(done.exception, AppError) and "is not on this machine" in str(done.exception)
+    assert not (tmp_path / "ledger.db").exists(), "with a file there, the next brake would not be refused"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["target"], id="target"),
+        pytest.param(["status", "--no-costs"], id="status"),
+        pytest.param(["status", "--costs"], id="status with costs"),
+        pytest.param(["watch", "why", "chat"], id="watch why"),
+        pytest.param(["report", "cost"], id="report"),
+        pytest.param(["ledger", "verify"], id="ledger verify"),
+    ],
+)
+def test_reading_makes_no_ledger(tmp_path: Path, words: list[str]) -> None:
+    """A file there would let the next `pause` through, and hold nobody."""
+    done = CliRunner().invoke(build(), [*words, "--fleet", str(document(tmp_path))])
+    assert done.exception is None or isinstance(done.exception, (SystemExit, AppError)), done.exception
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_targets_of_a_fleet_whose_ledger_is_elsewhere_are_said_to_be_those_of_the_settings(tmp_path: Path) -> None:
+    done = CliRunner().invoke(build("brakes"), ["target", "--fleet", str(document(tmp_path))])
+    assert done.exit_code == 0, done.exception
+    assert "ledger.db is not on this machine: these are the targets of the settings" in " ".join(done.stderr.split())
+    assert "\nchat: 1 (version 1, by settings" in done.stdout
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["no pass has acted", "a pass has acted"])
+@pytest.mark.parametrize("words", [["pause", "chat"], ["keep", "chat"], ["target", "chat", "2"]], ids=" ".join)
+def test_a_brake_in_a_ledger_that_no_pass_has_used_says_whom_it_may_not_hold(
+    tmp_path: Path, words: list[str], used: bool
+) -> None:
+    engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
+    if used:
+        made = Decision(resource="chat", pool="chat", action=Action.KEEP, reason=Reason.AS_WANTED)
+        record_decisions(engine, ledger_name(load([str(path)])[0]), "scale", [made], datetime.now(UTC))
+    done = CliRunner().invoke(build("brakes"), [*words, "--reason", "x", "--fleet", str(path)])
+    assert done.exit_code == 0, done.exception
+    assert ("no pass with --apply has used the ledger" in done.stderr) is not used
+
+
+def test_a_console_reads_the_ledger_once_it_is_there(tmp_path: Path) -> None:
+    (fleet,) = load([str(document(tmp_path))])
+    watched = Watched(fleet, Costs.NONE)
+    assert any("is not on this machine" in problem for problem in watched.look().read.problems)
+    engine, now = open_engine(fleet), datetime.now(UTC)
+    brake = Brake(kind=BrakeKind.PAUSE, scope="chat", owner="ann", reason="x", since=now, until=None)
+    operations.set_brake(engine, ledger_name(fleet), brake)
+    engine.dispose()
+    seen = watched.look().read
+    assert [one.owner for one in seen.brakes] == ["ann"]
+    assert not any("is not on this machine" in problem for problem in seen.problems)
+
+
+def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    path = document(tmp_path)
+    written = json.loads(path.read_text())
+    for pool in written["pools"]:
+        pool["watchdogs"] = {"spot": {}}
+    path.write_text(json.dumps(written))
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--owner", "ann", "--fleet", str(path)])
+    assert done.exit_code == 0, done.output
+    ledger = FleetLedger(engine, ledger_name(load([str(path)])[0]), "spot", "us")
+    assert lifecycle.fixed_at(ledger.done_since("spot", before)).keys() == {"chat"}
+    engine.dispose()
+
+
+class Knows:
+    """An inventory of a cloud that knows no instance, or cannot be asked."""
+
+    def __init__(self, error: OSError | None) -> None:
+        self._error = error
+
+    def instance(self, instance_id: str) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("scope", "error", "code", "left"),
+    [
+        pytest.param("i-1", None, None, 0, id="it is gone"),
+        pytest.param("i-2", None, Code.WRONG_USE, 1, id="nobody ever braked it"),
+        pytest.param("i-1", OSError("no answer"), Code.FAILED, 1, id="who knows whether it is gone"),
+    ],
+)
+def test_the_pause_of_an_instance_that_is_gone_can_be_released(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scope: str,
+    error: OSError | None,
+    code: Code | None,
+    left: int,
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    engine, path = open_ledger(url), document(tmp_path)
+    fleet = ledger_name(load([str(path)])[0])
+    now = datetime.now(UTC)
+    brake = Brake(kind=BrakeKind.PAUSE, scope="i-1", owner="ops", reason="x", since=now, until=None)
+    operations.set_brake(engine, fleet, brake)
+    monkeypatch.setattr("app.brakes.inventory_of", lambda _: Knows(error))
+    done = CliRunner().invoke(build("brakes"), ["resume", scope, "--fleet", str(path)])
+    assert getattr(done.exception, "code", None) is code, done.exception
+    assert len(operations.brakes(engine, fleet, now)) == left
+    engine.dispose()
+
+
+class Refuses:
+    """An inventory whose cloud lets nobody remove a tag."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+
+    def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
+        if self._whole:
+            raise OSError("ec2:DeleteTags: denied")
+        return dict.fromkeys(instance_ids, "ec2:DeleteTags: denied")
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["the call fails", "one instance fails"])
+def test_a_keep_tag_that_stays_is_said(whole: bool) -> None:
+    with pytest.raises(AppError, match="released in the ledger, but its tag .* could not be removed: ec2:Delete"):
+        remove_keep(cast(Any, Refuses(whole=whole)), "i-1")

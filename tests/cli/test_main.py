@@ -1,0 +1,192 @@
+"""The command before any of its groups is there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.errors import AppError
+from cli.files import write_text
+from gpufleet.toolchain.folders import ROOT
+
+
+def test_an_interrupt_while_it_loads_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; from cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 130
+    assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
+
+
+def test_an_interrupt_in_the_middle_is_one_line_and_json() -> None:
+    script = """
+import sys
+import typer
+from cli import main
+def build(group):
+    app = typer.Typer()
+    @app.command()
+    def command(json: bool = False):
+        raise KeyboardInterrupt
+    return app
+main.build = build
+main.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, json.loads(done.stdout)) == (130, {"error": "interrupted"})
+    assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("OSError(28, 'No space left on device')", "gpufleet: [Errno 28] No space left on device\n"),
+        (
+            "OperationalError('insert', {}, Exception('database or disk is full'))",
+            "gpufleet: the ledger: database or disk is full: make room on its disk, then run this again: what was"
+            " begun is taken back whole\n",
+        ),
+    ],
+    ids=["disk", "ledger"],
+)
+def test_what_no_command_names_is_one_line(raised: str, said: str) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from sqlalchemy.exc import OperationalError
+from cli import main
+def build(group):
+    def command():
+        print("half a line", end="")
+        raise {raised}
+    return command
+main.build = build
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_a_full_disk_under_stdout_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli.main", "settings", "schema"],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "gpufleet: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("file/x", "Not a directory"),
+        ("a" * 300, "File name too long"),
+        ("", "Is a directory"),
+        ("no/x", "No such file"),
+    ],
+)
+def test_a_place_that_takes_no_file_is_named(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(AppError, match=why):
+        write_text("text", tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_pipe_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text("text", pipe)
+    assert os.read(reader, 100) == b"text"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "answer"),
+    [
+        pytest.param(["watch", "idle", "--json"], 1, "gone.json: No such file or directory", id="an error"),
+        pytest.param(["report", "cost", "--format", "json"], 1, "gone.json: No such file", id="the longer way"),
+        pytest.param(["status", "--json", "--cost"], 2, "No such option: --cost (Possible", id="a wrong option"),
+        pytest.param(["watch", "idle", "odd", "--json"], 2, "unexpected extra argument(s) (odd)", id="a word more"),
+        pytest.param(["pause", "--json"], 2, "Missing argument 'scope'; `", id="a word less"),
+        pytest.param(["pause", "all", "--json"], 2, "Missing option '--reason'", id="an option less"),
+        pytest.param(["target", "chat", "two", "--json"], 2, "Invalid value for '", id="a wrong value"),
+        pytest.param(["watch", "nope", "--json"], 2, "No such command 'nope'", id="a wrong command"),
+        pytest.param(["watch", "idle"], 1, None, id="for people"),
+    ],
+)
+def test_who_asks_for_json_gets_it_in_errors_too(
+    tmp_path: Path, words: list[str], code: int, answer: str | None
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", *words, "--fleet", f"{tmp_path}/gone.json"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == code and done.stderr
+    if answer is None:
+        assert not done.stdout
+    else:
+        assert answer in json.loads(done.stdout)["error"]
+
+
+def test_an_answer_stays_alone_when_an_error_follows() -> None:
+    script = """
+import sys
+from cli import main, output
+def build(group):
+    def command():
+        output.print_json([])
+        raise AppError("nothing is known")
+    return command
+main.build = build
+sys.argv = ["gpufleet", "watch", "--json"]
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "[]\n")
+
+
+def test_a_reader_that_goes_away_is_no_failure() -> None:
+    script = """
+import sys
+from cli import main, output
+def build(group):
+    def command():
+        for _ in range(100_000):
+            output.STDOUT.print("a line")
+    return command
+main.build = build
+main.main()
+"""
+    done = subprocess.run(
+        ["sh", "-c", f"{{ {sys.executable} -c '{script}'; echo $? >&2; }} | head -1"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("a line\n", "0\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "left"),
+    [
+        pytest.param("settings schema", ">&-", (0, ""), id="JSON"),
+        pytest.param("watch --help", ">&-", (0, ""), id="words"),
+        pytest.param("watch idle --json --fleet /gone.json", ">&-", (1, "/gone.json: No such file"), id="an error"),
+        pytest.param("watch idle --json --fleet /gone.json", ">&- 2>&-", (1, ""), id="stderr, too"),
+    ],
+)
+def test_a_closed_stdout_is_no_failure(words: str, closed: str, left: tuple[int, str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m cli.main {words} {closed}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    code, said = left
+    assert (done.returncode, done.stdout, bool(done.stderr)) == (code, "", bool(said))
+    assert said in done.stderr and "Traceback" not in done.stderr

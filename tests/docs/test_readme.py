@@ -1,0 +1,86 @@
+"""What a page tells people to type is there: commands with their options, targets of make, shell that parses."""
+
+import re
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from cli.main import build
+from gpufleet.toolchain.folders import ROOT
+
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *sorted(
+        str(page.relative_to(ROOT)) for folder in ("contributing", "docs") for page in (ROOT / folder).glob("*.md")
+    ),
+)
+LINE = re.compile(r"gpufleet( +[^`|;&#)\n]*)?")
+
+
+def lines_of(page: str) -> list[str]:
+    """What follows `gpufleet` in inline code and in fenced blocks, pipes and comments cut off."""
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    typed = [line for block in blocks for line in block.splitlines() if re.match(r"\s*(\$ |gpufleet)", line)]
+    inline = [code for code in re.findall(r"`([^`\n]+)`", text) if code.startswith("gpufleet ")]
+    return sorted({found[0].strip() for line in typed + inline for found in LINE.finditer(line)})
+
+
+SAID = [(page, line) for page in PAGES for line in lines_of(page)]
+
+
+def test_the_pages_name_commands() -> None:
+    assert len([line for page, line in SAID if page == "README.md"]) > 15
+
+
+@pytest.fixture(scope="module")
+def tree() -> Any:
+    return get_command(build())
+
+
+@pytest.mark.parametrize(("page", "line"), SAID, ids=[f"{page}: {line}" for page, line in SAID])
+def test_a_command_of_a_page_exists(tree: Any, page: str, line: str) -> None:
+    command, words = tree, shlex.split(line)[1:]
+    # typer brings a click of its own, so groups are told by what they have
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        name = words.pop(0)
+        assert name in command.commands, f"{page} names `{line}`; there is no {name!r}"
+        command = command.commands[name]
+    if hasattr(command, "commands"):
+        assert set(words) <= {"--help"}, f"{page} names `{line}`, a group"
+        return
+    # brackets around what may be left out; what has to be given may lack in a sentence
+    given = [bare for word in words if (bare := word.strip("[]")) and bare != "--help"]
+    _, left, _ = command.make_parser(command.context_class(command)).parse_args(given)
+    assert left == [], f"{page} names `{line}`, which has no place for {left}"
+
+
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if SHELL.search((ROOT / page).read_text())])
+def test_a_shell_takes_what_a_page_gives_it(page: str) -> None:
+    for block in SHELL.findall((ROOT / page).read_text()):
+        done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), block
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_target_of_make_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    typed = [*SHELL.findall(text), *re.findall(r"`(make [^`\n]+)`", text)]
+    named = {name for words in typed for name in re.findall(r"^make ([a-z][a-z-]*)", words, re.MULTILINE)}
+    targets = set(re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert named <= {name for line in targets for name in line.split()}
+
+
+def test_the_crontab_of_the_page_is_the_one_that_was_run() -> None:
+    lines = (ROOT / "deploy" / "crontab").read_text().splitlines()
+    shipped = [line for line in lines if line[:1] == "*" or line[:1].isdigit()]
+    [shown] = re.findall(
+        r"^```\n(\*.*?)\n```", (ROOT / "docs" / "run-modes.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert shown.splitlines() == shipped

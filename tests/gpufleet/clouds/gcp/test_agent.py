@@ -1,0 +1,144 @@
+"""The real node agent on an emulated machine of Compute Engine: it boots, serves, labels itself, and drains."""
+
+import base64
+import hashlib
+import json
+import urllib.request
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import storage
+
+from gpufleet.domain.model import CapacityType, Cloud
+from localcloud import tiny_model
+from serving import agent_archive, user_data
+from serving.cache import manifest, publish
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings, InstanceSettings
+from tests.fixtures import local_token, signing
+from tests.fixtures.clouds.emulator import REPOSITORY, start_cloud, stop_cloud, wait_for
+from tests.fixtures.clouds.google import PROJECT, REGION, Google
+from tests.fixtures.signing import ENGINE_KEY as KEY
+
+pytestmark = pytest.mark.slow
+
+BUCKET = "agent-models"
+SECRET = f"projects/{PROJECT}/secrets/engine-key"  # noqa: S105 - its name
+
+
+class Bucket:
+    """The models' bucket, as publishing needs it."""
+
+    def __init__(self, google: Google) -> None:
+        options = {"api_endpoint": google.cloud.places.google_url}
+        client = storage.Client(project=PROJECT, credentials=local_token.google(), client_options=options)
+        self._bucket: Any = client.create_bucket(BUCKET)
+
+    def exists(self, key: str) -> bool:
+        return self._bucket.get_blob(key) is not None
+
+    def put_bytes(self, key: str, body: bytes) -> None:
+        self._bucket.blob(key).upload_from_string(body)
+
+    def put_file(self, key: str, path: Path) -> None:
+        self._bucket.blob(key).upload_from_filename(str(path))
+
+
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
+    cloud = start_cloud(tmp_path_factory.mktemp("google"))
+    try:
+        made = Google(cloud=cloud)
+        made.make_network()
+        _post(made, f"/v1/projects/{PROJECT}/secrets?secretId=engine-key", {"replication": {"automatic": {}}})
+        _post(made, f"/v1/{SECRET}:addVersion", {"payload": {"data": base64.b64encode(KEY.encode()).decode()}})
+        script = _script(Bucket(made), tmp_path_factory.mktemp("model"))
+        made.make_group("chat", made.make_template("chat", script), 1)
+        yield made
+    finally:
+        stop_cloud(cloud)
+
+
+def _post(google: Google, path: str, body: Any) -> None:
+    url = f"{google.cloud.places.google_url}{path}"
+    wish = urllib.request.Request(url, data=json.dumps(body).encode(), headers=local_token.BEARER)
+    with urllib.request.urlopen(wish, timeout=5) as answer:
+        assert answer.status == 200
+
+
+def _script(bucket: Bucket, folder: Path) -> str:
+    """The startup script of a pool `chat`, with model and agent where it looks for them."""
+    tiny_model.make(folder)
+    described = manifest.describe(folder, name="chat", revision="r1")
+    publish.add(bucket, folder, described)
+    publish.rollout(bucket, name="chat", digest=described.digest)
+    archive = agent_archive.build(REPOSITORY)
+    digest = hashlib.sha256(archive).hexdigest()
+    bucket.put_bytes(user_data.archive_key(digest), archive)
+    settings = InstanceSettings(
+        environment="test",
+        cloud=Cloud.GCP,
+        region=REGION,
+        pool="chat",
+        capacity_type=CapacityType.SPOT,
+        bucket=f"gs://{BUCKET}",
+        model="models/chat",
+        served_name="chat",
+        engine=EngineSettings(
+            kind=EngineKind.VLLM, image="gpu-fleet/simulated-engine@sha256:ab", args=("--max-model-len", "2048")
+        ),
+        dcgm_image="gpu-fleet/dcgm-exporter@sha256:cd",
+        engine_key=f"gcp-secret:{SECRET}",
+        order_keys=(signing.key().public.text,),
+        drain_deadline=timedelta(seconds=10),
+        metadata_poll=timedelta(seconds=1),
+    )
+    return user_data.render(settings, digest)
+
+
+def _status(address: str) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=2) as answer:
+            return json.load(answer)
+    except OSError:
+        return {}
+
+
+def _ready(google: Google) -> tuple[str, str]:
+    """Name and address of the member, when its agent says ready."""
+    member = wait_for("the member", lambda: google.running("chat"))[0]
+    address = google.instance(member.name).network_interfaces[0].network_i_p
+    log = google.cloud.machines / member.name / "var/log/machine.log"
+    try:
+        wait_for("the agent to be ready", lambda: _status(address).get("ready"), 90)
+    except BaseException:
+        print(_status(address), log.read_text("utf-8", "replace"))  # noqa: T201 - shown when it fails
+        raise
+    return member.name, address
+
+
+def test_an_agent_boots_serves_and_drains_when_preempted(google: Google) -> None:
+    name, address = _ready(google)
+    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(wish, timeout=5) as answer:
+        assert json.load(answer)["data"][0]["id"] == "chat"
+    with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
+        assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 1
+    logs = [path.read_text("utf-8", "replace") for path in (google.cloud.machines / name).rglob("*.log")]
+    assert KEY not in "".join(logs)
+    caller = f"gpu@{PROJECT}.iam.gserviceaccount.com/{name}"
+    calls = {
+        f"{row['service']}:{row['operation']}"
+        for row in google.control("GET", "calls")[1]
+        if row["principal"] == caller
+    }
+    assert calls == {
+        "storage:objects.get",
+        "secretmanager:versions_access",
+    }
+    google.control("POST", "preempt", {"instance": name, "notice_s": 25})
+    wait_for("the agent to drain", lambda: _status(address).get("draining"), 10)
+    wait_for("it to be drained", lambda: _status(address).get("drained"), 15)

@@ -1,0 +1,173 @@
+"""What an environment needs on Google Cloud, made once on the embedded one."""
+
+import base64
+import json
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import build
+from gpufleet.clouds.gcp.bootstrap import Foundation, Rest, steps
+from gpufleet.clouds.gcp.calls import ENDPOINT
+from gpufleet.clouds.order_key import OrderKey
+from gpufleet.domain.activity import CloudError
+from serving import engine
+from tests.fixtures.clouds.emulator import RunningCloud
+from tests.fixtures.local_token import BEARER
+from tests.fixtures.networks import served
+
+PROJECT, REGION = "gpu-fleet-local", "us-central1"
+
+
+def said(cloud: RunningCloud, environment: str, *more: str) -> tuple[int, Any]:
+    """Exit code and answer of the command."""
+    # the tests share a project
+    words = ["bootstrap", environment, "--region", REGION, "--project", PROJECT, "--shared-project", "--json", *more]
+    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    assert done.exit_code in (0, 3), (done.output, done.exception)
+    return done.exit_code, json.loads(done.stdout)
+
+
+def held(cloud: RunningCloud, path: str) -> Mapping[str, Any]:
+    return httpx.get(f"{cloud.places.google_url}{path}", headers=BEARER, trust_env=False).raise_for_status().json()
+
+
+def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:
+    buckets = held(cloud, f"/storage/v1/b?project={PROJECT}").get("items", [])
+    shared = any(bucket["name"] == f"gpu-fleet-state-{PROJECT}" for bucket in buckets)  # by another test
+    code, answer = said(cloud, "dev")
+    assert (code, answer["missing"]) == (3, 3 if shared else 4)
+    assert answer["orders"]["public_keys"] == []
+    code, answer = said(cloud, "dev", "--apply")
+    assert (code, answer["missing"]) == (0, 0)
+    assert answer["PULUMI_BACKEND_URL"] == f"gs://gpu-fleet-state-{PROJECT}"
+    key = f"projects/{PROJECT}/locations/{REGION}/keyRings/gpu-fleet/cryptoKeys/dev"
+    assert answer["secrets_provider"] == f"gcpkms://{key}"
+    assert held(cloud, f"/v1/{key}")["rotationPeriod"] == "31536000s"
+    bucket = held(cloud, f"/storage/v1/b/gpu-fleet-state-{PROJECT}")
+    assert bucket["versioning"] == {"enabled": True}
+    assert bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+    names = (answer["engine_key"], answer["orders"]["private_key"])
+    first = [value(cloud, name) for name in names]
+    assert engine.is_key(first[0])
+    assert answer["orders"]["public_keys"] == [OrderKey(first[1]).public.text]
+
+    assert said(cloud, "dev", "--apply")[0] == 0
+    assert [value(cloud, name) for name in names] == first
+    assert said(cloud, "prod")[1]["missing"] == 3  # the bucket serves both
+
+
+def value(cloud: RunningCloud, name: str) -> str:
+    found = held(cloud, f"/v1/projects/{PROJECT}/secrets/{name}/versions/latest:access")
+    return base64.b64decode(found["payload"]["data"]).decode()
+
+
+def test_people_are_told_what_the_settings_file_gets(cloud: RunningCloud) -> None:
+    words = ["bootstrap", "told", "--region", REGION, "--project", PROJECT, "--shared-project", "--apply"]
+    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    public = said(cloud, "told")[1]["orders"]["public_keys"][0]
+    assert done.stdout.splitlines()[2:] == [
+        "# in stacks/config/Pulumi.gcp-told.yaml, below gpu-fleet:fleet:",
+        "#   engine_key: gpu-fleet-told-engine-key",
+        "#   orders:",
+        "#     private_key: gpu-fleet-told-order-key",
+        f"#     public_keys: [{public}]",
+    ]
+
+
+def test_a_project_of_another_environment_is_refused_before_anything_is_made(cloud: RunningCloud) -> None:
+    said(cloud, "first", "--apply")
+    words = ["bootstrap", "second", "--region", REGION, "--project", PROJECT, "--apply"]
+    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    assert done.exit_code != 0
+    assert "first" in str(done.exception) and "--shared-project" in str(done.exception)
+    assert said(cloud, "second")[1]["missing"] == 3, "the bucket alone is there"
+    assert said(cloud, "first", "--apply")[0] == 0, "the same environment again"
+
+
+def test_a_name_of_another_environment_is_refused(cloud: RunningCloud) -> None:
+    words = ["bootstrap", "dev", "--region", REGION, "--project", PROJECT, "--order-key", "gpu-fleet-prod-order-key"]
+    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    assert done.exit_code != 0
+    assert "begin with gpu-fleet-dev-" in str(done.exception or done.output)
+
+
+UNSET = {
+    "versioning": {"versioning": {"enabled": False}},
+    "uniform access": {
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": False}, "publicAccessPrevention": "enforced"}
+    },
+    "prevention of public access": {
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "inherited"}
+    },
+}
+
+
+@pytest.mark.parametrize("lacked", UNSET)
+def test_a_bucket_that_is_open_or_forgets_is_set_right(
+    cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch, lacked: str
+) -> None:
+    monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
+    # a project of its own: other tests count what theirs is missing
+    rest, wanted = Rest(), Foundation(project="half-made", region=REGION, environment="dev")
+    step = next(steps(rest, wanted))
+    if not step.present:
+        step.make()
+    rest.ask("storage", "PATCH", f"/storage/v1/b/{wanted.bucket}", UNSET[lacked])
+    step = next(steps(rest, wanted))
+    assert not step.present
+    assert step.what.endswith(f"it is there and lacks {lacked}")
+    step.make()
+    assert next(steps(rest, wanted)).present
+
+
+def test_a_bucket_of_somebody_else_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google shows a stranger's bucket to who asks for it by name, where the stranger wants that."""
+    name = Foundation(project=PROJECT, region=REGION, environment="dev").bucket
+    strangers = {"name": name, "versioning": {"enabled": True}}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply(200, {} if "?project=" in self.path else strangers)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.reply(409, {"error": {"message": "The requested bucket name is not available."}})
+
+        def reply(self, status: int, body: Mapping[str, Any]) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
+        step = next(steps(Rest(), Foundation(project=PROJECT, region=REGION, environment="dev")))
+        assert not step.present
+        with pytest.raises(CloudError, match="bucket name is not available"):
+            step.make()
+
+
+def test_a_secret_that_a_killed_run_left_without_a_value_gets_one(
+    cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
+    wanted = Foundation(project=PROJECT, region=REGION, environment="half")
+    rest = Rest()
+    rest.ask("secretmanager", "POST", f"/v1/projects/{PROJECT}/secrets?secretId={wanted.engine_key}", {})
+    step = list(steps(rest, wanted))[2]
+    assert not step.present
+    step.make()
+    assert list(steps(rest, wanted))[2].present
+
+
+def test_a_refusal_is_not_taken_for_absence(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
+    with pytest.raises(CloudError, match="does not have permission"):
+        list(steps(Rest(), Foundation(project="somebody-else", region=REGION, environment="dev")))

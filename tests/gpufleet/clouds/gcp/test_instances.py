@@ -1,0 +1,231 @@
+"""Single instances of the embedded Compute Engine: their life, their metadata server, reservations, refusals."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from google.api_core import exceptions
+from google.cloud import compute_v1
+
+from tests.fixtures.clouds.emulator import start_cloud, stop_cloud, wait_for
+from tests.fixtures.clouds.google import PROJECT, ZONE, Google
+
+pytestmark = pytest.mark.slow
+_SPOT = {"provisioning_model": "SPOT", "on_host_maintenance": "TERMINATE"}
+
+
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
+    cloud = start_cloud(tmp_path_factory.mktemp("google"))
+    try:
+        found = Google(cloud=cloud)
+        found.make_network()
+        yield found
+    finally:
+        stop_cloud(cloud)
+
+
+def _body(google: Google, name: str, **more: Any) -> dict[str, Any]:
+    properties = google.template(name, "#!/bin/sh\necho $$ >>$GPUFLEET_ROOT/boots\n")["properties"]
+    machine_type = f"zones/{ZONE}/machineTypes/{properties['machine_type']}"
+    return {**properties, "name": name, "machine_type": machine_type, **more}
+
+
+def _insert(google: Google, name: str, **more: Any) -> Any:
+    body = compute_v1.Instance(_body(google, name, **more))
+    google.finish(google.instances.insert_unary(project=PROJECT, zone=ZONE, instance_resource=body))
+    return google.instance(name)
+
+
+def _get(instance: Any, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str, Mapping[str, str]]:
+    address = instance.network_interfaces[0].network_i_p
+    sent = {"Metadata-Flavor": "Google"} if headers is None else dict(headers)
+    wish = urllib.request.Request(f"http://{address}:1338/computeMetadata/v1/{path}", headers=sent)
+    try:
+        with urllib.request.urlopen(wish, timeout=20) as answer:
+            return answer.status, answer.read().decode(), dict(answer.headers)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode(), {}
+
+
+def _say(google: Google, verb: str, name: str) -> Any:
+    return google.finish(getattr(google.instances, f"{verb}_unary")(project=PROJECT, zone=ZONE, instance=name))
+
+
+def test_an_instance_stops_keeps_its_disk_and_starts_again(google: Google) -> None:
+    assert _insert(google, "stops").status == "RUNNING"
+    boots = google.cloud.machines / "stops" / "boots"
+    wait_for("the first boot", boots.is_file)
+    with pytest.raises(exceptions.BadRequest, match="undefined value for `discard-local-ssd`"):
+        _say(google, "stop", "stops")
+    whole = {"project": PROJECT, "zone": ZONE, "instance": "stops", "discard_local_ssd": True}
+    google.finish(google.instances.stop_unary(whole))
+    assert google.instance("stops").status == "TERMINATED"
+    _say(google, "start", "stops")
+    wait_for("the second boot", lambda: len(boots.read_text().splitlines()) == 2)
+    _say(google, "delete", "stops")
+    with pytest.raises(exceptions.NotFound):
+        google.instance("stops")
+    ended = [row for row in google.control("GET", "books")[1] if row["instance"] == "stops"]
+    assert [(row["why"], row["capacity_type"]) for row in ended] == [("stopped", "spot"), ("deleted", "spot")]
+
+
+def test_the_metadata_server_answers_as_googles_does(google: Google) -> None:
+    made = _insert(google, "asks")
+    assert _get(made, "instance/name", {})[0] == 403, "without the header"
+    status, text, headers = _get(made, "instance/machine-type")
+    assert (status, text) == (200, "projects/100000000001/machineTypes/g2-standard-8")
+    assert headers["Metadata-Flavor"] == "Google"
+    assert _get(made, "instance/zone")[1] == f"projects/100000000001/zones/{ZONE}"
+    assert _get(made, "project/project-id")[1] == PROJECT
+    assert _get(made, "instance/scheduling/preemptible")[1] == "TRUE"
+    assert _get(made, "instance/preempted")[1] == "FALSE"
+    assert _get(made, "instance/maintenance-event")[1] == "NONE"
+    assert _get(made, "instance/nothing")[0] == 404
+    assert "startup-script" in _get(made, "instance/attributes/")[1].splitlines()
+    email = f"gpu@{PROJECT}.iam.gserviceaccount.com"
+    assert _get(made, "instance/service-accounts/default/email")[1] == email
+    whole = json.loads(_get(made, "?recursive=true")[1])
+    assert whole["instance"]["networkInterfaces"][0]["ip"] == made.network_interfaces[0].network_i_p
+    token = json.loads(_get(made, "instance/service-accounts/default/token")[1])
+    assert token["token_type"] == "Bearer"
+    assert token["expires_in"] > 3000
+
+
+def test_a_token_names_its_caller(google: Google) -> None:
+    made = _insert(google, "calls")
+    token = json.loads(_get(made, "instance/service-accounts/default/token")[1])["access_token"]
+    wish = urllib.request.Request(
+        f"{google.cloud.places.google_url}/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances",
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    with urllib.request.urlopen(wish, timeout=5) as answer:
+        assert answer.status == 200
+    rows = google.control("GET", "calls")[1]
+    caller = f"gpu@{PROJECT}.iam.gserviceaccount.com/calls"
+    assert [row["operation"] for row in rows if row["principal"] == caller] == ["instances.list"]
+
+
+def test_who_waits_for_a_preemption_is_woken(google: Google) -> None:
+    made = _insert(google, "waits")
+    heard: list[str] = []
+    path = "instance/preempted?wait_for_change=true&timeout_sec=15"
+    waiting = threading.Thread(target=lambda: heard.append(_get(made, path)[1]))
+    waiting.start()
+    wait_for("the wait to begin", waiting.is_alive)
+    google.control("POST", "preempt", {"instance": "waits", "notice_s": 3})
+    waiting.join(timeout=10)
+    assert heard == ["TRUE"]
+
+    def gone() -> bool:
+        return all(row.name != "waits" for row in google.instances.list(project=PROJECT, zone=ZONE))
+
+    wait_for("its end: the termination action is DELETE", gone)
+
+
+def test_changed_metadata_reaches_the_machine_and_a_stale_fingerprint_does_not(google: Google) -> None:
+    made = _insert(google, "learns")
+    body = compute_v1.Metadata(fingerprint=made.metadata.fingerprint, items=[{"key": "mood", "value": "calm"}])
+
+    def write() -> None:
+        call = google.instances.set_metadata_unary
+        google.finish(call(project=PROJECT, zone=ZONE, instance="learns", metadata_resource=body))
+
+    write()
+    assert _get(made, "instance/attributes/mood")[1] == "calm"
+    with pytest.raises(exceptions.PreconditionFailed):
+        write()
+
+
+def test_maintenance_is_announced(google: Google) -> None:
+    made = _insert(google, "moved")
+    _say(google, "simulate_maintenance_event", "moved")
+    assert _get(made, "instance/maintenance-event")[1] == "TERMINATE_ON_HOST_MAINTENANCE"
+
+
+def test_a_reservation_takes_in_as_many_as_it_has_and_counts_them(google: Google) -> None:
+    reservations = google.client(compute_v1.ReservationsClient)
+    body = compute_v1.Reservation(
+        {
+            "name": "paid",
+            "specific_reservation_required": True,
+            "specific_reservation": {"count": 1, "instance_properties": {"machine_type": "g2-standard-8"}},
+        }
+    )
+    google.finish(reservations.insert_unary(project=PROJECT, zone=ZONE, reservation_resource=body))
+    bound: dict[str, Any] = {
+        "scheduling": {"on_host_maintenance": "TERMINATE", "automatic_restart": True},
+        "reservation_affinity": {
+            "consume_reservation_type": "SPECIFIC_RESERVATION",
+            "key": "compute.googleapis.com/reservation-name",
+            "values": ["paid"],
+        },
+    }
+    _insert(google, "first", **bound)
+    found = reservations.get(project=PROJECT, zone=ZONE, reservation="paid")
+    assert (found.specific_reservation.count, found.specific_reservation.in_use_count) == (1, 1)
+    second = compute_v1.Instance(_body(google, "second", **bound))
+    operation = google.instances.insert_unary(project=PROJECT, zone=ZONE, instance_resource=second)
+    done = google.client(compute_v1.ZoneOperationsClient).wait(project=PROJECT, zone=ZONE, operation=operation.name)
+    assert [error.code for error in done.error.errors] == ["CONDITION_NOT_MET"]
+    assert "'paid'" in done.error.errors[0].message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"machine_type": f"zones/{ZONE}/machineTypes/g9-huge"}, "machineTypes/g9-huge' was not found"),
+        ({"disks": []}, "Required field 'resource.disks' not specified"),
+        ({"network_interfaces": [{}]}, "Required field 'resource.networkInterfaces[0].network' not specified"),
+        (
+            {"scheduling": {"provisioning_model": "SPOT", "on_host_maintenance": "MIGRATE"}},
+            "do not support live migration",
+        ),
+        (
+            {"scheduling": {"on_host_maintenance": "TERMINATE", "instance_termination_action": "DELETE"}},
+            "You cannot specify a termination action",
+        ),
+        (
+            {
+                "scheduling": {
+                    "provisioning_model": "SPOT",
+                    "on_host_maintenance": "TERMINATE",
+                    "automatic_restart": True,
+                }
+            },
+            "must have automaticRestart be false",
+        ),
+        ({"labels": {"gpu-fleet:pool": "x"}}, "Label keys and values"),
+        ({"metadata": {"items": [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]}}, "duplicate keys"),
+    ],
+    ids=["type", "disks", "network", "migrate", "standard with action", "spot restarts", "label", "metadata twice"],
+)
+def test_a_wrong_wish_is_refused_in_googles_words(google: Google, change: dict[str, Any], words: str) -> None:
+    body = compute_v1.Instance(_body(google, "wrong", **change))
+    with pytest.raises(exceptions.GoogleAPICallError) as refused:
+        google.instances.insert_unary(project=PROJECT, zone=ZONE, instance_resource=body)
+    assert words in refused.value.message
+
+
+def test_what_is_in_use_is_not_deleted(google: Google) -> None:
+    with pytest.raises(exceptions.BadRequest, match="already being used by"):
+        google.client(compute_v1.NetworksClient).delete_unary(project=PROJECT, network="net")
+
+
+def test_another_project_is_not_there(google: Google) -> None:
+    with pytest.raises(exceptions.NotFound, match="projects/other"):
+        google.instances.list(project="other", zone=ZONE)
+
+
+def test_a_call_fails_when_it_is_told_to(google: Google) -> None:
+    fault = {"service": "compute", "operation": "machineTypes.list", "code": "rateLimitExceeded", "status": 403}
+    assert google.control("POST", "api-fault", fault)[0] == 200
+    client = google.client(compute_v1.MachineTypesClient)
+    with pytest.raises(exceptions.Forbidden, match="rateLimitExceeded"):
+        client.list(project=PROJECT, zone=ZONE)
+    assert "g2-standard-8" in {row.name for row in client.list(project=PROJECT, zone=ZONE)}

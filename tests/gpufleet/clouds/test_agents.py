@@ -1,0 +1,352 @@
+"""Node agents as they may be once their instance is broken into, or not there yet: on real sockets."""
+
+import contextlib
+import json
+import socketserver
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.adapters import LONGEST_TEXT, FleetAgents
+from gpufleet.clouds import order_key
+from gpufleet.clouds.agents import LARGEST, NodeAgents
+from gpufleet.clouds.order_key import OrderKey
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import Instance
+from tests.fixtures import signing
+from tests.fixtures.networks import served
+from tests.fixtures.watchdogs import plain
+
+HEAD = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
+LIMIT_S = 0.5
+"""Stands for the five seconds of the real thing."""
+Say = Callable[[Any], None]
+
+
+def address(number: int) -> str:
+    return f"127.0.0.{number}"
+
+
+def instance(number: int, private_address: str | None) -> Instance:
+    return plain.instance(number, id=f"i-{number}", private_address=private_address)
+
+
+def well(number: int, status: bytes = b"200 OK") -> Say:
+    body = json.dumps({"instance": f"i-{number}"}).encode()
+    return lambda line: line.sendall(HEAD % status + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def byte_by_byte(line: Any) -> None:
+    line.sendall(HEAD % b"200 OK" + b"\r\n")
+    until = time.monotonic() + 20 * LIMIT_S
+    while time.monotonic() < until:
+        line.sendall(b" ")
+        time.sleep(LIMIT_S / 10)
+
+
+def head_byte_by_byte(line: Any) -> None:
+    line.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    until = time.monotonic() + 20 * LIMIT_S
+    while time.monotonic() < until:
+        line.sendall(b"x")
+        time.sleep(LIMIT_S / 10)
+
+
+def without_end(line: Any) -> None:
+    # whole within its time, and JSON but for its size
+    line.sendall(HEAD % b"202 Accepted" + b"\r\n" + b'{"instance": "i-1"}' + b" " * LARGEST)
+
+
+def large(line: Any) -> None:
+    line.sendall(HEAD % b"200 OK" + b"\r\n" + b'{"instance": "i-1"}' + b" " * LARGEST)
+
+
+WISHES = [
+    pytest.param(lambda agents, one: agents.drain(one, DrainOwner.IDLE, "idle", 60), id="drain"),
+    pytest.param(lambda agents, one: agents.switch(one, "d" * 64), id="switch"),
+]
+
+
+def saying(say: Say) -> type[socketserver.BaseRequestHandler]:
+    class Connection(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            # the whole of it: a line that is closed over unread bytes is reset, and takes the answer with it
+            with self.request.makefile("rb") as asked:
+                head = list(takewhile(lambda line: line != b"\r\n", asked))
+                asked.read(sum(int(line[15:]) for line in head if line.lower().startswith(b"content-length:")))
+            # who asked may have gone, as it should
+            with contextlib.suppress(OSError):
+                say(self.request)
+
+    return Connection
+
+
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+
+Started = Callable[..., NodeAgents]
+
+
+@pytest.fixture
+def agents() -> Iterator[Started]:
+    """Starts agents on one port: `i7=` says how the one on 127.0.0.7 answers."""
+    with contextlib.ExitStack() as running:
+
+        def start(**says: Say) -> NodeAgents:
+            port = 0
+            for name, say in says.items():
+                server = Server((address(int(name[1:])), port), saying(say))
+                port = running.enter_context(served(server)).server_address[1]
+            made = NodeAgents(signing.key, port=port, limit_s=LIMIT_S)
+            running.callback(made.close)
+            return made
+
+        yield start
+
+
+SOUND = {
+    "instance": "i-1",
+    "phase": "ready",
+    "phase_since": "2026-11-21T07:00:00Z",
+    "ready": True,
+    "draining": False,
+    "drained": False,
+    "reason": None,
+    "requests_running": 0.0,
+    "error": None,
+}
+
+
+NOTICED = "2026-11-21T07:00:00Z"
+
+
+def telling(number: int, **changes: Any) -> Say:
+    body = json.dumps(SOUND | {"instance": f"i-{number}"} | changes).encode()
+    return lambda line: line.sendall(HEAD % b"200 OK" + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phase": "asleep"},
+        {"phase": {}},
+        {"phase_since": 5},
+        {"phase_since": "this morning"},
+        {"phase_since": "2026-11-21T07:00:00"},
+        {"ready": "false"},
+        {"draining": "false"},
+        {"drained": "false"},
+        {"drained": None},
+        {"by": 5},
+        {"by": ["idle"]},
+        {"by": None, "notice_at": 5},
+        {"by": "idle", "notice_at": "2026-11-21T07:00:00"},
+        {"reason": 5},
+        {"error": ["x"]},
+        {"has_served": "true"},
+        {"has_served": 1},
+        {"has_served": None},
+        {"requests_running": "0"},
+        {"requests_running": True},
+        {"requests_running": -1},
+        {"requests_running": float("nan")},
+        {"requests_running": float("inf")},
+    ],
+    ids=lambda changes: " ".join(f"{key} {value!r}" for key, value in changes.items()),
+)
+def test_an_answer_of_other_types_is_none_and_spoils_no_other(agents: Started, changes: dict[str, Any]) -> None:
+    asked = FleetAgents(agents(i1=telling(1, **changes), i2=telling(2)))
+    found = asked.statuses([instance(1, address(1)), instance(2, address(2))])
+    assert set(found) == {"i-2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "owner", "noticed"),
+    [
+        pytest.param({"by": None, "notice_at": None}, None, None, id="nobody drains it"),
+        pytest.param({"by": "idle", "reason": "spot: x", "notice_at": None}, DrainOwner.IDLE, None, id="by alone"),
+        pytest.param({"by": "idle", "notice_at": NOTICED}, DrainOwner.IDLE, NOTICED, id="idle's, under notice"),
+        pytest.param({"by": "later", "reason": "idle: x"}, DrainOwner("later"), None, id="an owner of later"),
+        pytest.param({"reason": "idle: x"}, DrainOwner.IDLE, None, id="0.1: idle's"),
+        pytest.param({"reason": "spot: x"}, DrainOwner.SPOT, None, id="0.1: spot's"),
+        pytest.param({"reason": "by hand, ana: x"}, DrainOwner.PERSON, None, id="0.1: a person's"),
+        pytest.param({"reason": "ended by its group"}, DrainOwner.CLOUD, None, id="0.1: its group's"),
+        pytest.param({"reason": "a newer template is rolled out"}, DrainOwner.ROLLOUT, None, id="0.1: a rollout's"),
+        pytest.param({"reason": "idler"}, None, None, id="0.1: nobody's"),
+        pytest.param({"reason": "preempted by its cloud"}, DrainOwner.CLOUD, NOTICED, id="0.1: under notice"),
+    ],
+)
+def test_who_drains_it(
+    agents: Started, changes: dict[str, Any], owner: DrainOwner | None, noticed: str | None
+) -> None:
+    said = telling(1, draining=True, phase="draining", phase_since=NOTICED, **changes)
+    status = FleetAgents(agents(i1=said)).statuses([instance(1, address(1))])["i-1"]
+    assert status.drain_by == owner
+    assert status.notice_at == (datetime.fromisoformat(noticed) if noticed else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "served_before"),
+    [
+        pytest.param({"has_served": True}, True, id="it has"),
+        pytest.param({"has_served": False}, False, id="not yet"),
+        pytest.param({}, False, id="an agent of an earlier release does not say"),
+    ],
+)
+def test_whether_its_engine_has_served(agents: Started, changes: dict[str, Any], *, served_before: bool) -> None:
+    asked = FleetAgents(agents(i1=telling(1, phase="failed", ready=False, **changes)))
+    assert asked.statuses([instance(1, address(1))])["i-1"].has_served is served_before
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        pytest.param("a \ud800 b", "a ? b", id="half a character: no ledger can write it"),
+        pytest.param("a \0 b", "a ? b", id="a null: PostgreSQL does not take it"),
+        pytest.param("ä" * 5000, "ä" * LONGEST_TEXT, id="very long"),
+    ],
+)
+def test_what_an_agent_says_for_people_can_be_written_everywhere(agents: Started, said: str, read: str) -> None:
+    asked = FleetAgents(agents(i1=telling(1, phase="failed", ready=False, error=said, reason=said)))
+    status = asked.statuses([instance(1, address(1))])["i-1"]
+    assert (status.error, status.reason) == (read, read)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("bad", [byte_by_byte, head_byte_by_byte, large])
+def test_an_answer_that_does_not_come_whole_in_time_is_none(agents: Started, bad: Say) -> None:
+    asked = agents(i1=bad, i2=well(2))
+    began = time.monotonic()
+    found = asked.statuses([instance(1, address(1)), instance(2, address(2))])
+    assert found == {"i-2": {"instance": "i-2"}}
+    assert time.monotonic() - began < 10 * LIMIT_S
+
+
+def test_many_that_do_not_answer_keep_nobody_else_waiting(agents: Started) -> None:
+    asked = agents(**{f"i{n}": byte_by_byte for n in range(1, 32)}, i32=well(32))
+    found = asked.statuses([instance(n, address(n)) for n in range(1, 33)])
+    assert found == {"i-32": {"instance": "i-32"}}
+
+
+@pytest.mark.parametrize(
+    ("say", "words"),
+    [
+        pytest.param(without_end, "i-1: its agent at .* did not answer: it sent more than 1000000 bytes", id="large"),
+        pytest.param(byte_by_byte, "i-1: its agent at .* did not answer: no whole answer in 0.5 s", id="slow"),
+        pytest.param(well(1, b"409 Conflict"), r"i-1: its agent refused .*\(409\)", id="refused"),
+    ],
+)
+@pytest.mark.parametrize("ask", WISHES)
+def test_a_wish_that_is_not_taken_whole_is_an_error(
+    agents: Started, say: Say, words: str, ask: Callable[[NodeAgents, Instance], object]
+) -> None:
+    with pytest.raises(CloudError, match=words):
+        ask(agents(i1=say), instance(1, address(1)))
+
+
+@pytest.mark.parametrize("ask", WISHES)
+def test_no_key_is_read_for_an_instance_without_an_address(ask: Callable[[NodeAgents, Instance], object]) -> None:
+    read: list[str] = []
+
+    def key() -> OrderKey:
+        read.append("key")
+        return signing.key()
+
+    asked = NodeAgents(key)
+    with pytest.raises(CloudError, match=r"i-1: has no private address \(yet\)"):
+        ask(asked, instance(1, None))
+    assert asked.statuses([instance(1, None)]) == {}
+    assert read == []
+    asked.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param({"code": "wrong_time"}, id="no clock"),
+        pytest.param({"code": "wrong_time", "now": 5}, id="a number"),
+        pytest.param({"code": "wrong_time", "now": "soon"}, id="no time"),
+        pytest.param({"code": "wrong_time", "now": "2026-11-21T07:00:00"}, id="no zone"),
+        pytest.param({"code": "used_nonce", "now": "2026-11-21T07:00:00Z"}, id="another refusal"),
+        pytest.param({"code": ["x"] * 1000, "error": {"a": "b" * 10_000}}, id="of other types"),
+        pytest.param(["wrong_time"], id="a list"),
+    ],
+)
+def test_a_refusal_that_is_none_of_ours_is_an_error_of_bounded_length(agents: Started, answer: Any) -> None:
+    body = json.dumps(answer).encode()
+    asked: list[bool] = []
+
+    def say(line: Any) -> None:
+        asked.append(True)
+        line.sendall(HEAD % b"403 Forbidden" + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    with pytest.raises(CloudError, match=r"i-1: its agent refused to drain \(403\)") as refused:
+        agents(i1=say).drain(instance(1, address(1)), DrainOwner.IDLE, "idle", 60)
+    assert len(str(refused.value)) < 500
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        pytest.param(None, "names no key for orders: an earlier release wrote it", id="a document of before"),
+        pytest.param("ssm:", "is no secret that is known", id="no place"),
+        pytest.param("file:/etc/shadow", "is no secret that is known", id="a file"),
+    ],
+)
+def test_a_key_that_cannot_be_read_says_who_may(
+    place: str | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(order_key.VARIABLE, raising=False)
+    with pytest.raises(CloudError, match=says):
+        order_key.reader(place, "us-east-1")()
+
+
+def test_a_key_comes_from_the_file_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "order-key.pem"
+    monkeypatch.setenv(order_key.VARIABLE, str(file))
+    read = order_key.reader("ssm:/gpu-fleet/x/order-key", "us-east-1")
+    with pytest.raises(CloudError, match="cannot be read, so no instance takes one"):
+        read()
+    for text in ("correct-horse-battery", "\udcff"):
+        file.write_text(text, errors="surrogateescape")
+        with pytest.raises(CloudError, match="order-key.pem: holds no private key in PEM") as refused:
+            read()
+        assert "horse" not in str(refused.value)
+    file.write_text(signing.pem())
+    assert read().public == signing.key().public
+
+
+def test_another_secret_that_a_document_names_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet document is written with fewer rights than those with which people read it."""
+    monkeypatch.delenv(order_key.VARIABLE, raising=False)
+    monkeypatch.setattr(order_key.secrets, "read", lambda *_: "correct-horse-battery")
+    asked = NodeAgents(order_key.reader("ssm:/prod/db/master-password", "us-east-1"))
+    with pytest.raises(CloudError, match="master-password: holds no private key") as refused:
+        asked.drain(instance(1, address(1)), DrainOwner.IDLE, "idle", 60)
+    assert "horse" not in str(refused.value)
+    asked.close()
+
+
+def test_who_is_in_no_pool_is_neither_asked_nor_given_an_order(agents: Started) -> None:
+    """Tags alone make no member: an order would tell whoever wrote them what a signed order looks like."""
+    asked: list[Any] = []
+    node = agents(i1=asked.append)
+    stranger = replace(instance(1, address(1)), pool=None)
+    assert node.statuses([stranger]) == {}
+    for order in (lambda: node.drain(stranger, DrainOwner.IDLE, "idle", 60), lambda: node.switch(stranger, "d" * 64)):
+        with pytest.raises(CloudError, match="i-1: is in no group of a pool"):
+            order()
+    assert not asked

@@ -1,0 +1,98 @@
+"""An answer whose head or body trickles over a real connection is given up when its time is over."""
+
+import socketserver
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from gpufleet.clouds.prometheus import Prometheus
+from gpufleet.domain.activity import CloudError
+from tests.fixtures.networks import served
+
+BODY = b'{"status": "success", "data": {"resultType": "vector", "result": []}}'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+LIMIT_S, BYTE_S = 0.25, 0.03
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+
+
+@contextmanager
+def server(trickles: Callable[[int], bytes]) -> Iterator[tuple[str, list[int]]]:
+    """Answers at once but for what `trickles` of the question's number, a byte at a time; its URL, lines opened."""
+    lines: list[int] = []
+    asked = 0
+
+    class Line(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            nonlocal asked
+            lines.append(1)
+            while head := self._head():
+                asked += 1
+                self.rfile.read(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+                slow = trickles(asked)
+                before, _, behind = (HEAD + BODY).partition(slow) if slow else (HEAD + BODY, b"", b"")
+                self.wfile.write(before)
+                for byte in slow:
+                    self.wfile.write(bytes((byte,)))
+                    time.sleep(BYTE_S)
+                self.wfile.write(behind)
+
+        def _head(self) -> bytes:
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                if not (line := self.rfile.readline()):
+                    return b""
+                head += line
+            return head
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """The client hung up: it was to."""
+
+    with served(Server(("127.0.0.1", 0), Line)) as made:
+        yield f"http://127.0.0.1:{made.server_address[1]}", lines
+
+
+@pytest.mark.parametrize("slow", [HEAD[:20], HEAD[20:44], BODY[:24]], ids=["status line", "header", "body"])
+def test_what_trickles_is_given_up_in_time(slow: bytes) -> None:
+    with server(lambda number: slow) as (url, _):
+        store = Prometheus(url, longest_s=LIMIT_S)
+        began = time.monotonic()
+        with pytest.raises(CloudError, match=r"no whole answer in 0\.25 s|in 0\.25 s and goes on"):
+            store.query("up", NOW)
+        assert time.monotonic() - began < BYTE_S * len(slow), "it waited for the end"
+        store.close()
+
+
+def test_each_answer_has_a_time_of_its_own_and_lines_are_kept() -> None:
+    with server(lambda number: HEAD[:3]) as (url, lines):
+        store = Prometheus(url, longest_s=LIMIT_S)
+        began = time.monotonic()
+        for _ in range(4):
+            assert store.query("up", NOW) == []
+        assert time.monotonic() - began > LIMIT_S, "together they took longer than one may"
+        assert len(lines) == 1
+        store.close()
+
+
+def test_after_an_answer_that_was_given_up_the_next_one_is_asked_for_anew() -> None:
+    with server(lambda number: HEAD[:20] if number == 1 else b"") as (url, lines):
+        store = Prometheus(url, longest_s=LIMIT_S)
+        with pytest.raises(CloudError):
+            store.query("up", NOW)
+        assert store.query("up", NOW) == []
+        assert len(lines) == 2
+        store.close()
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with server(lambda number: b"") as (url, _):
+        pass
+    store = Prometheus(url, longest_s=LIMIT_S)
+    with pytest.raises(CloudError, match=f"Prometheus at {url} did not answer: .*refused"):
+        store.query("up", NOW)
+    store.close()

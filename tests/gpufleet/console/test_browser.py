@@ -1,0 +1,89 @@
+"""The page in a real browser: no complaint, no request to elsewhere, readable on a phone, usable by keyboard."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.console.browser import PROGRAM, Browser, browser
+from tests.fixtures.console.fleet import instance
+from tests.fixtures.console.pages import TOKEN, FakeBook, serving
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed (make setup installs it)"),
+]
+
+CONTRAST = """
+(() => {
+  const parse = c => c.match(/[\\d.]+/g).map(Number);
+  const f = v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 };
+  const light = ([r, g, b]) => { return .2126 * f(r) + .7152 * f(g) + .0722 * f(b) };
+  let worst = 99;
+  for (const node of document.querySelectorAll('main *, nav *')) {
+    if (![...node.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())) continue;
+    let back = node, colour;
+    do { colour = parse(getComputedStyle(back).backgroundColor); back = back.parentElement }
+    while (back && colour[3] === 0);
+    const a = light(parse(getComputedStyle(node).color)), b = light(colour);
+    worst = Math.min(worst, (Math.max(a, b) + .05) / (Math.min(a, b) + .05));
+  }
+  return worst;
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+def _sign_in(tab: Browser, url: str) -> None:
+    """With the keyboard alone."""
+    tab.open(url)
+    for _ in range(5):
+        if tab.ask("document.activeElement.id") == "token":
+            break
+        tab.press("Tab")
+    tab.type(TOKEN)
+    with tab.loads():
+        tab.press("Enter")
+    assert tab.ask("document.querySelector('nav') !== null")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1440])
+def test_pages_fit_read_well_and_ask_nobody_else(tab: Browser, tmp_path: Path, width: int, scheme: str) -> None:
+    with serving(FakeBook()) as url:
+        tab.look(width, scheme)
+        _sign_in(tab, url)
+        tab.problems.clear()
+        tab.asked.clear()
+        for path in ("/", "/instances", f"/instance/{instance(1).id}"):
+            tab.open(url + path)
+            assert tab.ask("document.documentElement.scrollWidth") <= width, path
+            assert tab.ask(CONTRAST) >= 4.5, "WCAG AA"
+            assert tab.ask("getComputedStyle(document.body).colorScheme || 'x'")
+            tab.picture(tmp_path / f"{path.strip('/').replace('/', '-') or 'status'}-{width}-{scheme}.png")
+        assert tab.problems == []
+        assert all(asked.startswith((url, "data:")) for asked in tab.asked), tab.asked
+        dark = tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(17, 18, 20)"
+        assert dark is (scheme == "dark")
+
+
+def test_an_instance_is_kept_by_keyboard(tab: Browser) -> None:
+    book = FakeBook()
+    with serving(book) as url:
+        tab.look(1440, "light")
+        _sign_in(tab, url)
+        for _ in range(80):
+            tab.press("Tab")
+            if tab.ask("document.activeElement.innerText") == "Keep 4 h":
+                break
+        style = tab.ask("getComputedStyle(document.activeElement).outlineStyle")
+        assert style == "solid", "where the focus is can be seen"
+        with tab.loads():
+            tab.press("Enter")
+        assert tab.ask("document.querySelector('h1').innerText") == "Kept"
+    assert book.kept == [("aws/prod/us-east-1", instance(0).id, "token")]

@@ -1,0 +1,62 @@
+"""A console that nothing stands before answers no page of another site, whatever it shows."""
+
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import pytest
+
+from gpufleet.console import server
+from gpufleet.console.access import Access
+from tests.fixtures.console.pages import TOKEN, FakeBook
+from tests.fixtures.networks import free_port
+
+FOREIGN = {
+    "another host": {"Host": "rebound.evil.example:9600"},
+    "localhost": {"Host": "localhost:9600"},
+    "another origin": {"Origin": "https://evil.example"},
+    "no origin to name": {"Origin": "null"},
+    "cross-site": {"Sec-Fetch-Site": "cross-site"},
+    "same-site": {"Sec-Fetch-Site": "same-site"},
+}
+ASKED = {
+    "page": ("GET", "/", ""),
+    "metrics": ("GET", "/metrics", ""),
+    "sign-in": ("POST", "/sign-in", f"token={TOKEN}"),
+    "alerts": ("POST", "/alerts", "{}"),
+    "keep": ("POST", "/keep", "instance=i-1"),
+}
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    port = free_port()
+    own = f"127.0.0.1:{port}"
+    running = server.serve(server.Console(FakeBook(), Access(token=TOKEN), own=own), "127.0.0.1", port)
+    yield own
+    running.shutdown()
+    running.server_close()
+
+
+def ask(address: str, name: str, headers: dict[str, str]) -> tuple[int, str]:
+    method, path, body = ASKED[name]
+    connection = HTTPConnection(address, timeout=10)
+    connection.request(method, path, body, {"Authorization": f"Bearer {TOKEN}", **headers})
+    answer = connection.getresponse()
+    said = answer.status, answer.read().decode()
+    connection.close()
+    return said
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+@pytest.mark.parametrize("name", ASKED)
+def test_a_page_of_another_site_is_refused_even_with_the_token(address: str, name: str, foreign: str) -> None:
+    status, said = ask(address, name, FOREIGN[foreign])
+    assert status == 403
+    assert "another host" in said or "page of another site" in said
+
+
+@pytest.mark.parametrize("name", ["page", "metrics", "sign-in"])
+def test_its_own_pages_and_who_is_no_browser_are_answered(address: str, name: str) -> None:
+    own = {"Origin": f"http://{address}", "Sec-Fetch-Site": "same-origin"}
+    for headers in ({}, own, {"Sec-Fetch-Site": "none"}):
+        assert ask(address, name, headers)[0] in (200, 303)

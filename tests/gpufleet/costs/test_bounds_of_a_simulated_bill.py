@@ -1,0 +1,428 @@
+"""Bounds hold the bill of a simulated cloud, whatever settings change and whatever nobody looked at.
+
+The simulation knows nothing of the product but its stated rules: a setting holds from the look that first saw it (the
+first one holds before, too), and use of a reservation by others from one look to the next, but for gaps.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+from itertools import count, groupby, pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine
+
+from gpufleet.costs.commitments import Declared, Shared
+from gpufleet.costs.declarations import content_of
+from gpufleet.costs.document import document
+from gpufleet.costs.query import CostQuery
+from gpufleet.costs.report import NONE, By, Report, Scope
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price, Rank
+from gpufleet.ledger import facts
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.declared import note_declared
+from gpufleet.ledger.facts import EndCause, Reservation, Run, RunEnd
+from gpufleet.ledger.reservations import note_reservations
+from gpufleet.ledger.schema import open_ledger
+from gpufleet.ledger.tables import PASSES
+from gpufleet.prices.packaged import PackagedPrices
+from tests.fixtures.costs.report_arithmetic import faults
+
+T0 = datetime(2026, 11, 20, tzinfo=UTC)
+REGION = "anywhere"
+END, HOUR = 200_000, 3_600
+"""The second of the last look at the latest; two days and a half."""
+KNOWN, UNKNOWN = "known.xlarge", "unknown.xlarge"
+RATES = {
+    CapacityType.SPOT: (Decimal("0.36"), Decimal("0.5")),
+    CapacityType.ON_DEMAND: (Decimal("0.72"), Decimal("0.9")),
+}
+CHANGE = 90_000
+"""The second at which the cloud changes its prices."""
+SECRET = Decimal(7)
+"""USD per hour of what has no price in any list."""
+NAT, DISK = "aws:x:nat", "aws:x:disk"
+ON_DEMAND, SPOT, RESERVED = CapacityType.ON_DEMAND, CapacityType.SPOT, CapacityType.RESERVED
+POOLS = ("a", "b")
+Bill = defaultdict[tuple[str, str], Decimal]
+"""(grouping, name) to dollar-seconds; the whole under ("", "")."""
+
+
+def when(second: int) -> datetime:
+    return T0 + timedelta(seconds=second)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the fleet's document says at one time."""
+
+    owners: Mapping[str, str] = field(default_factory=lambda: {"a": "search", "b": "research"})
+    models: Mapping[str, str] = field(default_factory=lambda: {"a": "m/a", "b": "m/b"})
+    most: Mapping[str, int] = field(default_factory=lambda: {"a": 4, "b": 2})
+    nat: int = 2
+    disk: int = 1
+    usd: Mapping[str, Decimal] = field(default_factory=lambda: {NAT: Decimal("0.05"), DISK: Decimal("0.01")})
+    """Stated prices: of what is shared, and of machines on demand."""
+    seats: int | None = None
+    """How many instances of the reservation it declares; None: all of them."""
+
+    def declared(self) -> Declared:
+        shared = [
+            Shared(name="nat", sku=NAT, units=Decimal(self.nat)),
+            Shared(name="disk", sku=DISK, units=Decimal(self.disk), per_instance=True),
+        ]
+        return Declared(
+            shared=[one for one in shared if one.units], weights=self.most, models=self.models, owners=self.owners,
+            prices=[
+                Price(sku=_sku(name), region=REGION, usd_per_hour=usd, source="stated", as_of=T0,
+                      valid_from=T0 - timedelta(days=99), rank=Rank.OVERRIDE)
+                for name, usd in self.usd.items()
+            ],
+        )  # fmt: skip
+
+
+def _sku(name: str) -> str:
+    return name if ":" in name else f"aws:ec2:{name}:on-demand"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """An instance, as its cloud knows it."""
+
+    name: str
+    kind: CapacityType
+    machine: str
+    pool: str
+    start: int
+    end: int | None
+    taken: bool
+    dated: bool
+    """Whether its cloud says when it ended."""
+
+    def alive(self, at: int) -> bool:
+        return self.start <= at and (self.end is None or at < self.end)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A cloud, the settings of a fleet in it, and the looks at both."""
+
+    looks: Sequence[int]
+    lives: Sequence[Life]
+    settings: Sequence[tuple[int, Settings]]
+    """From when on each holds; the first one at 0."""
+    begins: int
+    counts: Sequence[tuple[int, int]]
+    """From when on the reservation had how many instances; 0: it is cancelled."""
+    others: Sequence[int]
+    """How many of them others would use: anew with each look and, in gaps, as often as they like."""
+    now: int
+
+    def seen(self) -> "World":
+        """Without what came and went between two looks: bounds hold for what the ledger knows."""
+        return replace(self, lives=[life for life in self.lives if any(map(life.alive, self.looks))])
+
+    def look_before(self, at: int) -> int:
+        return max((look for look in self.looks if look <= at), default=self.looks[0])
+
+    def between_looks(self, at: int) -> tuple[int, int]:
+        """The time between two looks that holds a time."""
+        before = self.look_before(at)
+        return before, min((look for look in self.looks if look > before), default=self.now + 1)
+
+    @cached_property
+    def kept(self) -> list[tuple[int, Settings]]:
+        """What looks saw declared, and when first."""
+        found: list[tuple[int, Settings]] = []
+        for look in self.looks:
+            now = self.declared_at(look)
+            if not found or found[-1][1] != now:
+                found.append((look, now))
+        return found
+
+    def declared_at(self, at: int) -> Settings:
+        return next(one for since, one in reversed(self.settings) if since <= at)
+
+    def rule(self, at: int) -> Settings:
+        """What counts at a time."""
+        kept = self.kept
+        return next((one for since, one in reversed(kept) if since <= at), kept[0][1])
+
+    def rate(self, name: str, kind: CapacityType, at: int) -> Decimal:
+        """USD per hour of a machine or of a unit of something shared."""
+        kept = [*self.kept, (10**9, self.settings[-1][1])]
+        stated = [one.usd.get(name) for since, one in kept if since <= at] or [kept[0][1].usd.get(name)]
+        if kind is not SPOT and stated[-1] is not None:
+            return stated[-1]
+        if name == KNOWN:
+            return RATES[SPOT if kind is SPOT else ON_DEMAND][at >= CHANGE]
+        later = [one.usd[name] for since, one in kept if since > at and name in one.usd]
+        return later[0] if later else SECRET
+
+    def unpriced(self) -> bool:
+        """Whether anything has no price at some time."""
+        times = [0, *self.edges(0, self.now)]
+        names = {NAT, DISK} | {life.machine for life in self.lives}
+        return any(self.rate(name, ON_DEMAND, at) == SECRET for name in names for at in times)
+
+    def count_at(self, at: int) -> int:
+        """Instances of the reservation."""
+        return next((n for since, n in reversed(self.counts) if since <= at), 0)
+
+    def elsewhere(self, at: int) -> int:
+        """How many of them others use. In a gap they come and go each half an hour."""
+        look = self.look_before(at)
+        following = min((one for one in self.looks if one > look), default=self.now)
+        if following - look > HOUR or following == self.now:
+            step = max(at - at % 1_800, self.begins)
+        else:
+            step = following if look < self.begins else look
+        used = sum(life.kind is RESERVED and life.alive(step) for life in self.lives)
+        return max(0, min(self.others[step % len(self.others)], self.count_at(step) - used))
+
+    def edges(self, since: int, until: int) -> list[int]:
+        """Times at which anything may change."""
+        found = {CHANGE, *self.looks, *range(0, self.now, 1_800)}
+        found |= {at for life in self.lives for at in (life.start, life.end or 0)}
+        found |= {at for at, _ in (*self.settings, *self.counts)}
+        return sorted({since, until, *(at for at in found if since < at < until)})
+
+    def bill(self, since: int, until: int) -> Bill:
+        """What the cloud bills of a window, by the rules."""
+        found: Bill = defaultdict(Decimal)
+        until = min(until, self.now)
+        for start, end in pairwise(self.edges(since, until) if since < until else ()):
+            for pool, model, owner, usd in self._rates(start):
+                _add(found, pool, model, owner, usd * (end - start))
+        for life in self.lives:
+            young = life.taken and life.kind is SPOT and life.end is not None and life.end - life.start < HOUR
+            if young and life.end is not None and since <= life.end < until:
+                for start, end in pairwise(self.edges(life.start, life.end)):
+                    says, usd = self.rule(start), self.rate(life.machine, life.kind, start)
+                    _add(found, life.pool, says.models[life.pool], says.owners[life.pool], -usd * (end - start))
+        return found
+
+    def _rates(self, at: int) -> Iterator[tuple[str, str, str, Decimal]]:
+        """Pool, model, owner and USD per hour of all that costs money at a time."""
+        says = self.rule(at)
+        for life in self.lives:
+            if life.alive(at):
+                usd = self.rate(life.machine, life.kind, at) + says.disk * self.rate(DISK, ON_DEMAND, at)
+                yield life.pool, says.models[life.pool], says.owners[life.pool], usd
+        nat = self.rate(NAT, ON_DEMAND, at)
+        if nat == SECRET:  # what has no price is split over no pools
+            yield NONE, NONE, NONE, says.nat * nat
+        for pool in POOLS if nat != SECRET else ():
+            share = Decimal(says.most[pool]) / sum(says.most.values())
+            yield pool, says.models[pool], says.owners[pool], says.nat * nat * share
+        total = self.count_at(at)
+        used = sum(life.kind is RESERVED and life.alive(at) for life in self.lives)
+        free = max(0, total - used - self.elsewhere(at))
+        if free:
+            first = min(look for look in self.looks if look >= self.begins)  # what it saw holds from the start
+            seats = self.declared_at(max(self.look_before(at), first)).seats
+            part = 1 if seats is None else Decimal(min(seats, total)) / total
+            yield "a", says.models["a"], says.owners["a"], free * part * self.rate(KNOWN, RESERVED, at)
+
+
+def _add(bill: Bill, pool: str, model: str, owner: str, usd: Decimal) -> None:
+    for key in (("", ""), ("pool", pool), ("model", model), ("team", owner)):
+        bill[key] += usd
+
+
+def write(connection: Connection, fleet: str, world: World) -> None:
+    """What looks would leave in the ledger."""
+    found = [_run(fleet, life, world) for life in world.lives]
+    facts.add_runs(connection, [run for run, _ in found])
+    facts.add_ends(connection, [end for _, ends in found for end in ends])
+    for since, says in world.kept:
+        note_declared(connection, fleet, when(since), content_of(says.declared()))
+    paid = [(_reservation(fleet, world, look), look) for look in world.looks if world.count_at(look)]
+    for _, alike in groupby(paid, key=lambda one: one[0]):
+        times = [look for _, look in alike]
+        for look in sorted({times[0], times[-1]}):
+            note_reservations(connection, [replace(_reservation(fleet, world, look), last_seen_at=when(look))])
+    empty = {"metrics_from": None, "metrics_until": None, "notes": "", "priced": 1, "paid": 1}
+    facts.merge(
+        connection, PASSES, [{"environment": fleet, "at": when(look), "host": "h", **empty} for look in world.looks]
+    )
+
+
+def _reservation(fleet: str, world: World, look: int) -> Reservation:
+    says, others = world.declared_at(look), world.elsewhere(look)
+    return Reservation(
+        cloud=Cloud.AWS, reservation=f"cr-{fleet}", started_at=when(world.begins), instances=world.count_at(look),
+        environment=fleet, region=REGION, zone="z", machine_type=KNOWN, last_seen_at=T0, pool="a",
+        model=says.models["a"], owner=says.owners["a"], elsewhere=others, seats=says.seats,
+        accounts={"123": others} if others > 1 else None,
+    )  # fmt: skip
+
+
+def _run(fleet: str, life: Life, world: World) -> tuple[Run, list[RunEnd]]:
+    alive = [look for look in world.looks if life.alive(look)]
+    says, name = world.declared_at(alive[0]), f"{life.name}-{fleet}"
+    run = Run(
+        cloud=Cloud.AWS, instance_id=name, started_at=when(life.start), environment=fleet, region=REGION, zone="z",
+        machine_type=life.machine, capacity_type=life.kind, last_seen_at=when(alive[-1]), pool=life.pool,
+        model=says.models[life.pool], owner=says.owners[life.pool],
+        reservation=f"cr-{fleet}" if life.kind is RESERVED else None,
+    )  # fmt: skip
+    missed = [look for look in world.looks if look > alive[-1]]
+    if not missed or life.end is None:
+        return run, []
+    cause = EndCause.PREEMPTED if life.taken else EndCause.ENDED if life.dated else EndCause.ABSENT
+    at = life.end if life.dated else missed[0]
+    ended = RunEnd(
+        cloud=Cloud.AWS, instance_id=name, started_at=run.started_at, ended_at=when(at), cause=cause, exact=life.dated
+    )
+    return run, [ended]
+
+
+SECONDS = st.integers(0, END)
+COUNTS = st.integers(2, 6)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Looks with gaps, and whatever may happen between them."""
+    every = draw(st.sampled_from([600, 3_000, 12_000]))
+    gaps = draw(st.lists(st.tuples(SECONDS, st.integers(HOUR, 90_000)), max_size=3))
+    last = draw(st.integers(END // 2, END))
+    looks = [
+        at
+        for at in range(0, last + 1, every)
+        if at == 0 or not any(start <= at < start + length for start, length in gaps)
+    ]
+    reserved, lives = 0, list[Life]()
+    for number in range(draw(st.integers(0, 5))):
+        kind = draw(st.sampled_from([ON_DEMAND, SPOT, RESERVED]))
+        reserved += kind is RESERVED
+        start, length = draw(SECONDS), draw(st.one_of(st.none(), st.integers(60, END), st.integers(60, 5_000)))
+        lives.append(
+            Life(
+                name=f"i-{number}",
+                kind=ON_DEMAND if kind is RESERVED and reserved > 2 else kind,
+                # a credit without a price has no bound
+                machine=KNOWN if kind in (SPOT, RESERVED) else draw(st.sampled_from([KNOWN, UNKNOWN])),
+                pool="a" if kind is RESERVED else draw(st.sampled_from(POOLS)),
+                start=start, end=None if length is None else start + length,
+                taken=kind is SPOT and draw(st.booleans()), dated=draw(st.booleans()),
+            )
+        )  # fmt: skip
+    begins = draw(st.one_of(st.just(0), SECONDS))
+    return World(
+        looks=looks, lives=lives, begins=begins, counts=draw(_counts(looks, begins)), settings=draw(_settings()),
+        others=draw(st.lists(st.integers(0, 6), min_size=1, max_size=7)), now=last + draw(st.integers(0, 50_000)),
+    ).seen()  # fmt: skip
+
+
+@st.composite
+def _counts(draw: st.DrawFn, looks: Sequence[int], begins: int) -> list[tuple[int, int]]:
+    """Of the reservation. It changes once between two looks, and not where no look would see it."""
+    first = next((look for look in looks if look >= begins), None)
+    if first is None:
+        return []
+    found = [(begins, draw(COUNTS))]
+    for at in sorted(draw(st.lists(SECONDS, max_size=3))):
+        before = max(look for look in looks if look <= at)
+        if at > first and at <= looks[-1] and found[-1][0] <= before:
+            found.append((at, draw(st.one_of(COUNTS, st.just(0)))))
+            if not found[-1][1]:
+                break
+    return found
+
+
+@st.composite
+def _settings(draw: st.DrawFn) -> list[tuple[int, Settings]]:
+    one = Settings(seats=draw(st.one_of(st.none(), st.integers(1, 6))))
+    found = [(0, one)]
+    names, owners = st.sampled_from(["m/a", "m/b", "m/c"]), st.sampled_from(["search", "research", "others"])
+    dollars = st.sampled_from([Decimal("0.25"), Decimal("0.75"), Decimal(2)])
+    changes = {
+        "owners": st.builds(lambda a, b: {"a": a, "b": b}, owners, owners),
+        "models": st.builds(lambda a, b: {"a": a, "b": b}, names, names),
+        "most": st.builds(lambda a, b: {"a": a, "b": b}, st.integers(1, 9), st.integers(0, 9)),
+        "nat": st.integers(0, 3),
+        "disk": st.integers(0, 3),
+        "usd": st.dictionaries(st.sampled_from([NAT, DISK, KNOWN, UNKNOWN]), dollars),
+        "seats": st.one_of(st.none(), st.integers(1, 6)),
+    }
+    for at in sorted(draw(st.lists(st.integers(1, END), max_size=5))):
+        name = draw(st.sampled_from(sorted(changes)))
+        one = replace(one, **{name: draw(changes[name])})
+        found.append((at, one))
+    return found
+
+
+_fleets = count()
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """One for all examples: each is a fleet of its own."""
+    engine = open_ledger(f"sqlite:///{tmp_path_factory.mktemp('bounds')}/ledger.db")
+    prices = [
+        Price(
+            sku=f"aws:ec2:{KNOWN}:{kind}", region=REGION, usd_per_hour=usd, source="s", as_of=when(END), valid_from=at
+        )
+        for kind, rates in RATES.items()
+        for usd, at in zip(rates, (T0 - timedelta(days=9), when(CHANGE)), strict=True)
+    ]
+    with writing(engine) as connection:
+        facts.add_prices(connection, prices)
+    return engine
+
+
+def reports(engine: Engine, world: World, windows: Sequence[tuple[int, int]]) -> list[Report]:
+    fleet = f"fleet-{next(_fleets)}"
+    with writing(engine) as connection:
+        write(connection, fleet, world)
+    today = world.settings[-1][1].declared()
+    spans = [(when(since), when(until)) for since, until in windows]
+    query = CostQuery(engine, fleet, REGION, overrides=today.prices, packaged=PackagedPrices(), declared=today)
+    query.read(spans)
+    scope = Scope(fleet=fleet, environment="e", cloud="aws", region=REGION, since=T0, until=T0, now=when(world.now),
+                  allow_unpriced=True)  # fmt: skip
+    return [query.report(replace(scope, since=since, until=until)) for since, until in spans]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(world=worlds(), cuts=st.lists(st.integers(1, END), max_size=3, unique=True).map(sorted))
+def test_bounds_hold_the_bill_by_pool_model_and_team(ledger: Engine, world: World, cuts: list[int]) -> None:
+    parts = [*pairwise([0, *cuts, END + 60_000])]
+    # bounds of one thing hide those of another: the times between two looks in which it changed are seen alone
+    changes = sorted(
+        {world.between_looks(at) for at, _ in world.counts}
+        | {max(pairwise(world.looks), key=_length, default=(0, 1))}
+    )
+    windows = [(0, END + 60_000), *parts, *changes]
+    whole, *found_of = reports(ledger, world, windows)
+    of_parts = found_of[: len(parts)]
+    assert money.total(part.total.allocation for part in of_parts) == whole.total.allocation
+    for window, found in zip(windows, [whole, *found_of], strict=True):
+        assert faults(document(found)) == [], window
+        truth = world.bill(*window)
+        for by in (By.POOL, By.MODEL, By.TEAM):
+            names = {name for kind, name in truth if kind == by and truth[kind, name]}
+            assert names <= found.groups[by].keys(), window
+            for name, figure in found.groups[by].items():
+                _holds(figure.least, truth[by.value, name], figure.most, (window, by, name))
+        _holds(found.total.least, truth["", ""], found.total.most, (window,))
+        assert found.total.most is not None or world.unpriced()
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]
+
+
+def _holds(least: Decimal, truth: Decimal, most: Decimal | None, what: object) -> None:
+    # parts of a price are kept in nano-dollars
+    assert least - 1 <= truth, what
+    assert most is None or truth <= most + 1, what

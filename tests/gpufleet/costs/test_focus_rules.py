@@ -1,0 +1,361 @@
+"""Every MUST of FOCUS 1.2 on rows of a fleet with commitments, reservations, shared resources and teams.
+
+tests.fixtures.costs.focus_rules has the rules that one table can prove. The tests here check the others with what is
+known of the fleet; they name the ids of the rules.
+"""
+
+import csv
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from io import StringIO
+
+import pytest
+
+from gpufleet.costs.allocation import Facts
+from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend
+from gpufleet.costs.focus import COLUMNS, rows, write_csv
+from gpufleet.costs.report import Known, Report, Scope, build, by_team
+from gpufleet.costs.tokens import EngineTokens
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.ledger.counters import Tokens
+from gpufleet.ledger.facts import EndCause, Reading, Reservation, Run
+from gpufleet.ledger.teams import TeamUse
+from gpufleet.prices.book import PriceBook
+from tests.fixtures.costs.focus_rules import Checker
+from tests.fixtures.costs.overrides import override
+
+Row = dict[str, str]
+T0 = datetime(2026, 10, 31, 20, 0, tzinfo=UTC)
+H = timedelta(hours=1)
+UNTIL = T0 + 8 * H
+ACCOUNT = "123456789012"
+FLEET = "aws/prod/us-east-1"
+MACHINES = {Cloud.AWS: ("g6.xlarge", "us-east-1a"), Cloud.GCP: ("g2-standard-4", "us-east-1-b")}
+PRICES = {
+    "aws:ec2:g6.xlarge:on-demand": "0.8048",
+    "aws:ec2:g6.xlarge:spot": "0.3123",
+    "gcp:compute:g2-standard-4:on-demand": "0.7068",
+    "gcp:compute:g2-standard-4:spot": "0.2831",
+    "aws:vpc:nat-gateway": "0.045",
+    "aws:route53:zone": "0.00068493",
+    "aws:elb:load-balancer": "0.0225",
+    "aws:ebs:gp3:gib": "0.00010959",
+    "aws:ec2:t3.medium:on-demand": "0.0416",
+    "gcp:disk:pd-ssd:gib": "0.00023288",
+    "gcp:network:nat-gateway": "0.0014",
+    "aws:quantum:annealer": "0.01",
+}
+DISKS = {Cloud.AWS: "aws:ebs:gp3:gib", Cloud.GCP: "gcp:disk:pd-ssd:gib"}
+
+
+def run(cloud: Cloud, name: str, capacity: CapacityType, start: float, end: float, **more: object) -> Run:
+    machine, zone = MACHINES[cloud]
+    return Run(
+        cloud=cloud,
+        instance_id=name,
+        started_at=T0 + start * H,
+        environment="prod",
+        region="us-east-1",
+        zone=zone,
+        machine_type=machine,
+        capacity_type=capacity,
+        last_seen_at=T0 + end * H,
+        ended_at=T0 + end * H,
+        **({"pool": "chat", "model": "models/chat", "owner": "search", "end_cause": EndCause.ENDED} | more),  # pyright: ignore[reportArgumentType]
+    )
+
+
+def facts(cloud: Cloud) -> Facts:
+    """Three instances share a commitment that pays for one and a half of them; the rest is of every other kind."""
+    machine, zone = MACHINES[cloud]
+    runs = [
+        run(cloud, "i-1", CapacityType.ON_DEMAND, 0, 5.3),
+        run(cloud, "i-2", CapacityType.ON_DEMAND, 1, 6),
+        run(cloud, "i-3", CapacityType.ON_DEMAND, 2, 5, pool="batch", model=None, owner=None),
+        run(cloud, "i-spot", CapacityType.SPOT, 3, 3.01, end_cause=EndCause.PREEMPTED),
+        run(cloud, "i-short", CapacityType.SPOT, 4, 4.001),
+        run(cloud, "i-paid", CapacityType.RESERVED, 0.5, 7, reservation="cr-1"),
+        run(cloud, "i-block", CapacityType.RESERVED, 1, 7, reservation="cr-2"),
+    ]
+    term = {"starts": T0, "ends": T0 + 24 * H, "source": "contract", "as_of": T0}
+    shared = [name for name in PRICES if name.startswith(cloud) and ":g" not in name and name != DISKS[cloud]]
+    declared = Declared(
+        shared=[
+            *(Shared(name=sku.split(":", 1)[1], sku=sku, units=Decimal(2)) for sku in shared),
+            Shared(name="root disk", sku=DISKS[cloud], units=Decimal(100), per_instance=True),
+        ],
+        weights={"chat": 2, "batch": 1},
+        owners={"chat": "search"},
+        split_by_team=frozenset({"chat"}),
+        blocks=[Block(reservation="cr-2", instances=1, upfront_usd=Decimal(48), **term)],
+        spends=[
+            Spend(name="sp-1", cloud=cloud, usd_per_hour=Decimal("0.75"), rates={machine: Decimal("0.5")}, **term)
+        ],
+    )
+    paid = Reservation(
+        cloud=cloud,
+        reservation="cr-1",
+        started_at=T0,
+        instances=1,
+        environment="prod",
+        region="us-east-1",
+        zone=zone,
+        machine_type=machine,
+        last_seen_at=UNTIL,
+    )
+    return Facts(
+        runs=runs,
+        reservations=[paid, replace(paid, reservation="cr-2")],
+        declared=declared,
+        coverage=Coverage(declared, runs),
+        known=(T0, UNTIL),
+    )
+
+
+USES = {
+    ("chat", "search"): TeamUse(replica_ms=700, tokens_in=70, tokens_out=30),
+    ("chat", "ads"): TeamUse(replica_ms=200, tokens_in=20, tokens_out=8),
+    ("chat", ""): TeamUse(replica_ms=100, tokens_in=9, tokens_out=1),
+}
+
+
+def reports(cloud: Cloud) -> list[Report]:
+    """One for each side of midnight, when a month ends."""
+    book = PriceBook(
+        region="us-east-1", overrides=[override(sku, usd, T0 - 40 * 24 * H) for sku, usd in PRICES.items()]
+    )
+    known = Known(facts=facts(cloud), book=book, last=None, uses=USES)
+    reading = Reading(environment="e", instance_id="i-3", engine="8000/0", model="m", at=T0, prompt=7)
+    served = Tokens(prompt=700, cached=70, generation=300)
+    engine = EngineTokens(instance_id="i-3", engine="8000/0", model="m", tokens=served, base=None, last=reading)
+    found: list[Report] = []
+    for since, until in ((T0, T0 + 4 * H), (T0 + 4 * H, UNTIL)):
+        scope = Scope(
+            fleet=FLEET,
+            environment="prod",
+            cloud=cloud,
+            region="us-east-1",
+            since=since,
+            until=until,
+            now=until,
+        )
+        built = build(scope, known.facts, book, [engine] if since == T0 else [], None)
+        found.append(by_team(built, known))
+    return found
+
+
+def export(cloud: Cloud) -> list[Row]:
+    text = write_csv(rows(reports(cloud), ACCOUNT, FLEET, by_team=True))
+    return list(csv.DictReader(StringIO(text)))
+
+
+ROWS = {cloud: export(cloud) for cloud in Cloud}
+ALL = [row for found in ROWS.values() for row in found]
+TOTAL = {cloud: money.usd(money.total(r.total.allocation for r in reports(cloud))) for cloud in Cloud}
+
+
+def sums(found: Iterable[Row], column: str, key: str) -> dict[str, Decimal]:
+    result: dict[str, Decimal] = {}
+    for row in found:
+        if row[key] and row[column]:
+            result[row[key]] = result.get(row[key], Decimal(0)) + Decimal(row[column])
+    return result
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+def test_no_row_breaks_a_rule_of_the_table(cloud: Cloud) -> None:
+    checker = Checker(ROWS[cloud])
+    assert checker.broken() == {}
+    assert len(checker.used) > 230
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        pytest.param({"ConsumedQuantity": "1.0", "ConsumedUnit": "Hours"}, "ConsumedQuantity-C-004-C", id="unused"),
+        pytest.param({"CommitmentDiscountStatus": ""}, "CommitmentDiscountStatus-C-004-C", id="no status"),
+        pytest.param({"CommitmentDiscountQuantity": ""}, "CommitmentDiscountQuantity-C-005-C", id="no quantity"),
+        pytest.param({"ListCost": "3.0"}, "ListCost-C-009-C", id="another product"),
+        pytest.param({"EffectiveCost": ""}, "EffectiveCost-C-003-M", id="no cost"),
+        pytest.param({"ChargePeriodEnd": "2026-11-01"}, "ChargePeriodEnd-C-002-M", id="no time"),
+        pytest.param({"CommitmentDiscountStatus": "Active"}, "CommitmentDiscountStatus-C-005-M", id="no such status"),
+        pytest.param({"PricingCategory": "Reserved"}, "PricingCategory-C-007-M", id="not allowed"),
+        pytest.param({"RegionName": "", "RegionId": "us-east-1"}, "RegionName-C-005-C", id="region without a name"),
+        pytest.param({"ChargeFrequency": ""}, "ChargeFrequency-C-002-M", id="no frequency"),
+        pytest.param({"Tags": '{"a": [1]}'}, "Tags-C-001-M", id="nested tags"),
+        pytest.param({"CapacityReservationId": "cr-1"}, "CapacityReservationStatus-C-004-C", id="no state"),
+        pytest.param({"ServiceName": "AWS Savings Plans", "ServiceCategory": "Storage"}, "ServiceName-C-005-C",
+                     id="one service in two categories"),
+    ],
+)  # fmt: skip
+def test_the_table_finds_faults(fault: Row, rule: str) -> None:
+    good = ROWS[Cloud.AWS]
+    at = next(n for n, row in enumerate(good) if row["CommitmentDiscountStatus"] == "Unused")
+    bad = [row | fault if n == at else row for n, row in enumerate(good)]
+    assert at in Checker(bad).broken()[rule]
+
+
+def test_columns_are_those_of_the_specification_or_begin_with_x() -> None:
+    # ColumnHandling-A-001-M, -010-M, -013-O
+    custom = [name.startswith("x_") for name in COLUMNS]
+    assert custom == sorted(custom)
+    assert all(tuple(row) == COLUMNS for row in ALL)
+
+
+def test_commitments_have_an_id_and_everything_else_has_none() -> None:
+    # CommitmentDiscountId-C-004-C, -005-C, DiscountHandling-A-006-M
+    for row in ALL:
+        of_commitment = "sp-1" in row["x_PriceSource"] or row["x_ChargeKind"].startswith("commit")
+        split = of_commitment and row["PricingCategory"] == "Standard" and row["ChargeCategory"] == "Usage"
+        assert bool(row["CommitmentDiscountId"]) == (of_commitment and not split)
+    assert {row["CommitmentDiscountId"] for row in ALL} == {"", f"{ACCOUNT}/{FLEET}/sp-1"}
+    types = {row["CommitmentDiscountType"] for row in ROWS[Cloud.GCP]}
+    assert types == {"", "Committed Use Discount"}
+
+
+def test_covered_usage_costs_its_committed_rate_and_its_list_price_is_told() -> None:
+    # ListUnitPrice, EffectiveCost, DiscountHandling-A-007-M: billed 0, effective amortised
+    covered = [row for row in ROWS[Cloud.AWS] if row["CommitmentDiscountStatus"] == "Used"]
+    hours = sum(Decimal(row["PricingQuantity"]) for row in covered)
+    assert {row["ListUnitPrice"] for row in covered} == {"0.8048"}
+    assert {row["BilledCost"] for row in covered} == {"0.0"}
+    assert {row["PricingCategory"] for row in covered} == {"Committed"}
+    effective = sum(Decimal(row["EffectiveCost"]) for row in covered)
+    assert effective == pytest.approx(hours * Decimal("0.5"), abs=Decimal("1e-6"))
+    # i-1 for 5.3 hours; half of i-2 for 4.3, all of it for 0.7; a quarter USD/h is half of i-3 never
+    assert hours == pytest.approx(
+        Decimal("5.3") + Decimal("0.5") * Decimal("4.3") + Decimal("0.7"), abs=Decimal("1e-6")
+    )
+
+
+def test_a_discount_on_a_part_of_a_charge_is_a_row_of_its_own() -> None:
+    # DiscountHandling-A-002-C, -004-C
+    second = [row for row in ROWS[Cloud.AWS] if row["ResourceId"] == "i-2"]
+    by_kind = sums(second, "PricingQuantity", "PricingCategory")
+    assert by_kind["Standard"] == pytest.approx(Decimal("0.5") * Decimal("4.3"), abs=Decimal("1e-6"))
+    assert sum(by_kind.values()) == pytest.approx(Decimal(5), abs=Decimal("1e-6"))
+    standard = [row for row in second if row["PricingCategory"] == "Standard"]
+    assert all(row["EffectiveCost"] == row["BilledCost"] == row["ListCost"] for row in standard)
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+def test_purchases_bill_what_was_used_and_what_was_not(cloud: Cloud) -> None:
+    # EffectiveCost-C-005-C, -012-C, -013-C
+    found = ROWS[cloud]
+    bought = [row for row in found if row["ChargeCategory"] == "Purchase"]
+    used = [row for row in found if row["CommitmentDiscountStatus"]]
+    assert {row["CommitmentDiscountStatus"] for row in used} == {"Used", "Unused"}
+    assert {row["EffectiveCost"] for row in bought} == {"0.0"}
+    assert sums(bought, "BilledCost", "BillingPeriodStart") == sums(used, "EffectiveCost", "BillingPeriodStart")
+    assert sum(Decimal(row["BilledCost"]) for row in bought) == pytest.approx(
+        Decimal("0.75") * 8, abs=Decimal("1e-6")
+    )
+    for row in bought:
+        assert row["ResourceId"] == row["CommitmentDiscountId"]
+        assert (row["PricingCategory"], row["ChargeFrequency"]) == ("Standard", "Recurring")
+
+
+def test_what_nobody_used_of_a_commitment_has_no_consumption_and_no_list_cost() -> None:
+    unused = [row for row in ALL if row["CommitmentDiscountStatus"] == "Unused"]
+    assert unused
+    for row in unused:
+        assert row["ConsumedQuantity"] == row["ConsumedUnit"] == ""
+        assert row["ResourceId"] == row["CommitmentDiscountId"]
+        assert row["CommitmentDiscountQuantity"] == row["EffectiveCost"]
+        assert (row["ListCost"], row["BilledCost"]) == ("0.0", "0.0")
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+def test_effective_and_billed_cost_are_the_report_s(cloud: Cloud) -> None:
+    for column in ("EffectiveCost", "BilledCost"):
+        assert sum(Decimal(row[column]) for row in ROWS[cloud]) == pytest.approx(TOTAL[cloud], abs=Decimal("1e-6"))
+
+
+def test_an_sku_is_the_same_however_it_is_bought() -> None:
+    # SkuId-C-009-M, -010-M; SkuPriceId-C-008-M
+    for cloud, (machine, _) in MACHINES.items():
+        mine = [row for row in ROWS[cloud] if machine in row["SkuPriceDetails"] and row["SkuPriceId"]]
+        assert len({row["SkuId"] for row in mine}) == 1
+        assert {row["PricingCategory"] for row in mine} == {"Standard", "Dynamic", "Committed"}
+        assert not [row for row in mine if "cr-" in row["SkuPriceId"] or "sp-1" in row["SkuPriceId"]]
+
+
+DEFINED = {
+    "CoreCount", "DiskMaxIops", "DiskSpace", "DiskType", "GpuCount", "InstanceSeries", "InstanceType", "MemorySize",
+    "NetworkMaxIops", "NetworkMaxThroughput", "OperatingSystem", "Redundancy", "StorageClass",
+}  # fmt: skip
+
+
+def test_details_of_prices_are_defined_or_begin_with_x_and_hold_for_their_price() -> None:
+    # SkuPriceDetails-C-007-M, -017-C, -020-M
+    seen: dict[str, str] = {}
+    for row in ALL:
+        if row["SkuPriceId"]:
+            assert seen.setdefault(row["SkuPriceId"], row["SkuPriceDetails"]) == row["SkuPriceDetails"]
+            assert all(key in DEFINED or key.startswith("x_") for key in json.loads(row["SkuPriceDetails"]))
+
+
+def test_list_prices_are_of_one_unit_of_their_sku() -> None:
+    # ListUnitPrice-C-001, SkuPriceId-C-014-C: one price at a time for each SkuPriceId
+    prices: dict[str, set[str]] = {}
+    for row in ALL:
+        if row["ListUnitPrice"] and "committ" not in row["x_ChargeKind"]:
+            prices.setdefault(row["SkuPriceId"], set()).add(row["ListUnitPrice"])
+    assert all(len(found) == 1 for found in prices.values())
+    disk = [row for row in ROWS[Cloud.AWS] if row["SkuId"] == "aws:ebs:gp3:gib"]
+    assert {(row["ListUnitPrice"], row["PricingUnit"]) for row in disk} == {("0.00010959", "GiB-Hours")}
+
+
+@pytest.mark.parametrize(
+    ("sku", "service"),
+    [
+        ("aws:vpc:nat-gateway", ("Amazon Virtual Private Cloud", "Networking", "Network Infrastructure")),
+        ("aws:route53:zone", ("Amazon Route 53", "Networking", "Network Infrastructure")),
+        ("aws:elb:load-balancer", ("Elastic Load Balancing", "Networking", "Application Networking")),
+        ("aws:ebs:gp3:gib", ("Amazon Elastic Block Store", "Storage", "Block Storage")),
+        ("aws:ec2:t3.medium", ("Amazon Elastic Compute Cloud", "Compute", "Virtual Machines")),
+        ("aws:ec2:g6.xlarge", ("Amazon Elastic Compute Cloud", "Compute", "Virtual Machines")),
+        ("aws:quantum:annealer", ("aws:quantum", "Other", "Other (Other)")),
+        ("gcp:disk:pd-ssd:gib", ("Persistent Disk", "Storage", "Block Storage")),
+        ("gcp:network:nat-gateway", ("Cloud NAT", "Networking", "Network Infrastructure")),
+        ("gcp:compute:g2-standard-4", ("Compute Engine", "Compute", "Virtual Machines")),
+    ],
+)
+def test_each_row_names_the_service_that_sells_it(sku: str, service: tuple[str, str, str]) -> None:
+    found = {
+        (row["ServiceName"], row["ServiceCategory"], row["ServiceSubcategory"]) for row in ALL if row["SkuId"] == sku
+    }
+    assert found == {service}
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+def test_teams_add_up_to_what_the_report_says_of_each(cloud: Cloud) -> None:
+    expected: dict[str, Decimal] = {}
+    tokens: dict[str, int] = {}
+    for report in reports(cloud):
+        for share in report.teams:
+            expected[share.team] = expected.get(share.team, Decimal(0)) + money.usd(share.figure.allocation)
+            tokens[share.team] = tokens.get(share.team, 0) + (share.figure.tokens.generation or 0)
+    chat = [row for row in ROWS[cloud] if row["x_Pool"] == "chat"]
+    assert set(expected) == {"search", "ads", "(no key)"} == set(sums(chat, "EffectiveCost", "x_Team"))
+    for team, usd in sums(chat, "EffectiveCost", "x_Team").items():
+        assert usd == pytest.approx(expected[team], abs=Decimal("1e-6"))
+    assert sums(chat, "x_GeneratedTokens", "x_Team") == tokens
+    # the tag is the resource's, whoever used it
+    assert {json.loads(row["Tags"])["gpu-fleet:owner"] for row in chat if row["x_ChargeKind"] == "time"} == {"search"}
+
+
+def test_tokens_of_a_pool_that_is_not_split_stand_on_one_row_of_their_instance() -> None:
+    found = [(row["ResourceId"], row["x_PromptTokens"]) for row in ROWS[Cloud.AWS] if row["x_Pool"] == "batch"]
+    assert [one for one in found if one[1]] == [("i-3", "700")]
+
+
+def test_ids_of_what_is_declared_by_name_are_unique_beyond_the_fleet() -> None:
+    # ResourceId-C-007-M, CommitmentDiscountId-C-007-M
+    for row in ALL:
+        if row["x_ChargeKind"] == "shared":
+            assert row["ResourceId"] == f"{ACCOUNT}/{FLEET}/{row['ResourceName']}"

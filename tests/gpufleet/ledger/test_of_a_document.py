@@ -1,0 +1,174 @@
+"""A document of a bucket gives nobody a database password: no server that it names, and none that asks in clear."""
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from sqlalchemy import make_url
+
+from app import ledgers
+from app.errors import AppError
+from gpufleet.ledger.database import open_database
+from gpufleet.ledger.schema import LedgerError, open_ledger
+from gpufleet.settings import document
+from gpufleet.settings.document.ledger import why_unverified
+from tests.cli.test_models import DOCUMENT
+from tests.fixtures.stacks.settings_files import AWS, changed, said
+
+BUCKET, FILE = "s3://b/fleet/fleet.json", "/home/me/fleet.json"
+PASSWORD = "the-ledgers-real-password"
+
+
+def read(url: str, source: str = BUCKET) -> document.FleetDocument:
+    return document.parse(json.dumps({**DOCUMENT, "ledger_url": url}), source)
+
+
+VERIFIED = (
+    "sqlite:////var/lib/gpu-fleet/ledger.db",
+    "sqlite:///ledger.db",
+    "postgresql://ledger@db.internal/ledger?sslmode=verify-full",
+    "postgresql://ledger@db.internal:5433/ledger?sslmode=verify-full&sslrootcert=/etc/ssl/rds.pem&connect_timeout=5",
+    "postgresql+psycopg://ledger@db.internal/ledger?sslmode=verify-full&require_auth=scram-sha-256",
+    "postgresql://ledger@127.0.0.1:5432/ledger",
+    "postgresql://ledger@localhost/ledger",
+    "postgresql://ledger@[::1]:5432/ledger",
+    "postgresql://ledger@/ledger?host=/var/run/postgresql",
+    "postgresql:///ledger",
+)
+UNVERIFIED = (
+    "postgresql://ledger@db.evil/ledger",
+    "postgresql+psycopg://ledger@db.evil/ledger",
+    "postgresql://ledger@db.evil/ledger?sslmode=require",
+    "postgresql://ledger@db.evil/ledger?sslmode=verify-ca",
+    "postgresql://ledger@db.evil/ledger?sslmode=verify-full&sslmode=disable",
+    "postgresql://ledger@db.evil/ledger?application_name=sslmode=verify-full",
+    "postgresql://ledger@127.0.0.1/ledger?host=db.evil",
+    "postgresql://ledger@127.0.0.1/ledger?hostaddr=203.0.113.7",
+    "postgresql://ledger@/ledger?host=/var/run/postgresql,db.evil",
+    "postgresql://ledger@/ledger?host=localhost&host=db.evil",
+    "postgresql://ledger@localhost,db.evil/ledger",
+    "postgresql://ledger@localhost.db.evil/ledger",
+    "postgresql://ledger@127.0.0.1.db.evil/ledger",
+    "postgresql://x:?sslmode=verify-full&a=/@db.evil/ledger",
+    "postgresql://u:p@127.0.0.1#@db.evil/ledger",
+    "postgresql://ledger@127.0.0.1/ledger?service=theirs",
+    "postgresql://ledger@db.evil/ledger?sslmode=verify-full&service=theirs",
+    "postgresql://ledger@db.evil/ledger?sslmode=verify-full&require_auth=password",
+    "postgresql://ledger@127.0.0.1/ledger?require_auth=scram-sha-256,password",
+    "postgresql://ledger@127.0.0.1:{port}/ledger",
+    "postgresql://ledger@127.0.0.1/ledger?%68ost=db.evil",
+    "postgresql://ledger@/ledger?host=localhost%2Cdb.evil",
+    "postgresql://ledger@db.evil/ledger?sslmode=verify-full&%73slmode=disable",
+    "mysql://ledger@db.evil/ledger",
+    "db.evil",
+)
+
+
+@pytest.mark.parametrize("url", VERIFIED)
+def test_servers_that_prove_their_name_and_this_machine_pass(url: str) -> None:
+    assert why_unverified(url) is None
+    make_url(url)
+
+
+@pytest.mark.parametrize("url", UNVERIFIED)
+def test_a_ledger_that_a_stranger_may_answer_for_is_not_opened(url: str) -> None:
+    found = read(url)
+    for opens in (ledgers.open_ledger_of, ledgers.read_ledger_of, ledgers.present_ledger_of):
+        with pytest.raises(AppError, match="ledger_url.*sslmode=verify-full"):
+            opens(found)
+
+
+def test_a_document_of_ones_own_disk_is_trusted() -> None:
+    assert read("postgresql://ledger@db.internal/ledger", FILE).why_no_ledger is None
+    assert read("postgresql://ledger@db.internal/ledger", "gs://b/fleet/fleet.json").why_no_ledger is not None
+
+
+def test_a_router_goes_on_with_a_document_whose_ledger_is_refused() -> None:
+    assert read("postgresql://ledger@db.evil/ledger").router.url == "http://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize("url", ["postgresql://ledger@db.internal/ledger", "postgresql://u@h/db?sslmode=prefer"])
+def test_settings_are_told_before_readers_refuse(url: str) -> None:
+    assert any("ledger_url: has no sslmode=verify-full" in one for one in said(changed(AWS, {"ledger_url": url})))
+
+
+def test_settings_with_verified_tls_pass() -> None:
+    assert said(changed(AWS, {"ledger_url": "postgresql://u@h/db?sslmode=verify-full"})) == []
+
+
+class Stranger:
+    """A server that asks for the password in clear text."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self.port: int = listening.getsockname()[1]
+        self.heard: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection:
+                self._ask(connection)
+
+    def _ask(self, connection: socket.socket) -> None:
+        while True:
+            size = struct.unpack("!I", connection.recv(4))[0]
+            code = struct.unpack("!I", connection.recv(size - 4)[:4])[0]
+            if code not in (80877103, 80877104):
+                break
+            connection.sendall(b"N")  # no TLS, no GSSAPI
+        connection.sendall(b"R" + struct.pack("!II", 8, 3))  # AuthenticationCleartextPassword
+        answer = connection.recv(1024)
+        if answer:
+            self.heard.append(answer)
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        yield Stranger(listening)
+
+
+def test_no_server_gets_a_password_in_clear(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    url = f"postgresql://ledger@127.0.0.1:{stranger.port}/ledger"
+    with pytest.raises(Exception, match="scram-sha-256"):
+        open_database(url).connect()
+    with pytest.raises(LedgerError, match="scram-sha-256"):
+        open_ledger(url)
+    assert stranger.heard == []
+
+
+def test_people_may_say_otherwise_for_their_own_process(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    monkeypatch.setenv("PGREQUIREAUTH", "password")
+    with pytest.raises(LedgerError):
+        open_ledger(f"postgresql://ledger@127.0.0.1:{stranger.port}/ledger")
+    assert PASSWORD.encode() in stranger.heard[0]
+
+
+@pytest.mark.parametrize(
+    ("cloud", "place"),
+    [
+        ("aws", "ssm:/prod/db/master-password"),
+        ("aws", "ssm:/gpu-fleet/other/engine-key"),
+        ("aws", "gcp-secret:projects/p/secrets/gpu-fleet-dev-engine-key"),
+        ("gcp", "gcp-secret:projects/000000000000/secrets/database"),
+        ("gcp", "gcp-secret:projects/another/secrets/gpu-fleet-dev-engine-key"),
+        ("gcp", "gcp-secret:projects/000000000000/secrets/x/secrets/gpu-fleet-dev-engine-key"),
+    ],
+)
+@pytest.mark.parametrize("name", ["engine_key", "orders"])
+def test_secrets_that_are_not_the_environments_are_refused(cloud: str, place: str, name: str) -> None:
+    value = {"private_key": place, "public_keys": []} if name == "orders" else place
+    text = json.dumps({**DOCUMENT, "cloud": cloud, name: value})
+    with pytest.raises(document.DocumentError, match="is no secret of dev"):
+        document.parse(text, BUCKET)

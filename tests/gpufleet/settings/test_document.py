@@ -1,0 +1,155 @@
+import json
+from typing import Any
+
+import pytest
+
+from gpufleet.settings import document
+from gpufleet.settings.document import DocumentError
+from gpufleet.toolchain.folders import ROOT
+
+
+def a_document() -> dict[str, Any]:
+    """A whole document, as JSON values."""
+    return {
+        "version": 1,
+        "environment": "dev",
+        "cloud": "aws",
+        "region": "us-east-1",
+        "account": "000000000000",
+        "generated_by": {
+            "project": "gpu-fleet", "stack": "aws-dev", "revision": "8c1f0d2", "at": "2026-11-21T02:15:00Z",
+        },
+        "bucket": "s3://models",
+        "prometheus_url": "http://127.0.0.1:9090",
+        "ledger_url": "sqlite:////tmp/ledger.db",
+        "router": {"url": "http://127.0.0.1:8080"},
+        "budget": {"usd_per_month": "42000", "usd_per_hour_at_max": "160"},
+        "pools": [
+            {
+                "name": "chat", "model": "models/chat", "engine": "vllm", "owner": "search",
+                "target": 3, "min": 1, "max": 5, "drain_deadline": "90s",
+                "groups": [
+                    {"type": "spot", "zone": "us-east-1a", "name": "chat-a", "max": 2, "machine_types": ["g6"]},
+                    {"type": "on-demand", "zone": None, "name": "chat-od", "max": 2, "machine_types": ["g6"]},
+                ],
+                "watchdogs": {"idle": {"window": "30m"}},
+            }
+        ],
+    }  # fmt: skip
+
+
+def test_a_rendered_document_reads_back_the_same() -> None:
+    once = document.parse(json.dumps(a_document()), "fleet.json")
+    assert document.parse(document.render(once), "again") == once
+
+
+def test_what_earlier_releases_do_not_know_is_written_only_where_it_says_something() -> None:
+    plain = document.parse(json.dumps(a_document()), "fleet.json")
+    assert not plain.node_exporter
+    assert "node_exporter" not in document.render(plain)
+    wanted = document.parse(json.dumps({**a_document(), "node_exporter": True}), "fleet.json")
+    assert document.parse(document.render(wanted), "again") == wanted
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_earlier_releases_read_a_document_without_ceilings(said: bool) -> None:
+    whole = a_document()
+    budget = {"usd_per_month": "9000", "usd_per_hour_at_max": "40"}
+    spot: dict[str, Any] = {}
+    if said:
+        budget |= {"stop_growth_at_usd_per_hour": "30", "unpriced": "stop"}
+        spot = {"max_starts_per_hour": 4}
+    whole |= {"budget": budget, "pools": [pool | {"watchdogs": {"spot": spot}} for pool in whole["pools"]]}
+    found = document.parse(json.dumps(whole), "fleet.json")
+    text = document.render(found)
+    names = ("stop_growth_at_usd_per_hour", "unpriced", "max_starts_per_hour")
+    assert [name in text for name in names] == [said] * 3
+    assert document.parse(text, "again") == found
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        pytest.param({}, [], id="nothing: an earlier release reads it"),
+        pytest.param({"stop_price": "30m"}, [], id="the default, written"),
+        pytest.param({"stop_price": "2h"}, ["stop_price"], id="another price"),
+        pytest.param({"stop_price": None}, ["stop_price"], id="no price"),
+    ],
+)
+def test_a_price_of_stops_is_in_the_document_only_where_it_is_set(written: dict[str, Any], said: list[str]) -> None:
+    whole = a_document()
+    whole |= {"pools": [pool | {"watchdogs": {"idle": written}} for pool in whole["pools"]]}
+    found = document.parse(json.dumps(whole), "fleet.json")
+    text = document.render(found)
+    assert [name for name in ("stop_price",) if name in text] == said
+    assert document.parse(text, "again") == found
+
+
+@pytest.mark.parametrize("value", ["-1m", "soon", 30], ids=str)
+def test_a_price_of_stops_that_is_no_duration_is_refused(value: object) -> None:
+    whole = a_document()
+    whole |= {"pools": [pool | {"watchdogs": {"idle": {"stop_price": value}}} for pool in whole["pools"]]}
+    with pytest.raises(document.DocumentError, match=r"watchdogs\.idle\.stop_price"):
+        document.parse(json.dumps(whole), "fleet.json")
+
+
+def _broken(path: str, value: object) -> dict[str, Any]:
+    whole = a_document()
+    *parents, last = path.split(".")
+    place: Any = whole
+    for part in parents:
+        place = place[int(part)] if part.isdigit() else place[part]
+    place[last] = value
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        pytest.param("version", 2, "version: is 2", id="a newer version"),
+        pytest.param("version", None, "version: is None", id="no version"),
+        pytest.param("cloud", "azure", "cloud:", id="unknown cloud"),
+        pytest.param("pools.0.max", -1, "pools.0.max:", id="negative size"),
+        pytest.param("pools.0.target", 9, "target 9 is outside 1 to 5", id="target above max"),
+        pytest.param("pools.0.min", 6, "min 6 is above max 5", id="min above max"),
+        pytest.param("pools.0.watchdogs.idle.window", "soon", "'soon' is no duration", id="bad duration"),
+        pytest.param("pools.0.watchdogs.idle.coverage", 90, "coverage:", id="per cent for a share"),
+        pytest.param("pools.0.owned", "x", "pools.0.owned: is not a known setting", id="unknown field"),
+        pytest.param("budget.usd_per_month", "NaN", "finite", id="NaN dollars"),
+        pytest.param("budget.usd_per_month", True, "budget.usd_per_month", id="yes dollars"),
+        pytest.param("generated_by.at", "2026-11-21T02:15:00", "generated_by.at:", id="a time without a zone"),
+        pytest.param("pools", {}, "pools:", id="pools are no list"),
+    ],
+)
+def test_a_bad_field_is_named(path: str, value: object, said: str) -> None:
+    with pytest.raises(DocumentError, match="s3://b/fleet.json") as caught:
+        document.parse(json.dumps(_broken(path, value)), "s3://b/fleet.json")
+    assert said in str(caught.value)
+
+
+def test_pools_and_groups_have_names_of_their_own() -> None:
+    whole = a_document()
+    whole["pools"] = whole["pools"] * 2
+    with pytest.raises(DocumentError, match="pools named twice: chat"):
+        document.parse(json.dumps(whole), "x")
+
+
+def test_all_problems_are_said_at_once() -> None:
+    whole = _broken("cloud", "azure")
+    whole["region"] = 5
+    with pytest.raises(DocumentError) as caught:
+        document.parse(json.dumps(whole), "x")
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "\x00", '{"version": 1', "[" * 100_000], ids=lambda t: repr(t[:12])
+)
+def test_what_is_no_document_is_refused(text: str) -> None:
+    with pytest.raises(DocumentError, match=r"^there: "):
+        document.parse(text, "there")
+
+
+def test_the_committed_schema_is_the_code_s() -> None:
+    committed = json.loads((ROOT / "docs/fleet-document.schema.json").read_text())
+    assert committed == document.json_schema(), "write gpufleet.settings.document.json_schema() there again"

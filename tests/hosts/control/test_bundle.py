@@ -1,0 +1,114 @@
+"""The bundle: whole, the same for the same sources, and able to run where nothing else of the project is."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from app.errors import AppError
+from cli import doctor, main
+from cli.main import build
+from gpufleet.toolchain.folders import ROOT
+from hosts.control import bundle
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> bundle.Bundle:
+    return bundle.build(ROOT, None, tmp_path_factory.mktemp("bundle") / bundle.ARCHIVE_NAME)
+
+
+def test_its_digest_names_it(made: bundle.Bundle, tmp_path: Path) -> None:
+    again = bundle.build(ROOT, None, tmp_path / "again.tar.gz")
+    assert again.sha256 == made.sha256 == hashlib.sha256(made.path.read_bytes()).hexdigest()
+    assert bundle.key(made.sha256) == f"control/bundles/{made.sha256}/gpufleet-control.tar.gz"
+
+
+def test_every_room_travels_and_no_compiled_file(made: bundle.Bundle) -> None:
+    with tarfile.open(made.path) as archive:
+        names = archive.getnames()
+    for room in bundle.rooms(ROOT):
+        assert f"lib/{room}/__init__.py" in names
+    assert "lib/gpufleet/ledger/migrations/env.py" in names
+    assert not [name for name in names if "__pycache__" in name]
+    assert made.files == len(names) - 2
+
+
+def test_nothing_that_pretends_to_be_a_cloud_travels(made: bundle.Bundle) -> None:
+    with tarfile.open(made.path) as archive:
+        assert not [name for name in archive.getnames() if name.startswith("lib/localcloud")]
+
+
+@pytest.fixture
+def product_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where only the product is installed."""
+
+    def none(**_: str) -> tuple[()]:
+        return ()
+
+    monkeypatch.setattr(main, "entry_points", none)
+    monkeypatch.setattr(doctor, "entry_points", none)
+
+
+@pytest.mark.usefixtures("product_alone")
+@pytest.mark.parametrize("words", [[], ["up", "--cloud", "gcp"], ["status", "--json"]], ids=" ".join)
+def test_local_says_how_to_install_the_embedded_cloud_where_it_is_missing(words: list[str]) -> None:
+    tree: Any = get_command(build())
+    with pytest.raises(AppError, match="gpu-fleet-localcloud is not installed: run `make setup`"):
+        tree.commands["local"].main(words, standalone_mode=False)
+
+
+@pytest.mark.usefixtures("product_alone")
+def test_doctor_checks_the_machine_without_the_embedded_cloud() -> None:
+    done = CliRunner().invoke(build("doctor"), ["doctor", "--json"])
+    assert done.exit_code in (0, 3)
+    assert [finding["name"] for finding in json.loads(done.stdout)] == ["python", "environment", "pulumi"]
+
+
+def test_it_runs_from_its_folder(made: bundle.Bundle, tmp_path: Path) -> None:
+    """As on the machine: a link leads to it, and no clone is near."""
+    with tarfile.open(made.path) as archive:
+        archive.extractall(tmp_path / "release", filter="data")
+    (tmp_path / "current").symlink_to(tmp_path / "release")
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [tmp_path / "current" / "bin" / "gpufleet", "host", "check"],
+        cwd=tmp_path, env=environment | {"GPUFLEET_ROOT": str(tmp_path)}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "is this a control host?" in done.stderr, done.stderr
+    assert not list((tmp_path / "release").rglob("__pycache__"))
+
+
+def test_packages_of_the_lock_lie_beside_the_rooms(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    (packages / "some").mkdir(parents=True)
+    (packages / "some" / "code.py").write_text("")
+    built = bundle.build(ROOT, packages, tmp_path / "with.tar.gz")
+    with tarfile.open(built.path) as archive:
+        assert "lib/some/code.py" in archive.getnames()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(None, "names no packages", id="no clone"),
+        pytest.param("[tool]\n", "names no packages", id="another project"),
+        pytest.param(
+            '[tool.hatch.build.targets.wheel]\npackages = ["cli"]\n', "holds nothing", id="a room that is not there"
+        ),
+    ],
+)
+def test_without_sources_there_is_no_bundle(tmp_path: Path, text: str | None, words: str) -> None:
+    if text is not None:
+        (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(bundle.BundleError, match=words):
+        bundle.build(tmp_path, None, tmp_path / "out.tar.gz")
+    assert not (tmp_path / "out.tar.gz").exists()

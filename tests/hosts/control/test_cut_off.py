@@ -1,0 +1,182 @@
+"""A change of releases that is killed (SIGKILL) at any of its lines: whoever comes next brings it to an end."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from hosts.control import ledger_file
+from hosts.control import releases as code
+from hosts.control.releases import BusyError, ReleaseError, Releases
+from tests.hosts.control.test_releases import NOW, Host, make_host
+
+LATER = NOW + timedelta(minutes=5)
+FILES = (code.__file__, ledger_file.__file__)
+MOST_LINES = 400
+"""Of one change; a test that ends by itself before has been killed at all of them."""
+
+
+def killed_at(line: int, change: Callable[[], object]) -> bool:
+    """Whether a process of its own was killed when it came to the n-th line of `releases.py` or `ledger_file.py`."""
+    child = os.fork()
+    if child == 0:
+        # nothing of the test may run on here, whatever happens
+        try:
+            _trace(line)
+            change()
+        except ReleaseError:
+            pass
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+def _trace(line: int) -> None:
+    left = line
+
+    def look(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return look
+
+    sys.settrace(look)
+
+
+def upgraded(host: Host) -> None:
+    host.upgrade("two")
+
+
+def rolled_back(host: Host) -> None:
+    host.releases.rollback(LATER)
+
+
+def replaced(host: Host) -> Host:
+    """Another machine with the same volume, whose boot data name the first release."""
+    places = host.releases.places
+    shutil.rmtree(places.releases)
+    places.current.unlink()
+    host.machine.stop()
+    host.releases.stage(host.digests["one"])
+    host.releases.link(host.digests["one"])
+    return host
+
+
+def booted(host: Host) -> None:
+    """As `host start` does."""
+    releases = host.releases
+    try:
+        if releases.settle(LATER):
+            return
+    except ReleaseError as error:
+        host.said.append(str(error))  # the unit is started again, and finds nothing to settle
+    chosen = releases.chosen()
+    assert chosen is not None
+    releases.stage(chosen.current)
+    releases.link(chosen.current)
+    host.machine.start()
+
+
+WELL, BAD = "the new release is well", "the new release is not well"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "tables", "new"),
+    [
+        (upgraded, "same tables", WELL),
+        (upgraded, "changed tables", WELL),
+        (upgraded, "changed tables", BAD),
+        (rolled_back, "same tables", WELL),
+        (rolled_back, "changed tables", BAD),
+    ],
+)
+def test_killed_at_any_line(tmp_path: Path, change: Callable[[Host], None], tables: str, new: str) -> None:
+    ends, pristine = set[str | None](), _prepared(tmp_path, change, tables, new)
+    for line in range(MOST_LINES):
+        host = _copied(pristine, tmp_path / "now")
+        before = host.machine.facts()
+        if not killed_at(line, lambda host=host: change(host)):
+            break
+        # at every third line the machine dies with it
+        booted(replaced(host) if line % 3 == 0 else host)
+        _is_whole(host, before, f"killed at line {line}")
+        ends.add(host.machine.running)
+        assert not host.releases.settle(LATER), "a second boot finds nothing to do"
+    else:
+        pytest.fail(f"more than {MOST_LINES} lines: not killed at all of them")
+    wished = "two" if change is upgraded else "one"
+    assert ends == ({"one", "two"} if new == WELL else {"two" if wished == "one" else "one"})
+
+
+def _prepared(folder: Path, change: Callable[[Host], None], tables: str, new: str) -> Host:
+    host = make_host(folder / "first")
+    if change is rolled_back:
+        host.upgrade("two")
+    wished = "two" if change is upgraded else "one"
+    if tables == "changed tables":
+        # who rolls back over changed tables is refused; there both know them
+        host.machine.migrates |= {"two"} if change is upgraded else {"one", "two"}
+    if new == BAD:
+        host.machine.breaks.add(wished)
+    return host
+
+
+def _copied(host: Host, folder: Path) -> Host:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(host.releases.places.root, folder, symlinks=True)
+    copy = make_host(folder, fresh=False)
+    copy.digests, copy.machine.shelf = host.digests, host.machine.shelf
+    copy.machine.migrates, copy.machine.breaks = set(host.machine.migrates), set(host.machine.breaks)
+    places = copy.releases.places
+    running = copy.releases.running()
+    places.current.unlink()
+    copy.releases.link(running)
+    return copy
+
+
+def _is_whole(host: Host, before: list[str], words: str) -> None:
+    """What runs is what is linked and chosen, knows the tables, and has every fact of before."""
+    running, chosen = host.machine.running, host.releases.chosen()
+    assert running is not None and chosen is not None, words
+    assert running not in host.machine.breaks, words
+    assert (host.linked, chosen.current) == (running, host.digests[running]), words
+    assert host.machine.schema() == "first" or running in host.machine.migrates, words
+    assert host.machine.facts()[: len(before)] == before, words
+    assert host.releases.unsettled() is None, words
+
+
+def test_only_one_changes_releases_at_a_time(tmp_path: Path) -> None:
+    host = make_host(tmp_path)
+    other = Releases(places=host.releases.places, machine=host.machine, say=host.said.append)
+    seen: list[str] = []
+
+    def unwell() -> None:
+        with pytest.raises(BusyError, match="wait for its end"):
+            other.settle(NOW)
+        seen.append("looked")
+
+    host.machine.looks = unwell
+    host.upgrade("two")
+    assert seen == ["looked"]
+
+
+def test_a_note_that_cannot_be_read_is_said_with_the_way_out(tmp_path: Path) -> None:
+    host = make_host(tmp_path)
+    host.releases.places.change.write_text("{")
+    with pytest.raises(ReleaseError, match=r"change\.json: cannot be used.*ledger\.before-upgrade\.db"):
+        host.releases.settle(NOW)
+    assert host.machine.running == "one"

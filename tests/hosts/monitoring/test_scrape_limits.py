@@ -1,0 +1,174 @@
+"""What Prometheus takes from a page: names of its own job, and no more than the job's limits."""
+
+import json
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from app.cost_sources import METRIC_NAMES
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.policies import ScalePolicy
+from gpufleet.settings.document.alerts import AlertSettings
+from hosts.monitoring import queries
+from hosts.monitoring.alerts import alerts
+from hosts.monitoring.dashboards import dashboards
+from hosts.monitoring.limits import LIMITS
+from hosts.monitoring.prometheus import PrometheusSettings, render
+from hosts.monitoring.rules import RuleSettings, recordings
+from serving import metrics
+from serving.metrics import Source
+from tests.fixtures.prometheus import running
+from tests.hosts.monitoring.test_dashboards import ledger_page
+from watchdogs.scale import pressure
+from watchdogs.signals import Series, engine_query, gpu_query
+
+SETTINGS = PrometheusSettings(
+    cloud=Cloud.AWS,
+    environment="prod",
+    haproxy=("127.0.0.1:8404",),
+    watchdogs=("127.0.0.1:9600",),
+    node_exporter=True,
+)
+MINUTES = timedelta(minutes=10)
+SCRAPED = re.compile(r"(?<![a-zA-Z0-9_:$])(?:vllm:|DCGM_FI_|node_|process_|haproxy_|gpufleet_)[a-zA-Z0-9_:]+")
+NO_METRICS = {"gpufleet_part"}
+"""A label that a query gives itself."""
+
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)"
+)
+
+
+def _expressions() -> Iterator[str]:
+    yield from (alert.expression for alert in alerts(AlertSettings(latency_p99_s={"chat": 10})))
+    yield from (rule.expression for rule in recordings(RuleSettings()))
+    for dashboard in dashboards():
+        yield from (query.expression for panel in dashboard.panels for query in panel.queries)
+        yield from dashboard.variables.values()
+    yield from (queries.PHASE, queries.DRAINING, queries.ORDER_KEYS, queries.HELD, queries.FIRING)
+    yield from queries.per_instance("prod", MINUTES).values()
+    yield pressure.present_query("prod", MINUTES)
+    yield pressure.past_query("prod", {"chat": ScalePolicy()})
+    series = Series(labels='environment="prod"')
+    yield engine_query(series, MINUTES, timedelta(seconds=10))
+    yield gpu_query(series, MINUTES, timedelta(seconds=10))
+    yield " ".join(METRIC_NAMES.all())
+
+
+def _keepers(name: str) -> list[str]:
+    """The jobs from which a series of that name is kept."""
+    jobs = yaml.safe_load(render(SETTINGS))["scrape_configs"]
+    keeps = {job["job_name"]: job["metric_relabel_configs"][-1] for job in jobs}
+    assert {keep["action"] for keep in keeps.values()} == {"keep"}
+    return [job for job, keep in keeps.items() if re.fullmatch(keep["regex"], name)]
+
+
+def test_every_name_that_is_asked_for_is_kept_and_from_one_job_alone() -> None:
+    asked = {name for text in _expressions() for name in SCRAPED.findall(text)} - NO_METRICS
+    assert len(asked) > 50
+    assert {name: jobs for name in asked if len(jobs := _keepers(name)) != 1} == {}
+
+
+@pytest.mark.parametrize("source", Source)
+def test_a_documented_name_is_kept(source: Source) -> None:
+    for name in metrics.series_names(source):
+        assert _keepers(name) == [source.value]
+
+
+def test_what_the_control_host_s_own_pages_have_is_kept() -> None:
+    names = {line.split("{")[0].split(" ")[0] for line in ledger_page().splitlines() if not line.startswith("#")}
+    assert names
+    assert {name: jobs for name in names if (jobs := _keepers(name)) != ["watchdogs"]} == {}
+
+
+def test_every_job_has_every_limit() -> None:
+    jobs = yaml.safe_load(render(SETTINGS))["scrape_configs"]
+    assert {job["job_name"] for job in jobs} == LIMITS.keys()
+    for job in jobs:
+        for limit in ("sample", "target", "label", "label_value_length", "label_name_length"):
+            assert job[f"{limit}_limit"] > 0
+        assert job["body_size_limit"].endswith("MB")
+
+
+class Pages(BaseHTTPRequestHandler):
+    """An engine that works, and pages of engines that were broken into."""
+
+    def do_GET(self) -> None:
+        body = self.pages()[self.path].encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    @staticmethod
+    def pages() -> Mapping[str, str]:
+        running_ = "vllm:num_requests_running"
+        return {
+            "/well": f"{running_} 2\n",
+            "/forges": f'{running_} 2\ngpufleet_held_requests{{pool="chat"}} 1000\nDCGM_FI_DEV_GPU_UTIL 0\nany 1\n'
+            'gpufleet_router_key_output_tokens_total{key="red"} 9\ngpufleet_target{pool="chat"} 90\n',
+            "/samples": "".join(f'{running_}{{engine="{n}"}} 1\n' for n in range(10_001)),
+            "/labels": f"{running_}{{" + ",".join(f'l{n}="1"' for n in range(100)) + "} 1\n",
+            "/long": f'{running_}{{engine="{"x" * 5_000}"}} 1\n',
+            "/body": f"{running_} 1\n" + "# x\n" * (17 * 1024 * 1024 // 4),
+        }
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+@contextmanager
+def _served() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as pages:
+        threading.Thread(target=pages.serve_forever, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{pages.server_address[1]}"
+        finally:
+            pages.shutdown()
+
+
+@needs_prometheus
+def test_a_page_beyond_a_limit_is_a_target_that_is_down_and_forged_names_are_dropped(tmp_path: Path) -> None:
+    (rendered,) = [job for job in yaml.safe_load(render(SETTINGS))["scrape_configs"] if job["job_name"] == "engine"]
+    kept = {key: value for key, value in rendered.items() if "limit" in key or key == "metric_relabel_configs"}
+    with _served() as address:
+        static = [
+            {"targets": [address], "labels": {"__metrics_path__": path, "page": path}} for path in Pages.pages()
+        ]
+        job = {"job_name": "engine", "static_configs": static, **kept}
+        # a slow machine needs more than a second for 17 MB
+        job["scrape_interval"] = job["scrape_timeout"] = "5s"
+        (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}))
+        with running(tmp_path) as url:
+            ups = _until(url, "up", len(Pages.pages()))
+            names = {one["metric"]["__name__"] for one in _ask(url, '{job="engine",page="/forges"}')}
+    assert {one["metric"]["page"]: one["value"][1] for one in ups} == {
+        "/well": "1", "/forges": "1", "/samples": "0", "/labels": "0", "/long": "0", "/body": "0",
+    }  # fmt: skip
+    assert {name for name in names if not name.startswith("scrape_")} == {"up", "vllm:num_requests_running"}
+
+
+def _until(url: str, expression: str, least: int) -> list[dict[str, Any]]:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if len(found := _ask(url, expression)) >= least:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"{expression}: fewer than {least} series within a minute")
+
+
+def _ask(url: str, expression: str) -> list[dict[str, Any]]:
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=60, trust_env=False)
+    return answer.json()["data"]["result"]

@@ -1,0 +1,217 @@
+import json
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import Phase
+from hosts.node.ports import StepError, UnitState
+from serving import engine as engines
+from tests.fixtures.node.world import Machine, settings
+
+
+@pytest.fixture
+def machine(bucket: Path, tmp_path: Path) -> Machine:
+    return Machine(root=tmp_path, bucket=bucket)
+
+
+def test_a_boot_goes_through_its_steps_in_order_and_says_so(machine: Machine) -> None:
+    assert machine.life.agent_check() == "down"
+    assert machine.boot.run()
+    assert machine.life.ready
+    assert machine.life.agent_check() == "up ready"
+    status = machine.life.status()
+    assert [step["step"] for step in status["boot"]] == ["disks", "cache", "engine", "warm-up"]
+    assert all(step["error"] is None and step["attempts"] == 1 for step in status["boot"])
+    assert machine.disks.prepared == ["/mnt/nvme"]
+    assert machine.engine.warm_ups == 1
+    served = machine.root / "mnt/nvme/models" / f"chat@{status['model_digest']}"
+    assert (served / "config.json").is_file()
+    assert f" serve {served} " in machine.units.texts[engines.UNIT]
+
+
+def test_a_new_agent_beside_a_healthy_engine_disturbs_nobody(machine: Machine) -> None:
+    machine.boot.run()
+    machine.restart_agent()
+    assert machine.boot.run()
+    assert machine.life.agent_check() == "up ready"
+    assert machine.units.calls.count(("start", engines.UNIT)) == 1
+    assert machine.disks.prepared == ["/mnt/nvme"]
+
+
+def test_a_machine_that_was_rebooted_boots_again(machine: Machine) -> None:
+    machine.boot.run()
+    machine.units.states.clear()
+    machine.restart_agent()
+    assert machine.life.phase is Phase.BOOTING
+    assert machine.boot.run()
+    assert machine.units.calls.count(("start", engines.UNIT)) == 2
+    assert machine.disks.prepared == ["/mnt/nvme"] * 2
+
+
+def test_a_step_that_fails_is_tried_again(machine: Machine) -> None:
+    machine.disks.failures = 2
+    assert machine.boot.run()
+    (step,) = [step for step in machine.life.steps() if step.phase is Phase.DISKS]
+    assert (step.attempts, step.error) == (3, None)
+
+
+def test_a_step_that_keeps_failing_ends_the_boot_and_later_the_instance(machine: Machine) -> None:
+    machine.disks.failures = 1000
+    assert not machine.boot.run()
+    assert machine.life.phase is Phase.FAILED
+    assert "no such device" in machine.life.status()["error"]
+    assert machine.life.agent_check() == "down"
+    machine.pass_time(timedelta(minutes=14))
+    assert machine.powered_off == 0
+    machine.restart_agent()
+    assert machine.life.phase is Phase.FAILED
+    machine.pass_time(timedelta(minutes=2))
+    assert machine.powered_off == 1
+    assert machine.life.status()["phase"] == "failed"
+
+
+def test_an_engine_that_ends_while_it_loads_is_started_again_within_its_limit(machine: Machine) -> None:
+    machine.units.on_start = lambda name: UnitState.FAILED if name == engines.UNIT else UnitState.ACTIVE
+    assert not machine.boot.run()
+    assert "ended while it loaded" in machine.life.status()["error"]
+    assert machine.units.calls.count(("start", engines.UNIT)) == 6
+
+
+def test_an_engine_that_never_becomes_healthy_fails_at_its_limit(machine: Machine) -> None:
+    machine.engine.silent = True
+    assert not machine.boot.run()
+    assert machine.life.phase is Phase.FAILED
+    assert machine.since_start() == pytest.approx(900, abs=10)
+
+
+def test_a_model_that_is_not_served_is_waited_for_then_fails_with_its_name(bucket: Path, tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path, bucket=bucket, settings=settings(model="models/other"))
+    assert not machine.boot.run()
+    assert "models/other" in machine.life.status()["error"]
+
+
+def test_arguments_that_may_not_be_are_hopeless_at_once(bucket: Path, tmp_path: Path) -> None:
+    base = settings()
+    bad = replace(base, engine=replace(base.engine, args=("--host", "0.0.0.0")))
+    machine = Machine(root=tmp_path, bucket=bucket, settings=bad)
+    assert not machine.boot.run()
+    assert "--host" in machine.life.status()["error"]
+    assert machine.since_start() < 1
+
+
+def test_without_its_exporter_an_instance_serves_and_says_what_is_missing(machine: Machine) -> None:
+    def refuse(name: str) -> UnitState:
+        if name == engines.DCGM_UNIT:
+            raise StepError("docker: no such image")
+        return UnitState.ACTIVE
+
+    machine.units.on_start = refuse
+    assert machine.boot.run()
+    assert "no such image" in machine.life.status()["warnings"]["exporter"]
+
+
+def test_a_machine_runs_a_node_exporter_only_where_it_is_told_to(machine: Machine) -> None:
+    assert machine.boot.run()
+    assert engines.NODE_EXPORTER_UNIT not in machine.units.texts
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["it starts", "it does not"])
+def test_a_node_exporter_is_nice_to_have(bucket: Path, tmp_path: Path, refused: bool) -> None:
+    wants = settings(node_exporter_image="node-exporter@sha256:2")
+    machine = Machine(root=tmp_path, bucket=bucket, settings=wants)
+
+    def refuse(name: str) -> UnitState:
+        if refused and name == engines.NODE_EXPORTER_UNIT:
+            raise StepError("docker: no such image")
+        return UnitState.ACTIVE
+
+    machine.units.on_start = refuse
+    assert machine.boot.run()
+    assert machine.life.agent_check() == "up ready"
+    assert f"{machine.cloud.address}:9100" in machine.units.texts[engines.NODE_EXPORTER_UNIT]
+    started = [name for _, name in machine.units.calls]
+    assert started.index(engines.UNIT) < started.index(engines.NODE_EXPORTER_UNIT), "the engine waits for nothing"
+    said = machine.life.status()["warnings"].get("node exporter", "")
+    assert ("no such image" in said) == refused
+
+
+def test_another_revision_restarts_the_engine(machine: Machine) -> None:
+    machine.boot.run()
+    machine.units.texts[engines.UNIT] = "another text"
+    machine.engine.silent = True
+    machine.restart_agent()
+    machine.boot.world.sleep = lambda _s: setattr(machine.engine, "silent", False)
+    assert machine.boot.run()
+    calls = [call for call in machine.units.calls if call[1] == engines.UNIT]
+    assert calls == [("start", engines.UNIT), ("stop", engines.UNIT), ("start", engines.UNIT)]
+
+
+def test_the_agent_mends_an_engine_and_gives_up_after_a_while(machine: Machine) -> None:
+    machine.boot.run()
+    machine.units.states[engines.UNIT] = UnitState.FAILED
+    machine.pass_time(timedelta(seconds=5))
+    assert machine.life.ready
+    assert machine.units.calls.count(("start", engines.UNIT)) == 2
+    machine.units.on_start = lambda _name: UnitState.FAILED
+    machine.units.states[engines.UNIT] = UnitState.FAILED
+    machine.pass_time(timedelta(seconds=20))
+    assert machine.life.phase is Phase.FAILED
+
+
+def test_an_engine_without_an_answer_is_taken_out_and_back(machine: Machine) -> None:
+    machine.boot.run()
+    machine.engine.silent = True
+    machine.pass_time(timedelta(seconds=5))
+    assert machine.life.agent_check() == "down"
+    assert machine.life.status()["requests_running"] is None
+    machine.engine.silent = False
+    machine.pass_time(timedelta(seconds=5))
+    assert machine.life.agent_check() == "up ready"
+
+
+def test_a_cloud_that_is_silent_is_a_warning_until_it_answers(machine: Machine) -> None:
+    machine.boot.run()
+    machine.cloud.refuses = True
+    machine.pass_time(timedelta(seconds=10))
+    assert "metadata" in machine.life.status()["warnings"]
+    machine.cloud.refuses = False
+    machine.pass_time(timedelta(seconds=20))
+    assert machine.life.status()["warnings"].keys() <= {"gpu"}
+
+
+def test_a_clock_that_is_set_back_puts_no_boot_off(machine: Machine) -> None:
+    machine.disks.failures = 1
+    slept = machine.boot.world.sleep
+    steps = iter([timedelta(hours=1)])
+
+    def sleep(seconds: float) -> None:
+        slept(seconds)
+        machine.clock.now -= next(steps, timedelta(0))
+
+    machine.boot.world.sleep = sleep
+    began = machine.clock.now
+    assert machine.boot.run()
+    assert machine.clock.now - began < timedelta(0)
+
+
+def test_a_disk_that_takes_no_more_keeps_nothing_from_draining(machine: Machine) -> None:
+    machine.boot.run()
+    folder = machine.root / "var/lib/gpu-fleet"
+    shutil.rmtree(folder)
+    folder.write_text("no folder any more")
+    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle", timedelta(seconds=60))
+    machine.pass_time(timedelta(seconds=20))
+    assert machine.life.phase is Phase.DRAINED
+    assert "would not know of this phase" in machine.life.status()["warnings"]["state"]
+
+
+def test_a_state_file_that_was_cut_is_no_harm(machine: Machine) -> None:
+    machine.boot.run()
+    file = machine.root / "var/lib/gpu-fleet/agent.json"
+    file.write_text(json.dumps({"phase": "drained"})[:-3])
+    machine.restart_agent()
+    assert machine.life.phase is Phase.BOOTING

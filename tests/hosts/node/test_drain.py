@@ -1,0 +1,379 @@
+"""The timelines of 120 s (EC2) and 30 s (Google Cloud), second by second, on a clock that is moved by hand."""
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
+
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import Phase
+from hosts.node import stopping
+from hosts.node.drain import Move, Order, Scene, merge, next_move
+from hosts.node.life import Life
+from hosts.node.log import Log
+from hosts.node.ports import CloudNotice, EngineLoad, Notice, UnitState
+from serving import engine as engines
+from tests.fixtures.node.world import START, FakeUnits, Machine, settings
+
+MARGIN = timedelta(seconds=5)
+SETTLE = timedelta(seconds=3)
+
+
+@pytest.fixture
+def machine(bucket: Path, tmp_path: Path) -> Machine:
+    booted = Machine(root=tmp_path, bucket=bucket)
+    assert booted.boot.run()
+    booted.pass_time(timedelta(seconds=1))
+    return booted
+
+
+def life_in(file: Path) -> Life:
+    def now() -> datetime:
+        return START
+
+    return Life(instance="i-1", pool="chat", file=file, now=now, log=Log(now=now, write=lambda _: None))
+
+
+def stopped_at(machine: Machine, seconds: float) -> bool:
+    """Whether the engine had been stopped before that many seconds had passed."""
+    machine.pass_time(timedelta(seconds=seconds))
+    return ("stop", engines.UNIT) in machine.units.calls
+
+
+def test_a_preemption_of_120_s_lets_requests_end_and_stops_as_soon_as_it_is_quiet(machine: Machine) -> None:
+    machine.engine.running = 8
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=machine.clock.now + timedelta(seconds=120))]
+    machine.pass_time(timedelta(seconds=6))
+    assert machine.life.agent_check() == "drain"
+    assert machine.life.status()["reason"] == "preempted by its cloud"
+    assert not stopped_at(machine, 60)
+    machine.engine.running = 0
+    assert not stopped_at(machine, 2.5)
+    assert stopped_at(machine, 2)
+    machine.pass_time(timedelta(seconds=1))
+    assert machine.life.phase is Phase.DRAINED
+    assert machine.life.counters.requests_cut == 0
+
+
+def test_requests_that_never_end_are_cut_the_margin_before_the_notice_is_over(machine: Machine) -> None:
+    machine.engine.running = 3
+    machine.engine.waiting = 1
+    over = machine.clock.now + timedelta(seconds=120)
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    machine.pass_time(timedelta(seconds=114))
+    assert ("stop", engines.UNIT) not in machine.units.calls
+    machine.pass_time(timedelta(seconds=2))
+    assert ("stop", engines.UNIT) in machine.units.calls
+    machine.pass_time(timedelta(seconds=1))
+    assert machine.life.phase is Phase.DRAINED
+    assert machine.clock.now < over
+    assert machine.life.counters.requests_cut == 4
+
+
+def test_an_engine_that_hangs_in_its_shutdown_is_killed_before_the_instance_goes(machine: Machine) -> None:
+    machine.units.on_stop = lambda _name: UnitState.DEACTIVATING
+    machine.engine.running = 3
+    over = machine.clock.now + timedelta(seconds=30)
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    machine.pass_time(timedelta(seconds=30))
+    assert ("kill", engines.UNIT) in machine.units.calls
+    assert machine.life.phase is Phase.DRAINED
+    assert machine.life.since < over
+
+
+def test_the_engine_is_stopped_only_after_every_router_was_told(machine: Machine) -> None:
+    for router in ("10.0.0.2", "10.0.0.3"):
+        assert machine.life.agent_check(router) == "up ready"
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    machine.life.agent_check("10.0.0.2")
+    assert not stopped_at(machine, 8), "10.0.0.3 asked 8 s ago, was told 'up ready', and may send requests"
+    machine.life.agent_check("10.0.0.3")
+    assert not stopped_at(machine, 2.5), "a request that it sent before it knew may be on its way"
+    assert stopped_at(machine, 1.5)
+    assert machine.life.counters.requests_cut == 0
+
+
+def test_a_router_that_is_gone_holds_no_drain_up(machine: Machine) -> None:
+    machine.life.agent_check("10.0.0.2")
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    assert not stopped_at(machine, 10)
+    assert stopped_at(machine, 5)
+
+
+def test_whoever_asks_for_agent_checks_holds_a_drain_up_by_nothing(machine: Machine) -> None:
+    """Anybody in the group's network may ask, from as many addresses as they like."""
+    for number in range(1000):
+        machine.life.agent_check(f"10.0.{number // 250}.{number % 250}")
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    assert stopped_at(machine, 15)
+
+
+def test_a_notice_that_comes_late_lets_routers_hear_of_it_before_the_engine_stops(machine: Machine) -> None:
+    """10 s, of which the poll of metadata takes up to 5: the margin of 5 s would stop the engine at once."""
+    machine.engine.running = 2
+    over = machine.clock.now + timedelta(seconds=10)
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    while machine.life.order is None:
+        machine.pass_time(timedelta(seconds=0.5))
+    assert machine.life.agent_check("10.0.0.2") == "drain"
+    assert not stopped_at(machine, 2)
+    machine.pass_time(over - machine.clock.now)
+    assert ("stop", engines.UNIT) in machine.units.calls
+    assert machine.life.phase is Phase.DRAINED
+
+
+def test_an_engine_that_systemd_stops_is_out_of_the_router_first(machine: Machine) -> None:
+    """The machine's own shutdown, or a person with `systemctl stop`: nobody gave the agent an order."""
+    assert machine.life.agent_check() == "up ready"
+    file = stopping.place(machine.root)
+    file.touch()
+    assert machine.life.agent_check() == "drain"
+    file.unlink()
+    assert machine.life.agent_check() == "up ready"
+
+
+def test_a_drained_engine_is_stopped_without_waiting_again(machine: Machine) -> None:
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    assert stopped_at(machine, 5)
+    assert stopping.place(machine.root).exists()
+
+
+def test_a_notice_of_30_s_is_kept_by_every_step(machine: Machine) -> None:
+    machine.engine.running = 1
+    over = machine.clock.now + timedelta(seconds=30)
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    machine.pass_time(timedelta(seconds=20))
+    machine.engine.running = 0
+    machine.pass_time(timedelta(seconds=6))
+    assert machine.life.phase is Phase.DRAINED
+    assert over - machine.life.since >= MARGIN
+
+
+@pytest.mark.parametrize("off", [timedelta(hours=1), timedelta(hours=-1)], ids=["an hour slow", "an hour fast"])
+def test_a_clock_that_is_off_by_an_hour_costs_no_request_and_no_drain(machine: Machine, off: timedelta) -> None:
+    machine.engine.running = 2
+    seen = machine.clock.now
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=seen + timedelta(seconds=120) + off)]
+    machine.pass_time(timedelta(seconds=6))
+    assert machine.life.agent_check() == "drain"
+    assert "the clock is off" in machine.life.status()["warnings"]["clock"]
+    assert not stopped_at(machine, 60)
+    # whatever the clock says, two minutes after the notice nothing is left to do
+    machine.pass_time(timedelta(seconds=120) - (machine.clock.now - seen))
+    assert machine.life.phase is Phase.DRAINED
+
+
+def test_a_clock_that_is_set_back_hides_no_notice_and_holds_up_no_drain(machine: Machine) -> None:
+    machine.pass_time(timedelta(seconds=5))
+    machine.clock.now -= timedelta(hours=1)
+    machine.engine.running = 2
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=machine.clock.now + timedelta(seconds=120))]
+    machine.pass_time(timedelta(seconds=6))
+    assert machine.life.agent_check() == "drain"
+    machine.engine.running = 0
+    machine.pass_time(timedelta(seconds=1))
+    machine.clock.now -= timedelta(hours=1)
+    machine.pass_time(timedelta(seconds=10))
+    assert machine.life.phase is Phase.DRAINED
+
+
+def test_a_termination_by_the_group_drains_once_and_says_so(machine: Machine) -> None:
+    """The control host reads it and completes the group's hook; the instance has no right to."""
+    machine.engine.running = 1
+    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    machine.pass_time(timedelta(seconds=30))
+    deadline = machine.life.status()["deadline"]
+    machine.pass_time(timedelta(seconds=10))
+    assert (machine.life.status()["deadline"], machine.life.status()["drained"]) == (deadline, False)
+    machine.engine.running = 0
+    machine.pass_time(timedelta(seconds=10))
+    assert machine.life.phase is Phase.DRAINED
+    assert machine.life.status()["drained"]
+
+
+def test_a_drain_ends_while_the_clouds_metadata_is_silent(machine: Machine) -> None:
+    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    machine.pass_time(timedelta(seconds=6))
+    machine.cloud.refuses = True
+    machine.pass_time(timedelta(seconds=20))
+    assert machine.life.phase is Phase.DRAINED
+
+
+def test_an_instance_that_a_watchdog_drained_stays_drained_when_its_group_ends_it_later(machine: Machine) -> None:
+    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle", timedelta(seconds=60))
+    machine.pass_time(timedelta(seconds=10))
+    assert machine.life.phase is Phase.DRAINED
+    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    machine.pass_time(timedelta(seconds=10))
+    assert machine.life.status()["drained"]
+
+
+def test_a_rebalance_recommendation_is_said_and_drains_nothing(machine: Machine) -> None:
+    machine.cloud.said = [CloudNotice(kind=Notice.REBALANCE)]
+    machine.pass_time(timedelta(seconds=10))
+    assert machine.life.ready
+    assert machine.life.status()["rebalance_advised"] is True
+
+
+def test_a_drain_in_the_middle_of_a_boot_ends_it(bucket: Path, tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path, bucket=bucket)
+    machine.disks.failures = 1
+
+    def sleep(seconds: float) -> None:
+        machine.clock.sleep(seconds)
+        machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+
+    machine.boot.world.sleep = sleep
+    assert not machine.boot.run()
+    machine.pass_time(timedelta(seconds=1))
+    assert machine.life.phase is Phase.DRAINED
+    assert machine.units.calls == []
+
+
+def test_a_drain_outlives_the_agent(machine: Machine) -> None:
+    machine.engine.running = 2
+    machine.agent.ask_to_drain(DrainOwner.ROLLOUT, "rollout", timedelta(seconds=60))
+    deadline = machine.life.status()["deadline"]
+    machine.restart_agent()
+    assert machine.life.agent_check() == "drain"
+    assert machine.life.status()["deadline"] == deadline
+    assert machine.life.status()["reason"] == "rollout"
+    assert not stopped_at(machine, 50)
+
+
+def test_an_engine_whose_load_is_unknown_keeps_its_time(machine: Machine) -> None:
+    machine.engine.silent = True
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
+    assert not stopped_at(machine, 54)
+    assert stopped_at(machine, 2)
+
+
+def test_a_later_request_may_only_bring_the_deadline_forward() -> None:
+    first = Order(by=DrainOwner.IDLE, reason="idle", asked_at=START, deadline=START + timedelta(seconds=60))
+    later = replace(first, by=DrainOwner.PERSON, reason="again", deadline=START + timedelta(seconds=90))
+    sooner = replace(first, by=DrainOwner.CLOUD, deadline=START + timedelta(seconds=30), notice_at=START)
+    assert merge(None, first) == first
+    assert merge(first, later) == first
+    assert merge(first, sooner) == replace(first, deadline=sooner.deadline, notice_at=START)
+
+
+ORDERS = st.builds(
+    Order,
+    by=st.sampled_from(DrainOwner),
+    reason=st.sampled_from(["idle: rests", "by hand, ana: kernel", "preempted by its cloud"]),
+    asked_at=st.just(START),
+    deadline=st.integers(0, 300).map(lambda seconds: START + timedelta(seconds=seconds)),
+    notice_at=st.one_of(st.none(), st.integers(0, 300).map(lambda seconds: START + timedelta(seconds=seconds))),
+)
+
+
+@settings_of_hypothesis(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(orders=st.lists(ORDERS, min_size=1, max_size=5), restarts=st.sets(st.integers(0, 4)))
+def test_the_first_owner_stays_whatever_is_asked_later_and_over_restarts(
+    tmp_path: Path, orders: list[Order], restarts: set[int]
+) -> None:
+    file = tmp_path / "agent.json"
+    file.unlink(missing_ok=True)
+    life = life_in(file)
+    for number, order in enumerate(orders):
+        held = life.order_drain(order)
+        so_far = orders[: number + 1]
+        assert (held.by, held.reason) == (orders[0].by, orders[0].reason)
+        assert held.deadline == min(one.deadline for one in so_far)
+        assert held.notice_at == next((one.notice_at for one in so_far if one.notice_at), None)
+        if number in restarts:
+            life = life_in(file)
+            assert life.order == held
+
+
+def test_a_notice_during_another_drain_leaves_it_its_owner(machine: Machine) -> None:
+    machine.engine.running = 1
+    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle: rests", timedelta(minutes=10))
+    over = machine.clock.now + timedelta(seconds=30)
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    noticed = machine.clock.now
+    machine.pass_time(timedelta(seconds=12))
+    machine.restart_agent()
+    machine.pass_time(timedelta(seconds=12))
+    status, order = machine.life.status(), machine.life.order
+    assert (status["by"], status["reason"]) == ("idle", "idle: rests")
+    assert order is not None and order.deadline == over
+    assert order.notice_at is not None and noticed <= order.notice_at <= noticed + timedelta(seconds=6)
+    assert status["notice_at"] == "2026-11-21T02:00:05.000Z"
+
+
+def test_an_end_by_the_group_is_no_notice_of_preemption(machine: Machine) -> None:
+    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    machine.pass_time(timedelta(seconds=6))
+    assert (machine.life.status()["by"], machine.life.status()["notice_at"]) == ("cloud", None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "by", "noticed"),
+    [
+        pytest.param("idle: no request for 600 s", "idle", False, id="idle"),
+        pytest.param("spot: spot is back", "spot", False, id="spot"),
+        pytest.param("by hand, ana: kernel", "person", False, id="a person"),
+        pytest.param("a newer template is rolled out", "rollout", False, id="a rollout"),
+        pytest.param("ended by its group", "cloud", False, id="its group"),
+        pytest.param("preempted by its cloud", "cloud", True, id="a preemption"),
+        pytest.param("maintenance", "person", False, id="a request of somebody else"),
+    ],
+)
+def test_a_drain_that_release_0_1_left_behind_is_read(reason: str, by: str, noticed: bool, tmp_path: Path) -> None:
+    file = tmp_path / "agent.json"
+    at = "2026-11-21T02:00:00.000Z"
+    left = {"version": 1, "phase": "draining", "since": at, "error": None, "digest": None, "has_served": True}
+    order = {"reason": reason, "asked_at": at, "deadline": "2026-11-21T02:01:30.000Z"}
+    file.write_text(json.dumps(left | {"order": order}))
+    status = life_in(file).status()
+    assert (status["phase"], status["by"], status["reason"]) == ("draining", by, reason)
+    assert (status["deadline"], status["notice_at"]) == ("2026-11-21T02:01:30.000Z", at if noticed else None)
+
+
+@given(
+    deadline_s=st.integers(0, 300),
+    ends_after_s=st.one_of(st.none(), st.floats(0, 400)),
+    hangs=st.booleans(),
+    margin_s=st.integers(1, 20),
+)
+def test_every_drain_ends_by_its_deadline_and_cuts_nothing_that_had_time(
+    deadline_s: int, ends_after_s: float | None, hangs: bool, margin_s: int
+) -> None:
+    """Driven with one look a second, as slow as it may get; killing takes no time here."""
+    units = FakeUnits(states={engines.UNIT: UnitState.ACTIVE})
+    order = Order(by=DrainOwner.PERSON, reason="test", asked_at=START, deadline=START + timedelta(seconds=deadline_s))
+    margin, tick = timedelta(seconds=margin_s), timedelta(seconds=0.5)
+    now, quiet_since, stopping_since, running = START, None, None, 1.0
+    while True:
+        ran_out = ends_after_s is not None and (now - START).total_seconds() >= ends_after_s
+        running = 0.0 if ran_out else 1.0
+        quiet_since = (quiet_since or now) if ran_out else None
+        scene = Scene(
+            now=now,
+            engine=units.state(engines.UNIT),
+            load=EngineLoad(running=running, waiting=0),
+            quiet_since=quiet_since,
+            stopping_since=stopping_since,
+        )
+        move = next_move(order, scene, margin=margin, settle=SETTLE)
+        if move is Move.FINISH:
+            break
+        if move is Move.STOP:
+            stopping_since = now
+            late = now >= order.deadline - margin
+            assert running == 0 or late
+            units.states[engines.UNIT] = UnitState.DEACTIVATING if hangs else UnitState.INACTIVE
+        elif move is Move.KILL:
+            units.kill(engines.UNIT)
+        now += tick
+        assert now <= max(order.deadline, START + margin) + 2 * tick
+
+
+def test_the_timelines_use_the_defaults_of_the_settings() -> None:
+    assert settings().drain_margin == MARGIN

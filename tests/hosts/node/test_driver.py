@@ -1,0 +1,105 @@
+"""GPU drivers as their kernel module tells of them, and engines that need a newer one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpufleet.domain.model import Phase
+from hosts.node import driver
+from hosts.node.ports import UnitState
+from serving import engine as engines
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings
+from tests.fixtures.node.world import Machine, settings
+
+CLOSED = """\
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
+GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
+"""
+OPEN = """\
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build  (dvs-builder@U16-A24-9-2)  \
+Thu Oct 10 12:15:00 UTC 2024
+GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)
+"""
+SHORT = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.58  Release Build  (portage@localhost)\n"
+OLD = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024\n"
+
+
+def tell(root: Path, text: str) -> None:
+    place = root / driver.PLACE
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text, "utf-8")
+
+
+def engine(**env: str) -> EngineSettings:
+    return EngineSettings(kind=EngineKind.VLLM, image="vllm@sha256:0", args=(), env=env)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        pytest.param(CLOSED, "535.104.05", id="closed module"),
+        pytest.param(OPEN, "565.57.01", id="open module"),
+        pytest.param(SHORT, "555.58", id="a version of two numbers"),
+        pytest.param("", None, id="an empty file"),
+        pytest.param("NVRM version: something new\n", None, id="words that nobody knows"),
+    ],
+)
+def test_the_module_tells_its_version(tmp_path: Path, text: str, version: str | None) -> None:
+    tell(tmp_path, text)
+    assert driver.installed(tmp_path) == version
+
+
+def test_a_machine_without_a_driver_tells_none(tmp_path: Path) -> None:
+    assert driver.installed(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "needed"),
+    [
+        pytest.param("470.256.02", {}, "525", id="older than any published engine can use"),
+        pytest.param("525.60.13", {}, None, id="the least of CUDA 12"),
+        pytest.param("570.133.20", {driver.REQUIRE: "cuda>=13.0"}, "580", id="an engine that needs CUDA 13"),
+        pytest.param("580.65.06", {driver.REQUIRE: "cuda>=13.0"}, None, id="the least of CUDA 13"),
+        pytest.param("470.256.02", {driver.REQUIRE: "cuda>=11.8"}, None, id="an engine of an older CUDA"),
+        pytest.param("470.256.02", {driver.REQUIRE: "cuda>=14.1"}, None, id="a CUDA that nobody knows is not judged"),
+        pytest.param("470.256.02", {driver.REQUIRE: "cuda>=12.9 brand=tesla,driver>=470"}, None, id="alternatives"),
+        pytest.param("470.256.02", {"NVIDIA_DISABLE_REQUIRE": "true"}, None, id="no check is wanted"),
+        pytest.param("470.256.02", {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}, None, id="libraries of its own"),
+    ],
+)
+def test_the_verdict(version: str, env: dict[str, str], needed: str | None) -> None:
+    said = driver.why_too_old(version, engine(**env))
+    assert (said is None) is (needed is None)
+    if said is not None:
+        assert f"is {version}" in said
+        assert f"needs {needed} or newer" in said
+
+
+def test_a_driver_that_is_too_old_fails_the_boot_before_anything_is_fetched(bucket: Path, tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path, bucket=bucket)
+    tell(tmp_path, OLD)
+    assert not machine.boot.run()
+    status = machine.life.status()
+    assert status["phase"] == Phase.FAILED.value
+    assert "470.256.02" in status["error"]
+    assert "take a machine image with that driver" in status["error"]
+    assert machine.disks.prepared == []
+    assert machine.units.calls == []
+
+
+def test_what_the_settings_say_of_the_engine_counts(bucket: Path, tmp_path: Path) -> None:
+    base = settings()
+    needs = replace(base, engine=replace(base.engine, env={driver.REQUIRE: "cuda>=13.0"}))
+    tell(tmp_path, OPEN)
+    assert not Machine(root=tmp_path, bucket=bucket, settings=needs).boot.run()
+    assert Machine(root=tmp_path / "other", bucket=bucket).boot.run()
+
+
+def test_an_engine_that_ends_while_it_loads_is_told_with_its_driver(bucket: Path, tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path, bucket=bucket)
+    tell(tmp_path, OPEN)
+    machine.units.on_start = lambda name: UnitState.FAILED if name == engines.UNIT else UnitState.ACTIVE
+    assert not machine.boot.run()
+    assert "the GPU driver is 565.57.01: an engine built with CUDA 13 needs 580" in machine.life.status()["error"]

@@ -1,0 +1,121 @@
+"""What an engine says that is ending, hung or not an engine: the agent's loop outlives it."""
+
+import socket
+import socketserver
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from hosts.node import fetch, health
+from hosts.node.engine_client import HttpEngine
+from hosts.node.ports import EngineLoad, StepError
+from serving.engine import VLLM
+from tests.fixtures.networks import served
+
+PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
+Say = Callable[[socket.socket], None]
+
+
+def whole(body: bytes, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+def says(raw: bytes) -> Say:
+    return lambda connection: connection.sendall(raw)
+
+
+def trickles(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    for _ in range(400):
+        connection.sendall(b"#")
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def serve() -> Generator[Callable[[Say], str]]:
+    """Starts a program that reads what it is asked and then says something."""
+    with ExitStack() as servers:
+
+        def start(say: Say) -> str:
+            class Program(socketserver.BaseRequestHandler):
+                def handle(self) -> None:
+                    self.request.recv(65536)
+                    with suppress(OSError):  # whoever asked may have had enough
+                        say(self.request)
+
+            server = servers.enter_context(served(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program)))
+            return "http://{}:{}".format(*server.server_address[:2])
+
+        yield start
+
+
+def engine(url: str) -> HttpEngine:
+    return HttpEngine(url, "chat", VLLM)
+
+
+BROKEN = [
+    pytest.param(says(whole(PAGE)[:-9]), id="ends in the middle of its page"),
+    pytest.param(
+        says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\nvllm:num_requests_running 3\n"),
+        id="ends in the middle of a chunk",
+    ),
+    pytest.param(says(b""), id="closes without a word"),
+    pytest.param(says(b"+PONG\r\n"), id="another program is at its port"),
+    pytest.param(says(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"\r\n"), id="hundreds of header lines"),
+    pytest.param(
+        says(b"HTTP/1.1 200 OK\r\nContent-Length: lots\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"), id="no length"
+    ),
+    pytest.param(says(whole(b"busy", "503 Service Unavailable")), id="refuses"),
+]
+
+
+@pytest.mark.parametrize("say", BROKEN)
+def test_an_engine_that_says_nothing_of_use_is_not_heard(serve: Callable[[Say], str], say: Say) -> None:
+    found = engine(serve(say))
+    assert not found.healthy()
+    assert found.load() is None
+    with pytest.raises(StepError, match="the first request"):
+        found.warm_up("key")
+
+
+@pytest.mark.parametrize(
+    ("page", "load"),
+    [
+        pytest.param(PAGE, EngineLoad(running=3, waiting=1), id="both numbers"),
+        pytest.param(PAGE.splitlines()[0], None, id="one number"),
+        pytest.param(b"\xff\xfe", None, id="no text"),
+        pytest.param(b"", None, id="nothing"),
+    ],
+)
+def test_what_an_engine_says_of_its_load(serve: Callable[[Say], str], page: bytes, load: EngineLoad | None) -> None:
+    assert engine(serve(says(whole(page)))).load() == load
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'{"choices": []}', b"{", b"\xff"])
+def test_a_first_answer_without_choices_is_none(serve: Callable[[Say], str], body: bytes) -> None:
+    with pytest.raises(StepError, match="the first request"):
+        engine(serve(says(whole(body)))).warm_up("key")
+
+
+def test_an_answer_that_trickles_is_given_up(serve: Callable[[Say], str]) -> None:
+    with pytest.raises(TimeoutError, match="no end of its answer"):
+        fetch.fetch(serve(trickles), 0.2)
+
+
+def test_an_answer_without_end_is_given_up(serve: Callable[[Say], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "MOST_BYTES", 1000)
+    with pytest.raises(TimeoutError, match="no end of its answer"):
+        fetch.fetch(serve(says(whole(b"x" * 2000))), 5)
+
+
+@pytest.mark.parametrize("say", BROKEN)
+def test_an_exporter_that_breaks_off_breaks_nothing(
+    serve: Callable[[Say], str], say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, port = serve(say).removeprefix("http://").split(":")
+    monkeypatch.setitem(health.metrics.PORTS, health.metrics.Source.DCGM, int(port))
+    report = health.check(host, 1)
+    assert report.broken is None
+    assert report.unknown is not None

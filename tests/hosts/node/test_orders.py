@@ -1,0 +1,407 @@
+"""Which orders an agent takes: forged, replayed, late, foreign and oversize ones, and those of keys that change."""
+
+import json
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gpufleet.clouds.agents import NodeAgents
+from gpufleet.domain import orders
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, Drain, Switch
+from hosts.node import orders as node_orders
+from hosts.node.orders import MOST, REMEMBERED
+from tests.fixtures import signing
+from tests.fixtures.node.world import Machine, settings
+from tests.fixtures.watchdogs import plain
+from tests.hosts.node.test_server import Faces
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Machine], Faces]]:
+    with ExitStack() as running:
+
+        def start(machine: Machine) -> Faces:
+            served = Faces(machine)
+            for one in (served.http, served.check):
+                running.callback(one.server_close)
+                running.callback(one.shutdown)
+            return served
+
+        yield start
+
+
+@pytest.fixture
+def faces(bucket: Path, tmp_path: Path, serve: Callable[[Machine], Faces]) -> Faces:
+    machine = Machine(root=tmp_path, bucket=bucket)
+    machine.boot.run()
+    return serve(machine)
+
+
+def body(faces: Faces, **changes: object) -> bytes:
+    return json.dumps(faces.order(changes)).encode()
+
+
+def post(faces: Faces, signed: bytes, claim: Claim | None = None) -> httpx.Response:
+    """A body with the signature of another one, or a fitting one."""
+    head = {"Authorization": orders.header(claim or signing.key().sign(signed))}
+    return httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head)
+
+
+def raw(faces: Faces, head: str) -> bytes:
+    """All that the agent answers to a head, before it has got a byte of a body."""
+    host, port = faces.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(f"POST {orders.PATH} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("Bearer the-token", id="a token, as before orders were signed"),
+        pytest.param(f"{orders.SCHEME} {'0' * 64}", id="no signature"),
+        pytest.param(f"{orders.SCHEME} {'0' * 64} {'!' * 400}", id="no base64"),
+        pytest.param(f"{orders.SCHEME} {'0' * 64} {'A' * 3000}", id="a long one"),
+        pytest.param(f"gpufleet-order {'0' * 64} {'A' * 344}", id="another scheme"),
+    ],
+)
+def test_an_order_without_a_signature_is_refused_before_its_body_is_read(faces: Faces, authorization: str) -> None:
+    answer = raw(faces, f"Authorization: {authorization}\r\nContent-Length: 4000")
+    assert answer.startswith(b"HTTP/1.1 401 ") and b'"code": "unsigned"' in answer
+    assert faces.machine.life.ready
+
+
+def test_a_key_that_the_instance_does_not_know_is_refused_before_the_body_is_read(faces: Faces) -> None:
+    claim = signing.key("stranger").sign(b"{}")
+    answer = raw(faces, f"Authorization: {orders.header(claim)}\r\nContent-Length: 4000")
+    assert answer.startswith(b"HTTP/1.1 401 ") and b'"code": "unknown_key"' in answer
+    # what it knows is said: who changes keys sees which settings the instance has
+    assert signing.key().public.fingerprint[:12].encode() in answer
+    assert faces.machine.life.ready
+
+
+def test_what_cannot_be_a_signature_by_the_key_is_refused_before_the_body_is_read(faces: Faces) -> None:
+    public = signing.key().public
+    for signature in (
+        b"\x00" * (public.size - 1),
+        b"\xff" * public.size,
+        public.modulus.to_bytes(public.size, "big"),
+    ):
+        claim = Claim(public.fingerprint, signature)
+        answer = raw(faces, f"Authorization: {orders.header(claim)}\r\nContent-Length: 4000")
+        assert answer.startswith(b"HTTP/1.1 401 ") and b'"code": "bad_signature"' in answer
+    assert faces.machine.life.ready
+
+
+def test_an_oversize_body_is_refused_before_it_is_read(faces: Faces) -> None:
+    claim = signing.key().sign(b"{}")
+    answer = raw(faces, f"Authorization: {orders.header(claim)}\r\nContent-Length: {orders.LARGEST + 1}")
+    assert answer.startswith(b"HTTP/1.1 413 ") and b'"code": "too_large"' in answer
+    assert faces.machine.life.ready
+
+
+def test_a_signature_of_another_body_or_of_the_same_order_written_anew_is_refused(faces: Faces) -> None:
+    signed = body(faces)
+    claim = signing.key().sign(signed)
+    others = [
+        body(faces),
+        signed.replace(b'"deadline_s": 60', b'"deadline_s": 00'),
+        signed + b" ",
+        json.dumps(json.loads(signed), indent=1).encode(),
+        b"",
+    ]
+    for other in others:
+        faces.refused(post(faces, other, claim), 401, "bad_signature")
+    forged = Claim(claim.fingerprint, bytes([claim.signature[0] ^ 1]) + claim.signature[1:])
+    faces.refused(post(faces, signed, forged), 401, "bad_signature")
+    assert post(faces, signed, claim).status_code == 202
+
+
+def test_a_broken_signature_under_the_name_of_a_known_key_does_not_borrow_it(faces: Faces) -> None:
+    signed = body(faces)
+    stranger = signing.key("stranger").sign(signed)
+    claim = Claim(signing.key().public.fingerprint, stranger.signature)
+    faces.refused(post(faces, signed, claim), 401, "bad_signature")
+
+
+def test_an_order_for_another_instance_is_refused(faces: Faces) -> None:
+    """One that was overheard drains whom it names, and nobody else."""
+    for other in ("i-0fedcba9876543210", "", "I-0123456789ABCDEF0", "i-0123456789abcdef0 "):
+        faces.refused(faces.drain(instance=other), 403, "other_instance")
+
+
+@pytest.mark.parametrize(
+    ("off", "taken"),
+    [
+        pytest.param(-WINDOW - MINUTE, False, id="too old"),
+        pytest.param(-WINDOW, True, id="old"),
+        pytest.param(WINDOW, True, id="of a clock ahead"),
+        pytest.param(WINDOW + MINUTE, False, id="of a clock too far ahead"),
+        pytest.param(timedelta(days=-400), False, id="of last year"),
+    ],
+)
+def test_the_time_of_an_order_is_within_five_minutes_of_the_agents(
+    faces: Faces, off: timedelta, *, taken: bool
+) -> None:
+    faces.machine.clock.now += timedelta(hours=1)
+    now = faces.machine.clock()
+    answer = faces.drain(at=(now + off).isoformat())
+    if taken:
+        assert answer.status_code == 202
+    else:
+        faces.refused(answer, 403, "wrong_time")
+        assert datetime.fromisoformat(answer.json()["now"]) == now
+
+
+def test_only_an_order_of_which_nothing_but_the_time_is_wrong_is_told_the_agents_clock(faces: Faces) -> None:
+    old = {"at": "2020-01-01T00:00:00Z"}
+    others = [
+        faces.drain(instance="i-other", **old),
+        faces.drain(action="delete", **old),
+        post(faces, body(faces, **old), signing.key("stranger").sign(b"x")),
+        post(faces, body(faces, **old), signing.key().sign(b"x")),
+    ]
+    assert [answer.json()["code"] for answer in others] == [
+        "other_instance", "malformed", "unknown_key", "bad_signature",
+    ]  # fmt: skip
+    assert not [answer for answer in others if "now" in answer.json()]
+
+
+def test_an_order_is_taken_once_also_after_a_restart_of_the_agent(
+    faces: Faces, serve: Callable[[Machine], Faces]
+) -> None:
+    machine, signed = faces.machine, body(faces)
+    assert post(faces, signed).status_code == 202
+    again = post(faces, signed)
+    assert (again.status_code, again.json()["code"]) == (403, "used_nonce")
+    machine.restart_agent()
+    again = post(serve(machine), signed)
+    assert (again.status_code, again.json()["code"]) == (403, "used_nonce")
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(None, id="it is gone"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b'{"version": 1, "nonces": {', id="cut"),
+        pytest.param(b'{"version": 1, "nonces": []}', id="a list"),
+        pytest.param(b'{"version": 1, "nonces": {"a": "b"}}', id="no time"),
+    ],
+)
+def test_where_the_nonces_cannot_be_read_back_nothing_of_before_is_taken(
+    faces: Faces, serve: Callable[[Machine], Faces], left: bytes | None
+) -> None:
+    machine, signed = faces.machine, body(faces)
+    assert post(faces, signed).status_code == 202
+    file = machine.root / "var/lib/gpu-fleet/orders.json"
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(left)
+    machine.clock.now += timedelta(seconds=10)
+    machine.restart_agent()
+    served = serve(machine)
+    again = post(served, signed)
+    assert (again.status_code, again.json()["code"]) == (403, "wrong_time")
+    # the control host signs again with the time that it is told
+    with closing(agents(served)) as asking:
+        asking.drain(instance_of(served), DrainOwner.IDLE, "idle", 60)
+
+
+def test_a_full_disk_keeps_no_instance_from_draining_and_no_replay_gets_through(
+    faces: Faces, serve: Callable[[Machine], Faces], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    machine, signed = faces.machine, body(faces)
+    monkeypatch.setattr(node_orders, "write_whole", full)
+    assert post(faces, signed).status_code == 202
+    assert "No space left" in machine.life.status()["warnings"]["orders"]
+    assert post(faces, signed).json()["code"] == "used_nonce"
+    monkeypatch.undo()
+    machine.clock.now += timedelta(seconds=10)
+    machine.restart_agent()
+    assert post(serve(machine), signed).json()["code"] == "wrong_time"
+
+
+def test_nonces_are_kept_for_longer_than_their_orders_are_good_and_no_longer(faces: Faces) -> None:
+    machine = faces.machine
+    begin = machine.clock()
+    signed = body(faces, at=(begin + WINDOW).isoformat())
+    assert post(faces, signed).status_code == 202
+    file = machine.root / "var/lib/gpu-fleet/orders.json"
+    machine.clock.now = begin + 2 * WINDOW  # as long as it can be good
+    assert post(faces, signed).json()["code"] == "used_nonce"
+    machine.clock.now = begin + WINDOW + REMEMBERED
+    assert faces.drain().status_code == 202
+    assert len(json.loads(file.read_text())["nonces"]) == 1
+
+
+def test_more_orders_than_can_be_remembered_are_refused_until_the_oldest_are_over(faces: Faces) -> None:
+    machine = faces.machine
+    now = machine.clock()
+    file = machine.root / "var/lib/gpu-fleet/orders.json"
+    file.write_text(json.dumps({"version": 1, "nonces": {f"{n:032x}": now.timestamp() for n in range(MOST)}}))
+    machine.restart_agent()
+    faces.http.checked = machine.orders
+    answer = faces.drain()
+    assert (answer.status_code, answer.json()["code"]) == (503, "too_many")
+    machine.clock.now += REMEMBERED
+    assert faces.drain().status_code == 202
+
+
+def instance_of(faces: Faces):  # noqa: ANN201
+    cloud = faces.machine.cloud
+    return plain.instance(1, id=cloud.instance_id, private_address=cloud.address)
+
+
+def agents(
+    faces: Faces,
+    key: str = "control host",
+    *,
+    now: Callable[[], datetime] | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> NodeAgents:
+    port = faces.http.server_address[1]
+    return NodeAgents(lambda: signing.key(key), port=port, now=now or faces.machine.clock, warn=warn)
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        pytest.param(timedelta(hours=1), id="an hour ahead"),
+        pytest.param(timedelta(hours=-1), id="an hour behind"),
+        pytest.param(timedelta(hours=2), id="two hours ahead"),
+    ],
+)
+def test_an_agents_clock_that_is_off_costs_no_drain_and_is_told(faces: Faces, off: timedelta) -> None:
+    said: list[str] = []
+    faces.machine.clock.now += timedelta(hours=3)
+    ours = faces.machine.clock() - off
+    with closing(agents(faces, now=lambda: ours, warn=said.append)) as asking:
+        taken = asking.drain(instance_of(faces), DrainOwner.IDLE, "idle", 60)
+    assert taken["draining"] is True
+    minutes = abs(off) // MINUTE
+    word = "ahead of" if off > timedelta() else "behind"
+    name = faces.machine.cloud.instance_id
+    assert said == [f"{name}: its clock is {minutes} min {word} ours; the order is signed with its time"]
+
+
+def test_an_agents_clock_that_is_off_by_more_gets_no_order(faces: Faces) -> None:
+    """The answer that tells the clock is signed by nobody: an order for next year could be kept until then."""
+    said: list[str] = []
+    ours = faces.machine.clock() - timedelta(hours=2, minutes=1)
+    why = "its agent refused to drain: its clock is 121 min ahead of ours"
+    with closing(agents(faces, now=lambda: ours, warn=said.append)) as asking, pytest.raises(CloudError, match=why):
+        asking.drain(instance_of(faces), DrainOwner.IDLE, "idle", 60)
+    assert (faces.machine.life.ready, said) == (True, [])
+
+
+def test_the_control_host_signs_once_more_and_not_for_ever(faces: Faces) -> None:
+    """An agent, or who sits before it, whose clock is another with each answer."""
+    machine = faces.machine
+    answers: list[datetime] = []
+
+    def clock() -> datetime:
+        answers.append(machine.clock.now + timedelta(minutes=10 * (len(answers) + 1)))
+        return answers[-1]
+
+    faces.http.checked = node_orders.Orders(
+        instance=machine.cloud.instance_id,
+        keys=[signing.key().public],
+        nonces=node_orders.Nonces(machine.root / "other.json", machine.clock, machine.life.warn),
+        now=clock,
+    )
+    with closing(agents(faces)) as asking, pytest.raises(CloudError, match="refused to drain") as refused:
+        asking.drain(instance_of(faces), DrainOwner.IDLE, "idle", 60)
+    assert (refused.value.code, len(answers)) == ("wrong_time", 2)
+
+
+def test_keys_change_without_an_order_that_is_refused(
+    bucket: Path, tmp_path: Path, serve: Callable[[Machine], Faces]
+) -> None:
+    """The procedure of docs/security.md, step by step, with a fleet that is half-way at each of them."""
+    old, new = (signing.key(name).public.text for name in ("control host", "next"))
+    number = iter(range(100))
+
+    def booted(*keys: str) -> Faces:
+        machine = Machine(root=tmp_path / str(next(number)), bucket=bucket, settings=settings(order_keys=keys))
+        machine.boot.run()
+        return serve(machine)
+
+    steps = [
+        ("only the old one", ["control host"], [booted(old)]),
+        ("both in the settings: instances are rolled", ["control host"], [booted(old), booted(old, new)]),
+        ("every instance knows both: the signer changes", ["control host", "next"], [booted(old, new)]),
+        ("only the new one in the settings: instances are rolled", ["next"], [booted(old, new), booted(new)]),
+        ("only the new one", ["next"], [booted(new)]),
+    ]
+    for step, signers, fleet in steps:
+        for signer in signers:
+            for served in fleet:
+                with closing(agents(served, signer)) as asking:
+                    taken = asking.switch(instance_of(served), served.machine.life.digest or "")
+                assert taken["ready"] is True, step
+    # out of order: the instance says which key it knows, and `/status` said so before
+    too_early = booted(old)
+    assert too_early.machine.life.status()["order_keys"] == [signing.key().public.fingerprint]
+    why = "key .* is unknown here; known: "
+    with closing(agents(too_early, "next")) as asking, pytest.raises(CloudError, match=why) as refused:
+        asking.drain(instance_of(too_early), DrainOwner.IDLE, "idle", 60)
+    assert refused.value.code == "unknown_key"
+
+
+def test_status_and_metrics_name_the_keys_that_are_taken(faces: Faces) -> None:
+    fingerprint = signing.key().public.fingerprint
+    assert httpx.get(f"{faces.url}/status").json()["order_keys"] == [fingerprint]
+    page = httpx.get(f"{faces.url}/metrics").text
+    assert f'gpufleet_node_order_key{{pool="chat",key="{fingerprint}"}} 1' in page
+
+
+def test_nothing_of_an_instance_signs_an_order(faces: Faces) -> None:
+    """What an instance holds: public keys, and a key that engines ask for. Neither makes an order."""
+    machine = faces.machine
+    told = json.dumps(machine.life.status()) + "".join(
+        path.read_text(errors="replace") for path in machine.root.rglob("*") if path.is_file()
+    )
+    assert "PRIVATE" not in told and signing.pem().splitlines()[2] not in told
+    signed = body(faces)
+    for secret in (signing.ENGINE_KEY, *machine.settings.order_keys):
+        head = {"Authorization": f"Bearer {secret}"}
+        answer = httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head)
+        faces.refused(answer, 401, "unsigned")
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        pytest.param(Drain(by=DrainOwner.SPOT, reason='é "x" \U0001f600', deadline=timedelta(hours=24)), id="drain"),
+        pytest.param(Switch(digest="0123456789abcdef" * 4), id="switch"),
+    ],
+)
+def test_an_order_arrives_as_it_was_given(action: Drain | Switch) -> None:
+    at = datetime(2026, 11, 21, 2, 15, 0, 123000, tzinfo=UTC)
+    given = AgentOrder(instance="i-1", action=action, at=at, nonce=secrets.token_hex(16))
+    assert orders.read_body(orders.body(given)) == given
+    assert len(orders.body(given)) <= orders.LARGEST
+    claim = signing.key().sign(orders.body(given))
+    assert orders.read_header(orders.header(claim)) == claim
+
+
+def test_the_longest_order_of_a_watchdog_fits() -> None:
+    long = Drain(by=DrainOwner.IDLE, reason="\U0001f600" * 200, deadline=timedelta(hours=24))
+    given = AgentOrder(instance="i" * 63, action=long, at=datetime(2026, 11, 21, tzinfo=UTC), nonce="0" * 32)
+    assert len(orders.body(given)) <= orders.LARGEST

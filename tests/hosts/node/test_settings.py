@@ -1,0 +1,90 @@
+"""What user data writes is what the agent reads."""
+
+import copy
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.domain.model import CapacityType, Cloud
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings, InstanceSettings, InstanceSettingsError, load, to_json
+from tests.fixtures import signing
+
+WRITTEN = InstanceSettings(
+    environment="local",
+    cloud=Cloud.AWS,
+    region="us-east-1",
+    pool="chat",
+    capacity_type=CapacityType.SPOT,
+    bucket="s3://models",
+    model="models/chat",
+    served_name="chat",
+    engine=EngineSettings(kind=EngineKind.VLLM, image="e@sha256:0", args=("--max-model-len", "2048"), env={"A": "b"}),
+    dcgm_image="d@sha256:1",
+    engine_key="ssm:/engine-key",
+    order_keys=(signing.key().public.text, signing.key("next").public.text),
+    drain_deadline=timedelta(seconds=90),
+)
+
+
+def written() -> dict[str, Any]:
+    return copy.deepcopy(to_json(WRITTEN))
+
+
+def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
+    file = tmp_path / "instance.json"
+    file.write_text(json.dumps(written()))
+    read = load(file)
+    assert (read.environment, read.cloud, read.pool, read.capacity_type) == ("local", "aws", "chat", "spot")
+    assert (read.engine.args, read.engine.env) == (WRITTEN.engine.args, WRITTEN.engine.env)
+    assert read.drain_deadline == WRITTEN.drain_deadline
+    assert read.boot_limits.cache == WRITTEN.boot_limits.cache
+    assert (read.engine_key, read.order_keys) == (WRITTEN.engine_key, WRITTEN.order_keys)
+
+
+@pytest.mark.parametrize("image", [None, "n@sha256:2"], ids=["none: as earlier stacks write it", "an image"])
+def test_a_node_exporter_is_wanted_or_not(tmp_path: Path, image: str | None) -> None:
+    file = tmp_path / "instance.json"
+    told = to_json(replace(WRITTEN, node_exporter_image=image))
+    file.write_text(json.dumps(told))
+    assert ("node_exporter_image" in told) == (image is not None)
+    assert load(file).node_exporter_image == image
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        pytest.param("version", 2, "version", id="another version"),
+        pytest.param("pool", None, "pool", id="no text"),
+        pytest.param("capacity_type", "cheap", "cheap", id="no capacity type"),
+        pytest.param("node_exporter_image", 7, "node_exporter_image", id="a number for an image"),
+        pytest.param("drain_deadline_s", "90", "drain_deadline_s", id="a text for seconds"),
+        pytest.param("drain_margin_s", -1, "drain_margin_s", id="negative"),
+        pytest.param("power_off_after_s", True, "power_off_after_s", id="a yes"),
+        pytest.param("boot_limits_s", {"disks": 1}, "cache", id="a limit is missing"),
+        pytest.param("order_keys", [], "order_keys", id="no key for orders"),
+        pytest.param("order_keys", "MII", "order_keys", id="a text for keys"),
+        pytest.param("order_keys", ["MII"], "order_keys", id="what is no key"),
+        pytest.param("order_keys", [signing.key().public.text] * 3, "order_keys", id="three keys"),
+        pytest.param("engine", {"kind": "llama", "image": "x", "args": [], "env": {}}, "llama", id="no engine"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, field: str, value: object, says: str) -> None:
+    file = tmp_path / "instance.json"
+    file.write_text(json.dumps({**written(), field: value}))
+    with pytest.raises(InstanceSettingsError, match=says) as caught:
+        load(file)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{"], ids=["no file", "empty", "a list", "cut"])
+def test_a_file_that_is_none(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "instance.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(InstanceSettingsError, match=r"instance\.json"):
+        load(file)

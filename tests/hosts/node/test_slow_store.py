@@ -1,0 +1,149 @@
+"""A store slower than the boot's limit, and slower than a notice: said in time, and nothing half there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import Phase
+from hosts.node.ports import CloudNotice, Notice
+from localcloud import tiny_model
+from serving.cache import manifest as manifests
+from serving.cache import publish
+from serving.cache.disk import Cache
+from serving.cache.store import FolderReader, FolderStore, PartConsumer, Store, Told
+from tests.fixtures.node.world import FakeCloud, Machine
+
+PIECE = 64 * 1024
+
+
+class SlowStore(FolderStore):
+    """Calls `wait` before each 64 KiB of weights."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.wait: Callable[[], None] = lambda: None
+        self.pieces = 0
+
+    def connect(self) -> FolderReader:
+        return _SlowReader(self)
+
+
+class _SlowReader(FolderReader):
+    def __init__(self, store: SlowStore) -> None:
+        super().__init__(store._root)
+        self._store = store
+
+    def read_range(
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: PartConsumer,
+        told: Told | None = None,
+    ) -> None:
+        def slowly(piece: memoryview) -> None:
+            for at in range(0, len(piece), PIECE):
+                if key.endswith(".safetensors"):
+                    self._store.pieces += 1
+                    self._store.wait()
+                take(piece[at : at + PIECE])
+
+        super().read_range(key, start, length, version, slowly, told)
+
+
+@dataclass(slots=True)
+class SlowCloud(FakeCloud):
+    """Its bucket is slow."""
+
+    slow: SlowStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slow = SlowStore(self.bucket)
+
+    def store(self, bucket: str) -> Store:
+        return self.slow
+
+
+@pytest.fixture
+def slow_bucket(tmp_path: Path) -> tuple[Path, str]:
+    """A model of 2.5 MB, some 40 pieces in two files, and its digest."""
+    folder = tmp_path / "bucket"
+    tiny_model.make(folder / "source")
+    manifest = manifests.describe(folder / "source", name="chat", revision="first")
+    publish.add(FolderStore(folder), folder / "source", manifest)
+    publish.rollout(FolderStore(folder), name="chat", digest=manifest.digest)
+    return folder, manifest.digest
+
+
+def on_slow_store(machine: Machine) -> SlowStore:
+    cloud = SlowCloud(machine.bucket)
+    machine.cloud = cloud
+    machine.restart_agent()
+    return cloud.slow
+
+
+def test_a_store_that_trickles_fails_the_boot_at_its_limit_and_says_how_far_it_came(
+    slow_bucket: tuple[Path, str], tmp_path: Path
+) -> None:
+    machine = Machine(root=tmp_path / "root", bucket=slow_bucket[0])
+    on_slow_store(machine).wait = lambda: machine.clock.sleep(300)
+    assert not machine.boot.run()
+    assert machine.life.phase is Phase.FAILED
+    # 30 minutes are the limit; a piece of each of the two files was under way
+    assert 1800 <= machine.since_start() <= 1800 + 2 * 300
+    assert "bytes are here and its time is over" in str(machine.life.status()["error"])
+
+
+def test_a_preemption_while_a_slow_store_sends_ends_the_sync_and_leaves_nothing_half_there(
+    slow_bucket: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, digest = slow_bucket
+    machine = Machine(root=tmp_path / "root", bucket=folder)
+    slow = on_slow_store(machine)
+
+    def wait() -> None:
+        machine.clock.sleep(1)
+        if slow.pieces == 10:
+            at = machine.clock.now + timedelta(seconds=120)
+            machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=at)]
+            machine.agent.tick()
+
+    slow.wait = wait
+    assert not machine.boot.run()
+    assert slow.pieces <= 12
+    machine.agent.tick()
+    assert machine.life.phase is Phase.DRAINED
+    assert Cache(machine.boot.cache_root).find_digest(digest) is None
+    assert machine.units.calls == []
+    # the same disks on another boot: it goes on to a whole model
+    (tmp_path / "root/var/lib/gpu-fleet/agent.json").unlink()
+    fresh = Machine(root=tmp_path / "root", bucket=folder)
+    assert fresh.boot.run()
+    assert Cache(fresh.boot.cache_root).find_digest(digest) is not None
+
+
+def test_a_drain_while_another_revision_comes_ends_that_and_disturbs_nobody(
+    slow_bucket: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, digest = slow_bucket
+    tiny_model.make(tmp_path / "second", tiny_model.Shape(seed=2))
+    second = manifests.describe(tmp_path / "second", name="chat", revision="second")
+    publish.add(FolderStore(folder), tmp_path / "second", second)
+    machine = Machine(root=tmp_path / "root", bucket=folder)
+    slow = on_slow_store(machine)
+    assert machine.boot.run()
+    slow.pieces = 0
+    slow.wait = lambda: machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60)) and None
+    machine.switch.change(second.digest)
+    assert slow.pieces <= 2
+    assert machine.life.digest == digest
+    assert (machine.life.switching_to, machine.life.switch_error) == (
+        None, f"{second.digest[:12]}: the instance drains",
+    )  # fmt: skip
+    publish.rollout(FolderStore(folder), name="chat", digest=second.digest)
+    assert machine.switch.follow() is None

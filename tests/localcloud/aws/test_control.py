@@ -1,0 +1,149 @@
+"""The control API: preemption with notice, capacity that is gone and comes back, faults, books."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.clouds.emulator import RunningCloud, make_group, make_template, metadata, wait_for
+
+
+def _running(cloud: RunningCloud, name: str) -> list[dict[str, Any]]:
+    return [one for one in cloud.instances(name) if one["State"]["Name"] == "running"]
+
+
+def test_a_preemption_is_announced_and_carried_out_and_capacity_stays_away(cloud: RunningCloud) -> None:
+    template = make_template(cloud, "preempt")
+    make_group(cloud, "preempt-a", template, size=1, spot=True, zones="a", pool="chat")
+    make_group(cloud, "preempt-b", template, size=0, spot=True, zones="b", pool="chat")
+    wait_for("the instance", lambda: cloud.in_service("preempt-a"))
+    address = _running(cloud, "preempt-a")[0]["PrivateIpAddress"]
+    status, said = cloud.control("POST", "preempt", {"pool": "chat", "notice_s": 2, "capacity_gone": True})
+    assert status == 200
+    notice = json.loads(metadata(address, "meta-data/spot/instance-action")[1])
+    assert notice["action"] == "terminate"
+    assert abs((datetime.fromisoformat(notice["time"]) - datetime.fromisoformat(said["notice"])).total_seconds()) < 1
+    assert metadata(address, "meta-data/events/recommendations/rebalance")[0] == 200
+    assert _running(cloud, "preempt-a"), "it runs until its notice is over"
+    wait_for("its end", lambda: not _running(cloud, "preempt-a"))
+    ended = next(one for one in cloud.instances("preempt-a") if one["InstanceId"] == said["id"])
+    assert ended["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+    cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName="preempt-b", DesiredCapacity=1)
+    for name in ("preempt-a", "preempt-b"):
+        wait_for(
+            f"{name} to fail", lambda name=name: any(a["StatusCode"] == "Failed" for a in cloud.activities(name))
+        )
+        assert not _running(cloud, name), "no zone has spot capacity for the pool's machine types"
+    assert cloud.control("GET", "state")[1]["capacity"]["spot_gone"] == ["g5.xlarge", "g6.xlarge"]
+    cloud.control("POST", "restore", {})
+    wait_for("spot in both zones", lambda: _running(cloud, "preempt-a") and _running(cloud, "preempt-b"))
+    book = {row["instance"]: row for row in cloud.control("GET", "books")[1]}[said["id"]]
+    assert (book["capacity_type"], book["zone"], book["machine_type"]) == ("spot", "us-east-1a", "g6.xlarge")
+    assert book["why"] == "Server.SpotInstanceTermination"
+    assert datetime.fromisoformat(book["ended"]) > datetime.fromisoformat(book["launched"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        pytest.param("preempt", {}, 400, "name who is to be preempted", id="nobody"),
+        pytest.param("preempt", {"pool": "nothing"}, 409, "no running spot instance", id="no such pool"),
+        pytest.param("preempt", {"pool": "x", "notice_s": 9999}, 400, "0 to 600 seconds", id="a long notice"),
+        pytest.param("fault", {"pool": "x", "what": "coffee"}, 400, "choose one of agent", id="unknown fault"),
+        pytest.param("fault", {"pool": "x", "what": "xid"}, 400, "needs a number", id="fault without its number"),
+        pytest.param("capacity", {"kind": "spot"}, 400, 'give {"zone"', id="half a limit"),
+        pytest.param("capacity", {"kind": "free", "vcpus": 1}, 400, "spot or on-demand", id="unknown kind"),
+        pytest.param("capacity", {"kind": "spot", "vcpus": -1}, 400, "whole number", id="negative"),
+        pytest.param("capacity", {"refuse": "moon"}, 400, "choose one of block-devices", id="unknown refusal"),
+        pytest.param("end", {"instance": "i-1", "how": "magic"}, 400, "choose one of account", id="unknown end"),
+        pytest.param("end", {"instance": "i-1", "how": "person"}, 409, "no pending or running", id="end of nothing"),
+        pytest.param("suspend", {"group": "none"}, 409, "no group none", id="suspend nothing"),
+        pytest.param("nonsense", {}, 404, "there is", id="unknown path"),
+    ],
+)
+def test_a_wrong_wish_is_answered_with_the_remedy(
+    cloud: RunningCloud, path: str, body: dict[str, Any], status: int, words: str
+) -> None:
+    found, answer = cloud.control("POST", path, body)
+    assert found == status
+    assert words in answer["error"]
+
+
+def test_a_fault_is_a_file_in_one_machine_and_can_be_mended(cloud: RunningCloud) -> None:
+    make_group(cloud, "faulty", make_template(cloud, "faulty"), size=2, pool="batch")
+    wait_for("two machines", lambda: len(cloud.in_service("faulty")) == 2)
+    _, one = cloud.control("POST", "fault", {"pool": "batch", "what": "exporter"})
+    assert (cloud.machines / one["instance"] / "run/faults/exporter").exists()
+    _, other = cloud.control("POST", "fault", {"pool": "batch", "what": "exporter"})
+    assert other["instance"] != one["instance"], "the next fault takes the next machine"
+    assert cloud.control("POST", "fault", {"pool": "batch", "what": "exporter"})[0] == 409
+    cloud.control("POST", "fault", {"instance": one["instance"], "what": "xid", "value": 79})
+    assert (cloud.machines / one["instance"] / "run/faults/xid").read_text("utf-8") == "79\n"
+    cloud.control("DELETE", "fault", {"instance": one["instance"]})
+    assert cloud.control("GET", "fault")[1] == [{"instance": other["instance"], "what": "exporter"}]
+    cloud.control("DELETE", "fault")
+    assert cloud.control("GET", "fault")[1] == []
+
+
+_STUBBORN = """#!/bin/sh
+cat > "$GPUFLEET_ROOT/etc/systemd/system/gpufleet-node.service" <<UNIT
+[Service]
+ExecStart=sleep 1000
+UNIT
+systemctl start gpufleet-node.service
+systemctl show gpufleet-node.service > "$GPUFLEET_ROOT/shown"
+"""
+
+
+def test_the_agent_can_be_made_to_stand_still(cloud: RunningCloud) -> None:
+    make_group(cloud, "frozen", make_template(cloud, "frozen", _STUBBORN), size=1)
+    member = wait_for("the machine", lambda: cloud.in_service("frozen"))[0]
+    root = cloud.machines / member["InstanceId"]
+    wait_for("the agent", lambda: (root / "shown").exists() and "MainPID" in (root / "shown").read_text("utf-8"))
+
+    def state() -> str:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    text = (entry / "cmdline").read_bytes()
+                    environment = (entry / "environ").read_bytes()
+                    if b"sleep\0" in text and str(root).encode() in environment:
+                        return (entry / "stat").read_text("utf-8").rpartition(")")[2].split()[0]
+                except OSError:
+                    continue
+        return ""
+
+    wait_for("the agent to run", lambda: state() == "S")
+    cloud.control("POST", "fault", {"instance": member["InstanceId"], "what": "agent"})
+    wait_for("the agent to stand still", lambda: state() == "T")
+    cloud.control("DELETE", "fault", {"instance": member["InstanceId"]})
+    wait_for("the agent to go on", lambda: state() == "S")
+
+
+def test_spot_prices_are_answered_per_zone_and_below_list_price(cloud: RunningCloud) -> None:
+    ec2 = cloud.client("ec2")
+    found = ec2.describe_spot_price_history(
+        InstanceTypes=["g6.xlarge"], ProductDescriptions=["Linux/UNIX"], StartTime=datetime.now().astimezone()
+    )["SpotPriceHistory"]
+    assert {row["AvailabilityZone"] for row in found} == {"us-east-1a", "us-east-1b", "us-east-1c"}
+    assert all(0 < float(row["SpotPrice"]) < 0.8048 for row in found)
+    assert not ec2.describe_spot_price_history(InstanceTypes=["x9.nothing"])["SpotPriceHistory"]
+
+
+def test_the_public_parameter_names_an_image_that_exists(cloud: RunningCloud) -> None:
+    name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+    image = cloud.client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    assert cloud.client("ec2").describe_images(ImageIds=[image])["Images"][0]["ImageId"] == image
+
+
+def test_calls_are_counted_by_operation_and_caller(cloud: RunningCloud) -> None:
+    def count() -> int:
+        rows = cloud.control("GET", "calls")[1]
+        wanted = ("s3", "ListBuckets", "local")
+        return sum(row["count"] for row in rows if (row["service"], row["operation"], row["principal"]) == wanted)
+
+    before = count()
+    cloud.client("s3").list_buckets()
+    assert count() == before + 1

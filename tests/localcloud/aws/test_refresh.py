@@ -1,0 +1,55 @@
+"""Instance refresh of the embedded cloud, by real boto3 on the real process."""
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.fixtures.clouds.emulator import RunningCloud, make_group, make_template, wait_for
+
+
+def _status(cloud: RunningCloud, name: str) -> str:
+    found = cloud.client("autoscaling").describe_instance_refreshes(AutoScalingGroupName=name)["InstanceRefreshes"]
+    return found[0]["Status"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch_first", [True, False], ids=["replacement first", "old one first"])
+def test_a_refresh_replaces_one_at_a_time(cloud: RunningCloud, launch_first: bool) -> None:
+    name = f"refresh-{launch_first}".lower()
+    template = make_template(cloud, name)
+    make_group(cloud, name, template, size=2)
+    wait_for("two in service", lambda: len(cloud.in_service(name)) == 2)
+    before = {member["InstanceId"] for member in cloud.in_service(name)}
+    scaling, fewest = cloud.client("autoscaling"), 2
+
+    preferences = {"MinHealthyPercentage": 50, "InstanceWarmup": 0}
+    if launch_first:
+        preferences |= {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 150}
+    scaling.start_instance_refresh(AutoScalingGroupName=name, Preferences=preferences)
+    with pytest.raises(ClientError, match="InstanceRefreshInProgress"):
+        scaling.start_instance_refresh(AutoScalingGroupName=name)
+
+    def done() -> bool:
+        nonlocal fewest
+        fewest = min(fewest, len(cloud.in_service(name)))
+        return _status(cloud, name) == "Successful"
+
+    wait_for("the refresh to end", done, limit_s=60)
+    after = {member["InstanceId"] for member in cloud.in_service(name)}
+    assert len(after) == 2
+    assert not before & after
+    assert fewest == (2 if launch_first else 1)
+
+
+def test_without_a_refresh_there_is_none_to_cancel(cloud: RunningCloud) -> None:
+    make_group(cloud, "calm", make_template(cloud, "calm"), size=0)
+    with pytest.raises(ClientError, match="ActiveInstanceRefreshNotFound"):
+        cloud.client("autoscaling").cancel_instance_refresh(AutoScalingGroupName="calm")
+
+
+@pytest.mark.slow
+def test_a_refresh_that_keeps_nothing_in_service_takes_all_at_once(cloud: RunningCloud) -> None:
+    make_group(cloud, "careless", make_template(cloud, "careless"), size=3)
+    wait_for("three in service", lambda: len(cloud.in_service("careless")) == 3)
+    preferences = {"MinHealthyPercentage": 0, "MaxHealthyPercentage": 100, "InstanceWarmup": 0}
+    cloud.client("autoscaling").start_instance_refresh(AutoScalingGroupName="careless", Preferences=preferences)
+    wait_for("nobody in service", lambda: not cloud.in_service("careless"), limit_s=30)

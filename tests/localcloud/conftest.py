@@ -1,0 +1,1 @@
+from tests.fixtures.clouds.google_token import google_clients_have_the_token as google_clients_have_the_token

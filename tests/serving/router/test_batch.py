@@ -1,0 +1,96 @@
+"""Batch work beside people who wait: in a pool of its own it cannot reach them, in a shared pool it yields."""
+
+import re
+import statistics
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from serving.router.keys import ApiKey, digest
+from serving.router.policy import ModelPolicy, PoolPolicy, RouterPolicy
+from tests.fixtures.router.router import Router, document
+
+BATCH = {"authorization": "Bearer sk-nightly", "x-request-id": "batch"}
+ONLINE = {"x-request-id": "online"}
+_LINE = re.compile(r"^request t=\S+ id=(batch|online) status=200 .* queue=(\d+) ", re.MULTILINE)
+
+
+def _most_queued(router: Router, pool: str) -> int:
+    """The most that ever waited at once for the pool (the backend's own line) or for one of its replicas."""
+    lines = [line.split(",") for line in router.controller.haproxy.admin.ask("show stat -1 6 -1").splitlines()]
+    return max(int(most or 0) for name, _, _, most, *_ in lines if name == f"pool_{pool}")
+
+
+@pytest.mark.slow
+def test_a_batch_pool_that_is_full_to_its_brim_is_not_felt_by_the_online_pool(router: Router) -> None:
+    router.fleet.written = document(
+        {"name": "online", "model": "models/chat"}, {"name": "nightly", "model": "models/chat"}
+    )
+    router.fleet.rules = RouterPolicy(
+        models={"chat": ModelPolicy(default="online", by_class={"batch": "nightly"})},
+        pools={"nightly": PoolPolicy(most_per_replica=2, queue=6)},
+    )
+    router.fleet.clients = (ApiKey(sha256=digest("sk-nightly"), name="nightly", user_class="batch"),)
+    router.add("i-online", "online")
+    batch = router.add("i-nightly", "nightly")
+    router.ready()
+    batch.does.hold = True
+    with ThreadPoolExecutor(8) as pool:
+        stuck = [pool.submit(router.chat, headers=BATCH) for _ in range(8)]
+        router.until(lambda: batch.does.running == 2 and router.queued("nightly") == 6, "the batch pool is full")
+        answers = [router.chat(headers=ONLINE) for _ in range(40)]
+        assert {answer.status_code for answer in answers} == {200}
+        assert {answer.headers["x-gpufleet-replica"] for answer in answers} == {"i-online"}
+        assert router.chat(headers=BATCH).json()["error"]["code"] == "queue_full", "batch alone is told to wait"
+        assert router.queued("nightly") == 6
+        assert batch.does.running == 2
+        batch.does.hold = False
+        assert [one.result().status_code for one in stuck] == [200] * 8
+    assert _most_queued(router, "online") == 0, "nobody online ever waited"
+    assert _most_queued(router, "nightly") == 6
+
+
+@pytest.mark.slow
+def test_batch_yields_to_people_in_a_pool_that_both_use(router: Router) -> None:
+    """Eight batch clients never stop; one person asks beside them. In turn, the person would wait as long as they."""
+    router.fleet.written = document({"name": "chat", "model": "models/chat"})
+    router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(most_per_replica=1)})
+    router.fleet.clients = (ApiKey(sha256=digest("sk-nightly"), name="nightly", user_class="batch"),)
+    replica = router.add("i-1")
+    router.ready()
+    replica.does.delay_s = 0.02
+    stop = threading.Event()
+
+    def work() -> int:
+        done = 0
+        while not stop.is_set():
+            assert router.chat(headers=BATCH).status_code == 200
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [pool.submit(work) for _ in range(8)]
+        try:
+            router.until(lambda: router.queued("chat") >= 6, "batch work waits")
+            for _ in range(25):
+                assert router.chat(headers=ONLINE).status_code == 200
+        finally:
+            stop.set()
+        done = sum(worker.result() for worker in workers)
+    assert done > 25, "batch went on between"
+    waits = _waits(router, 25)
+    assert statistics.median(waits["online"]) * 2 < statistics.median(waits["batch"]), waits
+
+
+def _waits(router: Router, online: int) -> dict[str, list[int]]:
+    """Milliseconds in HAProxy's queue, from the log, once all requests of `online` are in it."""
+
+    def read() -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {"online": [], "batch": []}
+        for kind, ms in _LINE.findall(router.controller.paths.access_log.read_text()):
+            found[kind].append(int(ms))
+        return found
+
+    router.until(lambda: len(read()["online"]) == online, "every line is written")
+    return read()

@@ -1,0 +1,137 @@
+"""`gpufleet router` as people type it: what is printed, what is written, what is refused."""
+
+import json
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.errors import AppError, Code
+from cli.main import build
+from cli.output import Exit
+from gpufleet.settings.document import render
+from serving.router.policy import RouterPolicy, parse_policy
+from serving.router.render import render as configuration
+from serving.router.settings import RouterSettings, written
+from serving.router.topology import Topology
+from tests.fixtures.router.router import document
+
+POOLS = ({"name": "chat", "model": "models/chat"}, {"name": "chat-next", "model": "models/chat"})
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """The path of a fleet document."""
+    path = tmp_path / "fleet.json"
+    path.write_text(render(document(*POOLS)))
+    return path
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(build(), ["router", *map(str, words)])
+
+
+def refused(*words: str | Path) -> AppError:
+    done = call(*words)
+    assert isinstance(done.exception, AppError), done.output
+    return done.exception
+
+
+def policy(fleet: Path) -> RouterPolicy:
+    return parse_policy((fleet.parent / "router.json").read_bytes(), "router.json")
+
+
+def test_a_canary_is_shown_planned_and_moved(fleet: Path) -> None:
+    assert "chat: none" in call("canary", "chat", "--fleet", fleet).stdout
+    assert refused("canary", "chat", "5", "--fleet", fleet).code is Code.WRONG_USE
+    dry = call("canary", "chat", "5", "--pool", "chat-next", "--fleet", fleet)
+    assert dry.exit_code == Exit.FOUND
+    assert not (fleet.parent / "router.json").exists()
+    assert call("canary", "chat", "5", "--pool", "chat-next", "--fleet", fleet, "--apply").exit_code == Exit.DONE
+    first = policy(fleet).models["chat"].canary
+    assert first is not None
+    assert (first.pool, first.percent) == ("chat-next", 5)
+    assert call("canary", "chat", "25", "--fleet", fleet, "--apply").exit_code == Exit.DONE
+    moved = policy(fleet).models["chat"].canary
+    assert moved == first.model_copy(update={"percent": 25}), "same pool, same salt: who is in stays in"
+    assert "25 % of users to chat-next" in call("canary", "chat", "--fleet", fleet).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("101",), "less than or equal to 100"), (("5", "--pool", "nowhere"), "no pool nowhere"),
+     (("5", "--salt", "a b"), "match pattern")],
+    ids=["share", "pool", "salt"],
+)  # fmt: skip
+def test_a_canary_that_cannot_be_is_refused(fleet: Path, words: tuple[str, ...], said: str) -> None:
+    given = words if "--pool" in words else (*words, "--pool", "chat-next")
+    error = refused("canary", "chat", *given, "--fleet", fleet, "--apply")
+    assert error.code is Code.WRONG_USE
+    assert said in str(error)
+    assert not (fleet.parent / "router.json").exists()
+
+
+def test_the_configuration_is_printed(fleet: Path) -> None:
+    done = call("render", "--fleet", fleet, "--bind", "127.0.0.1:7777")
+    assert done.exit_code == Exit.DONE
+    assert "    bind 127.0.0.1:7777\n" in done.stdout
+    assert "\nbackend pool_chat-next\n" in done.stdout
+    assert done.stdout.startswith("# The router of test. ")
+
+
+def test_an_environment_of_several_lines_writes_none_of_them_into_the_configuration() -> None:
+    topology = Topology(environment="a\nglobal\n    user root", pools=())
+    first, second, *_ = configuration(topology, RouterPolicy(), (), RouterSettings()).splitlines()
+    assert (first.split(".")[0], second) == ("# The router of a global user root", "global")
+
+
+@pytest.mark.skipif(
+    shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") is None, reason="haproxy is not installed"
+)
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0ms"), (500, "500ms"), (1_000, "1s"), (1_500, "1500ms"), (90_000, "90s"), (600_000, "10m")],
+)
+def test_times_are_written_in_the_largest_unit_that_is_exact(ms: int, text: str) -> None:
+    assert written(timedelta(milliseconds=ms)) == text
+
+
+def test_a_policy_is_judged_before_it_is_used(fleet: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert call("check", "--fleet", fleet, "--state", state).exit_code == Exit.DONE
+    written = fleet.parent / "router.json"
+    written.write_text('{"embeddings_pool": "nowhere"}')
+    assert "does not have: nowhere" in str(refused("check", "--fleet", fleet, "--state", state))
+    written.write_text('{"require_keys": true}')
+    assert "require_keys" in str(refused("check", "--fleet", fleet, "--state", state))
+    written.write_text(json.dumps({"trusted_networks": [f"10.0.{n}.0/24" for n in range(100)]}))
+    assert "too many words" in str(refused("check", "--fleet", fleet, "--state", state))
+
+
+def test_a_status_of_nobody_says_so(tmp_path: Path) -> None:
+    assert "is `gpufleet router run` running?" in str(refused("status", "--state", tmp_path))
+
+
+@pytest.mark.parametrize("problems", [[], ["fleet document: gone"]], ids=["well", "not-well"])
+def test_a_status_is_shown_and_problems_are_found(tmp_path: Path, problems: list[str]) -> None:
+    server = {"instance": "i-1", "address": "10.0.0.1", "status": "UP", "agent": "L7OK", "sessions": 2, "requests": 9}
+    known = {
+        "environment": "test", "bind": "127.0.0.1:8080", "at": "2026-11-21T12:00:00+00:00", "problems": problems,
+        "pools": [
+            {"name": "chat", "model": "chat", "servers": [server]},
+            {"name": "empty", "model": "m", "servers": []},
+        ],
+        "held": {"empty": 3},
+    }  # fmt: skip
+    (tmp_path / "status.json").write_text(json.dumps(known))
+    done = call("status", "--state", tmp_path)
+    assert done.exit_code == (Exit.FOUND if problems else Exit.DONE)
+    for words in ("i-1", "10.0.0.1", "empty: 3 requests wait", *problems):
+        assert words in done.stdout
+    assert json.loads(call("status", "--state", tmp_path, "--json").stdout) == known
+
+
+def test_a_router_serves_one_fleet(fleet: Path) -> None:
+    assert "2 are named" in str(refused("render", "--fleet", fleet, "--fleet", fleet))

@@ -1,0 +1,129 @@
+"""The key that engines ask the router for: when it changes, is unknown, or is not a replica's."""
+
+from pathlib import Path
+
+import pytest
+
+from app import router_fleet
+from app.router_fleet import KEY_AGAIN_S, LiveFleet
+from gpufleet.domain.activity import CloudError
+from serving.router import engine_key
+from serving.router.policy import Balance, PoolPolicy, RouterPolicy
+from serving.router.sources import Told
+from tests.fixtures.router.router import FakeFleet, Router, document, running
+
+CHAT = {"name": "chat", "model": "models/chat"}
+OLD, NEW = "a" * 64, "b" * 64
+
+
+def test_the_key_is_in_no_words_about_what_was_told() -> None:
+    assert OLD not in repr(Told(engine_key=OLD))
+
+
+@pytest.mark.slow
+def test_another_key_is_used_without_a_cut(router: Router) -> None:
+    router.fleet.written, router.fleet.key = document(CHAT), OLD
+    does = router.add("i-1").does
+    does.key = OLD
+    router.ready()
+    assert router.chat().status_code == 200
+    with router.client.stream(
+        "POST", f"{router.url}/v1/chat/completions", json={"model": "chat", "stream": True, "n": 20, "gap_s": 0.1}
+    ) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        router.fleet.key = NEW
+        router.until(lambda: router.controller.reloads > 1, "it is taken into use")
+        does.key = NEW
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    router.until(lambda: router.chat().status_code == 200, "requests come with the new key")
+
+
+@pytest.mark.slow
+def test_a_replica_with_another_key_rests_and_its_refusal_is_not_the_clients(router: Router) -> None:
+    router.fleet.written, router.fleet.key = document(CHAT), NEW
+    router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(balance=Balance.LEAST)})
+    router.add("i-new").does.key = NEW
+    router.add("i-old").does.key = OLD
+    router.ready()
+    statuses: set[int] = set()
+
+    def rests() -> bool:
+        statuses.add(router.chat().status_code)
+        return any(s.name == "i-old" and s.weight == 0 for s in router.controller.haproxy.admin.servers())
+
+    router.until(rests, "i-old rests")
+    assert statuses <= {200, 502}
+    assert 200 in {router.chat().status_code for _ in range(5)}
+
+
+@pytest.mark.slow
+def test_a_router_that_cannot_read_the_key_goes_on_with_the_last_one_and_says_so(tmp_path: Path) -> None:
+    fleet = FakeFleet(written=document(CHAT), key=OLD)
+    with running(tmp_path, fleet) as router:
+        router.until(lambda: engine_key.kept(router.controller.paths.engine_key) == OLD, "it is kept")
+    fleet.key_error = "ssm:/t: AccessDenied"
+    with running(tmp_path, fleet) as router:
+        router.add("i-1").does.key = OLD
+        router.ready()
+        assert router.chat().status_code == 200
+        said = router.controller.problems
+        router.until(lambda: "keeping the last good one" in said.get("engine key", ""), "it is said")
+        fleet.key_error = ""
+        router.until(lambda: not said["engine key"], "it is well again")
+
+
+def test_a_key_is_kept_for_the_next_router_and_anything_else_is_none(tmp_path: Path) -> None:
+    path = tmp_path / engine_key.FILE_NAME
+    assert engine_key.kept(path) == ""
+    for key in (OLD, "", NEW):
+        engine_key.write(path, key)
+        assert engine_key.kept(path) == key
+        assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ValueError, match="64 hexadecimal") as refused:
+        engine_key.write(path, "x\n    user root")
+    assert "root" not in str(refused.value)
+    assert engine_key.kept(path) == NEW
+    path.write_text("cut in the mid")
+    assert engine_key.kept(path) == ""
+
+
+def test_the_key_is_a_secret_of_its_own_and_a_silent_store_is_not_asked_at_every_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key"})
+    now, held, asked = 1000.0, dict[str, str](), list[str]()
+
+    def read(place: str, _region: str) -> str:
+        asked.append(place)
+        if place not in held:
+            raise CloudError(f"{place}: is not there")
+        return held[place]
+
+    monkeypatch.setattr(router_fleet.secrets, "read", read)
+    fleet = LiveFleet("file:///fleet.json", clock=lambda: now)
+    for _ in range(3):
+        with pytest.raises(OSError, match="engine-key: is not there"):
+            fleet.engine_key(told)
+    assert len(asked) == 1
+    now += KEY_AGAIN_S
+    held["ssm:/gpu-fleet/test/engine-key"] = f"{OLD}\n"
+    assert fleet.engine_key(told) == OLD
+    held["ssm:/gpu-fleet/test/engine-key"] = NEW
+    now += 1e6
+    assert fleet.engine_key(told) == OLD, "it stays what it was when the router started"
+    held["ssm:/gpu-fleet/test/engine-key-2"] = NEW
+    assert fleet.engine_key(told.model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key-2"})) == NEW
+
+
+def test_another_secret_that_a_document_names_reaches_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_fleet.secrets, "read", lambda *_: "xoxb-correct-horse-battery")
+    told = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/slack-token"})
+    with pytest.raises(OSError, match="slack-token: holds no engine key") as refused:
+        LiveFleet("file:///fleet.json").engine_key(told)
+    assert "horse" not in str(refused.value)
+
+
+def test_a_document_of_before_names_no_engine_key_and_the_last_one_is_kept() -> None:
+    with pytest.raises(OSError, match="an earlier release wrote it; run `pulumi up`"):
+        LiveFleet("file:///fleet.json").engine_key(document(CHAT).model_copy(update={"engine_key": None}))

@@ -1,0 +1,233 @@
+"""Which machines for which traffic: rooflines beside measurements, exact money, unknown things named."""
+
+import json
+import struct
+from dataclasses import replace
+from decimal import Decimal
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from cli.main import build
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import CapacityType, Cloud
+from serving.sizing import families, speed
+from serving.sizing.choice import Able, Demand, Offer, ability, cheapest_mix, rank
+from serving.sizing.fit import Wish, spread
+from serving.sizing.model import Model, Weights
+from serving.sizing.speed import Kind, Replica, Speed, Traffic, from_measurements, was_measured
+from tests.fixtures.public_models import CONFIGS
+
+LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"
+# bytes and parameters as the model cards and safetensors indices of these repositories state them
+WEIGHTS = {
+    LLAMA_8B: (16_060_522_496, 8_030_261_248, 0),
+    LLAMA_70B: (141_107_412_992, 70_553_706_496, 0),
+    "Qwen/Qwen3-32B": (65_524_246_528, 32_762_123_264, 0),
+    "openai/gpt-oss-120b": (65_248_815_744, 116_829_156_672, 60_900_000_000),
+}
+MEASURED_AS = {
+    "meta-llama/Llama-3.1-70B": LLAMA_70B,
+    "openai/gpt-oss-120b": "openai/gpt-oss-120b",
+    "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
+}
+
+
+def model_of(name: str) -> tuple[Model, Weights]:
+    size, parameters, experts = WEIGHTS[name]
+    heavy = Weights(
+        split=size, copied=0, key_value=0, ends=0, quantizable=size, parameters=parameters, experts=experts
+    )
+    return families.read(CONFIGS[name]), heavy
+
+
+def test_the_roofline_is_fitted_to_the_measured_rows() -> None:
+    ratios: dict[int, list[float]] = {}
+    for row in speed.measured():
+        model, heavy = model_of(MEASURED_AS[row.model])
+        replica = Replica(
+            model=model,
+            weights=heavy,
+            gpu=catalogue.gpu(row.gpu),
+            gpus=row.gpus,
+            weights_fp8=row.precision == "fp8",
+        )
+        guess = replica.at(row.concurrency, Traffic(input_tokens=row.input_tokens, output_tokens=row.output_tokens))
+        seconds = row.ttft_s + (row.output_tokens - 1) * row.itl_s
+        ratios.setdefault(row.gpus, []).append(row.concurrency / seconds / guess.requests_per_s)
+    assert sum(len(rows) for rows in ratios.values()) >= 400
+    for gpus, rows in ratios.items():
+        assert median(rows) == pytest.approx(1, rel=0.05), gpus
+        # an estimate that is off by more than twice, up or down, is rare
+        assert sum(0.5 < ratio < 2 for ratio in rows) / len(rows) > 0.85, gpus
+
+
+def test_measured_figures_win_where_they_are_and_hold_the_objective() -> None:
+    model, _ = model_of(LLAMA_70B)
+    gpu = catalogue.gpu("H100-80GB")
+    traffic = Traffic(input_tokens=1024, output_tokens=1024)
+    best = from_measurements(model, gpu, 2, traffic, weights_fp8=True)
+    assert best is not None
+    assert best.kind is Kind.MEASURED
+    # 64 at once, first token 415 ms, 28.8 ms per token: 1,098 output tokens per second and GPU
+    assert best.requests_per_s * 1024 / 2 == pytest.approx(1098, rel=0.01)
+    slower = from_measurements(model, gpu, 2, replace(traffic, itl_s=0.02), weights_fp8=True)
+    assert slower is not None
+    assert slower.itl_s <= 0.02
+    assert slower.requests_per_s < best.requests_per_s
+    assert from_measurements(model, gpu, 2, replace(traffic, itl_s=0.001), weights_fp8=True) is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "traffic"),
+    [
+        pytest.param("L4", 1, Traffic(input_tokens=1024, output_tokens=1024), id="another GPU"),
+        pytest.param("H100-80GB", 1, Traffic(input_tokens=1024, output_tokens=1024), id="another number of GPUs"),
+        pytest.param("H100-80GB", 2, Traffic(input_tokens=3000, output_tokens=100), id="other requests"),
+    ],
+)
+def test_what_nobody_measured_is_not_called_measured(gpu: str, gpus: int, traffic: Traffic) -> None:
+    model, _ = model_of(LLAMA_70B)
+    assert not was_measured(model, catalogue.gpu(gpu), gpus, traffic, weights_fp8=True)
+
+
+def test_an_objective_that_measurements_deny_is_not_granted_by_a_roofline() -> None:
+    model, heavy = model_of(LLAMA_70B)
+    machine = catalogue.machine(Cloud.AWS, "p5.48xlarge")
+    demand = Demand(
+        traffic=Traffic(input_tokens=1024, output_tokens=1024, itl_s=0.001), requests_per_s=1, weights_fp8=True
+    )
+    assert ability(model, heavy, machine, demand) == "fits, but its latency is over the objective at any load"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        pytest.param("g4dn.xlarge", "too little", id="16 GB"),
+        pytest.param("p4d.24xlarge", "no FP8", id="A100 in FP8"),
+    ],
+)
+def test_a_machine_that_cannot_says_why(name: str, says: str) -> None:
+    model, heavy = model_of(LLAMA_8B)
+    demand = Demand(
+        traffic=Traffic(input_tokens=1000, output_tokens=200), requests_per_s=1, weights_fp8=name.startswith("p4")
+    )
+    assert says in str(ability(model, heavy, catalogue.machine(Cloud.AWS, name), demand))
+
+
+def test_more_load_means_slower_tokens_and_more_of_them() -> None:
+    model, heavy = model_of(LLAMA_8B)
+    replica = Replica(model=model, weights=heavy, gpu=catalogue.gpu("L4"), gpus=1)
+    traffic = Traffic(input_tokens=500, output_tokens=200)
+    rows = [replica.at(batch, traffic) for batch in (1, 4, 16)]
+    assert [row.requests_per_s for row in rows] == sorted(row.requests_per_s for row in rows)
+    assert [row.itl_s for row in rows] == sorted(row.itl_s for row in rows)
+    # one stream of 16 GB at 65 % of 300 GB/s
+    assert rows[0].itl_s == pytest.approx(16.06e9 / (300e9 * 0.65), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "machine_type", "copies"),
+    [
+        pytest.param(LLAMA_8B, "p4d.24xlarge", 8, id="a small model on eight GPUs: one copy each"),
+        pytest.param(LLAMA_70B, "p4d.24xlarge", 1, id="a large one needs them all"),
+        pytest.param(LLAMA_8B, "g6.xlarge", 1, id="one GPU"),
+    ],
+)
+def test_gpus_that_one_copy_does_not_need_serve_further_copies(name: str, machine_type: str, copies: int) -> None:
+    model, heavy = model_of(name)
+    machine = catalogue.machine(Cloud.AWS, machine_type)
+    traffic = Traffic(input_tokens=1000, output_tokens=200)
+    found = ability(model, heavy, machine, Demand(traffic=traffic, requests_per_s=1))
+    assert isinstance(found, Able)
+    options = found.fit.options
+    assert options.data_parallel_size == copies
+    assert (
+        options.data_parallel_size * options.tensor_parallel_size * options.pipeline_parallel_size
+        == machine.gpu_count
+    )
+    gpu, gpus = catalogue.gpu(machine.gpu), machine.gpu_count
+    alone = Replica(model=model, weights=heavy, gpu=gpu, gpus=gpus // copies).from_roofline(traffic, 256)
+    assert alone is not None
+    assert found.speed.requests_per_s <= alone.requests_per_s * copies
+
+
+def _offer(name: str, usd: str, rate: float) -> tuple[Offer, Able]:
+    model, heavy = model_of(LLAMA_8B)
+    machine = catalogue.machine(Cloud.AWS, name)
+    fits = spread(model, heavy, catalogue.gpu("L4"), 1, Wish(context=1024))
+    offer = Offer(
+        machine=machine, capacity_type=CapacityType.ON_DEMAND, usd_per_hour=Decimal(usd), price_source="a test"
+    )
+    made = Speed(requests_per_s=rate, concurrency=8, ttft_s=0.1, itl_s=0.01, kind=Kind.ROOFLINE, source="a test")
+    return offer, Able(fit=fits, speed=made)
+
+
+def test_money_is_exact_and_idle_rest_is_paid() -> None:
+    demand = Demand(traffic=Traffic(input_tokens=900, output_tokens=100), requests_per_s=2.5)
+    (option,) = rank([_offer("g6.xlarge", "0.8048", 1.0)], demand)
+    assert (option.count, option.usd_per_hour) == (3, Decimal("2.4144"))
+    assert option.usd_per_million_tokens == Decimal("2.4144") * 1_000_000 / Decimal(9_000_000)
+
+
+@given(
+    rates=st.lists(st.integers(1, 9), min_size=2, max_size=3),
+    prices=st.lists(st.integers(1, 20), min_size=3, max_size=3),
+    wanted=st.integers(1, 12),
+)
+def test_the_mix_is_the_cheapest_of_all_mixes(rates: list[int], prices: list[int], wanted: int) -> None:
+    names = ["g6.xlarge", "g6.2xlarge", "g6.4xlarge"]
+    offers = [_offer(name, str(usd), float(rate)) for name, usd, rate in zip(names, prices, rates, strict=False)]
+    demand = Demand(traffic=Traffic(input_tokens=1, output_tokens=1), requests_per_s=float(wanted))
+    found = cheapest_mix(rank(offers, demand), demand)
+    assert found is not None
+    best = min(
+        sum(n * offer.usd_per_hour for n, (offer, _) in zip(counts, offers, strict=True))
+        for counts in product(range(13), repeat=len(offers))
+        if sum(n * able.speed.requests_per_s for n, (_, able) in zip(counts, offers, strict=True)) >= wanted
+    )
+    assert found.usd_per_hour == best
+    assert sum(count * option.able.speed.requests_per_s for option, count in found.parts) >= wanted
+
+
+def _headers_only(folder: Path, config: dict[str, Any], size: int) -> Path:
+    """A model whose weights are holes: only their header is ever read."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    header = json.dumps(
+        {"model.layers.0.mlp.up_proj.weight": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}
+    ).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + size)
+    return folder
+
+
+def test_the_command_names_prices_speeds_and_what_is_unknown(tmp_path: Path) -> None:
+    folder = _headers_only(tmp_path / "8b", CONFIGS[LLAMA_8B], WEIGHTS[LLAMA_8B][0])
+    words = ["choose", str(folder), "--rps", "5", "--input", "1000", "--output", "200", "--itl", "0.06", "--json"]
+    done = CliRunner().invoke(build("choose"), [*words, "--cloud", "aws"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    costs = [float(row["usd_per_million_tokens"]) for row in found["options"]]
+    assert costs == sorted(costs)
+    assert {row["cloud"] for row in found["options"]} == {"aws"}
+    assert all(row["price_source"] and row["speed_source"] and row["itl_s"] <= 0.06 for row in found["options"])
+    assert float(found["mix"]["usd_per_hour"]) <= float(found["options"][0]["usd_per_hour"])
+    # AWS's spot prices move by the hour: none is packaged, none is made up
+    assert "spot" not in {row["capacity_type"] for row in found["options"]}
+    assert any("g6e.xlarge spot" in row["on"] and "no price" in row["why"] for row in found["not_chosen"])
+
+
+def test_nothing_that_will_do_is_found_and_said(tmp_path: Path) -> None:
+    folder = _headers_only(tmp_path / "8b", CONFIGS[LLAMA_8B], WEIGHTS[LLAMA_8B][0])
+    words = ["choose", str(folder), "--rps", "1", "--input", "1000", "--output", "200", "--itl", "0.0001"]
+    done = CliRunner().invoke(build("choose"), words)
+    assert done.exit_code == 3
+    assert "latency is over the objective" in done.stderr

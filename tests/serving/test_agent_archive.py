@@ -1,0 +1,104 @@
+import ast
+import io
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.toolchain.folders import ROOT
+from serving import agent_archive
+
+DATA = "gpufleet/domain/data/"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    for name in agent_archive.FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Python as on an instance: without this project's packages."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", *arguments], capture_output=True, text=True, timeout=60, check=False, cwd="/"
+    )
+
+
+def test_the_packed_agent_starts_without_other_packages(tmp_path: Path) -> None:
+    archive = tmp_path / "agent.pyz"
+    archive.write_bytes(agent_archive.build(ROOT))
+    ran = run(archive, "--help")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("say `boot`")
+
+
+def test_each_packed_module_can_be_imported_and_the_tables_are_read(tmp_path: Path) -> None:
+    archive = tmp_path / "agent.pyz"
+    archive.write_bytes(agent_archive.build(ROOT))
+    modules = [name.removesuffix(".py").replace("/", ".") for name in agent_archive.FILES if name.endswith(".py")]
+    read = "print(len(gpufleet.domain.catalogue.machines('aws')) > 10)"
+    ran = run("-c", f"import sys; sys.path.insert(0, {str(archive)!r})\nimport {', '.join(modules)}\n{read}")
+    assert (ran.stdout, ran.stderr) == ("True\n", "")
+
+
+def test_the_list_is_what_the_agent_imports() -> None:
+    found, ahead = set[str](), ["hosts/__init__.py", "hosts/node/__init__.py", "hosts/node/__main__.py"]
+    while ahead:
+        if (name := ahead.pop()) not in found:
+            found.add(name)
+            ahead += imported(ROOT / name)
+    # the catalogue reads its tables by the name of their package
+    tables = {f"{DATA}{name}" for name in ("__init__.py", "gpus.csv", "machines.csv")}
+    assert list(agent_archive.FILES) == sorted(found | tables)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The files of this repository that a file imports, at its beginning or later."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for module in modules:
+            yield from files_of(module.split("."))
+
+
+def files_of(parts: list[str]) -> Iterator[str]:
+    """A module's file and those of the packages around it."""
+    for length in range(1, len(parts) + 1):
+        place = "/".join(parts[:length])
+        yield from (name for name in (f"{place}/__init__.py", f"{place}.py") if (ROOT / name).is_file())
+
+
+def test_the_same_sources_give_the_same_bytes(sources: Path) -> None:
+    first = agent_archive.build(sources)
+    for path in sources.rglob("*.py"):
+        os.utime(path, (1, 1))
+        path.chmod(0o600)
+    assert agent_archive.build(sources) == first == agent_archive.build(ROOT)
+
+
+def test_a_changed_source_gives_other_bytes(sources: Path) -> None:
+    first = agent_archive.build(sources)
+    (sources / "hosts/node/page.py").write_text("HELLO = 'good day'\n")
+    assert agent_archive.build(sources) != first
+
+
+def test_only_what_is_listed_travels(sources: Path) -> None:
+    (sources / "hosts/node/other.py").write_text("")
+    names = zipfile.ZipFile(io.BytesIO(agent_archive.build(sources))).namelist()
+    assert names == ["__main__.py", *agent_archive.FILES]
+
+
+def test_without_an_agent_there_is_nothing_to_pack(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        agent_archive.build(tmp_path)

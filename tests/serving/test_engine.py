@@ -1,0 +1,293 @@
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import get_args
+
+import pytest
+from localcloud.engine import arguments as simulated
+
+from gpufleet.settings import environment
+from gpufleet.toolchain.folders import ROOT
+from hosts.node import driver
+from serving import engine, metrics
+from serving.engine import ArgumentError, EngineKind, Serve, VllmOptions
+from tests.fixtures.engine_options import EVERYTHING
+
+SERVE = Serve(
+    kind=EngineKind.VLLM,
+    image="123.dkr.ecr.us-east-1.amazonaws.com/vllm@sha256:" + "a" * 64,
+    model_path=PurePosixPath("/mnt/nvme/models/chat@abc"),
+    served_name="chat",
+    host="10.0.1.7",
+    shutdown_timeout_s=90,
+    args=("--max-model-len", "8192", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}'),
+    env={"VLLM_LOGGING_LEVEL": "100%", "PRICE": "$HOME"},
+)
+
+
+def exec_start(unit: str) -> list[str]:
+    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
+    return shlex.split(line.removeprefix("ExecStart="))
+
+
+def value(unit: str, key: str) -> str:
+    (line,) = [line for line in unit.splitlines() if line.startswith(f"{key}=")]
+    return line.partition("=")[2]
+
+
+def test_the_unit_gives_the_engine_time_to_drain_and_signals_its_main_process_alone() -> None:
+    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
+    assert value(unit, "KillMode") == "mixed"
+    assert value(unit, "KillSignal") == "SIGTERM"
+    assert int(value(unit, "TimeoutStopSec")) > SERVE.shutdown_timeout_s
+    assert int(value(unit, "StartLimitBurst")) < 10
+    words = exec_start(unit)
+    assert words[words.index("--shutdown-timeout") + 1] == "90"
+    assert SERVE.image in words
+    assert not any("HF_TOKEN" in word for word in words)
+    assert "--env=HF_HUB_OFFLINE=1" in words
+    assert "--env=VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75" in words
+
+
+def test_routers_hear_of_a_stop_before_the_engine_does(tmp_path: Path) -> None:
+    """Whoever stops the unit: systemd runs ExecStop first, and signals the engine when it has ended."""
+    file = tmp_path / "engine stopping"
+    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), stopping_file=PurePosixPath(file))
+    assert f'ExecStartPre=rm -f "{file}"' in unit.splitlines()
+    words = shlex.split(value(unit, "ExecStop").removeprefix("-"))
+    words[-1] = words[-1].replace("sleep", "echo sleep")
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert (said, file.exists()) == ("sleep 3\n", True)
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "", "the agent wrote the file"
+
+
+def test_the_key_reaches_the_container_by_a_file_and_the_settings_cannot_give_another() -> None:
+    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
+    assert words.index("--env-file=/run/gpu-fleet/engine.env") < words.index(SERVE.image)
+    assert "KEY" not in " ".join(words)
+    settings = replace(SERVE, env={"VLLM_API_KEY": "hunter2"})
+    with pytest.raises(ArgumentError, match=r"VLLM_API_KEY: is decided on the instance; remove it") as refused:
+        engine.engine_unit(settings, cache_dir=PurePosixPath("/c"))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_container_is_not_root_and_writes_memory_and_its_scratch_folder_alone() -> None:
+    """Code that runs in the engine by a trick is then in a box, though the box is in the machine's network."""
+    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
+    words = exec_start(unit)
+    options = words[: words.index(SERVE.image)]
+    assert {"--user=2000:0", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only"} <= set(options)
+    assert not [
+        one for one in options if one.startswith(("--cap-add", "--privileged", "--pid", "--security-opt=sec"))
+    ]
+    mounts = [one.removeprefix("--volume=") for one in options if one.startswith(("--volume", "--mount"))]
+    assert mounts == ["/mnt/nvme/models:/mnt/nvme/models:ro", "/mnt/nvme/models/.vllm:/mnt/nvme/models/.vllm:rw"]
+    assert sum(one.startswith("--tmpfs=") for one in options) == 2
+    assert "ExecStartPre=install -d -o 2000 -g 0 -m 0700 /mnt/nvme/models/.vllm" in unit
+
+
+def test_what_an_engine_writes_lies_in_its_scratch_folder_whatever_the_settings_say() -> None:
+    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
+    variables = dict(one.removeprefix("--env=").split("=", 1) for one in words if one.startswith("--env="))
+    for name in ("HOME", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        assert PurePosixPath(variables[name]).is_relative_to("/c/.vllm"), name
+        with pytest.raises(ArgumentError, match=name):
+            engine.check_environment([name])
+    assert variables["USER"] == "vllm", "PyTorch asks for a name, and an image may not know the number"
+
+
+def test_the_container_gets_the_devices_that_the_machine_has_beside_its_gpus() -> None:
+    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), devices=("/dev/infiniband",)))
+    assert words.index("--device=/dev/infiniband") < words.index(SERVE.image)
+    assert not any("--device" in w for w in exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))))
+
+
+def test_words_reach_the_engine_as_they_were_written() -> None:
+    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")))
+    assert words[-1] == '{"method": "ngram", "num_speculative_tokens": 3}'
+    # %% and $$ are what systemd turns into one
+    assert "--env=VLLM_LOGGING_LEVEL=100%%" in words
+    assert "--env=PRICE=$$HOME" in words
+
+
+NODE_EXPORTER = engine.node_exporter_unit("quay.io/prometheus/node-exporter@sha256:" + "c" * 64, host="10.0.1.7")
+
+
+def test_the_gpu_exporter_has_the_one_capability_that_profiling_fields_need_and_nothing_else() -> None:
+    unit = engine.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7")
+    words = exec_start(unit)
+    options = words[: words.index("nvcr.io/dcgm@sha256:" + "b" * 64)]
+    assert [word for word in options if word.startswith("--cap")] == ["--cap-drop=ALL", "--cap-add=SYS_ADMIN"]
+    assert {"--read-only", "--security-opt=no-new-privileges", f"--user=0:{engine.EXPORTER_GROUP}"} <= set(options)
+    assert not [
+        word for word in options if word.startswith(("--volume", "--mount", "--privileged", "--pid", "--ipc"))
+    ]
+    assert words[words.index("-a") + 1] == "10.0.1.7:9400"
+    # DCGM's profiling fields: without one of these among what is read the capability would go, too
+    assert any("_PROF_" in name for name in metrics.series_names(metrics.Source.DCGM))
+
+
+def test_a_node_exporter_listens_on_the_private_address_and_changes_nothing() -> None:
+    words = exec_start(NODE_EXPORTER)
+    image = next(place for place, word in enumerate(words) if "@sha256:" in word)
+    assert {
+        "--user=65534:65534",
+        "--read-only",
+        "--cap-drop=ALL",
+        "--volume=/:/host:ro,rslave",
+        "--memory=128m",
+    } <= set(words[:image])
+    assert {"--path.rootfs=/host", "--web.listen-address=10.0.1.7:9100"} <= set(words[image:])
+    # $$ is what systemd turns into one
+    assert words[-1].endswith("=^/(dev|proc|run|sys|var/lib/docker/.+)($$|/)")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param(
+            engine.UNIT, engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")), id="engine"
+        ),
+        pytest.param(
+            engine.DCGM_UNIT, engine.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7"), id="dcgm"
+        ),
+        pytest.param(engine.NODE_EXPORTER_UNIT, NODE_EXPORTER, id="node exporter"),
+    ],
+)
+def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None:
+    # programs may be missing here
+    (tmp_path / name).write_text(re.sub(r"=(-?)(?:docker|ip6?tables) ", r"=\1/bin/echo ", text))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    told = [line for line in done.stderr.splitlines() if name in line]
+    assert done.returncode == 0, done.stderr
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        pytest.param(("--host", "0.0.0.0"), "--host", id="where it listens"),
+        pytest.param(("--port=9",), "--port", id="with equals"),
+        pytest.param(("--served-model", "x"), "--served-model", id="an abbreviation, which vLLM takes"),
+        pytest.param(("--trust-remote-code",), "--trust-remote-code", id="code from a model's folder"),
+        pytest.param(("--api-key", "hunter2"), "--api-key", id="a secret"),
+        pytest.param(("--Max", "1"), "is no flag", id="capitals"),
+        pytest.param(("--seed", "1\nExecStartPre=/bin/sh"), "control character", id="a line of its own"),
+        *(
+            pytest.param((flag,), flag.partition("=")[0], id=flag)
+            for flag in (
+                *("--tru", "--hos=0.0.0.0", "--por=1", "--mod=x", "--roo=/", "--max-model", "--max_model_len=1"),
+                *("--config", "--tool-parser-plugin=/x.py", "--reasoning-parser-plugin=/x.py", "--middleware=m.f"),
+                *("--worker-extension-cls=m.C", "--logits-processors=m:C", "--hf-overrides={}", "--hf-token=x"),
+                *("--allowed-local-media-path=/", "--enable-log-requests", "--tokenizer=/x", "--chat-template=/x"),
+            )
+        ),
+        pytest.param(("--load-format=pt",), "'pt' is not safe", id="pickles"),
+        pytest.param(("--load-format", "npcache"), "'npcache' is not safe", id="pickles, in a word of its own"),
+    ],
+)
+def test_arguments_that_settings_may_not_give(args: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        engine.check_arguments(args)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param((), id="none"),
+        pytest.param(("--max-model-len", "8k", "-tp", "2"), id="short forms"),
+        pytest.param(("--cpu-offload-gb", "-1"), id="a negative number"),
+        pytest.param(("--max-num-seqs=64",), id="with equals"),
+    ],
+)
+def test_arguments_that_are_taken(args: tuple[str, ...]) -> None:
+    engine.check_arguments(args)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_ALLOW_INSECURE_SERIALIZATION"),
+        *("VLLM_API_KEY", "VLLM_PLUGINS", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE", "LD_PRELOAD"),
+        *("PYTHONSTARTUP", "pythonpath", "HTTPS_PROXY", "PATH", "VLLM_CACHE_ROOT", "AWS_ENDPOINT_URL"),
+    ],
+)
+def test_variables_that_settings_may_not_set(name: str) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        engine.check_environment((name,))
+
+
+@pytest.mark.parametrize("name", ["VLLM_LOGGING_LEVEL", "NCCL_DEBUG", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE"])
+def test_variables_that_settings_may_set(name: str) -> None:
+    engine.check_environment((name,))
+
+
+def test_every_typed_option_is_a_flag_that_settings_may_give() -> None:
+    engine.check_arguments(EVERYTHING.arguments())
+
+
+def test_options_say_only_what_differs() -> None:
+    assert VllmOptions().arguments() == ()
+    options = VllmOptions(
+        max_model_len=8192,
+        tensor_parallel_size=2,
+        gpu_memory_utilization=0.9,
+        enable_prefix_caching=False,
+        enforce_eager=True,
+        quantization="fp8",
+    )
+    assert options.arguments() == (
+        *("--max-model-len", "8192"),
+        *("--tensor-parallel-size", "2"),
+        *("--gpu-memory-utilization", "0.9"),
+        *("--quantization", "fp8"),
+        "--no-enable-prefix-caching",
+        "--enforce-eager",
+    )
+
+
+def test_the_simulated_engine_reads_what_the_unit_says() -> None:
+    arguments = engine.serve_arguments(SERVE)
+    settings = simulated.parse(list(arguments))
+    assert settings.served_names == ("chat",)
+    assert (settings.host, settings.port, settings.shutdown_timeout_s) == ("10.0.1.7", 8000, 90)
+    assert settings.max_model_len == 8192
+
+
+def test_every_kind_of_engine_is_wired_everywhere() -> None:
+    known = set(EngineKind)
+    assert set(engine.INTERFACES) == known
+    assert set(driver.BUILT_WITH) == known
+    assert set(get_args(environment.Engine.model_fields["kind"].annotation)) == known
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        pytest.param((), False, id="one copy"),
+        pytest.param(("--data-parallel-size", "2"), True, id="two copies"),
+        pytest.param(("--data-parallel-size=2",), True, id="in one word"),
+        pytest.param(("-dp", "2"), True, id="in short"),
+        pytest.param(("--data-parallel-size", "2", "--api-server-count", "2"), False, id="the settings say how many"),
+        pytest.param(("--data-parallel-size", "2", "--api-server-count=2"), False, id="the same in one word"),
+    ],
+)
+def test_several_copies_have_one_page_with_the_process_on_it(given: tuple[str, ...], added: bool) -> None:
+    arguments = engine.serve_arguments(replace(SERVE, args=given))
+    assert (arguments[-2:] == ("--api-server-count", "1")) is added
+
+
+def test_docs_list_the_flags_that_settings_may_give() -> None:
+    text = (ROOT / "docs" / "security.md").read_text("utf-8")
+    listed = text.partition("- **Engine arguments.**")[2].partition("- **Node exporter.**")[0]
+    assert set(re.findall(r"`(--?[a-z-]+)`", listed)) == engine.FLAGS

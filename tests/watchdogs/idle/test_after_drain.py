@@ -1,0 +1,194 @@
+"""The last look rests on what was scraped after `drained` was heard: an agent alone is not believed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.domain.drains import DrainOwner
+from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
+from tests.fixtures.watchdogs.worlds import FakeMetrics, World, idle_world, mark
+from watchdogs import signals
+from watchdogs.idle.last_look import Heard, LastLooks, Unheard
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
+
+FIRST = instance(1).id
+
+
+@dataclass
+class Scraping(FakeMetrics):
+    """A store that reads the instance each `every` of its own clock, which is `ahead` of ours."""
+
+    every: timedelta = timedelta(seconds=15)
+    ahead: timedelta = timedelta(0)
+    works_from: datetime | None = None
+    """By our clock: the engine has two requests from then on."""
+    engine_ends: datetime | None = None
+    gpu_works_from: datetime | None = None
+    exporter_ends: datetime | None = None
+    queries: int = 0
+
+    def now(self) -> datetime:
+        return super().now() + self.ahead
+
+    def interval(self, job: str) -> timedelta | None:
+        return self.every
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        self.queries += 1
+        read = self._read(min(at, self.now()))
+        real = read - self.ahead
+        engine = replace(QUIET_ENGINE, newest_age=at - read, running_max=2.0 if _past(self.works_from, real) else 0.0)
+        gpu = replace(QUIET_GPU, newest_age=at - read, active_max=0.9 if _past(self.gpu_works_from, real) else 0.0)
+        if self.exporter_ends is not None and _past(self.exporter_ends, real):
+            gpu = replace(gpu, newest_age=at - self._read(self.exporter_ends + self.ahead))
+        seen = replace(QUIET, interval=self.every, gpu=gpu)
+        seen = replace(seen, engine=None if _past(self.engine_ends, real) else engine)
+        self.world.evidence = dict.fromkeys(self.world.instances, seen)
+        if "timestamp(up{" not in expression:
+            return super().query(expression, at)
+        rows = super().query(expression, at)
+        # an engine that is gone is still asked at each interval
+        return [(k, read.timestamp() if k["stat"] == "engine" else value) for k, value in rows]
+
+    def _read(self, moment: datetime) -> datetime:
+        """The last time before a moment at which it read."""
+        return moment - (moment - datetime(2026, 1, 1, tzinfo=UTC)) % self.every
+
+
+def _past(since: datetime | None, moment: datetime) -> bool:
+    return since is not None and moment >= since
+
+
+def due(every: float = 15, ahead: float = 0, *, takes: timedelta = timedelta(0)) -> tuple[World, Scraping]:
+    """An instance whose grace is over and whose agent says `drained` so long after it was asked; its store."""
+    world = idle_world(1)
+    mark(world, 1, START - timedelta(hours=1))
+    world.drain_takes = takes
+    # the drain is not at the moment of a scrape
+    world.now += timedelta(seconds=every * 0.4)
+    world.seen.add(("idle", "batch", digests(document(), "idle")["batch"]))
+    return world, Scraping(world, every=timedelta(seconds=every), ahead=timedelta(seconds=ahead))
+
+
+def watch(world: World, store: Scraping) -> Outcome:
+    (outcome,) = IdleWatchdog(document(), replace(world.ports(), metrics=store)).apply().outcomes
+    return outcome
+
+
+CLOCKS = [
+    pytest.param(1, 0, id="1 s"),
+    pytest.param(1, 1, id="1 s, store ahead"),
+    pytest.param(15, 0, id="15 s"),
+    pytest.param(15, 50, id="15 s, store ahead"),
+    pytest.param(15, -12, id="15 s, store behind"),
+    pytest.param(60, 0, id="60 s"),
+    pytest.param(60, 50, id="60 s, store ahead"),
+    pytest.param(60, -50, id="60 s, store behind"),
+]
+
+
+@pytest.mark.parametrize(("every", "ahead"), CLOCKS)
+def test_work_begun_after_the_last_scrape_is_seen_whatever_the_agent_says(every: float, ahead: float) -> None:
+    world, store = due(every, ahead)
+    store.works_from = world.now + timedelta(milliseconds=1)
+    outcome = watch(world, store)
+    assert (outcome.kind, world.ended) == (OutcomeKind.WAITING, [])
+    assert "but requests in flight: 2 running" in outcome.detail
+    store.works_from = None
+    assert watch(world, store).kind is OutcomeKind.DONE
+    assert world.ended == [FIRST] and world.drains == [FIRST]
+
+
+@pytest.mark.parametrize(("every", "ahead"), CLOCKS)
+def test_an_honest_drain_ends_within_two_scrapes(every: float, ahead: float) -> None:
+    world, store = due(every, ahead, takes=timedelta(seconds=3))
+    began = world.now
+    store.engine_ends = began + timedelta(seconds=2)
+    assert watch(world, store).kind is OutcomeKind.DONE
+    assert world.ended == [FIRST]
+    assert world.now - began <= timedelta(seconds=3 + 1.25 * every + 2)
+
+
+def test_a_gpu_that_computes_after_its_engine_is_gone_is_not_ended() -> None:
+    world, store = due()
+    store.engine_ends = store.gpu_works_from = world.now
+    outcome = watch(world, store)
+    assert outcome.kind is OutcomeKind.WAITING and "but GPU active" in outcome.detail
+    assert not world.ended
+
+
+def test_a_source_that_fell_silent_keeps_the_instance_is_told_once_and_may_come_back() -> None:
+    world, store = due()
+    store.engine_ends = store.exporter_ends = world.now
+    for _ in range(3):
+        began = world.now
+        outcome = watch(world, store)
+        assert outcome.kind is OutcomeKind.WAITING
+        assert outcome.detail.startswith(f"{Reason.METRICS_STALE.sentence}: nothing from its GPU exporter since")
+        assert timedelta(seconds=30) <= world.now - began <= timedelta(seconds=45), "two intervals and a little"
+        world.now += timedelta(hours=2)  # far behind the drain's deadline
+    assert not world.ended and world.drains == [FIRST] and world.targets["batch"].value == 1
+    (told,) = (text for key, text in world.messages.items() if key.startswith("unheard:"))
+    assert "GPU exporter told Prometheus nothing since" in told and "costs 0.25 USD/h" in told
+    store.exporter_ends = None
+    assert watch(world, store).kind is OutcomeKind.DONE
+
+
+@pytest.mark.parametrize(
+    ("rows", "silent"),
+    [
+        pytest.param({}, ("engine", "GPU exporter"), id="no targets"),
+        pytest.param({"engine": 1}, ("GPU exporter",), id="no exporter"),
+        pytest.param({"gpu": 1}, ("engine",), id="no engine"),
+        pytest.param({"engine": 0, "gpu": 1}, ("engine",), id="engine scraped at that very moment"),
+        pytest.param({"engine": 1, "gpu": -9}, ("GPU exporter",), id="exporter scraped before"),
+        pytest.param({"engine": 1, "gpu": 1}, (), id="both since"),
+        pytest.param({"engine": float("nan"), "gpu": 1}, ("engine",), id="no time"),
+    ],
+)
+def test_a_source_counts_when_it_was_scraped_later(rows: dict[str, float], silent: tuple[str, ...]) -> None:
+    @dataclass
+    class Told(FakeMetrics):
+        def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+            return [({"instance_id": FIRST, "stat": k}, START.timestamp() + value) for k, value in rows.items()]
+
+    found = signals.scrapes(Told(World()), signals.of_environment("test"), [FIRST])
+    assert found.get(FIRST, signals.Scrapes()).silent_since(START) == silent
+
+
+def decision(number: int) -> Decision:
+    return Decision(
+        resource=instance(number).id, pool="batch", action=Action.END, reason=Reason.STILL_IDLE, detail="idle"
+    )
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_many_wait_together_and_one_query_asks_for_all(count: int) -> None:
+    world = idle_world(count)
+    world.now += timedelta(seconds=4)
+    store = Scraping(world)
+    ports = replace(world.ports(), metrics=store)
+    drains = [(decision(number), instance(number)) for number in range(1, count + 1)]
+    for _, one in drains:
+        ports.agents.drain(one, DrainOwner.IDLE, "idle", timedelta(seconds=90))
+    began, looks = world.now, LastLooks(ports, signals.of_environment("test"))
+    heard = list(looks.wait(drains, timedelta(seconds=90)))
+    assert [type(look) for look in heard] == [Heard] * count
+    assert world.now - began <= timedelta(seconds=25) and store.queries <= 6
+
+
+def test_one_that_never_says_drained_does_not_hold_up_the_others() -> None:
+    world = idle_world(2)
+    ports = replace(world.ports(), metrics=Scraping(world))
+    ports.agents.drain(instance(1), DrainOwner.IDLE, "idle", timedelta(seconds=90))
+    began, given = world.now, list[tuple[str, timedelta]]()
+    drains = [(decision(1), instance(1)), (decision(2), instance(2))]
+    for look in LastLooks(ports, signals.of_environment("test")).wait(drains, timedelta(seconds=90)):
+        given.append((look.decision.resource, world.now - began))
+        assert isinstance(look, Heard if look.decision.resource == FIRST else Unheard)
+    assert given[0][0] == FIRST and given[0][1] < timedelta(seconds=30)
+    assert given[1][1] >= timedelta(seconds=100), "its drain's deadline and ten seconds"

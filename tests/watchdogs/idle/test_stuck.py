@@ -1,0 +1,380 @@
+"""Ends that come to nothing hold nobody up; budgets and floors count what is begun, whatever becomes of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.decisions import Action, Budget, FailedAttempts, OutcomeKind, Plan, Reason, Target
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import Instance, InstanceState
+from gpufleet.domain.policies import IdlePolicy
+from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
+from tests.fixtures.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark
+from tests.watchdogs.idle.test_watchdog import at_call, due, watchdog
+from watchdogs.attempts import is_stuck
+from watchdogs.draining import has_gone
+from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
+
+FIRST, SECOND, THIRD, FOURTH = (instance(number).id for number in (1, 2, 3, 4))
+FIVE_MINUTES = timedelta(minutes=5)
+
+
+def rules(**changes: Any) -> dict[str, Any]:
+    return {"min": 0, "watchdogs": {"idle": {"max_stops_per_day": None, **changes}}}
+
+
+def passes(world: World, dog: IdleWatchdog, count: int) -> list[Plan]:
+    plans: list[Plan] = []
+    for _ in range(count):
+        plans.append(dog.apply().plan)
+        world.now += FIVE_MINUTES
+    return plans
+
+
+@dataclass
+class Refuses(FakeAgents):
+    """The agents of the first two take no order."""
+
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
+        if instance.id in (FIRST, SECOND):
+            raise CloudError("401 the agent refuses the token")
+        return super().drain(instance, by, reason, deadline)
+
+
+def refused(world: World, **changes: Any) -> IdleWatchdog:
+    watchdog(world, **rules(**changes))  # its policy is seen
+    return IdleWatchdog(document(**rules(**changes)), replace(world.ports(), agents=Refuses(world)))
+
+
+def test_agents_that_refuse_to_drain_do_not_hold_up_the_others() -> None:
+    world = due(4)
+    passes(world, refused(world), 2)
+    assert sorted(world.ended) == [THIRD, FOURTH]
+
+
+def test_those_that_fail_have_their_turn_one_after_the_other() -> None:
+    world = due(2)
+    plans = passes(world, refused(world, max_stops_per_run=1), 4)
+    assert [d.resource for plan in plans for d in plan.acting] == [FIRST, SECOND, FIRST, SECOND]
+
+
+def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Observed:
+    """Drains that have come to nothing for two hours, so many of each pool, and what its hour still allows."""
+    names = [pool for pool, count in pools.items() for _ in range(count)]
+    stuck = [instance(number, pool=pool) for number, pool in enumerate(names, start=1)]
+    drains = replace(READY, ready=False, draining=True, drain_by=DrainOwner.IDLE)
+    policy = IdlePolicy(max_stops_per_hour=10, max_stops_per_run=runs)
+    return Observed(
+        instances=stuck,
+        evidence={one.id: QUIET for one in stuck},
+        agents={one.id: drains for one in stuck},
+        pools={
+            pool: PoolView(
+                name=pool, policy=policy, floor=0, target=9, needed=UNSCALED, ended_this_hour=10 - hour.get(pool, 10)
+            )
+            for pool in pools
+        },
+        budget=Budget(per_run=runs, per_hour=100),
+        attempts={one.id: FailedAttempts(first=START - timedelta(hours=2), last=START) for one in stuck},
+    )
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2])
+def test_those_that_are_stuck_take_what_is_left_of_the_run_and_no_more(runs: int) -> None:
+    plan = decide(of_stuck({"batch": 3}, runs, {}), START)
+    expected = [Reason.STILL_IDLE] * runs + [Reason.RUN_BUDGET] * (3 - runs)
+    assert [d.reason for d in plan.decisions] == expected and len(plan.acting) == runs
+
+
+def test_one_that_is_stuck_and_may_not_go_takes_nothing_of_the_run() -> None:
+    plan = decide(of_stuck({"batch": 1, "chat": 1}, 1, {"batch": 0}), START)
+    assert [d.reason for d in plan.decisions] == [Reason.HOUR_BUDGET, Reason.STILL_IDLE]
+
+
+def of_new(*more: Instance, **changes: Any) -> Observed:
+    """One of pool chat that may go, beside others."""
+    seen = of_stuck({"batch": 0, "chat": 0}, 9, {})
+    new = instance(9, pool="chat", tags={tags.IDLE_SINCE: tags.write_time(START - timedelta(minutes=20))})
+    return replace(
+        seen,
+        instances=[*more, new],
+        evidence={one.id: QUIET for one in (*more, new)},
+        agents={**{one.id: replace(READY, draining=True, drain_by=DrainOwner.IDLE) for one in more}, new.id: READY},
+        gpus_expected={new.machine_type: 1},
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("whole", "other"),
+    [
+        pytest.param(Budget(per_run=9, per_hour=1), Reason.HOUR_BUDGET, id="its hour"),
+        pytest.param(Budget(per_run=1, per_hour=9), Reason.STILL_IDLE, id="not its run"),
+    ],
+)
+def test_a_drain_that_may_not_go_counts_in_the_hour_of_all(whole: Budget, other: Reason) -> None:
+    seen = of_new(instance(1), budget=whole)
+    full = {**seen.pools, "batch": replace(seen.pools["batch"], ended_this_hour=10)}
+    plan = decide(replace(seen, pools=full), START)
+    assert [d.reason for d in plan.decisions] == [Reason.HOUR_BUDGET, other]
+
+
+@pytest.mark.parametrize("pool", ["left", "unwatched"])
+def test_what_was_begun_where_nobody_watches_any_more_fails_no_pass(pool: str) -> None:
+    begun = instance(1, pool=pool)
+    seen = of_new(begun, begun=frozenset({begun.id}), budget=Budget(per_run=9, per_hour=9))
+    unwatched = PoolView(name="unwatched", policy=None, floor=0, target=1)
+    plan = decide(replace(seen, pools={**seen.pools, "unwatched": unwatched}), START)
+    assert [d.action for d in plan.decisions] == [Action.KEEP, Action.END]
+
+
+@dataclass
+class Mute(FakeMetrics):
+    """The GPU exporters of the first two die as they drain."""
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        return [
+            (labels, value)
+            for labels, value in super().query(expression, at)
+            if labels.get("stat") != "gpu" or labels["instance_id"] not in (FIRST, SECOND)
+        ]
+
+
+def test_drains_that_nobody_hears_of_again_do_not_hold_up_the_others() -> None:
+    world = due(4)
+    watchdog(world, **rules())
+    dog = IdleWatchdog(document(**rules()), replace(world.ports(), metrics=Mute(world)))
+    passes(world, dog, 5)
+    assert sorted(world.drains) == [FIRST, SECOND]
+    passes(world, dog, 8)
+    assert sorted(world.ended) == [THIRD, FOURTH]
+
+
+def test_a_drain_that_goes_on_comes_before_a_dearer_one_and_keeps_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, with a floor of one, the cheaper one drains: were the dearer one taken then, nobody would be left."""
+    world = due(1)
+    world.drain_takes = timedelta(minutes=55)
+    fleet = {**rules(max_stops_per_run=2), "min": 1}
+    world.targets["batch"] = Target(pool="batch", value=2, version=1)
+    dear = instance(2, tags={tags.IDLE_SINCE: tags.write_time(START - timedelta(minutes=20))})
+    neighbour = replace(dear, tags={})
+    world.instances[SECOND], world.evidence[SECOND], world.agents[SECOND] = neighbour, QUIET, READY
+    usd = {FIRST: Decimal(1), SECOND: Decimal(2)}
+    monkeypatch.setattr(FakePrices, "usd_per_hour", lambda _, one: usd[one.id])
+    dog = watchdog(world, **fleet)
+    assert [d.resource for d in dog.apply().plan.acting if d.action is Action.END] == [FIRST]
+    world.instances[SECOND] = dear
+    again = dog.apply().plan
+    assert [(d.action, d.reason) for d in again.decisions] == [
+        (Action.END, Reason.STILL_IDLE), (Action.KEEP, Reason.POOL_FLOOR),
+    ]  # fmt: skip
+    assert world.drains == [FIRST]
+
+
+@pytest.mark.parametrize("limit", ["max_stops_per_hour", "max_stops_per_day"])
+def test_what_is_begun_counts_though_its_end_fails(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = due(5)
+
+    def throttled(*_: object, **__: object) -> None:
+        raise CloudError("Throttling")
+
+    allowed = {"max_stops_per_hour": 1} if limit == "max_stops_per_hour" else {"max_stops_per_day": 0.2}
+    dog = watchdog(world, **rules(**allowed))
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeGroups, "end", throttled)
+        passes(world, dog, 4)
+    assert len(world.drains) == len(world.intents) == 1
+    world.agents.pop(FIRST)  # whatever is known of it
+    passes(world, dog, 1)
+    assert world.drains == [FIRST] and not world.ended
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"target": 40, "max": 40, "watchdogs": {"idle": {}}}, id="a larger pool lends none"),
+        pytest.param({"target": 0, "watchdogs": {"idle": {"max_stops_per_day": None}}}, id="nor one without a limit"),
+    ],
+)
+def test_a_pools_day_is_its_own(other: dict[str, Any]) -> None:
+    world = due(2)
+    fleet = document(min=0, watchdogs={"idle": {"max_stops_per_day": 0.5}})
+    fleet = fleet.model_copy(
+        update={"pools": (*fleet.pools, *document(name="other", min=0, groups=[], **other).pools)}
+    )
+    for pool in fleet.pools:
+        world.seen.add(("idle", pool.name, digests(fleet, "idle")[pool.name]))
+    done = IdleWatchdog(fleet, world.ports()).apply()
+    assert sorted(d.reason for d in done.plan.decisions) == sorted([Reason.STILL_IDLE, Reason.DAY_BUDGET])
+
+
+def test_a_day_is_over_a_day_after_its_ends() -> None:
+    world = due(4)
+    dog = watchdog(world, min=0, watchdogs={"idle": {"max_stops_per_day": 0.25}})  # one, of a target of four
+    ended = [len(world.ended)]
+    for passed in (timedelta(0), timedelta(hours=2), timedelta(hours=21, minutes=50), timedelta(minutes=30)):
+        world.now += passed
+        passes(world, dog, 1)
+        ended.append(len(world.ended))
+    assert ended == [0, 1, 1, 1, 2]
+
+
+def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> None:
+    """It is not ended, its end would lower the target of those that serve, and no floor is kept by it."""
+    world = due(2)
+    world.instances[FIRST] = replace(world.instances[FIRST], group="batch-left-over")
+    done = watchdog(world, **{**rules(), "min": 1}).apply()
+    assert [(d.resource, d.action, d.reason) for d in done.plan.decisions] == [
+        (FIRST, Action.KEEP, Reason.OUTSIDE_POOLS), (SECOND, Action.KEEP, Reason.POOL_FLOOR),
+    ]  # fmt: skip
+    assert done.plan.decisions[0].usd_per_hour is not None and not world.drains
+
+
+def test_the_end_of_one_whose_group_left_the_settings_is_settled_when_it_is_gone() -> None:
+    world = due(1)
+    dog = watchdog(world, **rules())
+    world.kill_at("end", dog.apply)
+    assert world.intents
+    world.instances[FIRST] = replace(world.instances[FIRST], group="batch-left-over")
+    world.groups.clear()
+    assert not dog.apply().outcomes and world.intents
+    world.instances[FIRST] = replace(world.instances[FIRST], state=InstanceState.TERMINATED)
+    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
+
+
+def test_an_end_that_happens_late_is_told_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call timed out, and was carried out while the next pass looked."""
+    world = due(1)
+    dog = watchdog(world, **rules())
+
+    def timed_out(*_: object, **__: object) -> None:
+        raise CloudError("read timeout")
+
+    def gone() -> None:
+        world.instances[FIRST] = replace(world.instances[FIRST], state=InstanceState.STOPPING)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeGroups, "end", timed_out)
+        assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.FAILED]
+    world.before = at_call("store_now", gone)
+    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.WAITING]
+    world.before = lambda name: None
+    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
+    assert sum(key.startswith("ended:") for key in world.messages) == 1 and not world.intents
+
+
+@pytest.mark.parametrize("works", [False, True], ids=["mark", "unmark"])
+def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> None:
+    world = idle_world(1)
+    dog = watchdog(world, **rules())
+    if works:
+        mark(world, 1, START - FIVE_MINUTES)
+        assert QUIET.engine is not None
+        world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
+    world.kill_at("tell", dog.apply)
+    passes(world, dog, 2)
+    action, word = (Action.UNMARK, "stays:") if works else (Action.MARK, "marked:")
+    done = [outcome.decision.action for _, outcome in world.outcomes if outcome.kind is OutcomeKind.DONE]
+    assert done == [action] and not world.intents
+    assert [key.split(":")[0] + ":" for key in world.messages] == [word]
+
+
+def test_a_mark_of_one_that_is_gone_is_settled() -> None:
+    world = idle_world(1)
+    dog = watchdog(world, **rules())
+    world.kill_at("tag", dog.apply)
+    del world.instances[FIRST]
+    world.groups = {name: replace(group, instance_ids=(), desired=0) for name, group in world.groups.items()}
+    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    assert not world.intents
+
+
+def test_a_mark_that_was_never_written_is_judged_anew() -> None:
+    world = idle_world(1)
+    dog = watchdog(world, **rules())
+    world.kill_at("tag", dog.apply)
+    kinds = [outcome.kind for outcome in dog.apply().outcomes]
+    assert kinds == [OutcomeKind.NO_LONGER_TRUE, OutcomeKind.DONE]
+
+
+def test_a_policy_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
+    world = idle_world(1)
+    mark(world, 1, START - FIVE_MINUTES)
+    assert QUIET.engine is not None
+    world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
+    IdleWatchdog(document(), world.ports()).apply()
+    assert tags.IDLE_SINCE not in world.instances[FIRST].tags
+
+
+@pytest.mark.parametrize(
+    ("ahead", "action"),
+    [
+        pytest.param(timedelta(minutes=10), Action.KEEP, id="as a clock may be off"),
+        pytest.param(timedelta(minutes=11), Action.MARK, id="more than the grace"),
+        pytest.param(timedelta(days=365), Action.MARK, id="a year"),
+    ],
+)
+def test_a_mark_of_the_future_is_made_anew(ahead: timedelta, action: Action) -> None:
+    world = idle_world(1)
+    mark(world, 1, START + ahead)
+    (decision,) = watchdog(world, **rules()).apply().plan.decisions
+    assert decision.action is action
+
+
+def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
+    world = idle_world(1)
+    assert QUIET.gpu is not None
+    world.evidence[FIRST] = replace(QUIET, gpu=replace(QUIET.gpu, active_max=0.97))
+    (decision,) = watchdog(world, **rules()).apply().plan.decisions
+    assert decision.reason is Reason.GPU_ACTIVE_WITHOUT_WORK and decision.usd_per_hour == Decimal("0.25")
+
+
+@pytest.mark.parametrize(
+    ("other", "goes"),
+    [
+        pytest.param({"running_max": 3.0}, False, id="serves"),
+        pytest.param({"coverage": 0.1}, False, id="is not known to rest"),
+        pytest.param({}, True, id="rests, too"),
+    ],
+)
+def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, Any], *, goes: bool) -> None:
+    """At a target of 0 there is no spare: the spot watchdog would end it with its requests."""
+    world = due(2)
+    world.targets["batch"] = Target(pool="batch", value=1, version=1)
+    assert QUIET.engine is not None
+    world.evidence[SECOND] = replace(QUIET, engine=replace(QUIET.engine, **other))
+    watchdog(world, **rules()).apply()
+    assert (world.ended == [FIRST]) is goes
+    assert world.targets["batch"].value == (0 if goes else 1)
+
+
+def test_the_last_of_a_target_goes_beside_one_that_is_gone() -> None:
+    world = due(2)
+    world.targets["batch"] = Target(pool="batch", value=1, version=1)
+    world.instances[SECOND] = replace(world.instances[SECOND], state=InstanceState.STOPPING)
+    watchdog(world, **rules()).apply()
+    assert world.ended == [FIRST] and world.targets["batch"].value == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "stuck"),
+    [
+        pytest.param(timedelta(minutes=59, seconds=59), False, id="as long as a drain may take"),
+        pytest.param(timedelta(hours=1), True, id="an hour"),
+    ],
+)
+def test_it_is_stuck_after_an_hour(first: timedelta, *, stuck: bool) -> None:
+    assert is_stuck({FIRST: FailedAttempts(first=START - first, last=START)}, FIRST, START) is stuck
+
+
+def test_an_instance_that_nobody_lists_any_more_has_gone() -> None:
+    assert has_gone(World().ports(), document(), None)

@@ -1,0 +1,487 @@
+"""Orphans: whom a rule names, what must be known before one is marked or stopped, and what holds a stop back."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, Budget, Reason
+from gpufleet.domain.evidence import Evidence, GpuEvidence
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.policies import OrphanAction, OrphanPolicy
+from gpufleet.settings.document import Pool
+from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
+from watchdogs.orphans.decide import case_of, decide
+from watchdogs.orphans.judge import checks_of, judge_orphan
+from watchdogs.orphans.view import Observed, names, outside
+
+DAY = timedelta(days=1)
+WINDOW = timedelta(hours=2)
+LONG_QUIET = replace(QUIET, window=WINDOW)
+UTILIZATION = Evidence(
+    window=WINDOW,
+    interval=timedelta(minutes=2),
+    gpu=GpuEvidence(gpus=1, coverage=1.0, missed=0.0, newest_age=timedelta(minutes=1), util_max=0.0),
+)
+
+
+def orphan(number: int = 1, **changes: Any) -> Instance:
+    """An on-demand machine without local disks, forty days old, that nobody manages."""
+    plain: dict[str, Any] = {
+        "pool": None,
+        "environment": None,
+        "group": None,
+        "machine_type": "g4dn.xlarge",
+        "capacity_type": CapacityType.ON_DEMAND,
+        "launched_at": START - 40 * DAY,
+        "tags": {"Name": "notebook", "team": "research"},
+    }
+    return instance(number, **(plain | changes))
+
+
+def stopping(**changes: Any) -> OrphanPolicy:
+    return OrphanPolicy(
+        **(
+            {"name": "forgotten", "action": OrphanAction.STOP, "tags": {"team": "research"}, "lose_local_disks": True}
+            | changes
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "listed"),
+    [
+        pytest.param({}, False, id="of a pool"),
+        pytest.param({"pool": None}, False, id="of a group of a pool, without its tags"),
+        pytest.param({"pool": "gone", "group": "gone-a"}, True, id="of a pool that is no more"),
+        pytest.param({"group": None}, True, id="of a pool and no group"),
+        pytest.param({"group": "batch-spot-a-killed"}, True, id="of a group that its pool has not"),
+        pytest.param({"environment": "other"}, True, id="a pool of that name, elsewhere"),
+        pytest.param({"environment": None, "pool": None, "group": None}, True, id="without tags"),
+        pytest.param({"group": None, "state": InstanceState.STOPPED}, False, id="stopped"),
+    ],
+)
+def test_who_is_outside(changes: Mapping[str, Any], listed: bool) -> None:
+    assert bool(outside([instance(1, **changes)], [document()])) is listed
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["first", "last"])
+def test_two_fleets_of_one_environment_own_their_own_groups(order: slice) -> None:
+    def moved(pool: Pool) -> Pool:
+        groups = [group.model_copy(update={"name": f"{group.name}-there"}) for group in pool.groups]
+        return pool.model_copy(update={"groups": tuple(groups)})
+
+    here = document()
+    there = here.model_copy(update={"region": "eu-west-1", "pools": tuple(map(moved, here.pools))})
+    ours = instance(1)
+    theirs = instance(2, group=f"{ours.group}-there")
+    stray = instance(3, group=f"{ours.group}-killed")
+    assert outside([ours, theirs, stray], [here, there][order]) == (stray,)
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "named"),
+    [
+        pytest.param({"tags": {"team": "research"}}, {}, True, id="by a tag"),
+        pytest.param({"tags": {"team": "res*"}}, {}, True, id="by a pattern"),
+        pytest.param({"tags": {"team": "*"}}, {"tags": {}}, False, id="any value of a tag that it has not"),
+        pytest.param({"tags": {"team": "research", "stage": "dev"}}, {}, False, id="all tags must hold"),
+        pytest.param({"name_like": "note*"}, {}, True, id="by name"),
+        pytest.param({"name_like": "note*"}, {"tags": {}}, False, id="without a name"),
+        pytest.param({"owner": "ana"}, {"tags": {"Owner": "ana"}}, True, id="by owner"),
+        pytest.param({"owner": "ana"}, {}, False, id="of nobody"),
+        pytest.param({"older_than": 30 * DAY}, {}, True, id="old enough"),
+        pytest.param({"older_than": 41 * DAY}, {}, False, id="too young"),
+        pytest.param({"tags": {"team": "research"}, "older_than": 41 * DAY}, {}, False, id="both must hold"),
+        pytest.param({}, {}, False, id="a rule that says nothing"),
+    ],
+)
+def test_whom_a_rule_names(rule: Mapping[str, Any], changes: Mapping[str, Any], named: bool) -> None:
+    assert names(OrphanPolicy(name="r", **rule), orphan(1, **changes), START) is named
+
+
+def observed(one: Instance, rule: OrphanPolicy, evidence: Evidence | None = LONG_QUIET, **more: Any) -> Observed:
+    """One orphan, marked by this fleet two days ago where it carries the mark."""
+    plain: dict[str, Any] = {
+        "environment": "test",
+        "orphans": (one,),
+        "rules": (rule,),
+        "evidence": {} if evidence is None else {one.id: evidence},
+        "budget": Budget(per_run=2, per_hour=6),
+        "marked_at": {(one.id, rule.name): START - 2 * DAY},
+        "gpus_expected": {"g4dn.xlarge": 1},
+        "watts_rated": {"g4dn.xlarge": 70.0},
+    }
+    return Observed(**(plain | more))
+
+
+def marked(one: Instance) -> Instance:
+    return replace(one, tags={**one.tags, tags.IDLE_SINCE: tags.write_time(START - 2 * DAY)})
+
+
+CASES: list[Any] = [
+    pytest.param(orphan(), stopping(), LONG_QUIET, {}, Action.MARK, Reason.IDLE, id="idle: marked first"),
+    pytest.param(marked(orphan()), stopping(), LONG_QUIET, {}, Action.STOP, Reason.STILL_IDLE, id="grace is over"),
+    pytest.param(
+        marked(orphan()), stopping(grace=3 * DAY), LONG_QUIET, {}, Action.KEEP, Reason.MARKED_WAITING, id="grace"
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        LONG_QUIET,
+        {"marked_at": {}},
+        Action.MARK,
+        Reason.IDLE,
+        id="a mark that this fleet never told of starts no grace",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(action=OrphanAction.MARK),
+        LONG_QUIET,
+        {},
+        Action.KEEP,
+        Reason.MARK_ONLY,
+        id="a rule that marks",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        replace(LONG_QUIET, engine=None),
+        {},
+        Action.KEEP,
+        Reason.METRICS_MISSING,
+        id="no engine heard: never stopped",
+    ),
+    pytest.param(
+        orphan(),
+        stopping(),
+        replace(LONG_QUIET, engine=None),
+        {},
+        Action.MARK,
+        Reason.IDLE,
+        id="no engine heard: marked all the same",
+    ),
+    pytest.param(marked(orphan()), stopping(), None, {}, Action.KEEP, Reason.METRICS_MISSING, id="no metrics"),
+    pytest.param(orphan(), stopping(), UTILIZATION, {}, Action.MARK, Reason.IDLE, id="CloudWatch: marked"),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        UTILIZATION,
+        {},
+        Action.KEEP,
+        Reason.METRICS_MISSING,
+        id="CloudWatch: never stopped",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        replace(LONG_QUIET, gpu=replace(QUIET_GPU, active_max=None, active_min=None, energy_changes=0.0)),
+        {},
+        Action.KEEP,
+        Reason.METRICS_MISSING,
+        id="an exporter without gpu_active: never stopped",
+    ),
+    pytest.param(
+        marked(orphan(group="eks-nodes")),
+        stopping(),
+        LONG_QUIET,
+        {},
+        Action.KEEP,
+        Reason.NOT_STOPPABLE,
+        id="of a group",
+    ),
+    pytest.param(
+        marked(orphan(tags={"team": "research", "karpenter.sh/nodepool": "gpu"})),
+        stopping(),
+        LONG_QUIET,
+        {},
+        Action.KEEP,
+        Reason.NOT_STOPPABLE,
+        id="of an orchestrator",
+    ),
+    pytest.param(
+        marked(orphan(capacity_type=CapacityType.SPOT)),
+        stopping(),
+        LONG_QUIET,
+        {},
+        Action.KEEP,
+        Reason.NOT_STOPPABLE,
+        id="AWS spot",
+    ),
+    pytest.param(
+        marked(orphan(capacity_type=CapacityType.SPOT, cloud=Cloud.GCP)),
+        stopping(),
+        LONG_QUIET,
+        {},
+        Action.STOP,
+        Reason.STILL_IDLE,
+        id="Google spot",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(lose_local_disks=False),
+        LONG_QUIET,
+        {},
+        Action.KEEP,
+        Reason.NOT_STOPPABLE,
+        id="local disks",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(lose_local_disks=False),
+        LONG_QUIET,
+        {"without_local_disks": frozenset({"g4dn.xlarge"})},
+        Action.STOP,
+        Reason.STILL_IDLE,
+        id="no local disks",
+    ),
+    pytest.param(
+        marked(orphan(capacity_type=CapacityType.RESERVED)),
+        stopping(),
+        LONG_QUIET,
+        {},
+        Action.UNMARK,
+        Reason.PREPAID,
+        id="prepaid",
+    ),
+    pytest.param(
+        marked(orphan(environment="other")),
+        stopping(),
+        LONG_QUIET,
+        {},
+        Action.KEEP,
+        Reason.OUTSIDE_POOLS,
+        id="another environment's",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        LONG_QUIET,
+        {"unseen": frozenset({"forgotten"})},
+        Action.KEEP,
+        Reason.POLICY_UNSEEN,
+        id="its dry run was not seen",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        LONG_QUIET,
+        {"paused_by": {"forgotten": "by ana"}},
+        Action.KEEP,
+        Reason.PAUSED,
+        id="paused",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        LONG_QUIET,
+        {"stopped_this_hour": {"forgotten": 2}},
+        Action.KEEP,
+        Reason.HOUR_BUDGET,
+        id="its hour is used up",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        LONG_QUIET,
+        {"budget": Budget(per_run=2, per_hour=6, used_this_hour=6)},
+        Action.KEEP,
+        Reason.HOUR_BUDGET,
+        id="all rules' hour is used up",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        replace(LONG_QUIET, engine=replace(QUIET_ENGINE, counter_changes=1.0)),
+        {},
+        Action.UNMARK,
+        Reason.TOKENS_MOVED,
+        id="tokens",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        replace(LONG_QUIET, gpu=replace(QUIET_GPU, active_max=0.4)),
+        {},
+        Action.UNMARK,
+        Reason.GPU_ACTIVE_WITHOUT_WORK,
+        id="a GPU works without a request",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        replace(LONG_QUIET, engine=None, gpu=replace(QUIET_GPU, active_max=0.4)),
+        {},
+        Action.UNMARK,
+        Reason.GPU_ACTIVE,
+        id="a GPU works, no engine heard",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        LONG_QUIET,
+        {"kept_by": {orphan().id: "by ana"}},
+        Action.UNMARK,
+        Reason.KEPT_BY_PEOPLE,
+        id="kept",
+    ),
+    pytest.param(
+        orphan(state=InstanceState.PENDING), stopping(), LONG_QUIET, {}, Action.KEEP, Reason.NOT_RUNNING, id="pending"
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(grace=2 * DAY),
+        LONG_QUIET,
+        {},
+        Action.STOP,
+        Reason.STILL_IDLE,
+        id="grace is over now",
+    ),
+    pytest.param(
+        orphan(),
+        stopping(),
+        UTILIZATION,
+        {"gpus_expected": {"g4dn.xlarge": 4}},
+        Action.KEEP,
+        Reason.METRICS_MISSING,
+        id="CloudWatch: one GPU of four",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
+        None,
+        {"unseen": frozenset({"forgotten"})},
+        Action.KEEP,
+        Reason.METRICS_MISSING,
+        id="kept for its own reason before any dry run",
+    ),
+    pytest.param(
+        orphan(),
+        stopping(),
+        replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, gpus=None)),
+        {},
+        Action.KEEP,
+        Reason.METRICS_MISSING,
+        id="CloudWatch: number of GPUs unknown",
+    ),
+    pytest.param(
+        orphan(),
+        stopping(),
+        UTILIZATION,
+        {"gpus_expected": {}},
+        Action.MARK,
+        Reason.IDLE,
+        id="CloudWatch: a machine type that nobody knows, marked at most",
+    ),
+    pytest.param(
+        orphan(),
+        stopping(),
+        replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=101.0)),
+        {},
+        Action.KEEP,
+        Reason.METRICS_IMPLAUSIBLE,
+        id="CloudWatch: no percentage",
+    ),
+    pytest.param(
+        orphan(),
+        stopping(),
+        replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=100.0)),
+        {},
+        Action.KEEP,
+        Reason.GPU_ACTIVE,
+        id="CloudWatch: full activity",
+    ),
+    pytest.param(
+        orphan(),
+        stopping(),
+        replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=-1.0)),
+        {},
+        Action.KEEP,
+        Reason.METRICS_IMPLAUSIBLE,
+        id="CloudWatch: below zero",
+    ),
+    pytest.param(
+        marked(orphan(launched_at=START - timedelta(hours=3))),
+        stopping(),
+        LONG_QUIET,
+        {},
+        Action.UNMARK,
+        Reason.WARMING_UP,
+        id="started anew",
+    ),
+]
+
+
+@pytest.mark.parametrize(("one", "rule", "evidence", "more", "action", "reason"), CASES)
+def test_what_becomes_of_one(
+    one: Instance,
+    rule: OrphanPolicy,
+    evidence: Evidence | None,
+    more: Mapping[str, Any],
+    action: Action,
+    reason: Reason,
+) -> None:
+    (decision,) = decide(observed(one, rule, evidence, **more), START).decisions
+    assert (decision.action, decision.reason) == (action, reason), decision.detail
+
+
+TRAPS: list[Any] = [
+    pytest.param(replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=1.0)), id="a request"),
+    pytest.param(replace(LONG_QUIET, engine=replace(QUIET_ENGINE, counter_changes=2.0)), id="tokens"),
+    pytest.param(replace(LONG_QUIET, engine=replace(QUIET_ENGINE, counter_changes=None)), id="no counters"),
+    pytest.param(replace(LONG_QUIET, engine=replace(QUIET_ENGINE, coverage=0.5)), id="half of the engine's samples"),
+    pytest.param(replace(LONG_QUIET, engine=replace(QUIET_ENGINE, newest_age=DAY)), id="an old engine sample"),
+    pytest.param(replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=-1.0)), id="a count below zero"),
+    pytest.param(
+        replace(LONG_QUIET, engine=replace(QUIET_ENGINE, started_age=WINDOW / 2)), id="the engine restarted"
+    ),
+    pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, active_max=0.4)), id="a GPU works"),
+    pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, gpus=0)), id="a GPU is silent"),
+    pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, coverage=0.5)), id="half of the samples"),
+    pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, newest_age=DAY)), id="an old sample"),
+    pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, active_min=-2.0)), id="no share"),
+    pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, energy_changes=0.0)), id="a frozen exporter"),
+    pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, watts_max=60.0)), id="power without activity"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=7.0)), id="used GPU"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=1.0)), id="hardly used GPU"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=2e9)), id="no percentage"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, gpus=0)), id="fewer GPUs"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, newest_age=None)), id="no newest"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, coverage=0.5)), id="gaps"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, newest_age=DAY)), id="stale"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, watts_max=69.0)), id="power"),
+]
+
+
+@pytest.mark.parametrize("evidence", TRAPS)
+def test_a_trap_neither_marks_nor_stops_and_one_check_alone_sees_it(evidence: Evidence) -> None:
+    for one, allowed in ((orphan(), {Action.KEEP}), (marked(orphan()), {Action.KEEP, Action.UNMARK})):
+        (decision,) = decide(observed(one, stopping(), evidence), START).decisions
+        assert decision.action in allowed, decision
+    # without the check that objects, the same machine would be stopped or (without an engine) marked
+    seen = observed(marked(orphan()), stopping(), evidence)
+    case = case_of(seen, seen.orphans[0], stopping(), START)
+    objecting = [check for check in checks_of(evidence) if check(case) is not None]
+    left = [check for check in checks_of(evidence) if check not in objecting]
+    assert objecting and judge_orphan(case, left) is None
+
+
+def test_two_machines_of_one_name_are_left_alone() -> None:
+    one, other = orphan(1, zone="us-east-1a"), orphan(1, zone="us-east-1b")
+    plan = decide(observed(one, stopping(), orphans=(one, other)), START)
+    assert {(d.action, d.reason) for d in plan.decisions} == {(Action.KEEP, Reason.METRICS_IMPLAUSIBLE)}
+
+
+def test_the_dearest_first_and_an_unknown_price_before_it() -> None:
+    cheap, dear, unknown = orphan(1), orphan(2), orphan(3)
+    prices = {cheap.id: Decimal("0.8"), dear.id: Decimal(98)}
+    seen = observed(cheap, OrphanPolicy(name="none"), orphans=(cheap, dear, unknown), usd_per_hour=prices)
+    plan = decide(replace(seen, active={dear.id: 0.0}), START)
+    assert [d.resource for d in plan.decisions] == [unknown.id, dear.id, cheap.id]
+    assert "gpu_active at most 0" in plan.decisions[1].detail
+    assert plan.decisions[2].detail.startswith("notebook: g4dn.xlarge")
+    assert "40 days old" in plan.decisions[2].detail

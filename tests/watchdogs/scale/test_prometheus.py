@@ -1,0 +1,218 @@
+"""The scale watchdog's queries against a real Prometheus, its days of history filled in beforehand."""
+
+import shutil
+import subprocess
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpufleet.clouds.prometheus import Prometheus
+from gpufleet.domain.policies import ScalePolicy
+from tests.fixtures.prometheus import running
+from watchdogs.scale import pressure
+from watchdogs.scale.pressure import Readings
+
+NOW = datetime.fromtimestamp(datetime.now(UTC).timestamp() // 600 * 600 - 600, UTC)
+"""On whole ten minutes: Prometheus steps its looks back so, whatever the time is."""
+POLICY = ScalePolicy(requests_per_replica=10, down_after=timedelta(minutes=20))
+MOMENTS = [NOW - timedelta(seconds=15 * n) for n in range(120, -1, -1)]
+HERE = 'environment="test",pool="chat"'
+
+pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
+
+
+def _history() -> Iterator[str]:
+    for name in ("running", "waiting"):
+        yield f"# TYPE gpufleet:requests_{name}:pool gauge"
+        yield from _queued(name, range(180, 60, -1))
+    yield "# TYPE gpufleet:engines:pool gauge"
+    yield from _queued("engines", range(180, 60, -1))
+    for name, late, usual in (("first", 2.0, 0.2), ("inter", 0.03, 0.09)):
+        yield f"# TYPE gpufleet:{name}_token_seconds_p95:pool gauge"
+        for ago in range(180, 60, -1):
+            at = (NOW - timedelta(minutes=ago)).timestamp()
+            series = f'gpufleet:{name}_token_seconds_p95:pool{{environment="test",pool="young"}}'
+            yield f"{series} {late if ago <= 120 else usual} {at:.0f}"
+            # goes on to tell of what came in its first three minutes
+            yield f"{series.replace('young', 'brief')} {late if ago > 172 else 0.01} {at:.0f}"
+
+
+def _queued(name: str, minutes: range) -> Iterator[str]:
+    """Pool `young` had three replicas for an hour and two for the next, which ran fewer than came: 20 more waited.
+
+    Pool `brief` ran 16 on its one for three minutes.
+    """
+    three, two = {"running": 42, "waiting": 0, "engines": 3}, {"running": 32, "waiting": 20, "engines": 2}
+    what = "engines" if name == "engines" else f"requests_{name}"
+    for ago in minutes:
+        value = (three if ago > 120 else two)[name]
+        at = (NOW - timedelta(minutes=ago)).timestamp()
+        yield f'gpufleet:{what}:pool{{environment="test",pool="young"}} {value} {at:.0f}'
+        brief = {"running": 16 if ago > 177 else 0, "waiting": 0, "engines": 1}[name]
+        yield f'gpufleet:{what}:pool{{environment="test",pool="brief"}} {brief} {at:.0f}'
+
+
+def _engines() -> Iterator[str]:
+    """Two replicas over half an hour; one had nine requests running and five waiting ten minutes ago."""
+    peak = NOW - timedelta(minutes=10)
+    for name, usual, then in (
+        ("vllm:num_requests_running", 2.0, 9.0),
+        ("vllm:num_requests_waiting", 0.0, 5.0),
+        ("vllm:kv_cache_usage_perc", 0.2, 0.6),
+    ):
+        yield f"# TYPE {name} gauge"
+        for number in (1, 2):
+            labels = f'{HERE},job="engine",instance_id="i-{number}",engine="0"'
+            for at in MOMENTS:
+                value = then if number == 1 and at == peak else usual
+                yield f"{name}{{{labels}}} {value} {at.timestamp():.0f}"
+        for pool in ("young", "brief"):
+            for ago in (40, 25, 10):
+                labels = f'environment="test",pool="{pool}",job="engine",instance_id="i-{pool}",engine="0"'
+                yield f"{name}{{{labels}}} {usual} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
+        yield from _silent_engines(name)
+    yield "# TYPE vllm:time_to_first_token_seconds histogram"
+    labels = f'{HERE},job="engine",instance_id="i-1"'
+    for le, share in (("0.1", 0.5), ("0.5", 1.0), ("+Inf", 1.0)):
+        for n, at in enumerate(MOMENTS):
+            count = int(n * 4 * share)
+            yield f'vllm:time_to_first_token_seconds_bucket{{{labels},le="{le}"}} {count} {at.timestamp():.0f}'
+    for suffix in ("count", "sum"):
+        for n, at in enumerate(MOMENTS):
+            yield f"vllm:time_to_first_token_seconds_{suffix}{{{labels}}} {n * 4} {at.timestamp():.0f}"
+
+
+def _silent_engines(name: str) -> Iterator[str]:
+    """Pool `mute`: i-1 has two engines of which one tells of no queue, i-2 none of what runs, i-3 is whole."""
+    for instance, engine, left_out in (("i-1", 0, ""), ("i-1", 1, "waiting"), ("i-2", 0, "running"), ("i-3", 0, "")):
+        if not left_out or left_out not in name:
+            labels = f'environment="test",pool="mute",job="engine",instance_id="{instance}",engine="{engine}"'
+            yield f"{name}{{{labels}}} 2 {NOW.timestamp():.0f}"
+    for instance, engine in UNCOUNTED:
+        for ago in (40, 25, 10):
+            at = (NOW - timedelta(seconds=ago)).timestamp()
+            yield f"{name}{{{_uncounted(instance, engine)}}} 0 {at:.0f}"
+
+
+UNCOUNTED = (("i-1", 0), ("i-1", 1), ("i-2", 0), ("i-3", 0), ("i-4", 0))
+"""Pool `uncounted`: one of the engines of i-1 has no token counters, i-2 none of what it makes, i-3 none at all."""
+
+
+def _uncounted(instance: str, engine: int) -> str:
+    return f'environment="test",pool="uncounted",job="engine",instance_id="{instance}",engine="{engine}"'
+
+
+def _tokens() -> Iterator[str]:
+    for name, usual in (("prompt", 0), ("generation", 30)):
+        yield f"# TYPE vllm:{name}_tokens counter"
+        for instance, engine in UNCOUNTED:
+            if (instance, engine) in (("i-1", 1), ("i-3", 0)) or (instance, name) == ("i-2", "generation"):
+                continue
+            for ago in (40, 25, 10):
+                labels, at = _uncounted(instance, engine), (NOW - timedelta(seconds=ago)).timestamp()
+                yield f"vllm:{name}_tokens_total{{{labels}}} {900 - ago} {at:.0f}"
+        for n, at in enumerate(MOMENTS):
+            labels = f'{HERE},job="engine",instance_id="i-1",engine="0"'
+            yield f"vllm:{name}_tokens_total{{{labels}}} {n * usual} {at.timestamp():.0f}"
+
+
+def _held() -> Iterator[str]:
+    """Three requests were held by a router, until a quarter of an hour ago; its gauge told of them only then.
+
+    An engine's page claims to hold a thousand, all the time.
+    """
+    yield "# TYPE gpufleet_held_requests gauge"
+    for n in range(60, 121):
+        at = (NOW - timedelta(seconds=15 * n)).timestamp()
+        yield f'gpufleet_held_requests{{{HERE},job="router",instance="r"}} 3 {at:.0f}'
+    for at in MOMENTS:
+        yield f'gpufleet_held_requests{{{HERE},job="engine",instance_id="i-1"}} 1000 {at.timestamp():.0f}'
+
+
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
+    folder: Path = tmp_path_factory.mktemp("scale")
+    text = "\n".join((*_history(), *_engines(), *_tokens(), *_held(), "# EOF", ""))
+    (folder / "history.om").write_text(text)
+    (folder / "prometheus.yml").write_text("global: {scrape_interval: 15s}\n")
+    subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "history.om", folder / "data"],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    with running(folder, "", "--storage.tsdb.retention.time=30d") as url:
+        store = Prometheus(url)
+        try:
+            fast = replace(POLICY, first_token_s=0.5, inter_token_s=0.1)
+            policies = dict.fromkeys(("chat", "mute", "other"), POLICY) | {"young": fast, "brief": fast}
+            policies["uncounted"] = replace(POLICY, requests_per_replica=None, tokens_per_second_per_replica=10)
+            yield pressure.read(store, "test", policies, NOW)
+        finally:
+            store.close()
+
+
+def test_present_and_peaks(readings: Readings) -> None:
+    seen = readings.pressure("chat")
+    assert seen is not None
+    assert (seen.reporting, seen.waiting, seen.waiting_peak, seen.running_peak) == (2, 0, 5, 11)
+    assert (seen.kv_cache, seen.kv_cache_peak) == (pytest.approx(0.2), pytest.approx(0.4))
+    assert seen.first_token_s == pytest.approx(0.46, abs=0.02)
+    assert seen.inter_token_s is None
+
+
+def test_it_is_known_whose_metrics_are_read_and_for_how_long(readings: Readings) -> None:
+    assert readings.unread("chat", {"i-1", "i-2"}) == 0
+    assert readings.unread("chat", {"i-1", "i-3"}) == 1
+    seen = [readings.pressure(pool) for pool in ("chat", "young")]
+    assert [one.coverage for one in seen if one is not None] == [
+        pytest.approx(1.0, abs=0.02),
+        pytest.approx(40 / 1200, abs=0.02),
+    ]
+
+
+def test_an_instance_of_which_an_engine_keeps_a_gauge_to_itself_is_not_read(readings: Readings) -> None:
+    assert readings.unread("mute", {"i-1", "i-2", "i-3"}) == 2
+    seen = readings.pressure("mute")
+    assert seen is not None and seen.reporting == 1
+
+
+def test_an_instance_of_which_an_engine_counts_no_tokens_is_not_read_where_tokens_are_what_a_replica_carries(
+    readings: Readings,
+) -> None:
+    names = {"i-1", "i-2", "i-3", "i-4"}
+    assert readings.demand("uncounted") is not None, "the others count"
+    assert readings.unread("uncounted", names) == 3
+    assert readings.unread("chat", {"i-1", "i-2"}) == 0, "requests are what its replicas carry; i-2 counts no tokens"
+
+
+def test_what_a_replica_ran_when_too_many_waited_is_remembered(readings: Readings) -> None:
+    seen = [readings.pressure(pool) for pool in ("chat", "young")]
+    assert [one.full for one in seen if one is not None] == [None, 16.0]
+
+
+def test_what_a_replica_ran_when_latency_missed_its_objective_is_remembered(readings: Readings) -> None:
+    seen = [readings.pressure(pool) for pool in ("chat", "young", "brief")]
+    assert [one.slow for one in seen if one is not None] == [None, 16.0, 16.0]
+
+
+def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readings) -> None:
+    seen = readings.pressure("chat")
+    assert seen is not None
+    assert seen.tokens_peak == pytest.approx(2.0, rel=0.05)
+    assert (readings.held("chat"), readings.held_peak("chat")) == (0.0, 3.0)
+
+
+def test_demand_is_told_for_now_and_at_its_highest_within_the_window(readings: Readings) -> None:
+    demand = readings.demand("chat")
+    assert demand is not None
+    assert demand.now == pytest.approx(0.4)
+    # eleven ran and five waited, ten minutes ago
+    assert demand.peak == pytest.approx(1.6)
+
+
+def test_a_pool_that_nobody_reports_is_unknown(readings: Readings) -> None:
+    assert (readings.pressure("other"), readings.demand("other"), readings.held("other")) == (None, None, 0.0)

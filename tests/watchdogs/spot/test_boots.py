@@ -1,0 +1,194 @@
+"""Boots that fail again and again: what stops, what is told, and when it begins again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action, Outcome, OutcomeKind, PastAction, Reason
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import CapacityType, Phase
+from tests.fixtures.watchdogs.plain import START, instance, left_booting, spot_pool
+from tests.fixtures.watchdogs.worlds import FakeLedger, World
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
+from watchdogs.spot import lifecycle, zones
+from watchdogs.spot.decide import decide
+from watchdogs.spot.pool_view import GroupView, Member
+
+MINUTE = timedelta(minutes=1)
+
+
+def passes(world: World, minutes: int, *, failing: Sequence[str] = ()) -> None:
+    """A pass each minute; what boots in these groups has failed by the next one."""
+    for _ in range(minutes):
+        watchdog(world).apply()
+        world.now += MINUTE
+        for name in failing:
+            for key in world.alive(name):
+                if not world.agents[key].ready:
+                    world.agents[key] = replace(world.agents[key], phase=Phase.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("failing", "capacity"),
+    [
+        pytest.param(OD, {}, id="on demand"),
+        pytest.param(A, {A: 99, OD: 0}, id="spot"),
+    ],
+)
+def test_an_image_that_never_boots_is_not_started_for_ever(failing: str, capacity: dict[str, int]) -> None:
+    world = spread_world()
+    world.capacity |= {OD: 99} | capacity
+    world.lose(instance(1).id)
+    passes(world, 30, failing=[failing])
+    tries = world.launched
+    assert 3 <= tries <= 4
+    assert world.alive(failing) == []
+    passes(world, 20, failing=[failing])
+    assert world.launched == tries, "it waits until the failures are an hour old"
+    told = [text for key, text in world.messages.items() if key.startswith("spot:alert:")]
+    assert len(told) == 1 and failing in told[0] and "3 boots failed" in told[0]
+
+    for _ in range(60):  # the image is mended
+        passes(world, 1)
+        world.boot()
+    assert len(world.alive(failing)) == 1
+
+
+def test_whoever_mended_an_image_need_not_wait_for_an_hour() -> None:
+    world = spread_world()
+    world.capacity[OD] = 99
+    world.lose(instance(1).id)
+    passes(world, 20, failing=[OD])
+    tries = world.launched
+    said = lifecycle.fixed("batch", "anna")
+    FakeLedger(world).record_outcome(
+        "spot", Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), world.now
+    )
+    passes(world, 1)
+    assert world.launched == tries + 1
+    passes(world, 20, failing=[OD])
+    assert world.launched == tries + 3, "three more, and it stops again"
+
+
+def test_one_failed_boot_is_made_good_for_by_one() -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    world.capacity[B] = 9
+    passes(world, 1, failing=[B])
+    passes(world, 1)
+    assert (world.launched, len(world.alive(B)), world.alive(OD)) == (2, 2, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "changes", "decided"),
+    [
+        pytest.param(
+            CapacityType.SPOT,
+            0,
+            {},
+            [(Action.END, Reason.BOOT_FAILED)],
+            id="spot: another is asked for where it is best",
+        ),
+        pytest.param(
+            CapacityType.ON_DEMAND, 0, {}, [(Action.END, Reason.BOOT_FAILED)], id="on demand: another if it is missed"
+        ),
+        pytest.param(
+            CapacityType.RESERVED, 0, {}, [(Action.REPLACE, Reason.BOOT_FAILED)], id="reserved: runs in full"
+        ),
+        pytest.param(
+            CapacityType.RESERVED, 1, {}, [(Action.REPLACE, Reason.BOOT_FAILED)], id="reserved, the second one"
+        ),
+        pytest.param(
+            CapacityType.RESERVED, 2, {}, [(Action.END, Reason.BOOTS_FAILING)], id="reserved, the third one: no more"
+        ),
+        pytest.param(
+            CapacityType.RESERVED, 2, {"kept_by": "by ana"}, [(Action.KEEP, Reason.KEPT_BY_PEOPLE)], id="kept"
+        ),
+        pytest.param(
+            CapacityType.SPOT,
+            0,
+            {"leaving": True, "drained": True, "drain_by": DrainOwner.SPOT},
+            [(Action.END, Reason.SURPLUS)],
+            id="it has drained already: said once",
+        ),
+    ],
+)
+def test_what_becomes_of_a_boot_that_failed(
+    kind: CapacityType, before: int, changes: dict[str, Any], decided: list[tuple[Action, Reason]]
+) -> None:
+    there = replace(Member(id="i-1", group=B, launched_at=START, failed=True), **changes)
+    before_it = left_booting(B, *range(10, 10 + before))
+    plan = decide([spot_pool([replace(GROUP, capacity_type=kind)], [there], target=1, boots=before_it)], START)
+    assert [(d.action, d.reason) for d in plan.decisions if d.resource == there.id] == decided
+
+
+GROUP = GroupView(name=B, capacity_type=CapacityType.SPOT, zone="us-east-1b", desired=1, max=4)
+
+
+def ready(launched: float, since: float) -> Member:
+    """One that was launched and became ready that many minutes before `START`."""
+    return Member(id="i-1", group=B, launched_at=START - launched * MINUTE, ready_since=START - since * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("ended", "reported", "members", "failed"),
+    [
+        pytest.param([], [], [], 0, id="none"),
+        pytest.param([50, 40, 30], [], [], 3, id="ended"),
+        pytest.param([50, 40], [30], [], 3, id="ended, and one that only its group knows of"),
+        pytest.param([90, 70, 61, 30], [80], [], 1, id="older ones are forgotten"),
+        pytest.param([50, 40, 30], [], [ready(25, 20)], 0, id="one has booted since"),
+        pytest.param([50, 40, 30], [], [ready(45, 35)], 1, id="one has booted in between"),
+        pytest.param([50, 40, 30], [], [ready(600, 20)], 3, id="an old one has switched its revision since"),
+        pytest.param([50], [], [Member(id="i-1", group=B, launched_at=START, failed=True)], 2, id="one is there"),
+        pytest.param(
+            [50],
+            [],
+            [Member(id="i-1", group=B, launched_at=START, failed=True, crashed_at=START)],
+            1,
+            id="one has crashed",
+        ),
+        pytest.param(
+            [],
+            [],
+            [Member(id=f"i-{n}", group=B, launched_at=START, failed=n > 0) for n in range(4)],
+            3,
+            id="three are there, beside one that boots",
+        ),
+    ],
+)
+def test_failed_boots(ended: list[float], reported: list[float], members: list[Member], failed: int) -> None:
+    gone = left_booting(B, *ended, why=ActivityKind.FAILED_BOOT)
+    said = [(boot.instance_id, START - 30 * MINUTE) for boot in gone]
+    said += [(f"i-unseen-{ago}", START - ago * MINUTE) for ago in reported]
+    events = [
+        Activity(id=key, group=B, kind=ActivityKind.FAILED_BOOT, at=at, instance_id=key) for key, at in (*said, *said)
+    ]
+    pool = spot_pool([GROUP], members, events=events, boots=gone)
+    assert zones.failed_boots(pool, GROUP, START) == failed, "each instance counts once"
+    found = zones.boots_failing(pool, GROUP, START)
+    assert (found is not None and found.reason is Reason.BOOTS_FAILING) == (failed >= 3)
+
+
+def test_a_boot_that_went_well_counts_though_its_instance_has_left() -> None:
+    well = left_booting(B, 20, ready_at=START - 22 * MINUTE)
+    assert zones.failed_boots(spot_pool([GROUP], [], boots=[*left_booting(B, 50, 40, 30), *well]), GROUP, START) == 0
+
+
+def test_a_person_may_say_that_boots_are_to_be_tried_again() -> None:
+    noted = [
+        ("i-2", Reason.NOT_READY),
+        ("batch", Reason.NOT_READY),
+        ("i-2", Reason.AS_WANTED),  # ready again, which mends no image
+        ("batch", Reason.AS_WANTED),
+    ]
+    actions = [
+        PastAction(resource=resource, pool="batch", action=Action.KEEP, reason=reason, at=START + n * MINUTE)
+        for n, (resource, reason) in enumerate(noted)
+    ]
+    assert lifecycle.fixed_at(actions) == {"batch": START + 3 * MINUTE}
+    assert lifecycle.fixed_at(actions[:-1]) == {}

@@ -1,0 +1,151 @@
+"""Why instances ended whose group cannot tell."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpufleet.domain.activity import Activity, ActivityKind, CloudError
+from gpufleet.domain.boots import Boot
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.domain.model import InstanceState
+from tests.fixtures.watchdogs.plain import START, instance
+from tests.fixtures.watchdogs.worlds import World
+from tests.watchdogs.spot.test_watchdog import A, spread_world, watchdog
+from watchdogs import boots
+from watchdogs.observe.ends import ASK_AGAIN, DESCRIBED_FOR, ended_why
+
+K = ActivityKind
+MINUTE = timedelta(minutes=1)
+FIRST = instance(1).id
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost", "by_us", "stated", "why"),
+    [
+        pytest.param(K.ENDED_UNSTATED, False, False, None, K.ENDED_UNSTATED, id="nobody says"),
+        pytest.param(K.ENDED_UNSTATED, False, False, K.ENDED_UNSTATED, K.ENDED_UNSTATED, id="it powered off"),
+        pytest.param(K.ENDED_UNSTATED, False, False, K.PREEMPTED, K.PREEMPTED, id="EC2 took it"),
+        pytest.param(K.ENDED_UNSTATED, False, False, K.ENDED_BY_PERSON, K.ENDED_BY_PERSON, id="a person ended it"),
+        pytest.param(K.ENDED_UNSTATED, False, False, K.UNHEALTHY, K.UNHEALTHY, id="EC2 failed"),
+        pytest.param(K.ENDED_UNSTATED, False, True, K.ENDED_BY_PERSON, K.ENDED, id="we ended it: EC2 cannot tell"),
+        pytest.param(K.ENDED_UNSTATED, False, True, None, K.ENDED, id="we ended it, EC2 has forgotten it"),
+        pytest.param(K.ENDED_UNSTATED, False, True, K.PREEMPTED, K.PREEMPTED, id="EC2 was quicker than we"),
+        pytest.param(K.ENDED_UNSTATED, True, False, None, K.PREEMPTED, id="under notice"),
+        pytest.param(K.ENDED_UNSTATED, True, False, K.ENDED_BY_PERSON, K.PREEMPTED, id="a person, under notice"),
+        pytest.param(K.ENDED, True, True, None, K.PREEMPTED, id="ended by us under notice"),
+        pytest.param(K.ENDED, False, True, None, K.ENDED, id="ended by us"),
+        pytest.param(K.ENDED, False, False, K.ENDED_BY_PERSON, K.ENDED, id="its group says more than EC2"),
+        pytest.param(K.FAILED_BOOT, True, False, None, K.PREEMPTED, id="its boot was over under notice"),
+        pytest.param(K.FAILED_BOOT, False, True, None, K.FAILED_BOOT, id="its boot failed, and we ended it"),
+        pytest.param(K.UNHEALTHY, False, False, K.ENDED_BY_PERSON, K.UNHEALTHY, id="unhealthy"),
+        pytest.param(K.LAUNCHED, True, False, K.PREEMPTED, K.LAUNCHED, id="its launch"),
+        pytest.param(K.NO_CAPACITY, True, True, K.PREEMPTED, K.NO_CAPACITY, id="a refusal"),
+        pytest.param(K.UNKNOWN, False, False, K.PREEMPTED, K.UNKNOWN, id="a sentence that nobody knows"),
+    ],
+)
+def test_why(kind: K, lost: bool, by_us: bool, stated: K | None, why: K) -> None:
+    assert ended_why(kind, lost=lost, by_us=by_us, stated=stated) is why
+
+
+def gone(ago: timedelta = MINUTE, stated: K | None = None) -> World:
+    """The first instance left; its group says what it says of all that did not go through it."""
+    world = spread_world()
+    event = Activity(id="1", group=A, kind=K.ENDED_UNSTATED, at=START - ago, instance_id=FIRST)
+    world.activities.append(event)
+    there = world.instances[FIRST]
+    world.instances[FIRST] = replace(there, state=InstanceState.TERMINATED, end_reason=stated)
+    world.groups[A] = replace(world.groups[A], instance_ids=())
+    return world
+
+
+def kinds(world: World) -> list[K]:
+    (pool,) = watchdog(world).dry().observed
+    return [event.kind for event in pool.events if event.instance_id == FIRST]
+
+
+@pytest.mark.parametrize("stated", [K.PREEMPTED, K.ENDED_BY_PERSON, K.UNHEALTHY])
+def test_its_description_says_it(stated: K) -> None:
+    assert kinds(gone(stated=stated)) == [stated]
+
+
+def test_what_nobody_explains_stays_unstated() -> None:
+    assert kinds(gone()) == [K.ENDED_UNSTATED]
+
+
+def test_what_a_watchdog_ended_was_ended_by_us() -> None:
+    world = gone(stated=K.ENDED_BY_PERSON)
+    ended = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.SURPLUS)
+    world.outcomes.append((START - 2 * MINUTE, Outcome(decision=ended, kind=OutcomeKind.DONE)))
+    assert kinds(world) == [K.ENDED]
+
+
+def test_what_an_earlier_look_found_out_is_remembered() -> None:
+    world = gone(ago=2 * DESCRIBED_FOR)
+    del world.instances[FIRST]
+    seen = Boot(
+        instance_id=FIRST, pool="batch", group=A, machine_type="g6.xlarge", launched_at=START - 9 * DESCRIBED_FOR,
+        first_seen_at=START - 9 * DESCRIBED_FOR, last_seen_at=START - 9 * DESCRIBED_FOR, ended_why=K.ENDED_BY_PERSON,
+    )  # fmt: skip
+    world.boots[seen.key] = seen
+    assert kinds(world) == [K.ENDED_BY_PERSON]
+
+
+@pytest.mark.parametrize(
+    ("ago", "calls"),
+    [pytest.param(MINUTE, 1, id="lately"), pytest.param(DESCRIBED_FOR, 0, id="EC2 has forgotten it")],
+)
+def test_one_call_for_all_looks_of_a_minute(ago: timedelta, calls: int) -> None:
+    world, made = gone(ago), list[str]()
+    world.before = made.append
+    dog = watchdog(world)
+    for _ in range(3):
+        dog.dry()
+    assert made.count("ended") == calls
+    world.now += ASK_AGAIN
+    dog.dry()
+    assert made.count("ended") == 2 * calls
+
+
+def test_descriptions_that_cannot_be_read_stop_nothing() -> None:
+    def fail(call: str) -> None:
+        if call == "ended":
+            raise CloudError("ec2:describe_instances was refused")
+
+    world = gone(stated=K.PREEMPTED)
+    world.before = fail
+    assert kinds(world) == [K.ENDED_UNSTATED]
+
+
+def test_a_spot_instance_whose_end_nobody_explains_is_replaced_and_is_no_failed_boot() -> None:
+    world = gone()
+    plan = watchdog(world).dry().plan
+    assert [d.reason for d in plan.acting if d.action is Action.RESIZE] == [Reason.SPOT_WANTED]
+    assert not any(d.reason in (Reason.BOOTS_FAILING, Reason.BOOT_FAILED) for d in plan.decisions)
+
+
+@pytest.mark.parametrize(
+    ("stated", "failed"),
+    [
+        pytest.param(None, False, id="nobody says"),
+        pytest.param(K.ENDED_UNSTATED, True, id="it powered itself off"),
+        pytest.param(K.PREEMPTED, False, id="EC2 took it"),
+        pytest.param(K.ENDED_BY_PERSON, False, id="a person ended it"),
+    ],
+)
+def test_a_spot_instance_that_ends_as_it_boots_failed_only_if_its_description_says_so(
+    stated: K | None, *, failed: bool
+) -> None:
+    world = spread_world()
+    world.agents.pop(FIRST)
+    world.instances[FIRST] = replace(world.instances[FIRST], launched_at=START - 3 * MINUTE)
+    watchdog(world).apply()
+    world.now += MINUTE
+    event = Activity(id="1", group=A, kind=K.ENDED_UNSTATED, at=world.now, instance_id=FIRST)
+    world.activities.append(event)
+    there = world.instances[FIRST]
+    world.instances[FIRST] = replace(there, state=InstanceState.TERMINATED, end_reason=stated)
+    world.groups[A] = replace(world.groups[A], instance_ids=())
+    watchdog(world).apply()
+    (boot,) = [boot for boot in world.boots.values() if boot.instance_id == FIRST]
+    assert boot.left_at == world.now and boots.failed(boot, spot=True) is failed

@@ -1,0 +1,191 @@
+"""When what stands in is asked for: within `fallback_after`, whatever the number of zones and their answer times."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from gpufleet.domain.activity import ActivityKind
+from gpufleet.domain.decisions import Target
+from gpufleet.domain.model import CapacityType, Cloud, Group
+from gpufleet.settings.document import FleetDocument
+from tests.fixtures.watchdogs.plain import document
+from tests.fixtures.watchdogs.worlds import World
+from watchdogs.policy import digests
+from watchdogs.ports import Ports
+from watchdogs.spot.watchdog import SpotWatchdog
+
+OD = "batch-od"
+PATIENCE = timedelta(seconds=60)
+LOOK = timedelta(seconds=30)
+"""Between two passes."""
+GIVES = "gives"
+
+
+@dataclass
+class SlowWorld(World):
+    """Groups answer a while after they were asked. On-demand gives at once, and it is written down when."""
+
+    answers: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """By zone: after so many seconds, and what."""
+    due: list[tuple[datetime, str]] = field(default_factory=list[tuple[datetime, str]])
+    bought: list[datetime] = field(default_factory=list[datetime])
+    most: int = 0
+    """Most that all groups were asked for at the same time."""
+
+    def reconcile(self, name: str) -> None:
+        self.most = max(self.most, sum(group.desired for group in self.groups.values()))
+        group = self.groups[name]
+        if name == OD:
+            self.capacity[OD] = 9
+            launched = self.launched
+            super().reconcile(name)
+            self.bought += [self.now] * (self.launched - launched)
+        elif group.desired > len(group.instance_ids) and name not in [asked for _, asked in self.due]:
+            self.due.append((self.now + timedelta(seconds=self.answers[name][0]), name))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        for at, name in [one for one in self.due if one[0] <= self.now]:
+            self.due.remove((at, name))
+            answer = self.answers[name][1]
+            if answer != GIVES:
+                self.happened(name, ActivityKind(answer), None)
+            elif self.groups[name].desired > len(self.groups[name].instance_ids):
+                self.capacity[name] = 1
+                super().reconcile(name)
+
+    def ports(self) -> Ports:
+        return replace(super().ports(), clock=SlowClock(self))
+
+
+@dataclass
+class SlowClock:
+    world: SlowWorld
+
+    def now(self) -> datetime:
+        return self.world.now
+
+    def sleep(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+
+def dry(zones: int, answer_s: int, kind: str = "no_capacity") -> list[tuple[int, str]]:
+    return [(answer_s, kind)] * zones
+
+
+def a_pool(
+    answers: Sequence[tuple[int, str]], cloud: Cloud = Cloud.AWS, **more: object
+) -> tuple[SlowWorld, SpotWatchdog]:
+    """One that lacks its only replica."""
+    named = {f"batch-spot-{n}": answer for n, answer in enumerate(answers)}
+    world = SlowWorld(answers=named)
+    zones = {name: f"us-east-1{chr(97 + n)}" for n, name in enumerate(named)}
+    for name in (*named, OD):
+        kind = CapacityType.ON_DEMAND if name == OD else CapacityType.SPOT
+        world.groups[name] = Group(
+            name=name,
+            pool="batch",
+            capacity_type=kind,
+            zone=zones.get(name),
+            desired=0,
+            min=0,
+            max=4,
+            instance_ids=(),
+        )
+    world.targets["batch"] = Target(pool="batch", value=1, version=1)
+    fleet = _document(zones, cloud, more)
+    world.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
+    return world, SpotWatchdog(fleet, world.ports())
+
+
+def _document(zones: Mapping[str, str], cloud: Cloud, more: Mapping[str, object]) -> FleetDocument:
+    types = ["g6.xlarge"]
+    groups = [{"type": "spot", "zone": z, "name": n, "max": 4, "machine_types": types} for n, z in zones.items()]
+    groups.append({"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": types})
+    settings = {"idle": {}, "spot": {"fallback_after": "60s"}}
+    fleet = document(**{"groups": groups, "target": 1, "watchdogs": settings, **more})
+    return fleet.model_copy(update={"cloud": cloud})
+
+
+def passes(world: SlowWorld, dog: SpotWatchdog, span: timedelta = timedelta(minutes=10)) -> None:
+    """Until something was bought, or for that long."""
+    began = world.now
+    while not world.bought and world.now - began < span:
+        dog.apply()
+        world.pass_time(LOOK.total_seconds())
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+@pytest.mark.parametrize("most", [pytest.param(1, id="no room above the target"), pytest.param(6, id="room")])
+@pytest.mark.parametrize("zones", [1, 2, 3, 6, 9])
+@pytest.mark.parametrize("answer_s", [1, 5, 30, 45, 59, 61, 300])
+def test_it_is_asked_for_within_fallback_after(cloud: Cloud, most: int, zones: int, answer_s: int) -> None:
+    world, dog = a_pool(dry(zones, answer_s), cloud, max=most)
+    began = world.now
+    passes(world, dog)
+    assert world.bought[0] - began <= PATIENCE
+    assert world.bought[0] - began >= timedelta(seconds=min(answer_s, 60)), "the zones are asked before"
+
+
+@pytest.mark.parametrize("kind", ["no_capacity", "quota", "throttled", "price", "unknown"])
+def test_whatever_they_answer(kind: str) -> None:
+    world, dog = a_pool(dry(6, 45, kind))
+    began = world.now
+    passes(world, dog)
+    assert world.bought[0] - began <= PATIENCE
+
+
+def test_asks_at_the_same_time_stay_within_the_ceiling_and_are_withdrawn() -> None:
+    world, dog = a_pool(dry(9, 300), max=1)
+    dog.apply()
+    assert world.most <= 1 + 0 + 2
+    assert len(world.due) == 3, "nobody is asked who would have no time to answer"
+    assert {name: group.desired for name, group in world.groups.items() if group.desired} == {OD: 1}
+
+
+def test_all_zones_are_asked_in_turn_however_slow_they_are() -> None:
+    world, dog = a_pool(dry(9, 300), max=1)
+    asked: set[str] = set()
+    for _ in range(8):
+        dog.apply()
+        asked |= {name for _, name in world.due}
+        world.pass_time(LOOK.total_seconds())
+    assert len({*asked, OD}) == 10
+
+
+@pytest.mark.parametrize("zones", [3, 6])
+def test_a_zone_that_gives_is_found_behind_those_that_do_not(zones: int) -> None:
+    world, dog = a_pool([*dry(zones - 1, 25), (5, GIVES)])
+    dog.apply()
+    assert world.launched == 1 and not world.bought
+    assert sum(group.desired for group in world.groups.values()) == 1, "what others were asked for is withdrawn"
+
+
+def test_what_gives_at_once_is_asked_for_alone() -> None:
+    world, dog = a_pool([(5, GIVES)] * 6)
+    dog.apply()
+    assert (world.launched, world.most) == (1, 1)
+
+
+def test_a_pool_whose_zones_are_silent_does_not_delay_another() -> None:
+    world, _ = a_pool([(5, "no_capacity"), (300, "no_capacity")])
+    fleet = document()
+    types = ["g6.xlarge"]
+    entries = [
+        {"type": "spot", "zone": f"us-east-1{'ab'[n]}", "name": f"batch-spot-{n}", "max": 4, "machine_types": types}
+        for n in (0, 1)
+    ]
+    on_demand = {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": types}
+    settings = {"spot": {"fallback_after": "60s"}}
+    quick = document(groups=[entries[0], on_demand], target=1, watchdogs=settings).pools[0]
+    slow = document(name="slow", groups=[entries[1]], target=1, watchdogs=settings).pools[0]
+    fleet = fleet.model_copy(update={"pools": (quick, slow)})
+    world.groups["batch-spot-1"] = replace(world.groups["batch-spot-1"], pool="slow")
+    world.targets["slow"] = Target(pool="slow", value=1, version=1)
+    world.seen |= {("spot", name, digest) for name, digest in digests(fleet, "spot").items()}
+    began = world.now
+    SpotWatchdog(fleet, world.ports()).apply()
+    assert world.bought and world.bought[0] - began < timedelta(seconds=10)
+    assert world.groups["batch-spot-1"].desired == 0, "its ask is withdrawn in its turn"

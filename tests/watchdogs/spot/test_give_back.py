@@ -1,0 +1,98 @@
+"""Which on-demand instance goes back, and the reason that is told."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import CapacityType
+from tests.fixtures.watchdogs.plain import START, spot_pool
+from tests.watchdogs.spot.test_watchdog import OD, A
+from watchdogs.spot.decide import decide
+from watchdogs.spot.pool_view import GroupView, Member
+
+MINUTE = timedelta(minutes=1)
+GROUPS = [
+    GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=9),
+    GroupView(name=OD, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9),
+]
+
+
+def member(name: str, group: str, *, launched: float, ready: bool = True, busy: float = 0, **changes: Any) -> Member:
+    """One that was launched that many minutes ago, and was ready four minutes later if it is."""
+    at = START - launched * MINUTE
+    since = at + 4 * MINUTE if ready else None
+    return replace(Member(id=name, group=group, launched_at=at, ready_since=since, busy=busy), **changes)
+
+
+def ends(target: int, *members: Member) -> list[Decision]:
+    pool = spot_pool(GROUPS, members, target=target, max=9)
+    return [d for d in decide([pool], START).decisions if d.action is Action.END]
+
+
+@pytest.mark.parametrize(
+    ("target", "spot", "on_demand", "reason"),
+    [
+        pytest.param(2, 0, 6, Reason.SURPLUS, id="the target fell and there is no spot"),
+        pytest.param(2, 1, 6, Reason.SURPLUS, id="more on demand than the whole target"),
+        pytest.param(2, 2, 1, Reason.SPOT_IS_BACK, id="spot is back"),
+        pytest.param(2, 2, 2, Reason.SPOT_IS_BACK, id="all of it is"),
+        pytest.param(2, 1, 1, None, id="on demand is needed"),
+    ],
+)
+def test_the_reason_that_is_told(target: int, spot: int, on_demand: int, reason: Reason | None) -> None:
+    there = [member(f"spot-{n}", A, launched=60) for n in range(spot)]
+    there += [member(f"od-{n}", OD, launched=60) for n in range(on_demand)]
+    assert [d.reason for d in ends(target, *there)] == ([] if reason is None else [reason])
+
+
+@pytest.mark.parametrize(
+    ("members", "goes"),
+    [
+        pytest.param(
+            [member("old", OD, launched=5, ready=False), member("young", OD, launched=1, ready=False)],
+            "young",
+            id="of those that boot the one furthest from ready",
+        ),
+        pytest.param(
+            [member("serves", OD, launched=60), member("boots", OD, launched=5, ready=False)],
+            "boots",
+            id="one that boots before one that serves",
+        ),
+        pytest.param(
+            [member("hung", OD, launched=60, ready=False), member("serves", OD, launched=60)],
+            "serves",
+            id="one that does not answer cannot be asked to drain",
+        ),
+        pytest.param(
+            [member("busy", OD, launched=90, busy=3), member("rests", OD, launched=60)], "rests", id="the less busy"
+        ),
+        pytest.param([member("old", OD, launched=90), member("young", OD, launched=60)], "old", id="the older"),
+        pytest.param(
+            [
+                member("left", OD, launched=90, leaving=True, drain_by=DrainOwner.PERSON),
+                member("stays", OD, launched=60),
+            ],
+            "stays",
+            id="not whom people drained",
+        ),
+        pytest.param(
+            [member("failed", OD, launched=5, ready=False, failed=True), member("serves", OD, launched=60)],
+            "serves",
+            id="not one that goes for its failed boot",
+        ),
+    ],
+)
+def test_who_goes(members: list[Member], goes: str) -> None:
+    spot = member("spot", A, launched=60)
+    given_back = [d.resource for d in ends(1, spot, *members) if d.reason is not Reason.BOOT_FAILED]
+    assert given_back == [goes]
+
+
+def test_one_that_nobody_needs_goes_back_while_the_spare_is_still_looked_for() -> None:
+    there = [member("spot-0", A, launched=60), member("spot-1", A, launched=60), member("od", OD, launched=60)]
+    found = decide([spot_pool(GROUPS, there, target=2, spare=1, max=9)], START)
+    assert [(d.resource, d.to_size) for d in found.acting] == [(A, 3), ("od", None)]

@@ -1,0 +1,124 @@
+"""Instances that their cloud takes while they are young: it charges nothing for them, unless we end them first."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.evidence import AgentStatus, is_left_to_its_cloud
+from gpufleet.domain.model import CapacityType, Cloud, InstanceState, Phase
+from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
+from tests.fixtures.watchdogs.worlds import World
+from tests.watchdogs.spot.test_watchdog import A, B, spread_world, watchdog
+from watchdogs.spot.decide import decide
+from watchdogs.spot.pool_view import GroupView, Member
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("age", "changes", "noticed", "left"),
+    [
+        pytest.param(20 * MINUTE, {}, True, True, id="young"),
+        pytest.param(timedelta(minutes=59, seconds=59), {}, True, True, id="just young"),
+        pytest.param(60 * MINUTE, {}, True, False, id="an hour old"),
+        pytest.param(20 * MINUTE, {"cloud": Cloud.GCP}, True, False, id="on Google Cloud"),
+        pytest.param(timedelta(seconds=59), {"cloud": Cloud.GCP}, True, True, id="just young on Google Cloud"),
+        pytest.param(20 * MINUTE, {"capacity_type": CapacityType.ON_DEMAND}, True, False, id="on demand"),
+        pytest.param(20 * MINUTE, {}, False, False, id="no notice"),
+    ],
+)
+def test_who_is_left_to_its_cloud(age: timedelta, changes: dict[str, Any], *, noticed: bool, left: bool) -> None:
+    one = instance(1, launched_at=START - age, **changes)
+    agent = replace(READY, ready=False, draining=True, notice_at=START if noticed else None)
+    assert is_left_to_its_cloud(one, agent, START) is left
+    assert not is_left_to_its_cloud(one, None, START), "it does not answer: nobody knows of a notice"
+
+
+@pytest.mark.parametrize(
+    ("changes", "action"),
+    [
+        pytest.param({"left_to_its_cloud": True}, Action.KEEP, id="its cloud takes it for nothing"),
+        pytest.param({}, Action.END, id="it is charged"),
+        pytest.param({"under_notice": False, "drain_by": DrainOwner.SPOT}, Action.END, id="no notice"),
+        pytest.param({"left_to_its_cloud": True, "drain_by": DrainOwner.SPOT}, Action.KEEP, id="drained by spot"),
+    ],
+)
+def test_what_a_cloud_takes_for_nothing_is_left_to_it(changes: dict[str, Any], action: Action) -> None:
+    usual: dict[str, Any] = {"under_notice": True, "drain_by": DrainOwner.CLOUD}
+    member = Member(id="i-1", group="a", launched_at=START, leaving=True, drained=True, **(usual | changes))
+    group = GroupView(name="a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=1, max=4)
+    plan = decide([spot_pool([group], [member], target=0)], START)
+    [decision] = [one for one in plan.decisions if one.resource == "i-1"]
+    assert decision.action is action
+
+
+def noticed(world: World) -> str:
+    """An instance of zone A, 20 minutes old, that has drained under a notice; zone A gives nothing more."""
+    (key,) = world.groups[A].instance_ids
+    world.instances[key] = replace(world.instances[key], launched_at=world.now - 20 * MINUTE)
+    world.agents[key] = AgentStatus(
+        phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=DrainOwner.CLOUD, notice_at=world.now
+    )
+    world.capacity[B] = 5
+    return key
+
+
+def take(world: World, key: str) -> None:
+    """Its cloud ends it; its group has not noticed yet."""
+    world.instances[key] = replace(world.instances[key], state=InstanceState.TERMINATED)
+
+
+def test_it_is_drained_replaced_and_left_in_its_group() -> None:
+    world = spread_world()
+    key = noticed(world)
+    dog = watchdog(world)
+    for _ in range(3):
+        dog.apply()
+        world.now += 30 * timedelta(seconds=1)
+    assert world.ended == []
+    assert (world.groups[A].desired, world.groups[A].instance_ids) == (1, (key,))
+    assert len(world.alive(B)) == 2, "another one takes its place elsewhere"
+
+
+def test_the_pass_that_finds_it_gone_lowers_its_group() -> None:
+    world = spread_world()
+    key = noticed(world)
+    dog = watchdog(world)
+    dog.apply()
+    take(world, key)
+    world.capacity[A] = 5  # its group would find another one there
+    world.now += MINUTE
+    done = dog.apply()
+    assert (world.groups[A].desired, world.groups[A].instance_ids) == (0, ())
+    assert [(o.decision.reason, o.kind) for o in done.outcomes if o.decision.resource == key] == [
+        (Reason.PREEMPTED, OutcomeKind.DONE)
+    ]
+    assert world.alive(A) == []
+    assert any("its cloud took it" in text for text in world.messages.values())
+
+
+def test_a_group_that_has_noticed_itself_is_lowered_as_before() -> None:
+    world = spread_world()
+    key = noticed(world)
+    dog = watchdog(world)
+    dog.apply()
+    take(world, key)
+    world.groups[A] = replace(world.groups[A], instance_ids=())
+    world.now += MINUTE
+    dog.apply()
+    assert world.groups[A].desired == 0
+    assert world.ended == []
+
+
+def test_one_that_lives_on_past_its_hour_is_ended() -> None:
+    world = spread_world()
+    key = noticed(world)
+    dog = watchdog(world)
+    dog.apply()
+    world.now += 45 * MINUTE
+    dog.apply()
+    assert world.ended == [key]

@@ -1,0 +1,178 @@
+"""What people keep, or drained themselves, is left alone, and stands in nobody's way."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpufleet.domain import tags
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Reason
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import CapacityType, Phase
+from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
+from tests.fixtures.watchdogs.worlds import World
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
+from watchdogs.spot import lifecycle
+from watchdogs.spot.pool_view import Member
+
+FIRST, SECOND, THIRD, FOURTH = (instance(n).id for n in (1, 2, 3, 4))
+
+
+def brake(scope: str, kind: BrakeKind = BrakeKind.KEEP) -> Brake:
+    return Brake(since=START, kind=kind, scope=scope, owner="ana", reason="benchmark", until=None)
+
+
+def keep_by_tag(world: World, name: str) -> None:
+    until = tags.write_time(START + timedelta(hours=8))
+    world.instances[name] = replace(world.instances[name], tags={tags.KEEP_UNTIL: until})
+
+
+def surplus() -> World:
+    """Two spot instances for a target of one; the first would go."""
+    world = spread_world()
+    world.targets["batch"] = replace(world.targets["batch"], value=1)
+    return world
+
+
+def with_on_demand() -> World:
+    """Two spot instances that have long been ready, and two on demand that stood in for them."""
+    world = spread_world()
+    for number in (3, 4):
+        one = instance(number, group=OD, capacity_type=CapacityType.ON_DEMAND)
+        world.instances[one.id] = one
+        world.agents[one.id] = replace(READY, phase_since=START - timedelta(hours=1))
+    world.groups[OD] = replace(world.groups[OD], desired=2, instance_ids=(THIRD, FOURTH))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("scope", "ended"),
+    [
+        pytest.param("", [FIRST], id="nobody keeps any"),
+        pytest.param(FIRST, [SECOND], id="the one that would go"),
+        pytest.param("its tag", [SECOND], id="the same, by its tag"),
+        pytest.param(SECOND, [FIRST], id="the other one"),
+        pytest.param("batch", [], id="the pool"),
+        pytest.param("all", [], id="all"),
+        pytest.param("other", [FIRST], id="another pool"),
+    ],
+)
+def test_surplus_goes_past_those_that_are_kept(scope: str, ended: list[str]) -> None:
+    world = surplus()
+    if scope == "its tag":
+        keep_by_tag(world, FIRST)
+    elif scope:
+        world.brakes.append(brake(scope))
+    decisions = {d.resource: d for d in watchdog(world).apply().plan.decisions}
+    assert world.ended == world.drains == ended
+    if FIRST not in ended:
+        assert decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE
+        assert decisions[FIRST].detail in ("by ana until `gpufleet resume`: benchmark", "until 2026-11-21 16:00 UTC")
+
+
+@pytest.mark.parametrize(
+    ("kept", "ended"),
+    [
+        pytest.param([], [THIRD], id="none"),
+        pytest.param([THIRD], [FOURTH], id="the one that would go"),
+        pytest.param([THIRD, FOURTH], [], id="both"),
+    ],
+)
+def test_on_demand_is_given_back_past_those_that_are_kept(kept: list[str], ended: list[str]) -> None:
+    world = with_on_demand()
+    world.brakes += [brake(name) for name in kept]
+    decisions = {d.resource: d for d in watchdog(world).apply().plan.decisions}
+    assert world.ended == ended
+    assert all(decisions[name].detail == "by ana until `gpufleet resume`: benchmark" for name in kept)
+    assert decisions[OD].reason is (Reason.SPOT_IS_BACK if ended else Reason.KEPT_BY_PEOPLE)
+
+
+@pytest.mark.parametrize("scope", [FIRST, "batch", "all", "its tag"])
+def test_a_keep_that_comes_while_it_drains_still_holds(scope: str) -> None:
+    world = surplus()
+
+    def before(call: str) -> None:
+        if call == "drain" and scope == "its tag":
+            keep_by_tag(world, FIRST)
+        elif call == "drain":
+            world.brakes.append(brake(scope))
+
+    world.before = before
+    watchdog(world).apply()
+    assert world.drains == [FIRST] and not world.ended
+    assert "kept" in world.outcomes[-1][1].detail
+    world.before = lambda _: None
+    decisions = {d.resource: d for d in watchdog(world).apply().plan.decisions}
+    assert not world.ended and decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE
+
+
+def test_a_boot_that_failed_is_kept_for_who_wants_to_look_at_it() -> None:
+    world = spread_world()
+    world.agents[FIRST] = replace(READY, phase=Phase.FAILED, ready=False)
+    world.brakes.append(brake(FIRST))
+    world.capacity[B] = 1
+    watchdog(world).apply()
+    assert not world.ended
+    assert len(world.alive(B)) == 2, "another one is asked for all the same"
+
+
+@pytest.mark.parametrize(
+    ("owner", "ended"),
+    [
+        pytest.param(DrainOwner.PERSON, [THIRD], id="by hand: it stays for as long as she likes"),
+        pytest.param(DrainOwner.ROLLOUT, [], id="on its way out: the next one waits"),
+    ],
+)
+def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: DrainOwner, ended: list[str]) -> None:
+    world = with_on_demand()
+    world.targets["batch"] = replace(world.targets["batch"], value=1)
+    left = replace(READY, phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=owner)
+    world.agents[FIRST] = left
+    watchdog(world).apply()
+    assert world.ended == ended
+    assert world.alive(A) == [FIRST]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "waits"),
+    [
+        pytest.param({"drain_by": DrainOwner.CLOUD}, True, id="its cloud takes it"),
+        pytest.param({"drain_by": DrainOwner.IDLE}, True, id="idle drains it"),
+        pytest.param({"drain_by": DrainOwner.IDLE, "drained": True}, False, id="idle drained it: it serves nobody"),
+        pytest.param({"drain_by": DrainOwner.SPOT}, True, id="spot drains it"),
+        pytest.param({}, True, id="nobody says who drains it"),
+        pytest.param({"drain_by": DrainOwner.SPOT, "kept_by": "ana"}, False, id="spot drained it and ana keeps it"),
+        pytest.param({"drain_by": DrainOwner.PERSON}, False, id="ana drained it"),
+        pytest.param({"drain_by": DrainOwner.PERSON, "under_notice": True}, True, id="ana drained it, it is taken"),
+        pytest.param(
+            {"drain_by": DrainOwner.IDLE, "drained": True, "under_notice": True},
+            True,
+            id="idle drained it, it is taken",
+        ),
+    ],
+)
+def test_for_whom_the_next_one_waits(leaves: dict[str, Any], waits: bool) -> None:
+    stays = Member(id="s", group=A, launched_at=START)
+    going = replace(stays, id="l", leaving=True, **leaves)
+    assert lifecycle.somebody_leaves(spot_pool([], [stays, going]), START) is waits
+
+
+@pytest.mark.parametrize("owner", [DrainOwner.SPOT, DrainOwner.ROLLOUT, None], ids=str)
+def test_a_drain_that_does_not_end_holds_up_nobody_for_ever_and_people_hear_of_it_once_a_day(
+    owner: DrainOwner | None,
+) -> None:
+    world = with_on_demand()
+    began = world.now
+    hangs = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=owner, phase_since=began)
+    world.agents[FIRST] = hangs
+    world.targets["batch"] = replace(world.targets["batch"], value=1)
+    for _ in range(24 * 4 - 1):
+        watchdog(world).apply()
+        assert bool(world.ended) is (world.now - began > timedelta(minutes=16))
+        world.now = world.now.replace(second=0) + timedelta(minutes=15)
+    assert world.ended[0] == THIRD, "what stood in goes"
+    told = [text for key, text in world.messages.items() if key.startswith("spot:draining:batch")]
+    assert len(told) == 2 and FIRST in told[0], "the day and the next one"
+    assert FIRST not in world.ended

@@ -1,0 +1,173 @@
+"""Instances that nobody hears: for how long they count as there, and what becomes of those that stay away."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from app.ledgers import ledger_name
+from gpufleet.domain.decisions import Action, Reason
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import CapacityType, Phase
+from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting, spot_pool
+from tests.fixtures.watchdogs.worlds import World
+from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
+from watchdogs.policy import digests
+from watchdogs.spot.decide import decide
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.watchdog import SpotWatchdog
+
+FIRST, SECOND = (instance(n).id for n in (1, 2))
+RESTARTED = replace(READY, phase=Phase.CACHE, ready=False)
+
+
+def hear(world: World, said: AgentStatus | None, *ids: str) -> None:
+    """From now on these agents say that; None: nothing."""
+    for key in ids:
+        if said is None:
+            world.agents.pop(key, None)
+        else:
+            world.agents[key] = said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(None, id="no answer"),
+        pytest.param(RESTARTED, id="its agent boots again"),
+        pytest.param(replace(READY, ready=False), id="its engine is unwell"),
+    ],
+)
+@pytest.mark.parametrize("ids", [pytest.param([FIRST], id="one"), pytest.param([FIRST, SECOND], id="all")])
+def test_one_pass_in_which_they_are_not_heard_ready_buys_nothing(said: AgentStatus | None, ids: list[str]) -> None:
+    world = spread_world()
+    world.capacity |= {A: 3, B: 3}
+    before = dict(world.agents)
+    for _ in range(5):
+        hear(world, said, *ids)
+        watchdog(world).apply()
+        assert sizes(world) == (1, 1, 0) and not world.messages
+        world.now += timedelta(minutes=1)
+        world.agents.update(before)
+        watchdog(world).apply()  # heard again: what was missed does not add up
+        assert sizes(world) == (1, 1, 0) and not world.ended
+        world.now += timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("spot", "there"),
+    [
+        pytest.param(1, (1, 2, 0), id="from a zone that gives"),
+        pytest.param(0, (1, 1, 1), id="on demand where none does"),
+    ],
+)
+def test_one_that_stays_silent_is_replaced_after_the_fallbacks_time(spot: int, there: tuple[int, int, int]) -> None:
+    world = spread_world()
+    world.capacity[B] = spot
+    hear(world, None, FIRST)
+    watchdog(world).apply()
+    assert sizes(world) == (1, 1, 0)
+    world.now += timedelta(seconds=30)
+    watchdog(world).apply()
+    assert (len(world.alive(A)), len(world.alive(B)), len(world.alive(OD))) == there
+    assert not world.ended, "silence is no proof: it may serve"
+
+
+def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
+    """Each pass may be a new process: what it must know is in the ledger."""
+    world = spread_world()
+    fleet = document(watchdogs=SETTINGS)
+    hear(world, None, FIRST)
+    for bought in (0, 1):
+        engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+        ledger = FleetLedger(engine, ledger_name(fleet), "spot", "us")
+        assert ledger.take_lease(world.now) is None
+        ledger.see_policy("spot", "batch", digests(fleet, "spot")["batch"], "us", world.now)
+        SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+        engine.dispose()
+        assert len(world.alive(OD)) == bought
+        world.now += timedelta(seconds=30)
+
+
+def test_a_dry_run_notes_nothing() -> None:
+    world = spread_world()
+    hear(world, None, FIRST)
+    watchdog(world).dry()
+    assert not world.outcomes
+
+
+def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
+    world = spread_world()
+    world.instances[SECOND] = replace(world.instances[SECOND], launched_at=world.now - timedelta(minutes=65))
+    world.capacity |= {A: 9, B: 9}
+    world.lose(FIRST)
+    done = None
+    for _ in range(90):
+        hear(world, None, *(key for key in list(world.agents) if key != SECOND))
+        done = watchdog(world).apply()
+        world.now += timedelta(minutes=1)
+    assert done is not None
+    # wanted are two: one serves, the lost one has a successor that hangs, and that one has one, too; so on demand
+    spot, bought = len(world.alive(A)) + len(world.alive(B)), len(world.alive(OD))
+    assert (spot, bought) == (4, 2)
+    assert sum(d.reason is Reason.NOT_READY for d in done.plan.decisions) == 5, "on-demand hangs, too"
+    told = [text for text in world.messages.values() if "should be ready by now and are not" in text]
+    assert all("gpufleet status" in text for text in told)
+    assert len(told) == 3, "the first, and each time that twice as many hang"
+    assert not world.ended
+
+
+def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:
+    """On-demand that never spoke, and spot that has been ready for the hold."""
+    groups = [
+        GroupView(name=name, capacity_type=kind, zone=None, desired=1, max=4)
+        for name, kind in ((A, CapacityType.SPOT), (OD, CapacityType.ON_DEMAND))
+    ]
+    there = [
+        Member(id="i-spot", group=A, launched_at=START - timedelta(hours=2), ready_since=START - timedelta(hours=1)),
+        Member(id="i-hung", group=OD, launched_at=START - timedelta(hours=2)),
+    ]
+    decisions = decide([spot_pool(groups, there, target=1)], START).decisions
+    assert [(d.action, d.reason) for d in decisions if d.resource == "i-hung"] == [(Action.END, Reason.SPOT_IS_BACK)]
+
+
+def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> PoolView:
+    """Two wanted, no spot to be had, and on-demand of two hours: ready, or never heard of."""
+    groups = [
+        GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=0),
+        GroupView(name=OD, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=desired or len(ready), max=most),
+    ]
+    long_ago, since = START - timedelta(hours=2), START - timedelta(hours=1)
+    members = [
+        Member(id=f"od-{n}", group=OD, launched_at=long_ago, ready_since=since if is_ready else None)
+        for n, is_ready in enumerate(ready)
+    ]
+    return spot_pool(groups, members, **more)
+
+
+@pytest.mark.parametrize(
+    ("pool", "size", "said"),
+    [
+        pytest.param(standing_in(True, True), None, "stands in for 2", id="both serve"),
+        pytest.param(standing_in(True, False), 3, "no zone gives spot for 2 missing", id="one hangs"),
+        pytest.param(standing_in(False, False), 4, "no zone gives spot for 2 missing", id="both hang"),
+        pytest.param(standing_in(True, *[False] * 3), None, "stands in for 2", id="its successors hang, too"),
+        pytest.param(standing_in(*[False] * 4), None, "stands in for 2", id="both successors hang, too"),
+        pytest.param(
+            standing_in(True, False, most=2), None, "at its largest size of 2", id="no room for a successor"
+        ),
+        pytest.param(standing_in(True, False, desired=3), None, "1 on their way", id="the successor is on its way"),
+    ],
+)
+def test_on_demand_that_hangs_has_one_successor(pool: PoolView, size: int | None, said: str) -> None:
+    found = next(d for d in decide([pool], START).decisions if d.resource == OD)
+    assert (found.to_size, found.reason, found.detail) == (size, Reason.FALLBACK, said)
+
+
+def test_on_demand_whose_boots_fail_gets_no_successor_either() -> None:
+    pool = standing_in(True, False, boots=left_booting(OD, 1, 2, 3))
+    found = next(d for d in decide([pool], START).decisions if d.resource == OD)
+    assert (found.action, found.reason) == (Action.KEEP, Reason.BOOTS_FAILING)

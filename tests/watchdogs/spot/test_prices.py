@@ -1,0 +1,110 @@
+"""Where spot is asked for by its price, and spot whose price, or whose on-demand price, nobody knows."""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from gpufleet.domain.decisions import Decision, Reason
+from gpufleet.domain.model import CapacityType, Instance
+from tests.fixtures.watchdogs.plain import START, spot_pool
+from tests.fixtures.watchdogs.worlds import World
+from tests.watchdogs.spot.test_watchdog import A, B, sizes, spread_world, watchdog
+from watchdogs.spot import zones
+from watchdogs.spot.pool_view import GroupView
+from watchdogs.spot.watchdog import SpotWatchdog
+from watchdogs.spot.zones import CEILING
+
+
+@dataclass
+class Prices:
+    spot: str | None
+    on_demand: str | None
+
+    def usd_per_hour(self, instance: Instance) -> Decimal | None:
+        return None
+
+    def spot_usd_per_hour(self, machine_type: str, zone: str) -> Decimal | None:
+        return None if self.spot is None else Decimal(self.spot)
+
+    def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
+        return None if self.on_demand is None else Decimal(self.on_demand)
+
+    def list_usd_per_hour(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
+        if capacity_type is CapacityType.SPOT:
+            return self.spot_usd_per_hour(machine_type, zone or "")
+        return self.on_demand_usd_per_hour(machine_type)
+
+
+def at(world: World, spot: str | None, on_demand: str | None) -> SpotWatchdog:
+    """A watchdog whose policy was seen, and that knows these prices."""
+    return SpotWatchdog(watchdog(world)._document, replace(world.ports(), prices=Prices(spot, on_demand)))
+
+
+def growing(to: int) -> World:
+    """Two serve, that many are wanted, and each zone has room."""
+    world = spread_world()
+    wants(world, to)
+    return world
+
+
+def wants(world: World, target: int) -> None:
+    world.targets["batch"] = replace(world.targets["batch"], value=target)
+    world.capacity |= {A: 1, B: 1}
+
+
+def first_asked(world: World) -> Decision:
+    return next(d for plan in world.plans for d in plan.acting if d.resource in (A, B))
+
+
+@pytest.mark.parametrize(
+    ("spot", "on_demand", "unknown"),
+    [
+        pytest.param("0.25", "0.80", None, id="both known"),
+        pytest.param(None, "0.80", "its spot price is unknown", id="no spot price"),
+        pytest.param("0.25", None, "the on-demand price is unknown", id="no on-demand price"),
+        pytest.param(None, None, "its spot price is unknown", id="neither"),
+    ],
+)
+def test_it_is_asked_for_and_said_once(spot: str | None, on_demand: str | None, unknown: str | None) -> None:
+    world = growing(to=3)
+    at(world, spot, on_demand).apply()
+    assert sum(sizes(world)) == sum(sizes(world)[:2]) == 3
+    asked = first_asked(world)
+    assert asked.reason is Reason.SPOT_WANTED
+    assert asked.evidence == ({} if unknown is None else {CEILING: f"not judged: {unknown}"})
+    assert (unknown or "missing in the pool") in asked.detail
+    assert (asked.usd_per_hour is None) is (spot is None)
+    told = [text for key, text in world.messages.items() if key.startswith("spot:unpriced:batch:")]
+    assert len(told) == (unknown is not None)
+    if unknown is not None:
+        assert unknown in told[0] and asked.resource in told[0]
+    world.now += timedelta(minutes=5)
+    wants(world, 4)
+    at(world, spot, on_demand).apply()
+    assert sum(sizes(world)[:2]) == 4
+    assert len([key for key in world.messages if key.startswith("spot:unpriced:")]) == len(told)
+
+
+def test_a_known_price_at_the_ceiling_is_still_refused() -> None:
+    world = growing(to=3)
+    at(world, "0.80", "0.80").apply()
+    assert sizes(world) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("cheapest", ["a", "b", "c"])
+@pytest.mark.parametrize("spare", [0, 1])
+def test_of_zones_alike_the_cheapest_is_asked(cheapest: str, spare: int) -> None:
+    groups = [
+        GroupView(
+            name=name,
+            capacity_type=CapacityType.SPOT,
+            zone=f"us-east-1{name}",
+            desired=0,
+            max=9,
+            usd_per_hour=Decimal("0.20" if name == cheapest else "0.30"),
+        )
+        for name in ("a", "b", "c")
+    ]
+    assert zones.place(spot_pool(groups, [], spare=spare), 1, START) == {cheapest: 1}

@@ -1,0 +1,370 @@
+"""What stands in stays until what it stands in for serves; who cannot be asked to go, or will never come."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import DocumentError
+from tests.fixtures.watchdogs.plain import START, document, left_booting, spot_pool
+from tests.watchdogs.spot.test_watchdog import OD, A
+from watchdogs.spot.decide import decide
+from watchdogs.spot.pool_view import GroupView, Member
+
+RES, FLEX = "batch-res", "batch-flex"
+MINUTE = timedelta(minutes=1)
+TYPES = {
+    A: CapacityType.SPOT,
+    OD: CapacityType.ON_DEMAND,
+    RES: CapacityType.RESERVED,
+    FLEX: CapacityType.FLEX_START,
+}
+
+
+def group(name: str, desired: int, **changes: Any) -> GroupView:
+    plain = GroupView(name=name, capacity_type=TYPES[name], zone="us-east-1a", desired=desired, max=2)
+    return replace(plain, **changes)
+
+
+def serving(count: int, name: str = A, **changes: Any) -> list[Member]:
+    """So many that have been ready for an hour."""
+    at = START - timedelta(hours=1)
+    plain = Member(id="", group=name, launched_at=at, ready_since=at, usd_per_hour=Decimal("0.25"))
+    return [replace(plain, id=f"{name}-{n}", **changes) for n in range(count)]
+
+
+def booting(count: int, name: str, **changes: Any) -> list[Member]:
+    """So many that were launched two minutes ago."""
+    members = serving(count, name, launched_at=START - 2 * MINUTE, ready_since=None)
+    return [replace(m, id=f"{m.id}-new", **changes) for m in members]
+
+
+def decided(groups: Sequence[GroupView], members: Sequence[Member], **changes: Any) -> dict[str, Decision]:
+    return {d.resource: d for d in decide([spot_pool(groups, members, **changes)], START).decisions}
+
+
+def ends(found: dict[str, Decision]) -> list[str]:
+    return [name for name, decision in found.items() if decision.action is Action.END]
+
+
+@pytest.mark.parametrize(
+    ("spot", "reserved", "spare", "gone"),
+    [
+        pytest.param(2, booting(2, RES), 0, 0, id="reserved capacity boots"),
+        pytest.param(2, [*serving(1, RES), *booting(1, RES)], 0, 1, id="half of it serves"),
+        pytest.param(1, [*serving(1, RES), *booting(1, RES)], 0, 0, id="half of it serves, half stands in"),
+        pytest.param(2, serving(2, RES), 0, 1, id="it serves"),
+        pytest.param(3, booting(2, RES), 1, 0, id="it boots, one to spare"),
+        pytest.param(3, [*serving(1, RES), *booting(1, RES)], 1, 1, id="half of it serves, one to spare"),
+        pytest.param(2, [], 0, 0, id="it was only just asked for"),
+    ],
+)
+def test_spot_stays_until_what_replaces_it_serves(spot: int, reserved: list[Member], spare: int, gone: int) -> None:
+    found = decided(
+        [group(RES, len(reserved)), group(A, spot, max=9)], [*serving(spot), *reserved], spare=spare, max=9
+    )
+    assert len(ends(found)) == gone
+
+
+@pytest.mark.parametrize(
+    ("minutes", "action", "reason"),
+    [
+        pytest.param((5, 15, 25), Action.KEEP, Reason.BOOTS_FAILING, id="three within the hour"),
+        pytest.param((5, 15), Action.RESIZE, Reason.RESERVED_IN_FULL, id="two"),
+        pytest.param((61, 65, 75), Action.RESIZE, Reason.RESERVED_IN_FULL, id="three before that"),
+    ],
+)
+def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: Action, reason: Reason) -> None:
+    found = decided([group(RES, 0), group(A, 2)], serving(2), boots=left_booting(RES, *minutes))
+    assert (found[RES].action, found[RES].reason) == (action, reason)
+    assert not ends(found), "what stands in stays"
+
+
+@pytest.mark.parametrize(
+    ("on_demand", "goes", "reason"),
+    [
+        pytest.param(serving(1, OD), [f"{OD}-0"], Reason.SPOT_IS_BACK, id="its agent answers"),
+        pytest.param(booting(1, OD, silent=True), [], Reason.NOT_STOPPABLE, id="its agent is silent"),
+        pytest.param(
+            [*booting(1, OD, silent=True), *serving(1, OD)], [f"{OD}-0"], Reason.SPOT_IS_BACK, id="one of two answers"
+        ),
+    ],
+)
+def test_who_cannot_be_asked_to_drain_is_not_given_back(
+    on_demand: list[Member], goes: list[str], reason: Reason
+) -> None:
+    found = decided([group(A, 2), group(OD, len(on_demand))], [*serving(2), *on_demand])
+    assert (ends(found), found[OD].reason) == (goes, reason)
+
+
+def test_who_cannot_be_asked_to_drain_is_no_surplus() -> None:
+    silent = booting(1, A, silent=True)
+    assert ends(decided([group(A, 4, max=9)], [*serving(3), *silent])) == [f"{A}-0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(FLEX, 3, id="flex-start replaces nothing by itself"),
+        pytest.param(OD, None, id="others do"),
+    ],
+)
+def test_the_place_of_a_dead_one(name: str, size: int | None) -> None:
+    found = decided([group(name, 2, unseen=1)], serving(1, name))[name]
+    assert (found.to_size, found.reason) == (size, Reason.FALLBACK)
+    fallen = decided([group(name, 2, unseen=1)], serving(1, name), target=1)[name]
+    assert fallen.action is Action.KEEP, "a smaller size would let the cloud choose whom to end"
+
+
+@pytest.mark.parametrize("idle_ends", [True, False])
+def test_what_idle_drained_is_ended_here_where_no_idle_watchdog_is_left(*, idle_ends: bool) -> None:
+    drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
+    alone = replace(serving(1)[0], id="other")
+    found = decided([group(A, 2, max=9)], [*drained, alone], idle_ends=idle_ends)
+    assert (ends(found) == [f"{A}-0"]) is not idle_ends
+    assert (found[A].to_size == 3) is not idle_ends, "its target does not fall, so another one is asked for"
+
+
+@pytest.mark.parametrize(("target", "size"), [pytest.param(0, None, id="to zero"), pytest.param(1, 2, id="one")])
+def test_a_pool_scaled_to_zero_has_no_spare(target: int, size: int | None) -> None:
+    assert decided([group(A, 0)], [], target=target, spare=1)[A].to_size == size
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "saves"),
+    [
+        pytest.param({"failed": True, "ready_since": None}, 2, None, id="a failed boot, replaced"),
+        pytest.param({"leaving": True, "drained": True, "under_notice": True}, 2, None, id="taken by its cloud"),
+        pytest.param({}, 1, Decimal("0.25"), id="surplus"),
+    ],
+)
+def test_an_end_saves_only_what_is_not_bought_again(
+    changes: dict[str, Any], target: int, saves: Decimal | None
+) -> None:
+    first, second = serving(2)
+    found = decided([group(A, 2, max=9)], [replace(first, **changes), second], target=target)
+    assert [found[name].usd_per_hour for name in ends(found)] == [saves]
+
+
+@pytest.mark.parametrize("ready", [True, False], ids=["another one serves", "another one boots"])
+def test_who_serves_is_not_given_back_for_one_that_boots(*, ready: bool) -> None:
+    """Spot was not ready for a while, so a second one was bought; spot is back, and one on demand is enough."""
+    second = serving(1, OD)[0] if ready else booting(1, OD, silent=True)[0]
+    found = decided([group(A, 1), group(OD, 2)], [*serving(1), *serving(1, OD), replace(second, id="second")])
+    assert len(ends(found)) == ready
+    assert found[OD].reason is (Reason.SPOT_IS_BACK if ready else Reason.HOLDING_FALLBACK)
+
+
+@pytest.mark.parametrize(
+    ("asked", "silent", "waits"),
+    [
+        pytest.param(True, True, True, id="asked and silent"),
+        pytest.param(False, True, False, id="silent, and was not asked"),
+        pytest.param(True, False, False, id="asked, and heard of: its agent began anew and knows of no drain"),
+    ],
+)
+def test_who_was_asked_to_drain_and_falls_silent_is_waited_for(*, asked: bool, silent: bool, waits: bool) -> None:
+    first, second = serving(2, OD)
+    there = replace(first, ready_since=None if silent else first.ready_since, silent=silent, asked=asked)
+    found = decided([group(A, 2), group(OD, 2)], [*serving(2), there, second])
+    assert len(ends(found)) == (not waits)
+
+
+def test_a_group_that_lists_the_dead_is_asked_so_that_its_answer_is_waited_for() -> None:
+    """Two died, and one is wanted now: as it stands, nobody would be asked at all."""
+    found = decided([group(A, 2, unseen=2)], [], target=1)[A]
+    assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SPOT_WANTED, 2, 2)
+
+
+def test_what_a_group_looks_for_in_vain_is_given_up_beside_the_dead_that_it_lists() -> None:
+    """Two serve, one died, and it looks for two more that nobody wants: to ask for two would end one that serves."""
+    found = decided([group(A, 5, max=9, unseen=1)], serving(2), target=2)[A]
+    assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SURPLUS, 5, 3)
+
+
+def test_of_reserved_that_grows_only_what_comes_stands_in() -> None:
+    """Two serve and a third is asked for: of four, one is missing beside them."""
+    found = decided([group(RES, 2, max=3), group(A, 0, max=9)], serving(2, RES), target=4)
+    assert (found[RES].from_size, found[RES].to_size) == (2, 3)
+    assert (found[A].from_size, found[A].to_size) == (0, 1)
+
+
+def test_what_stands_in_says_so_while_spot_is_asked_for() -> None:
+    found = decided([group(A, 1, max=9), group(OD, 1)], [*serving(1), *serving(1, OD)], target=2)
+    assert (found[A].reason, found[A].to_size) == (Reason.SPOT_WANTED, 2)
+    assert (found[OD].action, found[OD].reason, found[OD].detail) == (Action.KEEP, Reason.FALLBACK, "stands in for 1")
+
+
+def test_what_stands_in_for_reserved_is_held_until_that_has_been_ready_for_the_hold() -> None:
+    new = serving(1, RES, ready_since=START - MINUTE)
+    found = decided([group(RES, 1, max=1), group(A, 1), group(OD, 1)], [*new, *serving(1), *serving(1, OD)], target=2)
+    assert (found[OD].action, found[OD].reason) == (Action.KEEP, Reason.HOLDING_FALLBACK)
+
+
+def test_what_stood_in_for_reserved_is_too_much_where_there_is_no_spot() -> None:
+    found = decided([group(RES, 1, max=1), group(OD, 2)], [*serving(1, RES), *serving(2, OD)], target=2)
+    assert len(ends(found)) == 1
+    assert (found[OD].reason, found[OD].detail) == (Reason.SURPLUS, "2 on demand for 1 wanted")
+
+
+def test_who_is_marked_idle_is_given_back_first() -> None:
+    first, second = serving(2, OD)
+    found = decided([group(A, 1), group(OD, 2)], [*serving(1), first, replace(second, idle=True)], target=2)
+    assert ends(found) == [second.id]
+
+
+def test_what_would_stand_in_waits_until_each_zone_was_asked() -> None:
+    found = decided([group(A, 0, max=9), group(OD, 0)], [], target=2)[OD]
+    assert (found.action, found.reason) == (Action.KEEP, Reason.SPOT_WANTED)
+    assert found.detail == f"still to be asked: {A}"
+
+
+def test_what_was_asked_for_beyond_a_quota_stays_asked_for() -> None:
+    """People raise quotas, and its group tries again by itself."""
+    refused = Activity(id="q", group=OD, kind=ActivityKind.QUOTA, at=START - MINUTE, detail="quota reached")
+    found = decided([group(OD, 2)], serving(1, OD), target=2, events=[refused])[OD]
+    assert (found.action, found.reason, found.to_size) == (Action.KEEP, Reason.QUOTA, None)
+
+
+def test_what_stands_in_costs_what_is_new_of_it() -> None:
+    found = decided(
+        [group(OD, 1, usd_per_hour=Decimal("0.80"))], serving(1, OD), target=2, on_demand_usd=Decimal("0.80")
+    )
+    assert (found[OD].to_size, found[OD].usd_per_hour) == (2, Decimal("-0.80"))
+
+
+def test_growth_costs_what_is_new() -> None:
+    found = decided([group(A, 1, max=9, usd_per_hour=Decimal("0.30"))], serving(1), target=3)[A]
+    assert (found.to_size, found.usd_per_hour) == (3, Decimal("-0.60"))
+
+
+@pytest.mark.parametrize(
+    ("name", "desired", "listed", "dead", "size"),
+    [
+        pytest.param(OD, 2, 1, 0, 1, id="on demand, one is asked for"),
+        pytest.param(OD, 2, 2, 0, None, id="on demand, none is"),
+        pytest.param(OD, 3, 1, 1, 2, id="on demand, one is asked for beside a dead one"),
+        pytest.param(OD, 2, 1, 1, None, id="on demand, one is there and a dead one"),
+        pytest.param(RES, 2, 1, 0, 1, id="reserved, one is asked for"),
+        pytest.param(RES, 2, 2, 0, None, id="reserved, none is"),
+    ],
+)
+def test_where_boots_keep_failing_what_is_asked_for_is_given_up(
+    name: str, desired: int, listed: int, dead: int, size: int | None
+) -> None:
+    groups = [group(name, desired, max=3, unseen=dead)]
+    found = decided(groups, serving(listed, name), target=3, boots=left_booting(name, 25, 15, 5))[name]
+    assert (found.to_size, found.reason) == (size, Reason.BOOTS_FAILING)
+
+
+@pytest.mark.parametrize(
+    ("desired", "there", "unseen", "size"),
+    [
+        pytest.param(3, 3, 0, None, id="all run"),
+        pytest.param(4, 3, 0, 3, id="one more is asked for"),
+        pytest.param(4, 3, 1, None, id="one died, unnoticed"),
+        pytest.param(3, 2, 0, 2, id="as many as are reserved"),
+    ],
+)
+def test_more_than_is_reserved_is_said_and_not_cut_off(
+    desired: int, there: int, unseen: int, size: int | None
+) -> None:
+    found = decided([group(RES, desired, unseen=unseen)], serving(there, RES))[RES]
+    assert (found.to_size, found.reason) == (size, Reason.RESERVED_IN_FULL)
+    assert ("gpufleet drain" in found.detail) is (there + unseen > 2)
+
+
+def test_what_idle_drained_saves_nothing_here_for_it_is_replaced() -> None:
+    drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
+    found = decided([group(A, 2, max=9)], [*drained, replace(serving(1)[0], id="other")], idle_ends=False)
+    assert [found[name].usd_per_hour for name in ends(found)] == [None]
+
+
+@pytest.mark.parametrize("name", [OD, RES])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({}, Reason.BOOTS_FAILING, id="never ready"),
+        pytest.param({"why": ActivityKind.FAILED_BOOT}, Reason.BOOTS_FAILING, id="and its group says so"),
+        pytest.param({"ready_at": START - timedelta(hours=2)}, None, id="was ready"),
+        pytest.param({"why": ActivityKind.ENDED}, None, id="ended by us"),
+        pytest.param({"why": ActivityKind.ENDED_BY_PERSON}, None, id="ended by a person"),
+        pytest.param({"last_seen_at": START - timedelta(hours=2)}, None, id="no look followed it"),
+    ],
+)
+def test_machines_that_power_off_as_they_boot_are_failed_boots(
+    name: str, changes: dict[str, Any], reason: Reason | None
+) -> None:
+    """Those whose agent could not be set up power off after a quarter of an hour, whatever way they were bought."""
+    gone = left_booting(name, 40, 25, 10, **changes)
+    otherwise = Reason.FALLBACK if name == OD else Reason.RESERVED_IN_FULL
+    assert decided([group(name, 0, max=4)], [], target=1, boots=gone)[name].reason is (reason or otherwise)
+    found = decided([group(name, 1, max=4)], booting(1, name), target=1, boots=gone)
+    assert found[name].reason is (reason or otherwise), "its group goes on by itself"
+
+
+@pytest.mark.parametrize("name", [A, OD, RES])
+@pytest.mark.parametrize(
+    ("launched", "kept_by", "ended"),
+    [
+        pytest.param(10, None, True, id="by its group, after the third failed"),
+        pytest.param(30, None, False, id="asked for before"),
+        pytest.param(10, "by ana", False, id="kept"),
+    ],
+)
+def test_what_a_closed_group_launches_by_itself_is_ended(
+    name: str, launched: float, kept_by: str | None, *, ended: bool
+) -> None:
+    """It would go on for ever: a group replaces what dies. The last one was seen eleven minutes ago."""
+    new = [replace(booting(1, name)[0], launched_at=START - launched * MINUTE, kept_by=kept_by)]
+    gone = left_booting(name, 40, 25, 10, why=ActivityKind.FAILED_BOOT)
+    found = decided([group(name, 1, max=4)], new, target=1, boots=gone)
+    assert ends(found) == ([new[0].id] if ended else [])
+    if ended:
+        decision = found[new[0].id]
+        assert (decision.action, decision.reason) == (Action.END, Reason.BOOTS_FAILING), "and its group gets smaller"
+
+
+def test_spot_that_was_taken_as_it_booted_has_not_failed() -> None:
+    taken = left_booting(A, 40, 25, 10, why=ActivityKind.PREEMPTED)
+    assert decided([group(A, 0)], [], target=1, boots=taken)[A].reason is not Reason.BOOTS_FAILING
+    powered_off = left_booting(A, 40, 25, 10, why=ActivityKind.FAILED_BOOT)
+    assert decided([group(A, 0)], [], target=1, boots=powered_off)[A].reason is Reason.BOOTS_FAILING
+
+
+@pytest.mark.parametrize("why", [None, ActivityKind.ENDED_UNSTATED])
+def test_spot_whose_end_nobody_states_may_have_been_taken_and_has_not_failed(why: ActivityKind | None) -> None:
+    unstated = left_booting(A, 40, 25, 10, why=why)
+    assert decided([group(A, 0)], [], target=1, boots=unstated)[A].reason is not Reason.BOOTS_FAILING
+
+
+def test_what_idle_drained_and_cannot_confirm_holds_up_no_give_back() -> None:
+    drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
+    alone = [replace(member, id=f"other-{n}") for n, member in enumerate(serving(2))]
+    found = decided([group(A, 3, max=9), group(OD, 1)], [*drained, *alone, *serving(1, OD)])
+    assert ends(found) == [f"{OD}-0"]
+    still = [replace(member, drained=False) for member in drained]
+    assert not ends(decided([group(A, 3, max=9), group(OD, 1)], [*still, *alone, *serving(1, OD)]))
+
+
+def test_a_fallback_costs_what_its_own_machines_cost() -> None:
+    dear = group(OD, 0, usd_per_hour=Decimal("4.6"))
+    assert decided([dear], [], target=2, on_demand_usd=Decimal("0.8"))[OD].usd_per_hour == Decimal("-9.2")
+
+
+def test_a_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(DocumentError, match="kv_cache_above: input should be greater than 0"):
+        document(watchdogs={"scale": {"kv_cache_above": 0}})
+
+
+def test_the_fallback_is_not_asked_for_more_than_its_group_may_hold() -> None:
+    dry = Activity(id="1", group=A, kind=ActivityKind.NO_CAPACITY, at=START)
+    found = decided([group(A, 0, max=9), group(OD, 0, max=2)], [], target=4, max=9, events=(dry,))
+    assert (found[OD].reason, found[OD].to_size) == (Reason.FALLBACK, 2)

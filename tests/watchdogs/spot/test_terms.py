@@ -1,0 +1,261 @@
+"""Capacity that was bought for a time: at which moment it is used, replaced and left."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
+from tests.fixtures.watchdogs.plain import START, spot_pool
+from tests.fixtures.watchdogs.worlds import World
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
+from watchdogs.spot.decide import split
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.sizes import MARGIN, without_ending
+from watchdogs.spot.watchdog import SpotWatchdog
+
+OPENS = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)
+CLOSES = datetime(2026, 12, 15, 11, 0, tzinfo=UTC)
+"""Thirty minutes before the block's own end."""
+SECOND = timedelta(seconds=1)
+DRAIN, BOOT, FALLBACK = timedelta(minutes=5), timedelta(minutes=6), timedelta(minutes=2)
+LEAVES = CLOSES - DRAIN - MARGIN
+REPLACED = LEAVES - BOOT - FALLBACK - MARGIN
+BLOCK, SPOT = "chat-block", "chat-spot-a"
+
+
+def member(name: str, group: str) -> Member:
+    since = OPENS - timedelta(days=3)
+    return Member(id=name, group=group, launched_at=since, ready_since=since)
+
+
+def pool(*, in_block: int, in_spot: int = 0, desired: int | None = None, **more: object) -> PoolView:
+    """Two of a block and spot beside it; two replicas are wanted."""
+    members = [member(f"b{n}", BLOCK) for n in range(in_block)] + [member(f"s{n}", SPOT) for n in range(in_spot)]
+    block = GroupView(
+        name=BLOCK,
+        capacity_type=CapacityType.RESERVED,
+        zone="us-east-1a",
+        desired=in_block if desired is None else desired,
+        max=2,
+        opens=OPENS,
+        closes=CLOSES,
+    )
+    spot = GroupView(name=SPOT, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=in_spot, max=5)
+    usual = {
+        "policy": SpotPolicy(fallback_after=FALLBACK),
+        "pass_started": OPENS - timedelta(days=2),
+        "boot_expected": BOOT,
+        "drain_deadline": DRAIN,
+    }
+    return spot_pool([block, spot], members, **usual | more)
+
+
+def of(resource: str, decisions: Sequence[Decision]) -> Decision:
+    (found,) = [decision for decision in decisions if decision.resource == resource]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("now", "in_block", "size", "reason"),
+    [
+        pytest.param(OPENS - timedelta(days=7), 0, None, Reason.TERM_NOT_BEGUN, id="a week before"),
+        pytest.param(OPENS - SECOND, 0, None, Reason.TERM_NOT_BEGUN, id="a second before"),
+        pytest.param(OPENS, 0, 2, Reason.RESERVED_IN_FULL, id="at its start"),
+        pytest.param(OPENS + SECOND, 2, None, Reason.RESERVED_IN_FULL, id="in it"),
+        pytest.param(REPLACED - SECOND, 2, None, Reason.RESERVED_IN_FULL, id="before it is replaced"),
+        pytest.param(REPLACED, 2, None, Reason.TERM_ENDS, id="replaced"),
+        pytest.param(LEAVES - SECOND, 2, None, Reason.TERM_ENDS, id="before it leaves"),
+        pytest.param(LEAVES, 2, None, Reason.TERM_ENDS, id="leaves"),
+        pytest.param(CLOSES, 0, None, Reason.TERM_ENDS, id="over"),
+        pytest.param(CLOSES + timedelta(days=30), 0, None, Reason.TERM_ENDS, id="long over"),
+    ],
+)
+def test_a_block_is_used_within_its_time(now: datetime, in_block: int, size: int | None, reason: Reason) -> None:
+    found = of(BLOCK, split(pool(in_block=in_block), now))
+    assert (found.to_size, found.reason) == (size, reason)
+    assert found.from_size == (None if size is None else in_block)
+    assert found.action is (Action.KEEP if size is None else Action.RESIZE)
+
+
+@pytest.mark.parametrize(
+    ("now", "asked"),
+    [
+        pytest.param(OPENS - SECOND, 2, id="before: spot carries the pool"),
+        pytest.param(REPLACED - SECOND, None, id="within: it needs none"),
+        pytest.param(REPLACED, 2, id="before its end: others are asked for"),
+    ],
+)
+def test_spot_stands_in_before_and_afterwards(now: datetime, asked: int | None) -> None:
+    there = 0 if now < OPENS else 2
+    assert of(SPOT, split(pool(in_block=there), now)).to_size == asked
+
+
+@pytest.mark.parametrize(
+    ("now", "leaving"), [(LEAVES - SECOND, set[str]()), (LEAVES, {"b0", "b1"}), (CLOSES, {"b0", "b1"})]
+)
+def test_its_instances_drain_in_time_whether_replaced_or_not(now: datetime, leaving: set[str]) -> None:
+    found = split(pool(in_block=2), now)
+    assert {d.resource for d in found if d.action is Action.END} == leaving
+    assert CLOSES - now >= DRAIN or now == CLOSES
+
+
+@pytest.mark.parametrize(
+    "bad", [{"failed": True, "ready_since": None}, {"drained": True, "drain_by": DrainOwner.SPOT}]
+)
+def test_each_instance_has_one_decision_at_the_end(bad: dict[str, object]) -> None:
+    view = pool(in_block=1)
+    ill = replace(view.members[0], leaving=True, **bad)  # type: ignore[arg-type]
+    found = split(replace(view, members=[ill]), LEAVES)
+    assert of("b0", found).reason is Reason.TERM_ENDS
+
+
+def test_nothing_more_is_started_at_the_end() -> None:
+    assert of(BLOCK, split(pool(in_block=1, desired=2), LEAVES)).to_size == 1
+
+
+def test_what_its_group_gave_up_already_is_not_asked_for_again_at_the_end() -> None:
+    """Two are listed while the first of them ends: its group wants one."""
+    found = of(BLOCK, split(pool(in_block=2, desired=1), LEAVES))
+    assert (found.action, found.to_size) == (Action.KEEP, None)
+
+
+def test_one_that_drains_anyway_still_leaves_while_a_block_ends() -> None:
+    view = pool(in_block=1, in_spot=2)
+    drains = [replace(m, leaving=m.leaving or m.id == "s0") for m in view.members]
+    assert [m.id for m in without_ending(replace(view, members=drains), LEAVES).members if m.leaving] == ["b0", "s0"]
+
+
+def test_a_pool_at_rest_stays_as_it_is_before_and_in_its_time() -> None:
+    assert all(d.action is Action.KEEP for d in split(pool(in_block=0, in_spot=2), OPENS - SECOND))
+    assert all(d.action is Action.KEEP for d in split(pool(in_block=2), OPENS + SECOND))
+
+
+FLEX = "chat-flex-start"
+ENDS = OPENS + timedelta(days=1)
+GOES = ENDS - DRAIN - MARGIN
+SUCCEEDED = GOES - BOOT - FALLBACK - MARGIN
+
+
+def with_flex_start(*, there: int, most: int = 3) -> PoolView:
+    """Two replicas wanted, no zone that gives spot, and instances of flex-start that end at `ENDS`."""
+    members = [replace(member(f"f{n}", FLEX), ends_at=ENDS) for n in range(there)]
+    flex = GroupView(name=FLEX, capacity_type=CapacityType.FLEX_START, zone="us-central1-a", desired=there, max=most)
+    return replace(pool(in_block=0), groups=(flex,), members=members)
+
+
+def test_flex_start_stands_in_as_on_demand_does() -> None:
+    found = of(FLEX, split(with_flex_start(there=0), OPENS))
+    assert (found.action, found.to_size, found.reason) == (Action.RESIZE, 2, Reason.FALLBACK)
+    assert found.usd_per_hour is None, "what it costs is not what on-demand costs"
+
+
+@pytest.mark.parametrize(
+    ("now", "size", "going"),
+    [
+        pytest.param(SUCCEEDED - SECOND, None, set[str](), id="in its time"),
+        pytest.param(SUCCEEDED, 4, set[str](), id="others are asked for"),
+        pytest.param(GOES - SECOND, 4, set[str](), id="before it goes"),
+        pytest.param(GOES, 4, {"f0", "f1"}, id="drained and ended before the cloud does it"),
+        pytest.param(ENDS, 4, {"f0", "f1"}, id="late"),
+    ],
+)
+def test_an_instance_of_flex_start_is_replaced_before_its_time_is_over(
+    now: datetime, size: int | None, going: set[str]
+) -> None:
+    found = split(with_flex_start(there=2), now)
+    assert of(FLEX, found).to_size == size
+    assert {d.resource for d in found if d.action is Action.END} == going
+    assert {d.reason for d in found if d.action is Action.END} <= {Reason.RUN_ENDS}
+
+
+def test_replacements_of_flex_start_stay_within_its_maximum_and_one() -> None:
+    assert of(FLEX, split(with_flex_start(there=2, most=2), SUCCEEDED)).to_size == 3
+
+
+RES = "batch-res"
+
+
+def block_world() -> tuple[World, SpotWatchdog]:
+    """Of a block that begins in an hour and is closed in a day, beside spot that is to be had."""
+    world = spread_world()
+    now = world.now
+    groups = [
+        {"type": "reserved", "zone": "us-east-1a", "name": RES, "max": 2, "reservation": "cr-1",
+         "opens": (now + timedelta(hours=1)).isoformat(), "closes": (now + timedelta(days=1)).isoformat()},
+        {"type": "spot", "zone": "us-east-1a", "name": A, "max": 4, "machine_types": ["g6.xlarge"]},
+        {"type": "spot", "zone": "us-east-1b", "name": B, "max": 4, "machine_types": ["g6.xlarge"]},
+        {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": ["g6.xlarge"]},
+    ]  # fmt: skip
+    empty = replace(world.groups[A], name=RES, desired=0, instance_ids=())
+    world.groups[RES] = replace(empty, capacity_type=CapacityType.RESERVED)
+    world.capacity |= {RES: 2, A: 2, B: 2}
+    return world, watchdog(world, groups=groups)
+
+
+def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
+    world, dog = block_world()
+    now, drain = world.now, timedelta(seconds=90)
+    dog.apply()
+    assert not world.alive(RES), "its time has not begun"
+
+    world.now = now + timedelta(hours=1)
+    dog.apply()
+    world.boot()
+    assert len(world.alive(RES)) == 2
+    for _ in range(4):
+        world.now += timedelta(minutes=1)
+        dog.apply()
+    assert world.alive(RES) and not world.alive(A) and not world.alive(B), "what is paid for carries the pool"
+
+    world.now = now + timedelta(days=1) - drain - MARGIN - timedelta(minutes=4)
+    dog.apply()
+    world.boot()
+    assert len(world.alive(RES)) == 2 and len([*world.alive(A), *world.alive(B)]) == 2
+
+    world.now = now + timedelta(days=1) - drain - MARGIN
+    going = world.alive(RES)
+    dog.apply()
+    assert not world.alive(RES)
+    assert set(going) <= set(world.drains), "none without a drain"
+    assert len([*world.alive(A), *world.alive(B)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "kept"),
+    [
+        pytest.param("the first", 1, id="one of its very own"),
+        pytest.param("batch", 0, id="its pool's: the cloud ends it anyway"),
+        pytest.param("all", 0, id="all pools'"),
+    ],
+)
+def test_which_brake_keeps_what_the_cloud_is_about_to_end(scope: str, kept: int) -> None:
+    world, dog = block_world()
+    closes = world.now + timedelta(days=1)
+    world.now += timedelta(hours=1)
+    dog.apply()
+    world.boot()
+    world.now = closes - timedelta(seconds=90) - MARGIN
+    there = world.alive(RES)
+    brake = Brake(
+        since=START,
+        kind=BrakeKind.KEEP,
+        scope=there[0] if scope == "the first" else scope,
+        owner="ana",
+        reason="a look",
+        until=None,
+    )
+
+    def before(call: str) -> None:
+        if world.plans[-1].at == world.now:  # what comes while a pass acts
+            world.brakes = [brake]
+
+    world.before = before
+    dog.apply()
+    assert world.alive(RES) == there[:kept] and set(world.drains) >= set(there[kept:])
+    assert not kept or there[0] not in world.drains

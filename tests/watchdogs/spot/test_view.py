@@ -1,0 +1,261 @@
+"""What the spot watchdog makes of what clouds, agents, prices and its own ledger tell."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
+from tests.fixtures.watchdogs.plain import READY, START, document, instance
+from tests.fixtures.watchdogs.worlds import World, mark
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.watchdog import SpotWatchdog
+
+FIRST = instance(1).id
+MINUTE = timedelta(minutes=1)
+LAUNCHED = instance(1).launched_at
+SMALL, LARGE = "g6.xlarge", "g6.2xlarge"
+
+
+@dataclass
+class Prices:
+    """By machine type; absent: unknown."""
+
+    spot: Mapping[str, str]
+    on_demand: Mapping[str, str]
+
+    def usd_per_hour(self, instance: Instance) -> Decimal | None:
+        return None
+
+    def spot_usd_per_hour(self, machine_type: str, zone: str) -> Decimal | None:
+        return Decimal(self.spot[machine_type]) if machine_type in self.spot else None
+
+    def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
+        return Decimal(self.on_demand[machine_type]) if machine_type in self.on_demand else None
+
+    def list_usd_per_hour(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
+        if capacity_type is CapacityType.SPOT:
+            return self.spot_usd_per_hour(machine_type, zone or "")
+        return self.on_demand_usd_per_hour(machine_type)
+
+
+def seen(world: World, prices: Prices | None = None, **pool: Any) -> PoolView:
+    ports = world.ports() if prices is None else replace(world.ports(), prices=prices)
+    (view,) = SpotWatchdog(document(**pool), ports).dry().observed
+    return view
+
+
+def member(world: World, name: str = FIRST) -> Member:
+    (found,) = [one for one in seen(world).members if one.id == name]
+    return found
+
+
+BOOTS: dict[str, Any] = {"phase": Phase.CACHE, "ready": False}
+SINCE = START - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("status", "fields"),
+    [
+        pytest.param(
+            replace(READY, phase_since=SINCE),
+            {
+                "ready_since": SINCE,
+                "missed_since": None,
+                "silent": False,
+                "leaving": False,
+                "failed": False,
+                "busy": 0,
+            },
+            id="ready",
+        ),
+        pytest.param(READY, {"ready_since": LAUNCHED, "missed_since": None}, id="ready, and does not say since when"),
+        pytest.param(replace(READY, requests_running=3.0), {"busy": 3.0}, id="at work"),
+        pytest.param(replace(READY, requests_running=None), {"busy": 0}, id="says nothing of its work"),
+        pytest.param(None, {"ready_since": None, "missed_since": START, "silent": True, "busy": 0}, id="silent"),
+        pytest.param(
+            replace(READY, **BOOTS, phase_since=SINCE), {"ready_since": None, "missed_since": SINCE}, id="boots"
+        ),
+        pytest.param(replace(READY, **BOOTS), {"missed_since": START}, id="boots, and does not say since when"),
+        pytest.param(
+            replace(READY, **BOOTS, phase_since=START + MINUTE), {"missed_since": START}, id="by a clock that is fast"
+        ),
+        pytest.param(
+            replace(READY, ready=False, phase_since=SINCE),
+            {"ready_since": None, "missed_since": START},
+            id="was ready, and is not: since when, its phase does not tell",
+        ),
+        pytest.param(
+            replace(
+                READY,
+                phase=Phase.DRAINING,
+                draining=True,
+                drain_by=DrainOwner.PERSON,
+                reason="look",
+                phase_since=SINCE,
+            ),
+            {"ready_since": None, "leaving": True, "drain_by": DrainOwner.PERSON, "leaving_because": "look"},
+            id="drains, and its engine answers still",
+        ),
+        pytest.param(
+            replace(READY, ready=False, draining=True, drain_by=DrainOwner.IDLE, notice_at=SINCE),
+            {"leaving": True, "drain_by": DrainOwner.IDLE, "under_notice": True, "drained": False},
+            id="idle drains it and the cloud takes it",
+        ),
+        pytest.param(
+            replace(READY, phase=Phase.DRAINED, ready=False, drained=True),
+            {"leaving": True, "leaving_because": "", "drained": True, "drain_by": None, "under_notice": False},
+            id="has drained",
+        ),
+        pytest.param(
+            replace(READY, phase=Phase.FAILED, ready=False), {"failed": True, "leaving": False}, id="failed"
+        ),
+    ],
+)
+def test_what_an_agent_says(status: AgentStatus | None, fields: Mapping[str, Any]) -> None:
+    world = spread_world()
+    del world.agents[FIRST]
+    if status is not None:
+        world.agents[FIRST] = status
+    found = member(world)
+    assert {name: getattr(found, name) for name in fields} == fields
+
+
+def test_what_idle_has_marked() -> None:
+    world = spread_world()
+    assert not member(world).idle
+    mark(world, 1, SINCE)
+    assert member(world).idle
+
+
+@pytest.mark.parametrize(
+    ("changes", "there"),
+    [
+        pytest.param({}, True, id="lives"),
+        pytest.param({"state": InstanceState.STOPPING}, False, id="goes"),
+        pytest.param({"group": "somebody-elses"}, False, id="of another group"),
+        pytest.param({"group": None}, False, id="of none"),
+    ],
+)
+def test_who_is_a_member(changes: Mapping[str, Any], there: bool) -> None:
+    world = spread_world()
+    world.instances[FIRST] = replace(world.instances[FIRST], **changes)
+    world.groups[A] = replace(world.groups[A], instance_ids=())
+    assert (FIRST in {one.id for one in seen(world).members}) is there
+
+
+@pytest.mark.parametrize(
+    ("leaving", "unseen"),
+    [pytest.param(set[str](), 1, id="listed and dead"), pytest.param({FIRST}, 0, id="its group is ending it")],
+)
+def test_whom_a_group_lists_in_vain(leaving: set[str], unseen: int) -> None:
+    world = spread_world()
+    world.instances[FIRST] = replace(world.instances[FIRST], state=InstanceState.STOPPING)
+    world.groups[A] = replace(world.groups[A], leaving=frozenset(leaving))
+    assert group_of(seen(world), A).unseen == unseen
+    assert group_of(seen(world), B).unseen == 0
+
+
+def group_of(view: PoolView, name: str) -> GroupView:
+    (found,) = [group for group in view.groups if group.name == name]
+    return found
+
+
+SPOT = {"type": "spot", "zone": "us-east-1a", "name": A, "max": 4, "machine_types": [SMALL, LARGE]}
+ON_DEMAND = {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": [SMALL, LARGE]}
+
+
+@pytest.mark.parametrize(
+    ("prices", "groups", "spot", "on_demand", "compared"),
+    [
+        pytest.param(
+            Prices({SMALL: "0.20", LARGE: "0.40"}, {SMALL: "0.80", LARGE: "1.60"}),
+            [SPOT, ON_DEMAND], "0.20", "0.80", "0.80", id="the cheapest of its types",
+        ),
+        pytest.param(
+            Prices({LARGE: "0.40"}, {LARGE: "1.60"}),
+            [SPOT, ON_DEMAND], "0.40", "1.60", "1.60", id="of those that are known",
+        ),
+        pytest.param(Prices({}, {}), [SPOT, ON_DEMAND], None, None, None, id="none is known"),
+        pytest.param(
+            Prices({LARGE: "0.40"}, {SMALL: "0.80", LARGE: "1.60"}),
+            [{**SPOT, "machine_types": [LARGE]}, ON_DEMAND], "0.40", "0.80", "1.60",
+            id="spot is compared with what its own types cost",
+        ),
+        pytest.param(
+            Prices({SMALL: "0.20"}, {SMALL: "0.80"}), [ON_DEMAND], None, "0.80", "0.80",
+            id="without spot, the types of what is on demand",
+        ),
+    ],
+)  # fmt: skip
+def test_what_groups_cost(
+    prices: Prices, groups: list[Any], spot: str | None, on_demand: str | None, compared: str | None
+) -> None:
+    view = seen(spread_world(), prices, groups=groups)
+    costs = {group.name: group.usd_per_hour for group in view.groups}
+    wanted = {OD: on_demand} | ({A: spot} if SPOT["name"] in costs else {})
+    assert costs == {name: None if usd is None else Decimal(usd) for name, usd in wanted.items()}
+    assert view.on_demand_usd == (None if compared is None else Decimal(compared))
+
+
+def test_what_is_reserved_has_no_price_of_its_own() -> None:
+    block = {"type": "reserved", "zone": "us-east-1a", "name": "batch-res", "max": 2, "reservation": "cr-1"}
+    world = spread_world()
+    world.groups["batch-res"] = replace(
+        world.groups[OD], name="batch-res", capacity_type=CapacityType.RESERVED, zone="us-east-1a"
+    )
+    assert group_of(seen(world, groups=[block, ON_DEMAND]), "batch-res").usd_per_hour is None
+
+
+def noted(world: World, reason: Reason, kind: OutcomeKind, at: datetime) -> None:
+    end = Decision(resource=FIRST, pool="batch", action=Action.END, reason=reason)
+    world.outcomes.append((at, Outcome(decision=end, kind=kind)))
+
+
+@pytest.mark.parametrize(
+    ("ago", "kind", "asked"),
+    [
+        pytest.param(5, OutcomeKind.WAITING, True, id="it drains, as far as is known"),
+        pytest.param(60, OutcomeKind.WAITING, True, id="an hour ago"),
+        pytest.param(61, OutcomeKind.WAITING, False, id="longer ago"),
+        pytest.param(5, OutcomeKind.NO_LONGER_TRUE, False, id="its end was off"),
+    ],
+)
+def test_who_was_asked_to_drain(ago: int, kind: OutcomeKind, asked: bool) -> None:
+    world = spread_world()
+    noted(world, Reason.SURPLUS, kind, START - ago * MINUTE)
+    assert member(world).asked is asked
+    assert not member(world, instance(2).id).asked
+
+
+@pytest.mark.parametrize(
+    ("ago", "ended"), [pytest.param(60, 1, id="an hour ago"), pytest.param(61, 0, id="longer ago")]
+)
+def test_what_counts_in_the_hour(ago: int, ended: int) -> None:
+    world = spread_world()
+    noted(world, Reason.SURPLUS, OutcomeKind.DONE, START - ago * MINUTE)
+    assert seen(world).ended_this_hour == ended
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "as_kind"),
+    [
+        pytest.param(Reason.PREEMPTED, ActivityKind.ENDED, ActivityKind.PREEMPTED, id="ended under a notice"),
+        pytest.param(Reason.PREEMPTED, ActivityKind.LAUNCHED, ActivityKind.LAUNCHED, id="it was launched, too"),
+        pytest.param(Reason.SURPLUS, ActivityKind.ENDED, ActivityKind.ENDED, id="ended by choice"),
+    ],
+)
+def test_what_drained_under_a_notice_was_lost(reason: Reason, kind: ActivityKind, as_kind: ActivityKind) -> None:
+    world = spread_world()
+    noted(world, reason, OutcomeKind.DONE, START - MINUTE)
+    world.activities.append(Activity(id="1", group=A, kind=kind, at=START - MINUTE, instance_id=FIRST))
+    found = [event.kind for event in seen(world, spare=1).events if event.at == START - MINUTE]
+    assert found == [as_kind]
