@@ -22,10 +22,10 @@ from gpufleet.costs.report import By, Report
 from gpufleet.domain import money as exact
 from gpufleet.ledger import history
 from gpufleet.ledger.database import writing
+from gpufleet.ledger.notified_hours import add_notified_hour, last_notified_hour
 from gpufleet.ledger.outbox import Message, enqueue
 from gpufleet.ledger.rollups import floor_hour
 from gpufleet.ledger.teams import Interval
-from gpufleet.ledger.told import add_told, last_told
 from gpufleet.notify.messages import section
 from gpufleet.settings.document import FleetDocument
 
@@ -45,7 +45,7 @@ def due(document: FleetDocument, engine: Engine, now: datetime) -> list[datetime
         return []
     fleet, end = ledger_name(document), floor_hour(now)
     with ledger_errors(document), engine.connect() as connection:
-        begun, told = history.begun(connection, fleet), last_told(connection, fleet)
+        begun, told = history.begun(connection, fleet), last_notified_hour(connection, fleet)
     if begun is None or begun >= end:
         return []
     first = end if told is None else max(told + HOUR, end - CATCH_UP)
@@ -68,7 +68,7 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
         found += _anomalies(document, query, compared, now)
     with writing(engine) as connection:
         for end in hours:
-            add_told(connection, ledger_name(document), end)
+            add_notified_hour(connection, ledger_name(document), end)
         return sum(
             enqueue(
                 connection,

@@ -14,14 +14,14 @@ class Calls(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
 
-class Store(Protocol):
+class CountedStore(Protocol):
     """A metrics store, likewise: by path."""
 
     @property
     def calls(self) -> Mapping[str, int]: ...
 
 
-def by_operation(cloud: Calls, store: Store | None) -> dict[str, int]:
+def by_operation(cloud: Calls, store: CountedStore | None) -> dict[str, int]:
     """How often each was called so far; None: no store was asked."""
     asked: Mapping[str, int] = {} if store is None else store.calls
     return dict(cloud.counts) | {f"prometheus:{path}": n for path, n in asked.items()}

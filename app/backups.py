@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 
 from app import ledgers
 from app.errors import AppError
-from app.stores import Place, digest_of, fetch_file, open_place
+from app.stores import StorageLocation, digest_of, fetch_file, open_place
 from gpufleet.domain.parsed import is_map
 from gpufleet.ledger import invariants, transfer
 from gpufleet.ledger.database import writing
@@ -121,7 +121,7 @@ def _take_in(document: FleetDocument, lines: TextIO, name: str) -> Mapping[str, 
         raise AppError(str(error)) from error
 
 
-def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:
+def _pointer(source: StorageLocation, document: FleetDocument) -> dict[str, Any]:
     key = source.key(f"{_folder(document)}/{LATEST}")
     reader = source.store.connect()
     try:
@@ -141,7 +141,7 @@ def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:
     return dict(found)
 
 
-def _fetched(source: Place, key: str, path: Path) -> str:
+def _fetched(source: StorageLocation, key: str, path: Path) -> str:
     try:
         return fetch_file(source, key, path)
     except OSError as error:
@@ -161,7 +161,7 @@ def has_backup(document: FleetDocument) -> bool:
     return True
 
 
-def _place(document: FleetDocument, place: str) -> Place:
+def _place(document: FleetDocument, place: str) -> StorageLocation:
     return open_place(place or f"{document.bucket.rstrip('/')}/backups/ledger")
 
 

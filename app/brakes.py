@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from app.adapters import FleetAgents
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.ledgers import ledger_name, not_here
 from app.wiring import agents_of, inventory_of, open_engine
 from gpufleet.domain import tags
@@ -105,7 +105,7 @@ def _braked(
     except AppError as error:
         # an instance's pause may outlive it, and a pool's the settings that named it
         left = [(document, None) for document in documents if scope in _scopes(document, now)]
-        if error.code is not Code.WRONG_USE or not left:
+        if error.code is not ErrorCode.WRONG_USE or not left:
             raise
         return left
 
@@ -160,7 +160,7 @@ def hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
     if not limits.min <= value <= limits.max:
         raise AppError(
             f"target {value} of pool {pool} is outside {limits.min} to {limits.max}; change the settings to widen it",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
     _must_be_theirs(document)
     engine = open_engine(document)
@@ -175,12 +175,14 @@ def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool
     """The instance to drain and its fleet; `limited`: it was given a deadline. Raises AppError."""
     document, known = owner_of(instance, documents)
     if known is None:
-        raise AppError(f"{instance} is no instance id", Code.WRONG_USE)
+        raise AppError(f"{instance} is no instance id", ErrorCode.WRONG_USE)
     if known.environment is None:
         # its agent, if it has one, is not ours to give orders to
         raise AppError(f"{instance} belongs to no fleet: it cannot be drained from here")
     if not limited and known.pool not in {pool.name for pool in document.pools}:
-        raise AppError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Code.WRONG_USE)
+        raise AppError(
+            f"{instance} belongs to no pool of {document.environment}: give --deadline", ErrorCode.WRONG_USE
+        )
     return document, known
 
 
@@ -228,7 +230,7 @@ def owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocum
     if scope == "all":
         if len(documents) == 1:
             return documents[0], None
-        raise AppError("`all` of several fleets: name one with --fleet", Code.WRONG_USE)
+        raise AppError("`all` of several fleets: name one with --fleet", ErrorCode.WRONG_USE)
     for document in documents:
         try:
             found = inventory_of(document).instance(scope) if _may_be_instance(document, scope) else None
@@ -239,7 +241,7 @@ def owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocum
         if found is not None and (found.environment == document.environment or of_nobody):
             return document, found
     names = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise AppError(f"{scope!r} is no pool ({names}) and no instance of these fleets", Code.WRONG_USE)
+    raise AppError(f"{scope!r} is no pool ({names}) and no instance of these fleets", ErrorCode.WRONG_USE)
 
 
 def _may_be_instance(document: FleetDocument, scope: str) -> bool:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.stores import open_place
 from hosts.control import bundle
 
@@ -42,7 +42,7 @@ def publish(url: str, machine: str, python: str, *, dependencies: bool) -> bundl
 def make(out: Path, machine: str, python: str, *, dependencies: bool) -> bundle.Bundle:
     """Pack this clone into the file `out`, as `publish` does. Raises AppError."""
     if machine not in PLATFORMS:
-        raise AppError(f"--machine {machine}: is unknown; choose {' or '.join(PLATFORMS)}", Code.WRONG_USE)
+        raise AppError(f"--machine {machine}: is unknown; choose {' or '.join(PLATFORMS)}", ErrorCode.WRONG_USE)
     with tempfile.TemporaryDirectory(prefix="gpufleet-packages-") as folder:
         packages = _packages(Path(folder), PLATFORMS[machine], python) if dependencies else None
         try:

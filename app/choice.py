@@ -4,20 +4,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.declared import book_of
 from app.fleets import load_one
-from gpufleet.domain.catalogue import Machine
+from app.price_inputs import book_of
+from gpufleet.domain.catalogue import MachineType
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.prices.book import MissingPriceError, PriceBook
 from gpufleet.prices.packaged import PackagedPrices
-from serving.sizing.choice import Able, Demand, Mix, Offer, Option, ability, cheapest_mix, rank
-from serving.sizing.model import Model, Weights
+from serving.sizing.choice import Able, Mix, Offer, Option, SizingDemand, ability, cheapest_mix, rank
+from serving.sizing.model import ModelShape, Weights
 
 _REGIONS = {Cloud.AWS: "us-east-1", Cloud.GCP: "us-central1"}
 
 
-class Prices:
+class OfferPrices:
     """Prices of one moment: of the fleets, and of the packaged lists for a cloud that no fleet is in."""
 
     def __init__(self, fleets: Sequence[str], region: str | None, now: datetime) -> None:
@@ -31,7 +31,7 @@ class Prices:
             book = PriceBook(region=region or _REGIONS[cloud], packaged=PackagedPrices())
             self._markets.append((cloud, book, (None,)))
 
-    def offer(self, machine: Machine, kind: CapacityType) -> Offer | str:
+    def offer(self, machine: MachineType, kind: CapacityType) -> Offer | str:
         """The machine at its lowest price, or which price is missing."""
         prices: list[Price] = []
         missing = "no price is known"
@@ -65,11 +65,11 @@ class Choice:
 
 
 def choose(
-    model: tuple[Model, Weights],
-    demand: Demand,
-    machines: Iterable[Machine],
+    model: tuple[ModelShape, Weights],
+    demand: SizingDemand,
+    machines: Iterable[MachineType],
     kinds: Sequence[CapacityType],
-    prices: Prices,
+    prices: OfferPrices,
 ) -> Choice:
     """Rank these machines, bought in these ways."""
     able: list[tuple[Offer, Able]] = []

@@ -24,9 +24,9 @@ from app.fleets import load_one
 from app.stores import fetch_file, open_place
 from gpufleet.domain.activity import CloudError
 from gpufleet.ledger.schema import LedgerError, open_ledger, schema_version
-from hosts.control import bundle, layout, ledger_file, owned, units
+from hosts.control import bundle, layout, ledger_file, root_files, units
 from hosts.control.layout import Ids
-from hosts.control.places import COMMAND, LEDGER_GROUP, Places, User
+from hosts.control.paths import COMMAND, LEDGER_GROUP, Places, User
 from hosts.control.releases import ReleaseError, Releases
 from hosts.control.settings import ControlSettings, ControlSettingsError
 from hosts.control.settings import load as load_settings
@@ -122,15 +122,15 @@ def make_token(places: Places, ids: Ids | None) -> None:
     token = _own_text(places.token).strip()
     if not token:
         token = secrets.token_hex(24)
-        owned.write_durably(places.token, token)
+        root_files.write_durably(places.token, token)
     for user in (User.CONSOLE, User.ALERTMANAGER):
-        owned.write_durably(places.token_for(user), token, None if ids is None else ids.groups[user])
+        root_files.write_durably(places.token_for(user), token, None if ids is None else ids.groups[user])
 
 
 def _own_text(path: Path) -> str:
     """What a file of root's holds; empty where there is none. Raises OSError."""
     try:
-        return owned.read(path)
+        return root_files.read(path)
     except FileNotFoundError:
         return ""
 
@@ -161,7 +161,7 @@ def fetch_secrets(
             lines[variable.strip()] = line.strip()
     for user in (User.WATCH, User.CONSOLE):
         mine = [line for variable, line in lines.items() if user in units.readers(variable)]
-        owned.write_durably(places.secrets(user), "\n".join(mine))
+        root_files.write_durably(places.secrets(user), "\n".join(mine))
 
 
 def make_users(places: Places) -> Ids | None:
@@ -185,7 +185,7 @@ def _is_user(name: str) -> bool:
     return True
 
 
-def become_watchdogs(places: Places) -> None:
+def drop_privileges(places: Places) -> None:
     """Give root's rights up for good, where this is root of a real machine: what follows opens files of others.
 
     Before the first start of this release there is no such user, and the ledger is still where release 0.1 had it.
@@ -306,7 +306,7 @@ def try_release(places: Places) -> str:
     """Whether this release could run here: programs, fleet document, a copy of the ledger. Raises AppError."""
     settings = read_settings(places)
     find_programs(settings)
-    become_watchdogs(places)
+    drop_privileges(places)
     load_one(settings.fleet)
     return _try_ledger(places)
 

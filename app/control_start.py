@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from app import backups, control_host, monitoring_files
 from app.control_host import find_programs
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.feed import FeedPaths
-from app.feeder import Feeder
+from app.feed_writer import Feeder
 from app.fleets import load_one
 from app.ledgers import open_ledger_of
 from app.monitoring_files import Addresses
@@ -22,8 +22,8 @@ from gpufleet.clouds import secrets
 from gpufleet.ledger.schema import file_of
 from gpufleet.settings.document import FleetDocument
 from hosts.control import hosts_file, layout, ledger_file, units, volume
-from hosts.control.places import COMMAND, Places, User
-from hosts.control.releases import BusyError, ReleaseError
+from hosts.control.paths import COMMAND, Places, User
+from hosts.control.releases import ReleaseBusyError, ReleaseError
 from hosts.control.settings import ControlSettings, Role
 from hosts.node.ports import StepError
 from hosts.node.systemd import Systemd, run
@@ -33,7 +33,7 @@ FEED_EVERY_S: Final = 0.5
 """As often as a router with credentials looks."""
 RESTORE_LIMIT_S: Final = 600.0
 PROMETHEUS_PORT: Final = 9090
-Say = Callable[[str], None]
+Announce = Callable[[str], None]
 """Receives what people are to know while they wait."""
 
 
@@ -50,7 +50,7 @@ def install(places: Places) -> None:
         raise AppError(str(error)) from error
 
 
-def start(places: Places, say: Say, *, as_it_is: bool) -> None:
+def start(places: Places, say: Announce, *, as_it_is: bool) -> None:
     """Mount the volume, bring the ledger, write the configuration, start the services. Waits for what is missing.
 
     `as_it_is`: start the current release, whichever was chosen before. Raises AppError.
@@ -79,13 +79,13 @@ def start(places: Places, say: Say, *, as_it_is: bool) -> None:
         raise AppError(str(error)) from error
 
 
-def have_ledger(places: Places, say: Say) -> None:
+def have_ledger(places: Places, say: Announce) -> None:
     """Have the fleet's ledger, from its newest backup where the volume has none, at this release's schema.
 
     Runs as the ledger's own user. Raises AppError.
     """
     settings = control_host.read_settings(places)
-    control_host.become_watchdogs(places)
+    control_host.drop_privileges(places)
     document = load_one(settings.fleet)
     if (file := file_of(document.ledger_url)) is None:
         return
@@ -105,10 +105,10 @@ def have_ledger(places: Places, say: Say) -> None:
         raise AppError(f"{places.ledger}: {error}") from error
 
 
-def feed(places: Places, say: Say, stop: threading.Event, *, once: bool) -> None:
+def feed(places: Places, say: Announce, stop: threading.Event, *, once: bool) -> None:
     """Write what the cloud says into files, for services without credentials, until `stop`. Raises AppError."""
     settings = control_host.read_settings(places)
-    control_host.become_watchdogs(places)
+    control_host.drop_privileges(places)
     os.umask(0o022)
     feeder = Feeder(fleet=LiveFleet(settings.fleet), paths=FeedPaths(folder=places.feed), say=say)
     while True:
@@ -118,7 +118,7 @@ def feed(places: Places, say: Say, stop: threading.Event, *, once: bool) -> None
             return
 
 
-def settle(places: Places, say: Say) -> None:
+def settle(places: Places, say: Announce) -> None:
     """Bring an upgrade that was cut off to an end: finished, or taken back when it is not well. Raises AppError."""
     settings = control_host.read_settings(places)
     try:
@@ -126,13 +126,13 @@ def settle(places: Places, say: Say) -> None:
         # without one there is nothing to wait for, nor to lock
         if releases.unsettled() is not None:
             releases.settle(datetime.now(UTC))
-    except BusyError as busy:
+    except ReleaseBusyError as busy:
         say(str(busy))
     except (ReleaseError, OSError) as error:
         raise AppError(str(error)) from error
 
 
-def _settled(places: Places, settings: ControlSettings, say: Say) -> bool:
+def _settled(places: Places, settings: ControlSettings, say: Announce) -> bool:
     """Whether an upgrade that was cut off was brought to an end, and so all is started.
 
     Else the release that the volume knows is taken up: a new machine's boot data may name an older one.
@@ -152,7 +152,7 @@ def _settled(places: Places, settings: ControlSettings, say: Say) -> bool:
     return False
 
 
-def _document(url: str, say: Say) -> FleetDocument:
+def _document(url: str, say: Announce) -> FleetDocument:
     """The fleet document; waits for the first `pulumi up` to write it."""
     said = ""
     while True:
@@ -165,7 +165,7 @@ def _document(url: str, say: Say) -> FleetDocument:
             time.sleep(LOOK_S)
 
 
-def _as_watchdogs(places: Places, say: Say, *words: str) -> None:
+def _as_watchdogs(places: Places, say: Announce, *words: str) -> None:
     """A command of this release, which gives root's rights up. Raises AppError with its last words."""
     command = [str(places.current / COMMAND), "host", *words]
     try:
@@ -183,7 +183,7 @@ def _as_watchdogs(places: Places, say: Say, *words: str) -> None:
         raise AppError(said[-1].removeprefix("gpufleet: ") if said else f"{' '.join(words)}: code {done.returncode}")
 
 
-def _restore(document: FleetDocument, places: Places, say: Say, *, fresh: bool) -> None:
+def _restore(document: FleetDocument, places: Places, say: Announce, *, fresh: bool) -> None:
     """The ledger of the newest backup, where the volume has none."""
     # a restore that was cut off is begun again: rows that are there already stay
     begun = places.ledger.with_name("ledger.restoring")
@@ -197,11 +197,11 @@ def _restore(document: FleetDocument, places: Places, say: Say, *, fresh: bool) 
     done = backups.restore(document, "")
     say(f"{done.key} of {done.at}: {done.rows} rows read")
     if done.breaches:
-        raise AppError(f"{done.breaches} breaches: `gpufleet ledger verify` names them", Code.FOUND)
+        raise AppError(f"{done.breaches} breaches: `gpufleet ledger verify` names them", ErrorCode.FOUND)
     begun.unlink()
 
 
-def _name_prometheus(url: str, places: Places, say: Say) -> None:
+def _name_prometheus(url: str, places: Places, say: Announce) -> None:
     """Have the document's `prometheus_url` lead to loopback, where Prometheus listens, if it names this machine."""
     parts = urlsplit(url)
     name = parts.hostname
@@ -214,7 +214,7 @@ def _name_prometheus(url: str, places: Places, say: Say) -> None:
         )
 
 
-def _configure(document: FleetDocument, settings: ControlSettings, places: Places, say: Say) -> None:
+def _configure(document: FleetDocument, settings: ControlSettings, places: Places, say: Announce) -> None:
     if not places.emulated:
         _name_prometheus(document.prometheus_url, places, say)
     near = units.near(settings)
@@ -230,7 +230,7 @@ def _configure(document: FleetDocument, settings: ControlSettings, places: Place
     say(f"{places.monitoring}: Prometheus, Alertmanager and Grafana of {document.environment}")
 
 
-def _start_services(settings: ControlSettings, places: Places, say: Say) -> None:
+def _start_services(settings: ControlSettings, places: Places, say: Announce) -> None:
     systemd = Systemd(places.root)
     for name, text in units.render(settings, places, find_programs(settings)).items():
         # the unit that runs this very command is changed at the next boot

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from app import alerts, cost_sums, ledgers, logs, prices, unseen
+from app import alerts, cost_sums, ledgers, logs, prices, unobserved
 from app.api_calls import Count
 from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
@@ -16,7 +16,7 @@ from gpufleet.settings.document import FleetDocument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class CostPassListener:
     """Receives what people are to know of a pass, as soon as it is known."""
 
     written: Callable[[Collected], None]
@@ -26,7 +26,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class CostPassResult:
     """What became of one pass over one fleet."""
 
     answer: dict[str, Any]
@@ -37,16 +37,16 @@ class Result:
     """Why nothing was written."""
 
 
-def run(document: FleetDocument, count: Count, progress: Progress) -> Result:
+def run(document: FleetDocument, count: Count, progress: CostPassListener) -> CostPassResult:
     """One pass; its failure is in the result and in the log."""
     try:
         return _collect(document, count, progress)
     except (OSError, AppError) as error:
         logs.of_pass(document.environment, "cost").error("pass", outcome="failed", error=str(error))
-        return Result(answer={"error": str(error)}, error=str(error))
+        return CostPassResult(answer={"error": str(error)}, error=str(error))
 
 
-def _collect(document: FleetDocument, count: Count, progress: Progress) -> Result:
+def _collect(document: FleetDocument, count: Count, progress: CostPassListener) -> CostPassResult:
     """Raises OSError or AppError when nothing could be written."""
     engine, now = ledgers.open_ledger_of(document), datetime.now(UTC)
     looks = sources_of(document)
@@ -54,11 +54,13 @@ def _collect(document: FleetDocument, count: Count, progress: Progress) -> Resul
         with ledgers.ledger_errors(document):
             written = collect(engine, looks.sources, facts_of(document), now)
         progress.written(written)
-        left = _after(document, progress, "sums", lambda: cost_sums.leave(document, engine, now))
+        left = _after(document, progress, "sums", lambda: cost_sums.store_sums(document, engine, now))
         refresh_prices(document, engine, progress, now)
         told = _after(document, progress, "alerts", lambda: notify(document, engine, now))
         answer = asdict(written) | {"at": written.at.isoformat(), "metrics_from": written.metrics_from.isoformat()}
-        return Result(answer=answer | {"api_calls": looks.api_calls()}, whole=left and told and not written.notes)
+        return CostPassResult(
+            answer=answer | {"api_calls": looks.api_calls()}, whole=left and told and not written.notes
+        )
     finally:
         count(looks.api_calls())
         engine.dispose()
@@ -67,10 +69,10 @@ def _collect(document: FleetDocument, count: Count, progress: Progress) -> Resul
 def notify(document: FleetDocument, engine: Engine, now: datetime) -> None:
     """Put what people are to know of costs into the outbox. Raises AppError."""
     alerts.enqueue_all(document, engine, now)
-    unseen.enqueue_all(document, engine, now)
+    unobserved.enqueue_all(document, engine, now)
 
 
-def refresh_prices(document: FleetDocument, engine: Engine, progress: Progress, now: datetime) -> None:
+def refresh_prices(document: FleetDocument, engine: Engine, progress: CostPassListener, now: datetime) -> None:
     """Ask for list prices once a day. What fails is reported, and does not fail the pass: its facts are written."""
     try:
         done = prices.refresh_daily(document, engine, now)
@@ -82,7 +84,7 @@ def refresh_prices(document: FleetDocument, engine: Engine, progress: Progress, 
         logs.of_pass(document.environment, "cost").error("prices", outcome="failed", error=error)
 
 
-def _after(document: FleetDocument, progress: Progress, what: str, work: Callable[[], object]) -> bool:
+def _after(document: FleetDocument, progress: CostPassListener, what: str, work: Callable[[], object]) -> bool:
     """What follows the facts, which are written: what hinders it is said, and the pass goes on."""
     try:
         with ledgers.ledger_errors(document):

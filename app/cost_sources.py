@@ -7,15 +7,22 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from app import api_calls
-from app.declared import declared_of, gpu_active_below
 from app.ledgers import ledger_name
+from app.price_inputs import declared_of, gpu_active_below
 from gpufleet.clouds.aws.calls import AwsCalls
-from gpufleet.clouds.aws.lives import AwsLives
+from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
 from gpufleet.clouds.aws.prices import AwsPrices
 from gpufleet.clouds.samples import PrometheusSamples
-from gpufleet.costs.collector import FleetFacts, Lives, Market, Paid, PoolFacts, Sources
-from gpufleet.costs.samples import MetricNames, Series
-from gpufleet.costs.slots import Measure, Sample
+from gpufleet.costs.collector import (
+    CloudPrices,
+    CollectorSources,
+    FleetFacts,
+    HistorySource,
+    PaidCapacitySource,
+    PoolFacts,
+)
+from gpufleet.costs.samples import MetricNames, RawSeries
+from gpufleet.costs.slots import ActivitySample, Measure
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
@@ -38,7 +45,7 @@ METRIC_NAMES: Final = MetricNames(
 )
 
 
-class RefreshedMarket(Protocol):
+class RefreshedPrices(Protocol):
     """A cloud that tells all prices of today."""
 
     def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[Price], list[str]]:
@@ -46,7 +53,7 @@ class RefreshedMarket(Protocol):
         ...
 
 
-def market_of(document: FleetDocument) -> RefreshedMarket:
+def market_of(document: FleetDocument) -> RefreshedPrices:
     """Where today's prices come from. Makes no call yet."""
     match document.cloud:
         case Cloud.AWS:
@@ -58,15 +65,15 @@ def market_of(document: FleetDocument) -> RefreshedMarket:
             return GooglePrices(document.region)
 
 
-class SamplesOf:
+class PrometheusSampleSource:
     """Raw samples in the words of `costs`."""
 
     def __init__(self, store: PrometheusSamples) -> None:
         self._store = store
 
-    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
+    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[RawSeries]:
         return [
-            Series(labels, list(map(Sample._make, values)))
+            RawSeries(labels, list(map(ActivitySample._make, values)))
             for labels, values in self._store.raw(selector, since, until)
         ]
 
@@ -75,7 +82,7 @@ class SamplesOf:
 class CostSources:
     """Where the cost watchdog of a fleet looks, and how often it asked."""
 
-    sources: Sources
+    sources: CollectorSources
     calls: api_calls.Calls
     store: PrometheusSamples
 
@@ -89,30 +96,36 @@ def sources_of(document: FleetDocument) -> CostSources:
     calls, lives, market = _lives_and_market(document)
     store = PrometheusSamples(document.prometheus_url)
     return CostSources(
-        sources=Sources(lives=lives, paid=lives, market=market, samples=SamplesOf(store), names=METRIC_NAMES),
+        sources=CollectorSources(
+            lives=lives, paid=lives, market=market, samples=PrometheusSampleSource(store), names=METRIC_NAMES
+        ),
         calls=calls,
         store=store,
     )
 
 
-class LivesAndPaid(Lives, Paid, Protocol):
+class HistoryAndPaidCapacity(HistorySource, PaidCapacitySource, Protocol):
     """What lived, and what was paid for before."""
 
 
-def _lives_and_market(document: FleetDocument) -> tuple[api_calls.Calls, LivesAndPaid, Market]:
+def _lives_and_market(document: FleetDocument) -> tuple[api_calls.Calls, HistoryAndPaidCapacity, CloudPrices]:
     groups = document.owned_groups()
     match document.cloud:
         case Cloud.AWS:
             calls = AwsCalls(document.region)
-            lives = AwsLives(calls, document.region, document.environment, groups)
+            lives = AwsInstanceHistory(calls, document.region, document.environment, groups)
             return calls, lives, AwsPrices(calls, document.region)
         case Cloud.GCP:
             # large, and read only where there is something of Google's
             from gpufleet.clouds.gcp.calls import GoogleCalls
-            from gpufleet.clouds.gcp.lives import GoogleLives, NoMarket
+            from gpufleet.clouds.gcp.instance_history import GoogleInstanceHistory, NoPriceSource
 
             google = GoogleCalls(document.account)
-            return google, GoogleLives(google, document.region, document.environment, groups), NoMarket()
+            return (
+                google,
+                GoogleInstanceHistory(google, document.region, document.environment, groups),
+                NoPriceSource(),
+            )
 
 
 def facts_of(document: FleetDocument) -> FleetFacts:

@@ -24,7 +24,7 @@ def _midnight(now: datetime) -> datetime:
     return now.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def add_up(document: FleetDocument, engine: Engine, spans: Iterable[Span], now: datetime) -> list[CostSum]:
+def compute_sums(document: FleetDocument, engine: Engine, spans: Iterable[Span], now: datetime) -> list[CostSum]:
     """Spans up to now, as `gpufleet report cost` of them. What has no price is counted. Raises AppError."""
     windows = {
         span: Window(since=_midnight(now) if span is Span.TODAY else now - _HOUR, until=now, now=now, timezone="UTC")
@@ -40,8 +40,8 @@ def add_up(document: FleetDocument, engine: Engine, spans: Iterable[Span], now: 
         ]
 
 
-def leave(document: FleetDocument, engine: Engine, now: datetime) -> None:
+def store_sums(document: FleetDocument, engine: Engine, now: datetime) -> None:
     """Leave every sum of a pass in the ledger, all of one moment. Raises AppError."""
-    made = add_up(document, engine, Span, now)
+    made = compute_sums(document, engine, Span, now)
     with ledger_errors(document), writing(engine) as connection:
         write_sums(connection, ledger_name(document), made)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from prometheus_client.core import Metric
 
-from gpufleet.console.server import Server
+from gpufleet.console.server import ConsoleServer
 from gpufleet.metrics_page import CONTENT_TYPE, Values, counter, gauge, page
 from watchdogs.schedule import JobState, Schedule
 
@@ -96,7 +96,7 @@ _FAMILIES: Final[
 )
 
 
-def serve(shown: Page, host: str, port: int) -> Server:
+def serve(shown: Page, host: str, port: int) -> ConsoleServer:
     """Serve the page from a thread of its own. Raises OSError when the address is taken."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -125,6 +125,6 @@ def serve(shown: Page, host: str, port: int) -> Server:
         def log_message(self, format: str, *args: Any) -> None:
             """Scrapes are no news."""
 
-    server = Server((host, port), Handler)
+    server = ConsoleServer((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="page", daemon=True).start()
     return server

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Code(StrEnum):
+class ErrorCode(StrEnum):
     """How a use case ended. The command line makes an exit code of it."""
 
     DONE = "done"
@@ -18,6 +18,6 @@ class Code(StrEnum):
 class AppError(Exception):
     """Something that the user can fix. The message names what is wrong, the value and the remedy."""
 
-    def __init__(self, message: str, code: Code = Code.FAILED) -> None:
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.FAILED) -> None:
         super().__init__(message)
         self.code = code

@@ -1,5 +1,5 @@
 """What the cloud says of a fleet, as files of this machine: for router, console and Prometheus, which have no
-credentials of their own. `app.feeder` writes them.
+credentials of their own. `app.feed_writer` writes them.
 """
 
 import json
@@ -16,7 +16,7 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Instance, InstanceList
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document import FleetDocument
-from gpufleet.settings.quotas import Need
+from gpufleet.settings.quotas import QuotaNeed
 from serving.router.policy import FILE_NAME
 
 BELIEVED_S: Final = 60.0
@@ -142,11 +142,11 @@ class FedFleet(LiveFleet):
         return self._inventory.instances()
 
 
-def fed_limits(folder: Path) -> Callable[[FleetDocument, Sequence[Need]], Mapping[str, float]]:
+def fed_limits(folder: Path) -> Callable[[FleetDocument, Sequence[QuotaNeed]], Mapping[str, float]]:
     """Reads the account's quotas from a feed. What it returns raises CloudError."""
     path = FeedPaths(folder=folder).limits
 
-    def read(document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
+    def read(document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str, float]:
         try:
             found: Any = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:

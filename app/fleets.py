@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from gpufleet.settings.document import DocumentError, FleetDocument, parse
 
 LARGEST_DOCUMENT = 16 * 1024 * 1024
@@ -39,7 +39,7 @@ def urls_of(urls: Sequence[str] | None) -> list[str]:
     if not chosen:
         raise AppError(
             "no fleet named: give --fleet URL or set GPUFLEET_FLEET (`pulumi stack output fleet_url` prints it)",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
     return chosen
 
@@ -49,7 +49,7 @@ def one_url(urls: Sequence[str] | None, who: str) -> str:
     chosen = list(urls or []) or os.environ.get("GPUFLEET_FLEET", "").split()
     if len(chosen) != 1:
         raise AppError(
-            f"{who} one fleet, {len(chosen)} are named: give --fleet URL or set GPUFLEET_FLEET", Code.WRONG_USE
+            f"{who} one fleet, {len(chosen)} are named: give --fleet URL or set GPUFLEET_FLEET", ErrorCode.WRONG_USE
         )
     return chosen[0]
 
@@ -58,7 +58,7 @@ def load_only(urls: Sequence[str] | None, why: str) -> FleetDocument:
     """The one document that is named. Raises AppError with `why` if there are several."""
     documents = load(urls)
     if len(documents) != 1:
-        raise AppError(why, Code.WRONG_USE)
+        raise AppError(why, ErrorCode.WRONG_USE)
     return documents[0]
 
 
@@ -91,7 +91,7 @@ def split_url(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError as error:
-        raise AppError(f"{url}: is no URL: {error}", Code.WRONG_USE) from error
+        raise AppError(f"{url}: is no URL: {error}", ErrorCode.WRONG_USE) from error
 
 
 def _read(url: str) -> bytes:
@@ -109,7 +109,7 @@ def _read(url: str) -> bytes:
     elif parts.scheme == "gs":
         from gpufleet.clouds.gcp.objects import read_object
     else:
-        raise AppError(f"{url}: scheme {parts.scheme!r} is unknown; use file://, s3:// or gs://", Code.WRONG_USE)
+        raise AppError(f"{url}: scheme {parts.scheme!r} is unknown; use file://, s3:// or gs://", ErrorCode.WRONG_USE)
     try:
         return read_object(parts.netloc, parts.path.lstrip("/"))
     except OSError as error:

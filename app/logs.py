@@ -10,7 +10,7 @@ import uuid
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from gpufleet.domain.printable import printable
 from gpufleet.domain.secrets import redacted
 from watchdogs.ports import SILENT, Log
@@ -28,7 +28,7 @@ def configure(*, always: bool = False) -> None:
     """
     wanted = os.environ.get(VARIABLE, "")
     if wanted and wanted not in FORMS:
-        raise AppError(f"{VARIABLE}={wanted}: write one of {', '.join(FORMS)}", Code.WRONG_USE)
+        raise AppError(f"{VARIABLE}={wanted}: write one of {', '.join(FORMS)}", ErrorCode.WRONG_USE)
     if not wanted and not always:
         return
     import structlog  # commands that log nothing do not wait for it

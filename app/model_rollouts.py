@@ -9,7 +9,7 @@ from typing import Any, Final
 from app.errors import AppError
 from gpufleet.domain.activity import CloudError
 from gpufleet.settings.document import FleetDocument, Pool
-from serving.revisions import PoolRollout, RolloutError, Walk, next_step, went_back
+from serving.revisions import PoolRollout, RolloutError, Walk, next_step, rolled_back
 
 POLL_S: Final = 5.0
 
@@ -97,7 +97,7 @@ class Waiting:
                 self.say(f"{self.pool.name}: {', '.join(sorted(fresh))} serves {self.digest[:12]}")
                 until = self.clock() + self.limit.total_seconds()
             self._serving |= serving
-            if (failed := went_back(self.digest, found)) is not None:
+            if (failed := rolled_back(self.digest, found)) is not None:
                 raise AppError(
                     f"{self.pool.name} {failed}; the others keep what they serve: `gpufleet model rollback` "
                     "makes the bucket say so, too"

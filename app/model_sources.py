@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
-from app.errors import AppError, Code
-from app.stores import Place, open_place
+from app.errors import AppError, ErrorCode
+from app.stores import StorageLocation, open_place
 from serving.cache import manifest as manifests
 from serving.cache.manifest import CHUNK, SUFFIXES, ManifestError
 
@@ -46,14 +46,14 @@ def open_source(url: str, scratch: Path | None, say: Callable[[str], None]) -> G
     if scheme in ("", "file"):
         folder = Path(url.removeprefix("file://")).expanduser()
         if not folder.is_dir():
-            raise AppError(f"{folder}: is no folder", Code.WRONG_USE)
+            raise AppError(f"{folder}: is no folder", ErrorCode.WRONG_USE)
         yield Fetched(folder=folder)
         return
     fetch = _fetcher(url, scheme)
     try:
         to = Path(tempfile.mkdtemp(prefix="gpufleet-model-", dir=scratch))
     except OSError as error:
-        raise AppError(f"--scratch {scratch}: {error.strerror}", Code.WRONG_USE) from error
+        raise AppError(f"--scratch {scratch}: {error.strerror}", ErrorCode.WRONG_USE) from error
     try:
         yield fetch(url, to, say)
     except ManifestError as error:
@@ -73,7 +73,7 @@ def _fetcher(url: str, scheme: str) -> Callable[[str, Path, Callable[[str], None
         return _from_mlflow
     raise AppError(
         f"{url}: source {scheme!r} is unknown; use a folder, s3://, gs://, hf://OWNER/NAME or models:/NAME/VERSION",
-        Code.WRONG_USE,
+        ErrorCode.WRONG_USE,
     )
 
 
@@ -99,7 +99,7 @@ def _from_bucket(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
     return Fetched(folder=to, source=url)
 
 
-def _copy(place: Place, key: str, path: Path) -> int:
+def _copy(place: StorageLocation, key: str, path: Path) -> int:
     """One object, of one version from its first byte to its last."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(place.store.connect()) as reader, path.open("wb") as file:
@@ -120,7 +120,7 @@ def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     except ImportError as error:
-        raise AppError("hf://: install the extra `hub` (uv sync --extra hub)", Code.WRONG_USE) from error
+        raise AppError("hf://: install the extra `hub` (uv sync --extra hub)", ErrorCode.WRONG_USE) from error
     import httpx
 
     repository, _, wish = url.removeprefix("hf://").partition("@")
@@ -174,7 +174,7 @@ def _from_mlflow(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
         from mlflow.artifacts import download_artifacts, list_artifacts
         from mlflow.exceptions import MlflowException
     except ImportError as error:
-        raise AppError("MLflow: install the extra `mlflow` (uv sync --extra mlflow)", Code.WRONG_USE) from error
+        raise AppError("MLflow: install the extra `mlflow` (uv sync --extra mlflow)", ErrorCode.WRONG_USE) from error
     try:
         names = _files_of_mlflow(list_artifacts, url)
         root = _model_of_mlflow(names, url)

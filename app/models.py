@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.errors import AppError, Code
-from app.stores import Place, open_place
+from app.errors import AppError, ErrorCode
+from app.stores import StorageLocation, open_place
 from gpufleet.settings.document import PATH_IN_BUCKET, DocumentError, FleetDocument, parse
 from serving.cache import approval, publish
 from serving.cache.approval import Approval
@@ -37,12 +37,12 @@ class History:
         return next((digest for digest in reversed(self.digests) if digest != served), None)
 
 
-class Shelf:
+class ModelRegistry:
     """One model in one bucket. Every method raises AppError for what the bucket says or refuses."""
 
     def __init__(self, bucket: str, name: str) -> None:
         self.bucket, self.name = bucket, name
-        self.place: Place = open_place(bucket)
+        self.place: StorageLocation = open_place(bucket)
         self.model = self.place.key(f"models/{name}")
 
     def served(self) -> str | None:
@@ -139,7 +139,7 @@ class Shelf:
         raise AppError(
             f"{text}: {len(found)} revisions of {self.name} begin like this; give 12 characters or more, or the "
             f"whole digest: `gpufleet model show --name {self.name} --bucket {self.bucket}` lists them",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
 
     def check_approved(self, digest: str, documents: Sequence[FleetDocument], named: str | None) -> None:

@@ -12,7 +12,7 @@ from hosts.monitoring.dashboards import BUDGET, HOST_NAMES, dashboards, of_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PanelQuery:
     """One query of one panel."""
 
     fleet: str
@@ -23,7 +23,7 @@ class Asked:
     series: int
 
 
-def ask_all(document: FleetDocument, at: datetime) -> Sequence[Asked]:
+def ask_all(document: FleetDocument, at: datetime) -> Sequence[PanelQuery]:
     """Every query that has something to find in that fleet, asked of its Prometheus. Raises AppError."""
     prometheus = Prometheus(document.prometheus_url)
     try:
@@ -34,9 +34,9 @@ def ask_all(document: FleetDocument, at: datetime) -> Sequence[Asked]:
         prometheus.close()
 
 
-def ask(prometheus: Prometheus, document: FleetDocument, at: datetime) -> Sequence[Asked]:
+def ask(prometheus: Prometheus, document: FleetDocument, at: datetime) -> Sequence[PanelQuery]:
     """Every query that has something to find in that fleet. Raises CloudError."""
-    found: list[Asked] = []
+    found: list[PanelQuery] = []
     absent = (*(() if document.budget else (BUDGET,)), *(() if document.node_exporter else HOST_NAMES))
     for board in dashboards():
         for panel in board.panels:
@@ -47,7 +47,7 @@ def ask(prometheus: Prometheus, document: FleetDocument, at: datetime) -> Sequen
                 counted = prometheus.query(f"count({expression})", at)
                 series = int(counted[0][1]) if counted else 0
                 found.append(
-                    Asked(
+                    PanelQuery(
                         fleet=document.environment,
                         dashboard=board.title,
                         panel=panel.title,

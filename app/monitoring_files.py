@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from gpufleet.domain.durations import parse as parse_duration
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertSettings
 from hosts.monitoring import alertmanager, alerts, dashboards, prometheus
@@ -37,7 +37,7 @@ def write(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequenc
         path = out / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text.encode())
+            write_atomically(path, text.encode())
         except OSError as error:
             raise AppError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -81,10 +81,10 @@ def _objectives(document: FleetDocument, given: Sequence[str]) -> Mapping[str, f
         pool, _, span = text.partition("=")
         if pool not in pools:
             raise AppError(
-                f"--p99 {text}: the fleet has no pool {pool!r}: {', '.join(sorted(pools))}", Code.WRONG_USE
+                f"--p99 {text}: the fleet has no pool {pool!r}: {', '.join(sorted(pools))}", ErrorCode.WRONG_USE
             )
         try:
             found[pool] = parse_duration(span).total_seconds()
         except ValueError as error:
-            raise AppError(f"--p99 {text}: {error}", Code.WRONG_USE) from error
+            raise AppError(f"--p99 {text}: {error}", ErrorCode.WRONG_USE) from error
     return found

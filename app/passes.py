@@ -7,7 +7,7 @@ from typing import Any
 
 from app import logs
 from app.api_calls import Count
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.ledgers import ledger_name, not_here
 from app.wiring import Wired, wire
 from gpufleet.domain.decisions import OutcomeKind, Reason
@@ -19,7 +19,7 @@ from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.observe.fleet import Lists
 from watchdogs.orphans.decide import WATCHDOG as ORPHANS
-from watchdogs.orphans.watchdog import OrphanWatchdog, Scope
+from watchdogs.orphans.watchdog import OrphanScope, OrphanWatchdog
 from watchdogs.policy import digests
 from watchdogs.ports import CutShortError, Log, Ports
 from watchdogs.scale.decide import WATCHDOG as SCALE
@@ -29,7 +29,7 @@ from watchdogs.spot.watchdog import SpotWatchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class WatchdogKind:
     """A kind of watchdog."""
 
     name: str
@@ -51,7 +51,7 @@ class Options:
 
 
 @dataclass(slots=True, kw_only=True)
-class Result:
+class PassResult:
     """What became of one pass over one fleet."""
 
     environment: str
@@ -70,14 +70,14 @@ class Result:
     api_calls: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
-    def code(self) -> Code:
+    def code(self) -> ErrorCode:
         if self.error is not None:
-            return Code.FAILED
+            return ErrorCode.FAILED
         if self.done is None:
-            return Code.DONE
+            return ErrorCode.DONE
         if any(outcome.kind is OutcomeKind.FAILED for outcome in self.done.outcomes):
-            return Code.FAILED
-        return Code.FOUND if self.done.plan.acting and not self.applied else Code.DONE
+            return ErrorCode.FAILED
+        return ErrorCode.FOUND if self.done.plan.acting and not self.applied else ErrorCode.DONE
 
 
 class _Remembering:
@@ -90,39 +90,39 @@ class _Remembering:
         return SpotWatchdog(document, ports, self._lists.setdefault(ledger_name(document), Lists()))
 
 
-def kinds() -> dict[str, Kind]:
+def kinds() -> dict[str, WatchdogKind]:
     """Every kind of watchdog, by name. Who runs many passes keeps them: the spot watchdog then reads less in each."""
     found = (
-        Kind(name=IDLE, make=IdleWatchdog),
-        Kind(name=SPOT, make=_Remembering()),
-        Kind(name=SCALE, make=ScaleWatchdog),
-        orphan_kind(Scope()),
+        WatchdogKind(name=IDLE, make=IdleWatchdog),
+        WatchdogKind(name=SPOT, make=_Remembering()),
+        WatchdogKind(name=SCALE, make=ScaleWatchdog),
+        orphan_kind(OrphanScope()),
     )
     return {kind.name: kind for kind in found}
 
 
-def orphan_kind(scope: Scope) -> Kind:
+def orphan_kind(scope: OrphanScope) -> WatchdogKind:
     """The watchdog of what no pool owns."""
-    return Kind(name=ORPHANS, make=lambda document, ports: OrphanWatchdog(document, ports, scope))
+    return WatchdogKind(name=ORPHANS, make=lambda document, ports: OrphanWatchdog(document, ports, scope))
 
 
-def watches(kind: Kind, document: FleetDocument) -> bool:
+def watches(kind: WatchdogKind, document: FleetDocument) -> bool:
     """Whether the daemon has anything to do there: orphans are looked for where a rule names some."""
     return kind.name != ORPHANS or bool(document.orphans)
 
 
-def run(kind: Kind, document: FleetDocument, options: Options, *, alone: bool) -> Result:
+def run(kind: WatchdogKind, document: FleetDocument, options: Options, *, alone: bool) -> PassResult:
     """One pass; its failure is in the result. Raises AppError for wrong use, and for what people must fix where the
     fleet is `alone`.
     """
-    result = Result(environment=document.environment, watchdog=kind.name, applied=options.apply)
+    result = PassResult(environment=document.environment, watchdog=kind.name, applied=options.apply)
     log = logs.of_pass(document.environment, kind.name)
     try:
         with explained("the ledger failed"):
             _over_fleet(kind, document, options, result, log)
     except (OSError, AppError, LedgerError) as error:
         log.error("pass", outcome="failed", error=str(error))
-        if isinstance(error, AppError) and (alone or error.code is Code.WRONG_USE):
+        if isinstance(error, AppError) and (alone or error.code is ErrorCode.WRONG_USE):
             raise
         result.error, result.remains = str(error), _what_remains(error)
     return result
@@ -134,7 +134,7 @@ def _what_remains(error: Exception) -> str:
     return "What was done before is recorded" if isinstance(error, CutShortError) else "Nothing was done"
 
 
-def _over_fleet(kind: Kind, document: FleetDocument, options: Options, result: Result, log: Log) -> None:
+def _over_fleet(kind: WatchdogKind, document: FleetDocument, options: Options, result: PassResult, log: Log) -> None:
     """Raises OSError when the fleet could not be observed whole, AppError for what people must fix."""
     if not options.apply and (said := not_here(document)) is not None:
         # it is made here: that a dry run was seen is kept in it
@@ -151,7 +151,7 @@ def _over_fleet(kind: Kind, document: FleetDocument, options: Options, result: R
         wired.engine.dispose()  # a daemon makes many passes
 
 
-def _pass(kind: Kind, wired: Wired, options: Options, result: Result) -> None:
+def _pass(kind: WatchdogKind, wired: Wired, options: Options, result: PassResult) -> None:
     known = digests(wired.document, kind.name)
     _accept(wired, kind.name, {name: digest for name, digest in known.items() if digest in options.accept})
     watchdog = kind.make(wired.document, wired.ports)
@@ -182,7 +182,7 @@ def _deliver(wired: Wired, options: Options) -> None:
         options.note(f"{wired.document.environment}: messages wait in the ledger: {error}")
 
 
-def check_accepted(kind: Kind, documents: Sequence[FleetDocument], accepted: Sequence[str]) -> None:
+def check_accepted(kind: WatchdogKind, documents: Sequence[FleetDocument], accepted: Sequence[str]) -> None:
     """Raises AppError for a digest that no policy of these fleets has: a mistake, found before anything is done."""
     known = [policy for document in documents for policy in digests(document, kind.name).items()]
     for given in accepted:
@@ -190,7 +190,7 @@ def check_accepted(kind: Kind, documents: Sequence[FleetDocument], accepted: Seq
             names = ", ".join(dict.fromkeys(f"{name} {digest}" for name, digest in known))
             raise AppError(
                 f"--accept-policy {given}: no pool has that {kind.name} policy; there is {names or 'none'}",
-                Code.WRONG_USE,
+                ErrorCode.WRONG_USE,
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from app.references import hub_name, measurement
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from gpufleet.prices.plan.cost import Line, PlanCost, parts_of
+from gpufleet.prices.plan.cost import CostLine, PlanCost, parts_of
 from serving.sizing import speed
 
 _MILLION = Decimal(1_000_000)
@@ -58,7 +58,7 @@ def _of_pool(pool: str, model: str | None, cloud: Cloud, cost: PlanCost) -> Expe
     )
 
 
-def _machine(line: Line) -> str | None:
+def _machine(line: CostLine) -> str | None:
     """The machine type of a line that rents machines."""
     parts = line.sku.split(":")
     return parts[2] if len(parts) == 4 and parts[1] in ("ec2", "compute") else None

@@ -9,8 +9,8 @@ from sqlalchemy import Engine
 
 from app import ledgers
 from app.cost_sources import market_of
-from app.declared import book_of
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
+from app.price_inputs import book_of
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import Price
@@ -89,7 +89,7 @@ def _wanted(document: FleetDocument, machine_types: Sequence[str]) -> Iterable[S
         for name in machine_types:
             machine(cloud, name)
     except UnknownMachineError as error:
-        raise AppError(str(error), Code.WRONG_USE) from error
+        raise AppError(str(error), ErrorCode.WRONG_USE) from error
 
     def sku(name: str, kind: CapacityType, zone: str | None = None) -> Sku:
         return Sku(name=machine_sku(cloud, name, kind), region=region, zone=zone)

@@ -12,7 +12,7 @@ from gpufleet.domain.clocks import is_over
 from gpufleet.domain.findings import Finding
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.settings.document import FleetDocument
-from gpufleet.settings.quotas import Need, needs, uses
+from gpufleet.settings.quotas import QuotaNeed, needs, uses
 
 LIMITS_EVERY: Final = timedelta(hours=1)
 """Limits change by a person's request; a refused look is tried again as late, too."""
@@ -36,7 +36,7 @@ def examine(document: FleetDocument) -> Iterator[Finding]:
         yield compare(place, need, found)
 
 
-def compare(place: str, need: Need, limits: Mapping[str, float]) -> Finding:
+def compare(place: str, need: QuotaNeed, limits: Mapping[str, float]) -> Finding:
     """A need beside what the account has. An unknown quota is no yes: it is a note that says where to look."""
     if need.quota is None or need.quota not in limits:
         return Finding(
@@ -57,7 +57,7 @@ def compare(place: str, need: Need, limits: Mapping[str, float]) -> Finding:
     )
 
 
-def limits(document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
+def limits(document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str, float]:
     """What the account may have of each quota, as far as it is known. Raises CloudError."""
     match document.cloud:
         case Cloud.AWS:
@@ -81,7 +81,7 @@ class QuotaMeter:
     instances: Callable[[], Sequence[Instance]]
     """Raises OSError when the inventory is not whole."""
     say: Callable[[str], None]
-    limits: Callable[[FleetDocument, Sequence[Need]], Mapping[str, float]] = limits
+    limits: Callable[[FleetDocument, Sequence[QuotaNeed]], Mapping[str, float]] = limits
     """Raises CloudError."""
     _known: Mapping[str, float] = field(default_factory=dict[str, float])
     _asked: datetime | None = None

@@ -6,8 +6,8 @@ The one place where measurements of engines (serving) and money (costs) meet for
 from collections.abc import Mapping
 from decimal import Decimal
 
-from gpufleet.costs.speed import Reference, References
-from gpufleet.domain.catalogue import Machine
+from gpufleet.costs.speed import References, ReferenceSpeed
+from gpufleet.domain.catalogue import MachineType
 from serving.sizing import speed
 
 _STEP = Decimal("0.0001")
@@ -16,7 +16,7 @@ _STEP = Decimal("0.0001")
 def references_of(sources: Mapping[str, str]) -> References:
     """The measurements of models. `sources`: model to where it comes from."""
 
-    def find(model: str, machine: Machine) -> Reference:
+    def find(model: str, machine: MachineType) -> ReferenceSpeed:
         hub = hub_name(sources.get(model) or "")
         if hub is None:
             return _unknown("its model is known by no hub's name")
@@ -24,7 +24,7 @@ def references_of(sources: Mapping[str, str]) -> References:
         if row is None or machine.gpu_share != 1:
             return _unknown(f"nobody measured {hub} on {machine.gpu_count} x {machine.gpu}")
         rate = Decimal(speed.tokens_per_s(row)) / row.gpus
-        return Reference(tokens_per_second_per_gpu=rate.quantize(_STEP), basis=measurement(row))
+        return ReferenceSpeed(tokens_per_second_per_gpu=rate.quantize(_STEP), basis=measurement(row))
 
     return find
 
@@ -42,5 +42,5 @@ def measurement(row: speed.Row) -> str:
     )
 
 
-def _unknown(why: str) -> Reference:
-    return Reference(tokens_per_second_per_gpu=None, basis=f"unknown: {why}")
+def _unknown(why: str) -> ReferenceSpeed:
+    return ReferenceSpeed(tokens_per_second_per_gpu=None, basis=f"unknown: {why}")

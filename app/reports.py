@@ -10,20 +10,20 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from app.declared import declared_of, overrides_of
 from app.errors import AppError
 from app.ledgers import ledger_errors, ledger_name, read_ledger_of
+from app.price_inputs import declared_of, overrides_of
 from app.references import references_of
 from app.windows import Window
 from gpufleet.costs import charts, focus, forecast, page, series
 from gpufleet.costs import digest as digests
 from gpufleet.costs import savings as savers
-from gpufleet.costs.allocation import Facts
+from gpufleet.costs.allocation import LedgerFacts
 from gpufleet.costs.digest import Digest
 from gpufleet.costs.document import CSV_COLUMNS, figures_csv, instant, report_csv, text
 from gpufleet.costs.document import document as as_document
 from gpufleet.costs.query import CostQuery
-from gpufleet.costs.report import Report, Scope
+from gpufleet.costs.report import Report, ReportScope
 from gpufleet.costs.speed import speeds
 from gpufleet.costs.spend import Spend, spend
 from gpufleet.costs.waste import waste
@@ -48,9 +48,9 @@ def query_of(document: FleetDocument, engine: Engine) -> CostQuery:
     )
 
 
-def scope_of(document: FleetDocument, window: Window, allow_unpriced: bool) -> Scope:
+def scope_of(document: FleetDocument, window: Window, allow_unpriced: bool) -> ReportScope:
     """The scope of a window."""
-    return Scope(
+    return ReportScope(
         fleet=ledger_name(document),
         environment=document.environment,
         cloud=document.cloud,
@@ -94,7 +94,9 @@ def as_csv(found: Iterable[tuple[str, Report]]) -> str:
     return body.getvalue()
 
 
-def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) -> tuple[Digest, Facts, PriceBook]:
+def with_facts(
+    document: FleetDocument, window: Window, allow_unpriced: bool
+) -> tuple[Digest, LedgerFacts, PriceBook]:
     """The digest with what pictures are drawn from. Raises AppError for a missing price."""
     with _explained(document):
         engine = read_ledger_of(document)
@@ -139,7 +141,7 @@ def html(document: FleetDocument, window: Window, allow_unpriced: bool, back: st
     return page.page(found, series.buckets(facts, book, cuts), lanes, back=back)
 
 
-def attachments(found: Digest, facts: Facts, book: PriceBook) -> list[tuple[str, str, bytes]]:
+def attachments(found: Digest, facts: LedgerFacts, book: PriceBook) -> list[tuple[str, str, bytes]]:
     """What goes into the digest's thread: name, title, content."""
     scope = found.report.scope
     picture = charts.png(charts.cost_over_time(series.buckets(facts, book, _cuts(found)), scope.timezone))
@@ -257,7 +259,7 @@ def _budget_json(use: forecast.BudgetUse) -> dict[str, Any]:
     }
 
 
-def _report(document: FleetDocument, query: CostQuery, scope: Scope) -> Report:
+def _report(document: FleetDocument, query: CostQuery, scope: ReportScope) -> Report:
     report = query.report(scope)
     return replace(report, speeds=speeds(report.cells, document.cloud, references_of(report.sources)))
 

@@ -15,23 +15,23 @@ from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from serving.cache.manifest import ManifestError
-from serving.cache.store import Store
+from serving.cache.store import ObjectStore
 from serving.cache.sync import read_served
-from serving.revisions import Agents, PoolRollout, next_step, went_back
+from serving.revisions import PoolRollout, RevisionAgents, next_step, rolled_back
 from watchdogs.brakes import paused_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class RevisionSources:
     """What a look works with."""
 
     instances: Callable[[], Sequence[Instance]]
-    agents: Agents
+    agents: RevisionAgents
     brakes: Callable[[], Sequence[Brake]]
     say: Callable[[str], None]
 
 
-def wanted(document: FleetDocument, store: Store) -> dict[str, str]:
+def wanted(document: FleetDocument, store: ObjectStore) -> dict[str, str]:
     """The pools whose running instances are to serve what their model's `served.json` names: pool to digest.
 
     Raises AppError.
@@ -49,7 +49,7 @@ def wanted(document: FleetDocument, store: Store) -> dict[str, str]:
     return found
 
 
-def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: Sources, *, apply: bool) -> bool:
+def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: RevisionSources, *, apply: bool) -> bool:
     """Change at most one instance of each pool. False: a pool's rollout has failed. Raises OSError."""
     listed = sources.instances()
     brakes = sources.brakes()
@@ -58,7 +58,7 @@ def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: Sources, *,
         digest = digests[pool.name]
         members = {one.id: one for one in listed if one.pool == pool.name and one.alive}
         statuses = sources.agents.statuses(list(members.values()))
-        if (failed := went_back(digest, statuses)) is not None:
+        if (failed := rolled_back(digest, statuses)) is not None:
             sources.say(f"{pool.name}: the rollout of {digest[:12]} stopped: {failed}")
             well = False
             continue
@@ -98,7 +98,7 @@ def follow(document: FleetDocument, *, apply: bool, say: Callable[[str], None], 
         if apply and (other := wired.ledger.take_lease(now)) is not None:
             say(f"{document.environment}: revisions: {other}")
             return True
-        sources = Sources(
+        sources = RevisionSources(
             instances=inventory_of(document).instances,
             agents=agents_of(document, say),
             brakes=lambda: wired.ledger.brakes(now),

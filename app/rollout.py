@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.wiring import agents_of, inventory_of
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.rollouts import AwsRollouts
@@ -17,7 +17,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 
 POLL_S: Final = 2.0
-Say = Callable[[str], None]
+Announce = Callable[[str], None]
 """Receives a line of progress."""
 
 
@@ -36,16 +36,16 @@ def pool_of(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, P
             if pool.name == name:
                 return document, pool
     known = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise AppError(f"no pool {name!r}; there is {known or 'none'}", Code.WRONG_USE)
+    raise AppError(f"no pool {name!r}; there is {known or 'none'}", ErrorCode.WRONG_USE)
 
 
-def versions_of(document: FleetDocument, pool: Pool, say: Say) -> dict[str, GroupVersion]:
+def versions_of(document: FleetDocument, pool: Pool, say: Announce) -> dict[str, GroupVersion]:
     """The templates of a pool's groups, and which instances have them. Raises AppError."""
     with _cloud_errors(pool):
         return {group.name: _version(document, pool, group.name, say) for group in pool.groups}
 
 
-def _version(document: FleetDocument, pool: Pool, group: str, say: Say) -> GroupVersion:
+def _version(document: FleetDocument, pool: Pool, group: str, say: Announce) -> GroupVersion:
     match document.cloud:
         case Cloud.AWS:
             return AwsRollouts(AwsCalls(document.region)).version(group)
@@ -70,7 +70,7 @@ def cancel(document: FleetDocument, pool: Pool) -> None:
                 release(document, pool)
 
 
-def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limit: timedelta, say: Say) -> None:
+def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limit: timedelta, say: Announce) -> None:
     """Replace the outdated instances of some groups; `limit` is the longest time for one. Raises AppError."""
     with _cloud_errors(pool):
         match document.cloud:
@@ -87,7 +87,7 @@ def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limi
                         rollouts_of(document, pool, say).roll(group, limit)
 
 
-def _start(rollouts: AwsRollouts, document: FleetDocument, pool: Pool, group: GroupEntry, say: Say) -> None:
+def _start(rollouts: AwsRollouts, document: FleetDocument, pool: Pool, group: GroupEntry, say: Announce) -> None:
     """Start the refresh of a group, unless one runs."""
     launch_first = group.type is not CapacityType.RESERVED
     state = rollouts.state(group.name)
@@ -98,7 +98,7 @@ def _start(rollouts: AwsRollouts, document: FleetDocument, pool: Pool, group: Gr
         say(f"{group.name}: replacing {'before' if launch_first else 'after'} draining")
 
 
-def _wait(rollouts: AwsRollouts, pool: str, group: str, limit: timedelta, say: Say) -> None:
+def _wait(rollouts: AwsRollouts, pool: str, group: str, limit: timedelta, say: Announce) -> None:
     """Wait until a group's refresh has succeeded. Raises AppError."""
     until, said = time.monotonic() + limit.total_seconds(), -1
     while True:

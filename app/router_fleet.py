@@ -11,9 +11,9 @@ from app.fleets import load_one, parse_own
 from gpufleet.clouds import secrets
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.inventory import AwsInventory
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import Cloud, Instance
-from gpufleet.domain.owners import OwnedGroup
+from gpufleet.domain.ownership import OwnedGroup
 from gpufleet.settings.document import FleetDocument
 from serving import engine
 from serving.router.keys import ApiKey, parse_keys
@@ -86,7 +86,7 @@ class LiveFleet:
 
             write_object(parts.netloc, parts.path.lstrip("/"), body)
         else:
-            write_whole(Path(parts.path), body)
+            write_atomically(Path(parts.path), body)
 
     def keys(self) -> tuple[ApiKey, ...]:
         """None without a file of keys. Raises OSError or KeysError."""

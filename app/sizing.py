@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from app.errors import AppError, Code
-from app.stores import Place, open_place
+from app.errors import AppError, ErrorCode
+from app.stores import StorageLocation, open_place
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import Gpu, UnknownMachineError
 from gpufleet.domain.model import Cloud
 from serving.cache.manifest import ManifestError
 from serving.cache.sync import served_digest
 from serving.sizing import families
-from serving.sizing.fit import Fit, Wish, smallest_fit
-from serving.sizing.model import Model, SizingError, Weights, weigh
+from serving.sizing.fit import Fit, FitRequest, smallest_fit
+from serving.sizing.model import ModelShape, SizingError, Weights, weigh
 from serving.sizing.source import read_config, read_tensors
 
 
-def load_model(url: str) -> tuple[Model, Weights]:
+def load_model(url: str) -> tuple[ModelShape, Weights]:
     """Shape and weights of a model. Raises AppError."""
     place = open_place(url)
     try:
@@ -32,15 +32,15 @@ def load_model(url: str) -> tuple[Model, Weights]:
         raise AppError(f"{url}: {error}") from error
 
 
-def fits(model: Model, weights: Weights, names: Sequence[str], wish: Wish) -> list[tuple[str, Fit]]:
+def fits(model: ModelShape, weights: Weights, names: Sequence[str], wish: FitRequest) -> list[tuple[str, Fit]]:
     """How the model fits on each GPU or machine type of these names; without names on every GPU. Raises AppError."""
     try:
         return [(name, smallest_fit(model, weights, gpu, count, wish)) for name, gpu, count in _targets(names)]
     except SizingError as error:
-        raise AppError(str(error), Code.WRONG_USE) from error
+        raise AppError(str(error), ErrorCode.WRONG_USE) from error
 
 
-def _folder(place: Place) -> str:
+def _folder(place: StorageLocation) -> str:
     """Where a model's files are: in a folder of their own, or as the bucket has its served revision."""
     try:
         return f"{served_digest(place.store, place.prefix or '.')}/files/"
@@ -62,12 +62,12 @@ def _target(name: str) -> tuple[str, Gpu, int]:
         except UnknownMachineError:
             continue
         if machine.gpu_share != 1:
-            raise AppError(f"{name}: has a fraction of a GPU, which is not sized here", Code.WRONG_USE)
+            raise AppError(f"{name}: has a fraction of a GPU, which is not sized here", ErrorCode.WRONG_USE)
         return name, catalogue.gpu(machine.gpu), machine.gpu_count
     try:
         return name, catalogue.gpu(name), 8
     except UnknownMachineError as error:
-        raise AppError(f"{error}; a machine type like g6.xlarge will do, too", Code.WRONG_USE) from error
+        raise AppError(f"{error}; a machine type like g6.xlarge will do, too", ErrorCode.WRONG_USE) from error
 
 
 def _all_gpus() -> list[str]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import split_url
-from serving.cache.store import FolderStore, PartConsumer, Store, Writer
+from serving.cache.store import FolderStore, ObjectStore, PartConsumer, Writer
 
 _PIECE: Final = 8 * 1024 * 1024
 
@@ -26,10 +26,10 @@ class Listing(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StorageLocation:
     """Where a URL leads."""
 
-    store: Store
+    store: ObjectStore
     writer: Writer
     listing: Listing
     prefix: str
@@ -41,24 +41,26 @@ class Place:
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
-def open_place(url: str) -> Place:
+def open_place(url: str) -> StorageLocation:
     """The place of a URL. Raises AppError."""
     parts = split_url(url)
     if parts.scheme in ("", "file"):
         folder = Path(parts.path if parts.scheme else url).expanduser()
         store = FolderStore(folder)
-        return Place(store=store, writer=store, listing=_FolderListing(folder), prefix="", is_bucket=False)
+        return StorageLocation(store=store, writer=store, listing=_FolderListing(folder), prefix="", is_bucket=False)
     if not parts.netloc:
-        raise AppError(f"{url}: names no bucket", Code.WRONG_USE)
+        raise AppError(f"{url}: names no bucket", ErrorCode.WRONG_USE)
     prefix = parts.path.strip("/")
     if parts.scheme == "s3":
         return _s3(parts.netloc, prefix)
     if parts.scheme == "gs":
         return _gcs(parts.netloc, prefix)
-    raise AppError(f"{url}: scheme {parts.scheme!r} is unknown; use s3://, gs://, file:// or a path", Code.WRONG_USE)
+    raise AppError(
+        f"{url}: scheme {parts.scheme!r} is unknown; use s3://, gs://, file:// or a path", ErrorCode.WRONG_USE
+    )
 
 
-def fetch_file(place: Place, key: str, path: Path) -> str:
+def fetch_file(place: StorageLocation, key: str, path: Path) -> str:
     """Read an object into a file; its sha256. Raises OSError."""
     reader = place.store.connect()
     try:
@@ -97,7 +99,7 @@ class _FolderListing:
         return sorted(path.relative_to(self._root).as_posix() for path in found if path.is_file())
 
 
-def _s3(bucket: str, prefix: str) -> Place:
+def _s3(bucket: str, prefix: str) -> StorageLocation:
     import boto3
     from botocore.exceptions import BotoCoreError
 
@@ -120,7 +122,7 @@ def _s3(bucket: str, prefix: str) -> Place:
 
     store = S3Store(session(mine.region_name or "us-east-1", credentials), bucket)
     place = _S3Place(mine.client("s3"), bucket)
-    return Place(store=store, writer=place, listing=place, prefix=prefix, is_bucket=True)
+    return StorageLocation(store=store, writer=place, listing=place, prefix=prefix, is_bucket=True)
 
 
 class _S3Place:
@@ -174,7 +176,7 @@ class _S3Place:
             raise OSError(f"s3://{self._bucket}/{key}: {error}") from error
 
 
-def _gcs(bucket: str, prefix: str) -> Place:
+def _gcs(bucket: str, prefix: str) -> StorageLocation:
     import os
 
     from gpufleet.clouds.gcp.emulator import emulator_token
@@ -183,7 +185,7 @@ def _gcs(bucket: str, prefix: str) -> Place:
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
     token = (lambda: emulator_token(endpoint)) if endpoint else _google_tokens()
     place = _GcsPlace(bucket)
-    return Place(store=GcsStore(bucket, token), writer=place, listing=place, prefix=prefix, is_bucket=True)
+    return StorageLocation(store=GcsStore(bucket, token), writer=place, listing=place, prefix=prefix, is_bucket=True)
 
 
 def _google_tokens() -> Callable[[], str]:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from app.errors import AppError
 from app.router_fleet import LiveFleet
 from app.wiring import AllInstances, inventory_of
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import InstanceList
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document import FleetDocument
@@ -51,7 +51,7 @@ class TargetsFile:
 def write_changed(path: Path, body: bytes) -> None:
     """Leave a file alone that says so already: Prometheus reads it again whenever it is written. Raises OSError."""
     if not path.is_file() or path.read_bytes() != body:
-        write_whole(path, body)
+        write_atomically(path, body)
 
 
 def keep_written(url: str, path: Path, every_s: float, stop: threading.Event, say: Callable[[str], None]) -> None:

@@ -8,18 +8,18 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.declared import declared_of
 from app.errors import AppError
 from app.ledgers import ledger_errors, ledger_name, open_ledger_of
+from app.price_inputs import declared_of
 from app.reports import query_of, scope_of
 from app.windows import Window
 from gpufleet.costs.bills import Bill
 from gpufleet.costs.closing import content_of as closing_content
 from gpufleet.costs.declarations import closing_prices, content_of
 from gpufleet.costs.trueup import TrueUp, true_up
+from gpufleet.ledger.closed_periods import Confirmed, add_closed_period, closed_spans
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.declared import declarations, note_declared
-from gpufleet.ledger.finals import Confirmed, add_final, closed_spans
 from gpufleet.ledger.teams import Interval
 from gpufleet.settings.document import FleetDocument
 
@@ -69,7 +69,7 @@ def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled
                 # no pass has written any: what it was computed with holds for the closed span, too
                 note_declared(connection, ledger_name(document), window.now, content_of(declared_of(document)))
             eras = known.facts.over_time(known.book)
-            add_final(
+            add_closed_period(
                 connection,
                 Confirmed(
                     fleet=ledger_name(document),

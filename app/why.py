@@ -37,7 +37,7 @@ OBSTACLES: Final = IN_THE_CLOUDS_WORDS | {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class GrowthRefusal:
     """What a cloud said when a group was to grow."""
 
     at: datetime
@@ -60,7 +60,7 @@ class Growth:
     """The last decision about the target."""
     groups: Sequence[Past]
     """The last decision about each group, in the order of the settings; a group without one is left out."""
-    refusal: Refusal | None
+    refusal: GrowthRefusal | None
     """The newest one."""
 
     def as_json(self) -> dict[str, Any]:
@@ -128,8 +128,8 @@ def growth_of(document: FleetDocument, engine: Engine, name: str, past: Sequence
     )
 
 
-def _newest_refusal(past: Sequence[Past], groups: frozenset[str]) -> Refusal | None:
-    found: Refusal | None = None
+def _newest_refusal(past: Sequence[Past], groups: frozenset[str]) -> GrowthRefusal | None:
+    found: GrowthRefusal | None = None
     for one in past:
         if one.decision.resource not in groups or not one.detail:
             continue
@@ -137,7 +137,7 @@ def _newest_refusal(past: Sequence[Past], groups: frozenset[str]) -> Refusal | N
         if one.outcome is not None:
             refused = one.outcome.kind is OutcomeKind.FAILED and one.decision.action is Action.RESIZE
         if refused:
-            found = Refusal(at=one.at, group=one.decision.resource, text=one.detail)
+            found = GrowthRefusal(at=one.at, group=one.decision.resource, text=one.detail)
     return found
 
 

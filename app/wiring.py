@@ -17,8 +17,8 @@ from app.adapters import (
     holder_name,
     is_dead_neighbour,
 )
-from app.declared import overrides_of
 from app.ledgers import ledger_errors, ledger_name, open_ledger_of, read_ledger_of
+from app.price_inputs import overrides_of
 from gpufleet.clouds.agents import NodeAgents, Signer
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.cloudwatch import CloudWatch

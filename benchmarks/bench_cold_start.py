@@ -17,13 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from localcloud.vllm import ENVIRONMENT
+from localcloud.vllm import environment as vllm_environment
+
 from benchmarks import object_server
 from benchmarks.table import Table
 from gpufleet.clouds.aws.signature import Credentials
 from gpufleet.clouds.aws.signed import S3Store, Session
 from localcloud import tiny_model
-from localcloud.vllm import ENVIRONMENT
-from localcloud.vllm import environment as vllm_environment
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache
@@ -34,7 +35,7 @@ ROOT: Final = Path(__file__).parents[1]
 INSIDE: Final = Path(__file__).with_name("cold_start_inside.py")
 ROUNDS: Final = int(os.environ.get("GPUFLEET_BENCH_ROUNDS", "3"))
 LIMIT_S: Final = 900
-SHAPE: Final = tiny_model.Shape(hidden=1024, layers=6, heads=16, kv_heads=4, head_dim=64, intermediate=3072)
+SHAPE: Final = tiny_model.TinyModelShape(hidden=1024, layers=6, heads=16, kv_heads=4, head_dim=64, intermediate=3072)
 """73 million parameters in 147 MB."""
 PLAIN: Final = "auto: safetensors, mapped"
 FORMATS: Final[Mapping[str, Mapping[str, str]]] = {

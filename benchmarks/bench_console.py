@@ -28,7 +28,7 @@ from gpufleet.console import page
 from gpufleet.console.document import document as as_document
 from gpufleet.console.text import screen
 from gpufleet.console.top import Screen, draw
-from gpufleet.console.view import FleetView, Read, Signals, build
+from gpufleet.console.view import FleetView, InstanceSignals, Read, build
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger
@@ -46,7 +46,9 @@ def run() -> Iterator[Table]:
     pools = [f"pool-{n}" for n in range(POOLS)]
     machines = [instance(n, pool=pools[n % POOLS]) for n in range(INSTANCES)]
     signals = {
-        one.id: Signals(phase="ready", gpu_active=0.4, running=3, waiting=1, kv_cache=0.5, tokens_per_second=900)
+        one.id: InstanceSignals(
+            phase="ready", gpu_active=0.4, running=3, waiting=1, kv_cache=0.5, tokens_per_second=900
+        )
         for one in machines
     }
     read = Read(document=document(*pools), at=NOW, instances=machines, signals=signals)
@@ -148,9 +150,11 @@ def _passed(document: FleetDocument, engine: Engine) -> None:
     with writing(engine) as connection:
         facts.add_pass(
             connection,
-            facts.Pass(environment=ledger_name(document), at=now, host="h", metrics_from=None, metrics_until=None),
+            facts.CostPass(
+                environment=ledger_name(document), at=now, host="h", metrics_from=None, metrics_until=None
+            ),
         )
-    cost_sums.leave(document, engine, now)
+    cost_sums.store_sums(document, engine, now)
 
 
 def _command(words: tuple[str, ...], environment: dict[str, str]) -> tuple[str, str, str]:

@@ -19,18 +19,18 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from app.cost_sources import METRIC_NAMES, SamplesOf
+from app.cost_sources import METRIC_NAMES, PrometheusSampleSource
 from benchmarks import fleet_ledger as made
 from benchmarks.table import Spent, Table, measure
 from gpufleet.clouds.samples import PrometheusSamples
-from gpufleet.costs.collector import FleetFacts, PoolFacts, Sources, collect
+from gpufleet.costs.collector import CollectorSources, FleetFacts, PoolFacts, collect
 from gpufleet.costs.slots import Measure
-from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
+from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, InstanceRecord, PaidCapacity
 from gpufleet.domain.model import Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import Pass
+from gpufleet.ledger.facts import CostPass
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures import postgres
 
@@ -70,7 +70,7 @@ def _measured(name: str, url: str, instances: int) -> list[tuple[str, ...]]:
         last = made.until(DAYS)
         facts.add_pass(
             connection,
-            Pass(environment=made.FLEET, at=last, host="x", metrics_from=last - EVERY, metrics_until=last),
+            CostPass(environment=made.FLEET, at=last, host="x", metrics_from=last - EVERY, metrics_until=last),
         )
     engine.dispose()
     done = subprocess.run(
@@ -88,9 +88,9 @@ class _Cloud:
     def __init__(self, instances: int) -> None:
         self._instances = instances
 
-    def lives(self) -> LifeList:
+    def lives(self) -> InstanceHistory:
         found = [
-            Life(
+            InstanceRecord(
                 instance=Instance(
                     id=made.name(n),
                     cloud=Cloud.AWS,
@@ -105,9 +105,9 @@ class _Cloud:
             )
             for n in range(self._instances)
         ]
-        return LifeList(lives=found)
+        return InstanceHistory(lives=found)
 
-    def endings(self, zones: Collection[str]) -> Sequence[Ending]:
+    def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
         return ()
 
     def used_by(self, reservation: str) -> None:
@@ -187,8 +187,8 @@ def child(url: str, instances: int) -> None:
     """A few passes, five minutes apart; each on a line."""
     engine = open_ledger(url)
     cloud, store = _Cloud(instances), _Store(instances)
-    samples = SamplesOf(PrometheusSamples("http://prometheus", store.client()))
-    sources = Sources(lives=cloud, paid=cloud, market=cloud, samples=samples, names=METRIC_NAMES)
+    samples = PrometheusSampleSource(PrometheusSamples("http://prometheus", store.client()))
+    sources = CollectorSources(lives=cloud, paid=cloud, market=cloud, samples=samples, names=METRIC_NAMES)
     fleet = FleetFacts(
         name=made.FLEET, environment="bench", machine_types=tuple(made.MACHINES), measure=Measure(), host="bench",
         pools={

@@ -22,8 +22,8 @@ from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.settings import KEY
 from gpufleet.settings.file import read_config
 from policies.context import from_config
+from policies.pack import RULES, check
 from policies.resource import Resource
-from policies.rules import RULES, check
 from scripts.policy_lists.program import plan
 
 ROOT: Final = Path(__file__).parents[1]

@@ -19,8 +19,8 @@ from benchmarks import activity as kinds
 from benchmarks import markets, recorded
 from benchmarks.table import Table
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import histories, idle, net, pools, requests, runs, sizers, spot
-from replay.histories import Activity
+from replay import histories, idle, net_savings, pools, requests, runs, sizers, spot
+from replay.histories import ActivityHistory
 from watchdogs.idle import timer
 
 REPLICAS: Final = 94
@@ -52,7 +52,7 @@ def _spot() -> Table:
             markets.write(path, *make(markets.NINE_ZONES, MARKET_DAYS, seed))
             found = histories.load_market(path)
             for name in spot.NAMES:
-                score = spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer()
+                score = spot.play(found, spot.SpotTerms(target=4), spot.rule(name, SpotPolicy())).answer()
                 shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
                 rows.append((f"{how}, seed {seed}", name, *(f"{score[field]:g}" for field in shown)))
     return Table(
@@ -67,11 +67,11 @@ def _alone() -> Table:
     return _nets(f"Idle: {REPLICAS} replicas, each alone, {DAYS} days: net GPU-hours", found)
 
 
-def _nets(title: str, histories_: Mapping[str, Activity]) -> Table:
+def _nets(title: str, histories_: Mapping[str, ActivityHistory]) -> Table:
     """What rules are worth at two prices of a stop."""
     rows: list[tuple[str, ...]] = []
     for name, found in histories_.items():
-        for price, nets in net.compared(found, IdlePolicy(), COLD_START).items():
+        for price, nets in net_savings.compared(found, IdlePolicy(), COLD_START).items():
             behind = 100 * (nets["best_timer"] - nets["own"]) / nets["foresight"] if nets["foresight"] else 0.0
             timers = (f"{nets[each]:.1f}" for each in idle.TIMERS)
             best = f"{nets['best_timer']:.1f} ({nets['best_timer_minutes']} min)"
@@ -114,7 +114,7 @@ def _requests() -> Table:
     rows: list[tuple[str, ...]] = []
     for name in sizers.NAMES:
         sizer = sizers.sizer(name, ScalePolicy(), COLD_START)
-        score = requests.play(arrivals, requests.Terms(tokens_per_second=500), sizer, name).answer()
+        score = requests.play(arrivals, requests.RequestTerms(tokens_per_second=500), sizer, name).answer()
         shown = ("cost_ratio", "slo_missed_percent", "peak_replicas", "moves")
         rows.append((name, *(f"{score[field]:g}" for field in shown)))
     return Table(
@@ -149,7 +149,7 @@ def _recorded_markets(source: Path, folder: Path) -> Iterator[Table]:
     for history in recorded.markets(source, folder):
         found = histories.load_market(history.path)
         for name in spot.NAMES:
-            score = spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer()
+            score = spot.play(found, spot.SpotTerms(target=4), spot.rule(name, SpotPolicy())).answer()
             shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
             rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))
     yield Table(
@@ -184,7 +184,7 @@ def _recorded_replicas(source: Path, folder: Path) -> Iterator[Table]:
     )
 
 
-def _during(found: Activity, ticks: slice) -> Activity:
+def _during(found: ActivityHistory, ticks: slice) -> ActivityHistory:
     return replace(
         found,
         times=found.times[ticks],
@@ -194,13 +194,13 @@ def _during(found: Activity, ticks: slice) -> Activity:
     )
 
 
-def _margins(halves: Mapping[str, Activity]) -> Table:
+def _margins(halves: Mapping[str, ActivityHistory]) -> Table:
     """The idle rule's margin as each half of the replicas would choose it, and what it is worth on the other half."""
     rows: list[tuple[str, ...]] = []
     for chosen_on, other in itertools.permutations(halves):
-        for price in net.PRICES:
+        for price in net_savings.PRICES:
             here, there = (_fixed(halves[name], price) for name in (chosen_on, other))
-            at = [int(price.total_seconds() / 60) + margin - int(net.MINUTES[0]) for margin in MARGINS]
+            at = [int(price.total_seconds() / 60) + margin - int(net_savings.MINUTES[0]) for margin in MARGINS]
             best = max(zip(MARGINS, at, strict=True), key=lambda one: here[one[1]])
             ours = at[MARGINS.index(int(timer.MARGIN.total_seconds() / 60))]
             chosen = (f"{best[0]} min", f"{here[best[1]]:.1f}", f"{there[best[1]]:.1f}")
@@ -214,9 +214,9 @@ def _margins(halves: Mapping[str, Activity]) -> Table:
     )
 
 
-def _fixed(found: Activity, price: timedelta) -> np.ndarray:
+def _fixed(found: ActivityHistory, price: timedelta) -> np.ndarray:
     """Net GPU-hours of each fixed timer."""
-    saved, stops = net.fixed_timers(found, COLD_START)
+    saved, stops = net_savings.fixed_timers(found, COLD_START)
     return saved - stops * (price.total_seconds() / 3600)
 
 
@@ -225,7 +225,7 @@ def _recorded_requests(source: Path, folder: Path) -> Iterator[Table]:
     for history in recorded.requests(source, folder):
         arrivals = histories.load_requests(history.path, None)
         per_second = float(arrivals.tokens.mean()) / arrivals.tick / REPLICAS_AT_WORK
-        terms = requests.Terms(tokens_per_second=per_second)
+        terms = requests.RequestTerms(tokens_per_second=per_second)
         for name in sizers.NAMES:
             sizer = sizers.sizer(name, ScalePolicy(), COLD_START)
             score = requests.play(arrivals, terms, sizer, name).answer()
@@ -239,16 +239,16 @@ def _recorded_requests(source: Path, folder: Path) -> Iterator[Table]:
     )
 
 
-def _pool(found: Activity, name: str) -> idle.Score:
+def _pool(found: ActivityHistory, name: str) -> idle.IdleScore:
     return pools.play(
         found, lambda pool: pools.rule(name, pool, IdlePolicy(), ScalePolicy(), COLD_START), COLD_START, 0.8
     )
 
 
-def history(active: kinds.Active) -> Activity:
+def history(active: kinds.Active) -> ActivityHistory:
     """Generated replicas as the replay plays them, each alone."""
     ticks, replicas = active.shape
-    return Activity(
+    return ActivityHistory(
         replicas=tuple(f"r{n:03}" for n in range(replicas)),
         times=np.arange(ticks) * kinds.STEP,
         step=kinds.STEP,

@@ -23,7 +23,7 @@ import httpx
 
 from benchmarks.rivals import BODY, free_port, rivals
 from benchmarks.table import Table
-from serving.router.answers import quoted
+from serving.router.error_pages import quoted
 from serving.router.render import LOG_FORMAT
 from tests.fixtures.networks import free_network
 from tests.fixtures.router.replica import Replica

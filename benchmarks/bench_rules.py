@@ -30,7 +30,7 @@ from hosts.monitoring.alerts import render
 from hosts.monitoring.queries import per_instance
 from hosts.monitoring.rules import RuleSettings
 from serving import metrics
-from serving.metrics import Kind, Metric, Source
+from serving.metrics import Metric, MetricKind, Source
 from tests.fixtures.networks import free_port
 
 GPUS: Final = int(os.environ.get("GPUFLEET_BENCH_GPUS", "20000"))
@@ -183,7 +183,7 @@ def _page(number: int, now: float) -> Iterator[str]:
 def _value(metric: Metric, turn: int) -> float:
     if metric in ERRORS:
         return 0
-    return 0.5 if metric.kind is Kind.GAUGE else 100 + 7 * turn
+    return 0.5 if metric.kind is MetricKind.GAUGE else 100 + 7 * turn
 
 
 def _series(metric: Metric) -> Iterator[tuple[str, str]]:
@@ -191,7 +191,7 @@ def _series(metric: Metric) -> Iterator[tuple[str, str]]:
     if metric.source is Source.DCGM:
         names = (metric.name, rules.GPU_ECC_ERRORS) if metric is metrics.ECC_DOUBLE_BIT else (metric.name,)
         yield from ((name, f',gpu="{gpu}",UUID="GPU-{gpu}"') for name in names for gpu in range(GPUS_EACH))
-    elif metric.kind is Kind.HISTOGRAM:
+    elif metric.kind is MetricKind.HISTOGRAM:
         bounds = (*(f"{0.05 * 1.4**step:.3f}" for step in range(BOUNDS - 1)), "+Inf")
         yield from ((f"{metric.name}_bucket", f',engine="0",model_name="m",le="{bound}"') for bound in bounds)
         yield from ((f"{metric.name}_{end}", ',engine="0",model_name="m"') for end in ("sum", "count"))

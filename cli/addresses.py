@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 
 _LAST_PORT: Final = 65_535
 
@@ -12,6 +12,6 @@ def host_and_port(option: str, text: str, example: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > _LAST_PORT:
         raise AppError(
-            f"{option} {text}: write HOST:PORT with a port up to {_LAST_PORT}, as {example}", Code.WRONG_USE
+            f"{option} {text}: write HOST:PORT with a port up to {_LAST_PORT}, as {example}", ErrorCode.WRONG_USE
         )
     return host, int(port)

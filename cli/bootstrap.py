@@ -8,7 +8,7 @@ import typer
 
 from app.errors import AppError
 from cli.output import STDERR, STDOUT, Exit, print_json
-from gpufleet.clouds.foundation import Step
+from gpufleet.clouds.foundation import BootstrapStep
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.rsa import PublicKey
@@ -25,7 +25,7 @@ class _Plan:
     """What is to be there, and what Pulumi is told of it."""
 
     cloud: Cloud
-    steps: Iterator[Step]
+    steps: Iterator[BootstrapStep]
     backend_url: str
     secrets_provider: str
     engine_key: str
@@ -76,7 +76,7 @@ def bootstrap(
         raise typer.Exit(Exit.FOUND)
 
 
-def _make(steps: Iterator[Step], *, apply: bool) -> int:
+def _make(steps: Iterator[BootstrapStep], *, apply: bool) -> int:
     """Go through the steps; how many are missing after them. Raises CloudError."""
     missing = 0
     for step in steps:
@@ -141,7 +141,7 @@ def _on_aws(environment: str, region: str, order_key: str | None) -> _Plan:
 def _on_google(environment: str, region: str, project: str, order_key: str | None, *, shared: bool) -> _Plan:
     from gpufleet.clouds.gcp import bootstrap as google
 
-    rest = google.Rest()
+    rest = google.GoogleRest()
     others = () if shared else sorted(google.environments(rest, project) - {environment})
     if others:
         raise AppError(

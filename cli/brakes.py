@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app import brakes
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load
 from app.ledgers import not_here
 from cli.options import FleetOption
@@ -151,11 +151,11 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
     """
     if value is None and (reason is not None or span is not None or endless):
         raise AppError(
-            "--reason, --for and --until-resumed belong to a pool and its target: name both", Code.WRONG_USE
+            "--reason, --for and --until-resumed belong to a pool and its target: name both", ErrorCode.WRONG_USE
         )
     documents = load(fleet)
     if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
-        raise AppError(f"{pool!r} is no pool of these fleets", Code.WRONG_USE)
+        raise AppError(f"{pool!r} is no pool of these fleets", ErrorCode.WRONG_USE)
     if pool is not None and value is not None:
         brake = _brake(BrakeKind.TARGET, pool, (reason or "", owner), _end(span, endless=endless))
         document, _ = brakes.owner_of(pool, documents)
@@ -218,7 +218,7 @@ def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: dat
 
 def _why(reason: str) -> str:
     if not reason.strip():
-        raise AppError(f"--reason {reason!r} is empty: say why, others will wonder", Code.WRONG_USE)
+        raise AppError(f"--reason {reason!r} is empty: say why, others will wonder", ErrorCode.WRONG_USE)
     return _one_line("--reason", reason, REASON_MOST)
 
 
@@ -226,9 +226,9 @@ def _one_line(option: str, text: str, most: int) -> str:
     """Words that terminals, plans and every ledger show as they are. Raises AppError."""
     said = text.strip()
     if len(said) > most:
-        raise AppError(f"{option} has {len(said)} characters: say it in {most}", Code.WRONG_USE)
+        raise AppError(f"{option} has {len(said)} characters: say it in {most}", ErrorCode.WRONG_USE)
     if not said.isprintable():
-        raise AppError(f"{option} {said!r} is more than one line of printable text", Code.WRONG_USE)
+        raise AppError(f"{option} {said!r} is more than one line of printable text", ErrorCode.WRONG_USE)
     return said
 
 
@@ -241,16 +241,16 @@ def _end(span: str | None, *, endless: bool) -> datetime | None:
     """When a brake ends; None: when somebody resumes. Raises AppError."""
     if endless:
         if span is not None:
-            raise AppError(f"--for {span} and --until-resumed: choose one", Code.WRONG_USE)
+            raise AppError(f"--for {span} and --until-resumed: choose one", ErrorCode.WRONG_USE)
         return None
     now = datetime.now(UTC)
     text = SPAN if span is None else span
     try:
         until = now + _span(text, "--for ")
     except OverflowError as error:
-        raise AppError(f"--for {text}: ends after all time; name some days", Code.WRONG_USE) from error
+        raise AppError(f"--for {text}: ends after all time; name some days", ErrorCode.WRONG_USE) from error
     if until <= now:
-        raise AppError(f"--for {text}: ends at once; name some minutes, as in 30m", Code.WRONG_USE)
+        raise AppError(f"--for {text}: ends at once; name some minutes, as in 30m", ErrorCode.WRONG_USE)
     return until
 
 
@@ -258,11 +258,11 @@ def _span(text: str, option: str = "") -> timedelta:
     try:
         return durations.parse(text)
     except ValueError as error:
-        raise AppError(f"{option}{error}", Code.WRONG_USE) from error
+        raise AppError(f"{option}{error}", ErrorCode.WRONG_USE) from error
 
 
 def _who(owner: str | None) -> str:
     said = getpass.getuser() if owner is None else owner
     if not said.strip():
-        raise AppError(f"--owner {said!r} is empty: say who, or leave it away", Code.WRONG_USE)
+        raise AppError(f"--owner {said!r} is empty: say who, or leave it away", ErrorCode.WRONG_USE)
     return _one_line("--owner", said, OWNER_MOST)

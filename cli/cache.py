@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.stores import open_place
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from serving.cache import sync as syncing
-from serving.cache.disk import Cache, CacheError, Entry
+from serving.cache.disk import Cache, CachedRevision, CacheError
 from serving.cache.manifest import ManifestError
 from serving.cache.sync import Progress, Sync
 
@@ -145,7 +145,9 @@ def evict(
     cache = Cache(to)
     found = [entry for entry in _entries(cache) if digest and entry.digest.startswith(digest)]
     if len(found) != 1:
-        raise AppError(f"{digest}: {len(found)} revisions begin like this; see `gpufleet cache ls`", Code.WRONG_USE)
+        raise AppError(
+            f"{digest}: {len(found)} revisions begin like this; see `gpufleet cache ls`", ErrorCode.WRONG_USE
+        )
     if not cache.evict(found[0]):
         raise AppError(f"{found[0].name} {digest}: is served on this machine now; drain it first")
     if as_json:
@@ -154,13 +156,13 @@ def evict(
         STDOUT.print(f"{found[0].name} {found[0].digest[:12]}: gone, {found[0].size / 1e9:.2f} GB free again")
 
 
-def _entries(cache: Cache) -> list[Entry]:
+def _entries(cache: Cache) -> list[CachedRevision]:
     if not cache.root.is_dir():
-        raise AppError(f"{cache.root}: is no folder; name the cache with --to", Code.WRONG_USE)
+        raise AppError(f"{cache.root}: is no folder; name the cache with --to", ErrorCode.WRONG_USE)
     return cache.entries()
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: CachedRevision) -> dict[str, Any]:
     return {
         "model": entry.name,
         "digest": entry.digest,

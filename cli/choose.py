@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from app import choice
-from app.choice import Choice, Prices
+from app.choice import Choice, OfferPrices
 from app.sizing import load_model
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.size import ModelArgument
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
-from serving.sizing.choice import Demand, Option
+from serving.sizing.choice import Option, SizingDemand
 from serving.sizing.speed import Traffic
 
 
@@ -45,10 +45,10 @@ def choose(
     traffic = Traffic(input_tokens=input_tokens, output_tokens=output_tokens, ttft_s=ttft, itl_s=itl)
     found = choice.choose(
         load_model(model),
-        Demand(traffic=traffic, requests_per_s=rps, kv_fp8=kv_fp8, weights_fp8=fp8),
+        SizingDemand(traffic=traffic, requests_per_s=rps, kv_fp8=kv_fp8, weights_fp8=fp8),
         [machine for one in cloud or Cloud for machine in catalogue.machines(one)],
         capacity or list(CapacityType),
-        Prices(fleet or (), region, datetime.now(UTC)),
+        OfferPrices(fleet or (), region, datetime.now(UTC)),
     )
     if as_json:
         print_json(_document(found))

@@ -7,13 +7,13 @@ from typing import Annotated, Final
 
 import typer
 
-from app.console_book import LiveBook
-from app.errors import AppError, Code
+from app.console_data import LiveConsoleData
+from app.errors import AppError, ErrorCode
 from app.fleets import load
 from cli.addresses import host_and_port
 from cli.options import FeedOption, FleetOption
-from cli.output import STDERR, say
-from cli.stopping import on_signals
+from cli.output import STDERR, note
+from cli.signals import on_signals
 from gpufleet.console import server
 from gpufleet.console.access import Access
 
@@ -56,7 +56,7 @@ def console(
 ) -> None:
     """Serve status, costs and decisions as a web page: read-only but for Keep. /metrics and /alerts beside it."""
     host, port = host_and_port("--listen", listen, "127.0.0.1:9600")
-    live = LiveBook(lambda: load(fleet), say, feed)
+    live = LiveConsoleData(lambda: load(fleet), note, feed)
     if not wait:
         live.documents(datetime.now(UTC))
     access = Access(
@@ -80,13 +80,13 @@ def _proxy(header: str, path: Path | None) -> str:
         raise AppError(
             "--proxy-header and --proxy-secret-file go together: everybody on this machine can send the header, the "
             "proxy alone the secret (as X-Gpufleet-Proxy-Secret)",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
     secret = _read(path)
     if len(secret) < _SHORTEST:
         raise AppError(
             f"{path}: the proxy's secret has {_SHORTEST} characters or more (`openssl rand -hex 24` makes one)",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
     return secret
 
@@ -104,6 +104,6 @@ def _token(path: Path | None) -> str:
         raise AppError(
             f"the console needs an access token of 16 characters or more: give --token-file or set {TOKEN} "
             "(`openssl rand -hex 24` makes one)",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
     return token

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from app import control_host, control_start
-from app.errors import AppError, Code
-from cli.output import Exit, say, write
-from cli.stopping import on_signals
+from app.errors import AppError, ErrorCode
+from cli.output import Exit, note, write
+from cli.signals import on_signals
 from gpufleet.domain import durations
 
 app = typer.Typer(no_args_is_help=True, help="The control host's own commands; its boot data and units run them.")
@@ -32,7 +32,7 @@ def start(
     ] = False,
 ) -> None:
     """Mount the volume, bring the ledger, write the configuration, start the services. Waits for what is missing."""
-    control_start.start(control_host.here(), say, as_it_is=as_it_is)
+    control_start.start(control_host.here(), note, as_it_is=as_it_is)
 
 
 @app.command()
@@ -44,7 +44,7 @@ def check(
     services = control_host.services_of(control_host.here())
     wrong = control_host.wrong_after(services, read_span(within), read_span(well_for))
     if wrong is not None:
-        say(wrong)
+        note(wrong)
         raise typer.Exit(Exit.FOUND)
     write(f"{len(services)} services are well\n")
 
@@ -52,13 +52,13 @@ def check(
 @app.command()
 def settle() -> None:
     """Bring an upgrade that was cut off to an end: finished, or taken back when it is not well. A timer asks."""
-    control_start.settle(control_host.here(), say)
+    control_start.settle(control_host.here(), note)
 
 
 @app.command()
 def ledger() -> None:
     """Have the fleet's ledger, from its newest backup where there is none, at this release's schema."""
-    control_start.have_ledger(control_host.here(), say)
+    control_start.have_ledger(control_host.here(), note)
 
 
 @app.command()
@@ -66,7 +66,7 @@ def feed(
     once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
 ) -> None:
     """Write what the cloud says of the fleet into files, for services that have no credentials. A unit runs it."""
-    control_start.feed(control_host.here(), say, on_signals(), once=once)
+    control_start.feed(control_host.here(), note, on_signals(), once=once)
 
 
 @app.command("try")
@@ -80,4 +80,4 @@ def read_span(text: str) -> timedelta:
     try:
         return durations.parse(text)
     except ValueError as error:
-        raise AppError(str(error), Code.WRONG_USE) from error
+        raise AppError(str(error), ErrorCode.WRONG_USE) from error

@@ -115,11 +115,11 @@ def _run() -> None:
     # imported here and in `build`, since people press Ctrl-C while it loads, too
     from app.errors import AppError
     from cli.output import STDERR, Exit, discard, exit_of, print_error
-    from gpufleet.domain import cycles
+    from gpufleet.domain import garbage
     from gpufleet.domain.printable import printable
 
     try:
-        with cycles.not_looked_for(kept=True):
+        with garbage.not_looked_for(kept=True):
             command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in (*GROUPS, LOCAL) else None)
         command()
     except AppError as error:

@@ -9,7 +9,7 @@ import typer
 
 from app.errors import AppError
 from app.model_sources import Fetched, open_source
-from app.models import Shelf
+from app.models import ModelRegistry
 from app.stores import open_place
 from cli.models_rollout import BucketOption, NameOption, rollback, rollout
 from cli.options import JsonOption
@@ -82,7 +82,7 @@ def ls(bucket: BucketOption, as_json: JsonOption = False) -> None:
         names = place.listing.folders(place.key("models"))
     except OSError as error:
         raise AppError(f"{bucket}: {error}") from error
-    rows = [row for name in names if (row := _model_row(Shelf(bucket, name)))["revisions"]]
+    rows = [row for name in names if (row := _model_row(ModelRegistry(bucket, name)))["revisions"]]
     if as_json:
         print_json(rows)
         return
@@ -93,7 +93,7 @@ def ls(bucket: BucketOption, as_json: JsonOption = False) -> None:
 
 def show(name: NameOption, bucket: BucketOption, as_json: JsonOption = False) -> None:
     """Every revision: the one that is served, those before it, and those never served; what each is."""
-    shelf = Shelf(bucket, name)
+    shelf = ModelRegistry(bucket, name)
     served = shelf.served()
     rows = [
         _row(manifest, served, shelf.approval(digest))
@@ -126,7 +126,7 @@ def approve(
     as_json: JsonOption = False,
 ) -> None:
     """Allow a revision to be served in production. It holds for these bytes alone."""
-    shelf = Shelf(bucket, name)
+    shelf = ModelRegistry(bucket, name)
     given = Approval(digest=shelf.resolve(digest), by=by or getpass.getuser(), at=datetime.now(UTC), note=note)
     try:
         approval.approve(shelf.place.writer, given, model=shelf.model)
@@ -167,7 +167,7 @@ def _facts(folder: Path, licence: str | None, source: str | None) -> dict[str, A
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def _model_row(shelf: Shelf) -> dict[str, Any]:
+def _model_row(shelf: ModelRegistry) -> dict[str, Any]:
     served, digests = shelf.served(), shelf.digests()
     manifest = None if served is None else shelf.manifest(served)
     return {

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load_one
 from app.model_rollouts import wait, walk
-from app.models import Shelf
+from app.models import ModelRegistry
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
@@ -62,10 +62,10 @@ def rollout(
 
     Killed or stopped half-way, the same command goes on: those that serve it already are left alone.
     """
-    shelf = Shelf(bucket, name)
+    shelf = ModelRegistry(bucket, name)
     chosen = shelf.served() if digest is None else shelf.resolve(digest)
     if chosen is None:
-        raise AppError(f"{shelf.model}: nothing is served yet; name a digest", Code.WRONG_USE)
+        raise AppError(f"{shelf.model}: nothing is served yet; name a digest", ErrorCode.WRONG_USE)
     _to(shelf, chosen, _Way(fleet, limit, environment, as_json, direct), going_back=False)
 
 
@@ -79,7 +79,7 @@ def rollback(
     as_json: JsonOption = False,
 ) -> None:
     """Serve the revision before the one that is served. Killed half-way, the same command goes on with it."""
-    shelf = Shelf(bucket, name)
+    shelf = ModelRegistry(bucket, name)
     history = shelf.history()
     earlier = history.going_back_to or history.before(shelf.served())
     if earlier is None:
@@ -96,12 +96,12 @@ class _Way:
         try:
             self.limit = durations.parse(limit)
         except ValueError as error:
-            raise AppError(f"--limit: {error}", Code.WRONG_USE) from error
+            raise AppError(f"--limit: {error}", ErrorCode.WRONG_USE) from error
         self.documents = [load_one(url) for url in fleets or []]
         self.environment, self.as_json, self.direct = environment, as_json, direct
 
 
-def _to(shelf: Shelf, digest: str, way: _Way, *, going_back: bool) -> None:
+def _to(shelf: ModelRegistry, digest: str, way: _Way, *, going_back: bool) -> None:
     shelf.check_approved(digest, way.documents, way.environment)
     before = shelf.serve(
         digest,

@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from app import monitoring_files, targets
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load, one_url
 from app.monitoring_files import Addresses
 from cli.monitoring_check import check
 from cli.options import FleetOption
 from cli.output import STDERR
-from cli.stopping import on_signals
+from cli.signals import on_signals
 from gpufleet.domain import durations
 from hosts.monitoring.prometheus import TARGETS_FILE
 
@@ -69,10 +69,10 @@ def render(
     documents = load(fleet)
     if len(documents) != 1:
         raise AppError(
-            f"a Prometheus watches one fleet, {len(documents)} are named: give one --fleet", Code.WRONG_USE
+            f"a Prometheus watches one fleet, {len(documents)} are named: give one --fleet", ErrorCode.WRONG_USE
         )
     if router and find_routers:
-        raise AppError("--router and --find-routers are two ways: give one", Code.WRONG_USE)
+        raise AppError("--router and --find-routers are two ways: give one", ErrorCode.WRONG_USE)
     addresses = Addresses(
         console=console,
         daemon=daemon,
@@ -96,7 +96,7 @@ def write_targets(
     try:
         every_s = durations.parse(every).total_seconds()
     except ValueError as error:
-        raise AppError(f"--every: {error}", Code.WRONG_USE) from error
+        raise AppError(f"--every: {error}", ErrorCode.WRONG_USE) from error
     targets.keep_written(one_url(fleet, "a Prometheus watches"), out, every_s, on_signals(), _say)
 
 

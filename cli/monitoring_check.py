@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.fleets import load
-from app.monitoring import Asked, ask_all
+from app.monitoring import PanelQuery, ask_all
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 
@@ -19,7 +19,7 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Ask Prometheus every query of the dashboards, over all pools and instances. Exit code 3: some find nothing."""
-    found: list[Asked] = []
+    found: list[PanelQuery] = []
     for document in load(fleet):
         found += ask_all(document, datetime.now(UTC))
     empty = [one for one in found if not one.series]
@@ -32,7 +32,7 @@ def check(
         raise typer.Exit(Exit.FOUND)
 
 
-def _table(empty: Sequence[Asked]) -> Table:
+def _table(empty: Sequence[PanelQuery]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("fleet", "dashboard", "panel", "finds nothing"):
         table.add_column(name, overflow="fold")

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from app.errors import Code
+from app.errors import ErrorCode
 from gpufleet.domain.printable import in_json, printable
 
 
@@ -61,7 +61,7 @@ class Exit(IntEnum):
     """Done and found something: a dry plan with actions, a limit exceeded, a check that says no."""
 
 
-def exit_of(code: Code) -> Exit:
+def exit_of(code: ErrorCode) -> Exit:
     """The exit code of a use case that ended so."""
     return Exit[code.name]
 
@@ -102,7 +102,7 @@ def write(text: str) -> None:
     sys.stdout.write(printable(text))
 
 
-def say(line: str) -> None:
+def note(line: str) -> None:
     """One line for people who wait or watch."""
     STDERR.print(line, highlight=False, soft_wrap=True)
 

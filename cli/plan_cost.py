@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from app import plan_tokens
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load
 from app.plan_tokens import Expected
 from cli.options import FleetOption
@@ -75,7 +75,7 @@ def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence
     """Prices that the ledger of the plan's own environment saw; none where no fleet is named."""
     if not urls and not os.environ.get("GPUFLEET_FLEET"):
         return ()
-    from app.declared import observed_prices  # brings the ledger, which most plans are priced without
+    from app.price_inputs import observed_prices  # brings the ledger, which most plans are priced without
 
     settings = parts_of(config)
     place = (settings.cloud, settings.environment, settings.region)
@@ -97,9 +97,11 @@ def _limit(text: str | None) -> Decimal | None:
     try:
         limit = Decimal(text)
     except InvalidOperation as error:
-        raise AppError(f"--fail-over {text!r} is no amount: write USD a month, as in 5000", Code.WRONG_USE) from error
+        raise AppError(
+            f"--fail-over {text!r} is no amount: write USD a month, as in 5000", ErrorCode.WRONG_USE
+        ) from error
     if not limit.is_finite() or limit < 0:
-        raise AppError(f"--fail-over {text}: must be a finite amount, 0 or more", Code.WRONG_USE)
+        raise AppError(f"--fail-over {text}: must be a finite amount, 0 or more", ErrorCode.WRONG_USE)
     return limit
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from cli.output import STDOUT
-from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason, Spend
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason, SpendRate
 
 _COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action.REPLACE: "red", Action.STOP: "red"}
 
@@ -87,7 +87,7 @@ def total_of(prices: Iterable[Decimal | None]) -> tuple[Decimal, int]:
     return sum(known, Decimal(0)), len(told) - len(known)
 
 
-def spend_json(spend: Spend) -> dict[str, Any]:
+def spend_json(spend: SpendRate) -> dict[str, Any]:
     """What the fleet costs with the growth of a plan, and where it stops to grow."""
     return {
         "usd_per_hour": f"{spend.usd_per_hour:f}",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings import KEY
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 @policies_app.command("list")
 def list_rules(as_json: Json = False) -> None:
     """All rules, each with its reason."""
-    from policies.rules import RULES  # with the engine's library: slow to import
+    from policies.pack import RULES  # with the engine's library: slow to import
 
     if as_json:
         print_json([_described(rule) for rule in RULES])
@@ -66,8 +66,8 @@ def check(
 ) -> None:
     """Judge a plan as the policy pack does in the engine. Exits with 0 passes, 1 violations, 2 cannot judge."""
     from gpufleet.prices.plan.preview import PreviewError, parse
+    from policies.pack import RULES, judged
     from policies.preview import resources_of
-    from policies.rules import RULES, judged
 
     context = _context(settings)
     text = _read(preview)
@@ -75,10 +75,10 @@ def check(
         plan = parse(text)
         resources = resources_of(plan)
     except PreviewError as error:
-        raise AppError(f"{preview}: {error}", Code.WRONG_USE) from error
+        raise AppError(f"{preview}: {error}", ErrorCode.WRONG_USE) from error
     if (other := _environment(plan.config.get(KEY))) not in (None, f"{context.cloud} {context.environment}"):
         wrong = f"{preview} is a plan of {other}, and {settings} is of {context.cloud} {context.environment}"
-        raise AppError(f"{wrong}: give the settings that the plan was made with", Code.WRONG_USE)
+        raise AppError(f"{wrong}: give the settings that the plan was made with", ErrorCode.WRONG_USE)
     violations, used = judged(resources, context)
     for path in context.unknown:
         STDERR.print(f"{path}: not known to this release, and not judged", highlight=False, soft_wrap=True)
@@ -111,15 +111,15 @@ def check(
 def _context(settings: Path) -> "Context":
     """Raises AppError for settings that cannot be judged by."""
     from policies.context import ContextError, from_config
-    from policies.rules import problems_of
+    from policies.pack import problems_of
     from policies.settings import FROM_FILE, config_of
 
     try:
         context = from_config(config_of({FROM_FILE: os.fspath(settings)}), datetime.now(UTC).date())
     except ContextError as error:
-        raise AppError(str(error), Code.WRONG_USE) from error
+        raise AppError(str(error), ErrorCode.WRONG_USE) from error
     if problems := problems_of(context):
-        raise AppError(f"{settings}: {'; '.join(problems)}", Code.WRONG_USE)
+        raise AppError(f"{settings}: {'; '.join(problems)}", ErrorCode.WRONG_USE)
     return context
 
 
@@ -136,16 +136,16 @@ def _read(preview: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if preview == "-" else Path(preview).read_bytes()
     except OSError as error:
-        raise AppError(f"{preview}: {error.strerror or error}", Code.WRONG_USE) from error
+        raise AppError(f"{preview}: {error.strerror or error}", ErrorCode.WRONG_USE) from error
 
 
 def _rule(name: str) -> "Rule":
-    from policies.rules import RULES, close_to
+    from policies.pack import RULES, close_to
 
     found = {rule.id: rule for rule in RULES}
     if name not in found:
         near = ", ".join(close_to(name))
-        raise AppError(f"{name!r} is no rule of the policy pack; name one as {near}", Code.WRONG_USE)
+        raise AppError(f"{name!r} is no rule of the policy pack; name one as {near}", ErrorCode.WRONG_USE)
     return found[name]
 
 

@@ -19,7 +19,7 @@ def problems(settings: Settings, today: date) -> Iterator[Problem]:
     """Exceptions of no rule, that name too little for their rule, or that end in years."""
     if not settings.policies.exceptions:
         return
-    from policies.rules import RULES, close_to  # slow to import, and few settings have exceptions
+    from policies.pack import RULES, close_to  # slow to import, and few settings have exceptions
 
     rules = {rule.id: rule for rule in RULES}
     for index, exception in enumerate(settings.policies.exceptions):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
@@ -94,7 +94,7 @@ def spot(
     from replay import histories  # numpy and the reader are slow to import
     from replay import spot as market
 
-    terms = market.Terms(
+    terms = market.SpotTerms(
         target=target,
         spare=spare,
         cold_start=cold_start,
@@ -143,7 +143,7 @@ def idle(
 
     Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
     """
-    from replay import histories, net, pools, runs, sizers
+    from replay import histories, net_savings, pools, runs, sizers
     from replay import idle as alone
 
     given = _policies(policy, "idle", "scale")
@@ -158,7 +158,7 @@ def idle(
         if history.pools is None:
             name, ours = _known(rule, alone.NAMES), _ALONE
             score = alone.play(history, alone.rule(name, history, rules, cold_start), cold_start)
-            nets = net.compared(history, rules, cold_start) if name == "own" else {}
+            nets = net_savings.compared(history, rules, cold_start) if name == "own" else {}
         else:
             name, ours = _known(rule, sizers.NAMES), _POOLS
             score = pools.play(
@@ -208,7 +208,7 @@ def scale(
     given = _policies(policy, "scale")
     _say_unplayed(policy, {"scale": given.scale}, _REQUESTS if name == "own" else _OTHERS)
     rules = given.scale or ScalePolicy()
-    terms = line.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
+    terms = line.RequestTerms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
     with _readable():
         arrivals = histories.load_requests(requests, tokens_per_request)
         sizer = sizers.sizer(name, rules, cold_start, arrivals.begins)
@@ -231,7 +231,7 @@ class _readable:  # noqa: N801 - reads as a word in `with`
 
 def _known(rule: str, names: tuple[str, ...]) -> str:
     if rule not in names:
-        raise AppError(f"--rule {rule}: this history can be played by {', '.join(names)}", Code.WRONG_USE)
+        raise AppError(f"--rule {rule}: this history can be played by {', '.join(names)}", ErrorCode.WRONG_USE)
     return rule
 
 
@@ -241,10 +241,10 @@ def _policies(path: Path | None, *names: str) -> Watchdogs:
     try:
         given = Watchdogs.model_validate(said)
     except ValidationError as error:
-        raise AppError(f"--policy {path}: {'; '.join(describe_problems(error))}", Code.WRONG_USE) from error
+        raise AppError(f"--policy {path}: {'; '.join(describe_problems(error))}", ErrorCode.WRONG_USE) from error
     faults = [fault for name in names for fault in _unplayable(name, getattr(given, name))]
     if faults:
-        raise AppError(f"--policy {path}: {'; '.join(faults)}", Code.WRONG_USE)
+        raise AppError(f"--policy {path}: {'; '.join(faults)}", ErrorCode.WRONG_USE)
     return given
 
 
@@ -284,9 +284,9 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
             path.read_text(encoding="utf-8"), parse_float=Decimal, object_pairs_hook=_without_doubles
         )
     except (OSError, ValueError, RecursionError) as error:
-        raise AppError(f"--policy {path}: {error}", Code.WRONG_USE) from error
+        raise AppError(f"--policy {path}: {error}", ErrorCode.WRONG_USE) from error
     if not is_map(written):
-        raise AppError(f"--policy {path}: a JSON object is wanted", Code.WRONG_USE)
+        raise AppError(f"--policy {path}: a JSON object is wanted", ErrorCode.WRONG_USE)
     if written.keys() <= _POLICIES.keys():
         return written
     strange = {name: [key for key in written if key not in _POLICIES[name].__dataclass_fields__] for name in names}
@@ -296,7 +296,7 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
         both = ", ".join(f'"{name}": {{…}}' for name in names)
         raise AppError(
             f"--policy {path}: {strange[name][0]!r} is no key of {name}: write {alone}, or {{{both}}}",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
     return {name: written}
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app import delivery, ledgers, reports
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load
 from app.windows import Window, last_day
 from cli.files import write_json, write_text
@@ -20,7 +20,7 @@ from cli.trueup import trueup
 from cli.windows import parse_window
 from gpufleet.costs import digest as digests
 from gpufleet.costs import focus
-from gpufleet.costs.allocation import Facts
+from gpufleet.costs.allocation import LedgerFacts
 from gpufleet.costs.document import document as as_document
 from gpufleet.costs.render import as_text, title
 from gpufleet.costs.report import By, Report
@@ -193,7 +193,9 @@ def digest(
         _all_sent(_post_digest(*one) for one in whole)
 
 
-def _post_digest(document: FleetDocument, span: Window, one: digests.Digest, facts: Facts, book: PriceBook) -> bool:
+def _post_digest(
+    document: FleetDocument, span: Window, one: digests.Digest, facts: LedgerFacts, book: PriceBook
+) -> bool:
     message = messages.digest_message(
         title=f"GPU cost, {document.environment}",
         numbers=[(n.name, n.value, n.trend) for n in digests.numbers(one)],
@@ -243,7 +245,7 @@ def _written(form: Format, documents: list[FleetDocument], window: Window, allow
         except focus.UnpricedError as error:
             raise AppError(str(error)) from error
     if len(documents) != 1:
-        raise AppError("an HTML file shows one fleet: name one --fleet", Code.WRONG_USE)
+        raise AppError("an HTML file shows one fleet: name one --fleet", ErrorCode.WRONG_USE)
     return reports.html(documents[0], window, allow_unpriced)
 
 

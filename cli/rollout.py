@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from app import rollout as rollouts
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load
 from cli.options import FleetOption
-from cli.output import STDERR, STDOUT, Exit, print_json, say
+from cli.output import STDERR, STDOUT, Exit, note, print_json
 from gpufleet.clouds.versions import GroupVersion
 from gpufleet.domain.durations import parse
 from gpufleet.settings.document import Pool
@@ -35,7 +35,7 @@ def rollout(
         rollouts.cancel(document, found)
         STDOUT.print(f"no rollout of {pool} runs any more; run it again to go on", highlight=False)
         return
-    versions = rollouts.versions_of(document, found, say)
+    versions = rollouts.versions_of(document, found, note)
     outdated = [group for group in found.groups if versions[group.name].outdated]
     if as_json:
         print_json(_described(found, versions))
@@ -46,14 +46,14 @@ def rollout(
     if not apply:
         STDERR.print("This was a dry run: nothing was done. Run it again with --apply to act.")
         raise typer.Exit(Exit.FOUND)
-    rollouts.roll(document, found, outdated, longest, say)
+    rollouts.roll(document, found, outdated, longest, note)
 
 
 def _limit(text: str) -> timedelta:
     try:
         return parse(text)
     except ValueError as error:
-        raise AppError(f"--limit: {error}", Code.WRONG_USE) from error
+        raise AppError(f"--limit: {error}", ErrorCode.WRONG_USE) from error
 
 
 def _show(pool: Pool, versions: dict[str, GroupVersion]) -> None:

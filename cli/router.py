@@ -11,17 +11,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.feed import FedFleet
 from app.fleets import one_url
 from app.router_fleet import LiveFleet
 from cli.options import FeedOption, FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.stopping import on_signals
+from cli.signals import on_signals
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.settings.document import FleetDocument
 from serving.router import maps
-from serving.router.controller import BusyError, Controller, only_one
+from serving.router.controller import Controller, RouterBusyError, only_one
 from serving.router.policy import Canary, RouterPolicy
 from serving.router.process import HaproxyError, check_config
 from serving.router.render import render as render_config
@@ -86,7 +86,7 @@ def run(
                     stop.wait(max(0.0, period_s - (time.monotonic() - began)))
             finally:
                 controller.stop(grace_s)
-    except (BusyError, OSError) as error:
+    except (RouterBusyError, OSError) as error:
         raise AppError(str(error)) from error
 
 
@@ -148,11 +148,11 @@ def canary(
         return
     target = pool or (rules.canary.pool if rules.canary else None)
     if target is None:
-        raise AppError(f"{model} has no canary yet: name its pool with --pool", Code.WRONG_USE)
+        raise AppError(f"{model} has no canary yet: name its pool with --pool", ErrorCode.WRONG_USE)
     word = salt or (rules.canary.salt if rules.canary else f"{model.replace('/', '-')}-{datetime.now(UTC):%Y%m%d}")
     moved = _checked(policy, model, Canary, pool=target, percent=percent, salt=word)
     if strangers := moved.strangers({entry.name for entry in document.pools}):
-        raise AppError(f"the fleet has no pool {', '.join(strangers)}", Code.WRONG_USE)
+        raise AppError(f"the fleet has no pool {', '.join(strangers)}", ErrorCode.WRONG_USE)
     STDERR.print(f"{model}: {percent:g} % of users to {target}" + ("" if apply else " (dry; --apply writes it)"))
     if not apply:
         raise typer.Exit(Exit.FOUND)
@@ -188,7 +188,7 @@ def _checked(policy: RouterPolicy, model: str, kind: type[Canary], **values: Any
             policy.model_dump() | {"models": {k: v.model_dump() for k, v in models.items()}}
         )
     except ValueError as error:
-        raise AppError(f"no such canary: {error}", Code.WRONG_USE) from error
+        raise AppError(f"no such canary: {error}", ErrorCode.WRONG_USE) from error
 
 
 def _read(source: LiveFleet) -> tuple[FleetDocument, RouterPolicy]:
@@ -202,7 +202,7 @@ def _seconds(text: str) -> float:
     try:
         return parse_duration(text).total_seconds()
     except ValueError as error:
-        raise AppError(str(error), Code.WRONG_USE) from error
+        raise AppError(str(error), ErrorCode.WRONG_USE) from error
 
 
 def _say(line: str) -> None:

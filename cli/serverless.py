@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from app import logs
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load_each
 from app.passes import Options, kinds
 from cli import watch_cost, watch_revisions
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [word for word in given if word != "--apply"]
     try:
         if len(names) != 1:
-            raise AppError(f"name one watchdog and perhaps --apply, got {given}", Code.WRONG_USE)
+            raise AppError(f"name one watchdog and perhaps --apply, got {given}", ErrorCode.WRONG_USE)
         code, fleets = one_pass(names[0], None, apply=apply)
     except AppError as error:
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
@@ -71,7 +71,7 @@ def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exi
     logs.configure(always=True)
     known = kinds()
     if name not in (names := (*known, COST, REVISIONS)):
-        raise AppError(f"watchdog {name!r}: choose one of {', '.join(names)}", Code.WRONG_USE)
+        raise AppError(f"watchdog {name!r}: choose one of {', '.join(names)}", ErrorCode.WRONG_USE)
     documents, unread = readable(load_each(urls))
     for document in documents:
         reachable(document)
@@ -118,13 +118,15 @@ def _is_loopback(host: str) -> bool:
 def _asked(event: Mapping[str, Any]) -> tuple[str, bool, list[str] | None]:
     unknown = sorted(set(event) - EVENT_KEYS)
     if unknown:
-        raise AppError(f"event: {', '.join(unknown)} is unknown; it may hold watchdog, apply, fleet", Code.WRONG_USE)
+        raise AppError(
+            f"event: {', '.join(unknown)} is unknown; it may hold watchdog, apply, fleet", ErrorCode.WRONG_USE
+        )
     apply: Any = event.get("apply", False)
     if not isinstance(apply, bool):
-        raise AppError(f"event: apply is {apply!r}; write true or false", Code.WRONG_USE)
+        raise AppError(f"event: apply is {apply!r}; write true or false", ErrorCode.WRONG_USE)
     fleet: Any = event.get("fleet")
     if fleet is not None and not (is_list(fleet) and all(isinstance(url, str) for url in fleet)):
-        raise AppError(f"event: fleet is {fleet!r}; write a list of URLs", Code.WRONG_USE)
+        raise AppError(f"event: fleet is {fleet!r}; write a list of URLs", ErrorCode.WRONG_USE)
     return str(event.get("watchdog", "")), apply, fleet
 
 

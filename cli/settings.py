@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from cli import policy_exceptions, settings_image
 from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain import catalogue
@@ -99,7 +99,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
     try:
         return file.read_config(path)
     except FileError as error:
-        raise AppError(str(error), Code.WRONG_USE) from error
+        raise AppError(str(error), ErrorCode.WRONG_USE) from error
 
 
 def _lines(value: Any, path: str = "") -> Iterator[str]:

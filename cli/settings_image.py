@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpufleet.settings import KEY
-from gpufleet.settings.environment import Pool, Settings
+from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 from hosts.node import driver
 from serving.engine import EngineKind
@@ -51,7 +51,7 @@ def _drivers(settings: Settings) -> Iterator[Problem]:
             )
 
 
-def _wrong(branch: str, pool: Pool) -> str | None:
+def _wrong(branch: str, pool: PoolSettings) -> str | None:
     env = pool.engine.env
     engine = EngineSettings(
         kind=EngineKind(pool.engine.kind), image=pool.engine.image, args=pool.engine.args, env=env

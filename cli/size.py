@@ -9,8 +9,8 @@ from app.sizing import fits, load_model
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from serving.sizing.decoding import prefix_caching, speculation
-from serving.sizing.fit import GIB, Fit, Wish
-from serving.sizing.model import Model, Weights
+from serving.sizing.fit import GIB, Fit, FitRequest
+from serving.sizing.model import ModelShape, Weights
 
 ModelArgument = Annotated[
     str, typer.Argument(help="A model's folder, or its URL: s3://bucket/models/chat, gs://…; only headers are read.")
@@ -44,7 +44,7 @@ def size(
 ) -> None:
     """Weights, KV cache and concurrency of a model on GPUs. Exit 3 when it fits on none that was asked for."""
     shape, heavy = load_model(model)
-    wish = Wish(
+    wish = FitRequest(
         context=context or min(shape.max_context, 8192),
         concurrency=concurrency,
         kv_fp8=kv_fp8,
@@ -79,7 +79,7 @@ def _row(name: str, answer: Fit) -> dict[str, Any]:
     }
 
 
-def _facts(model: Model, heavy: Weights) -> dict[str, Any]:
+def _facts(model: ModelShape, heavy: Weights) -> dict[str, Any]:
     prefixes, drafts = prefix_caching(model), speculation(model)
     return {
         "family": model.family,
@@ -94,7 +94,7 @@ def _facts(model: Model, heavy: Weights) -> dict[str, Any]:
     }
 
 
-def _show(model: Model, heavy: Weights, rows: list[dict[str, Any]]) -> None:
+def _show(model: ModelShape, heavy: Weights, rows: list[dict[str, Any]]) -> None:
     STDERR.print(
         f"{model.family}: {heavy.parameters / 1e9:.2f} billion parameters, {heavy.total / GIB:.2f} GiB of weights, "
         f"{model.layer_count} layers, context {model.max_context}",

@@ -15,9 +15,9 @@ from app.wiring import inventory_of, open_engine
 from cli.addresses import host_and_port
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT
-from cli.stopping import on_signals
+from cli.signals import on_signals
 from gpufleet.ledger.outbox import retry_refused
-from gpufleet.notify.presses import Desk, Presses
+from gpufleet.notify.clicks import ClickHandler, FleetButtons
 from gpufleet.settings.document import FleetDocument
 
 APP_TOKEN: Final = "GPUFLEET_SLACK_APP_TOKEN"  # noqa: S105 - the variable's name
@@ -67,10 +67,10 @@ def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:
         return lambda: None
 
 
-def presses_of(documents: Sequence[FleetDocument]) -> Presses:
+def presses_of(documents: Sequence[FleetDocument]) -> ClickHandler:
     """What takes the presses of these fleets."""
     desks = {
-        ledgers.ledger_name(document): Desk(
+        ledgers.ledger_name(document): FleetButtons(
             fleet=ledgers.ledger_name(document),
             environment=document.environment,
             channel=document.notify.slack_channel,
@@ -83,10 +83,10 @@ def presses_of(documents: Sequence[FleetDocument]) -> Presses:
     }
     if not desks:
         raise AppError("nobody may press Keep: name Slack ids in the settings (notify.keep_users: [U0123ABCD])")
-    return Presses(desks=desks, now=lambda: datetime.now(UTC), deliver=_deliver)
+    return ClickHandler(desks=desks, now=lambda: datetime.now(UTC), deliver=_deliver)
 
 
-def _deliver(desk: Desk) -> None:
+def _deliver(desk: FleetButtons) -> None:
     try:
         done = delivery.send(desk.engine, wait=timedelta(0))
         STDERR.print(delivery.summary(done))
@@ -95,7 +95,7 @@ def _deliver(desk: Desk) -> None:
 
 
 def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str]) -> Callable[[], None]:
-    from gpufleet.notify.doors import SocketDoor  # slack's client is slow to import
+    from gpufleet.notify.endpoints import SocketModeListener  # slack's client is slow to import
     from gpufleet.notify.slack import SlackSettingsError, api_url
 
     token = environ.get(APP_TOKEN, "")
@@ -103,7 +103,7 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
         raise AppError(f"{APP_TOKEN} is no app token (xapp-…): make one with the scope connections:write")
     presses = presses_of(documents)
     try:
-        door = SocketDoor(token, presses, api_url(environ))
+        door = SocketModeListener(token, presses, api_url(environ))
     except SlackSettingsError as error:
         raise AppError(str(error)) from error
     try:
@@ -121,7 +121,7 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
 
 
 def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mapping[str, str]) -> Callable[[], None]:
-    from gpufleet.notify.doors import PATH, HttpDoor
+    from gpufleet.notify.endpoints import PATH, InteractionServer
 
     host, port = host_and_port("--http", listen, "127.0.0.1:9650")
     secret = environ.get(SECRET, "")
@@ -129,7 +129,7 @@ def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mappin
         raise AppError(f"{SECRET} is not set: it is the Signing Secret of the Slack app (Basic Information)")
     presses = presses_of(documents)
     try:
-        door = HttpDoor(host, port, secret, presses, lambda: datetime.now(UTC))
+        door = InteractionServer(host, port, secret, presses, lambda: datetime.now(UTC))
     except OSError as error:
         raise AppError(f"--http {listen}: {error.strerror or error}") from error
     threading.Thread(target=door.serve, name="slack-http", daemon=True).start()

@@ -8,15 +8,15 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
+from app.fleet_view import Costs, Watched
 from app.fleets import load
-from app.watching import Costs, Watched
 from cli.options import FleetOption, JsonOption
 from cli.output import STDOUT, Exit, print_json
 from gpufleet.console.document import document as as_document
 from gpufleet.console.text import screen
 from gpufleet.console.view import FleetView
-from gpufleet.domain import cycles
+from gpufleet.domain import garbage
 from gpufleet.domain.durations import parse as parse_duration
 
 EveryOption = Annotated[str, typer.Option("--every", help="Time between two looks.")]
@@ -45,11 +45,11 @@ def status(
     """Pools, what drains or is marked and why, USD/h, alerts, brakes: all fleets in one view."""
     fleets = [Watched(document, _COSTS[costs]) for document in load(fleet)]
     if watch and as_json:
-        raise AppError("--watch is for people: leave --json away", Code.WRONG_USE)
+        raise AppError("--watch is for people: leave --json away", ErrorCode.WRONG_USE)
     if watch:
         _watch(fleets, pause(every))
         return
-    with cycles.not_looked_for(kept=True):  # the process ends with it
+    with garbage.not_looked_for(kept=True):  # the process ends with it
         views = [watched.look() for watched in fleets]
         if as_json:
             documents = [as_document(view) for view in views]
@@ -65,7 +65,7 @@ def pause(every: str) -> timedelta:
     try:
         return max(parse_duration(every), timedelta(seconds=1))
     except ValueError as error:
-        raise AppError(f"--every: {error}", Code.WRONG_USE) from error
+        raise AppError(f"--every: {error}", ErrorCode.WRONG_USE) from error
 
 
 def _watch(fleets: list[Watched], every: timedelta) -> None:

@@ -12,14 +12,14 @@ from rich.live import Live
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import AppError
+from app.fleet_view import Costs, Watched
 from app.fleets import load
 from app.ledgers import ledger_name
-from app.watching import Costs, Watched
 from app.wiring import open_engine
 from cli.options import FleetOption
 from cli.output import STDOUT, Exit
 from cli.status import EveryOption, pause
-from gpufleet.console import book
+from gpufleet.console import ledger_data
 from gpufleet.console.top import Screen, Sort, draw, pressed
 from gpufleet.console.view import FleetView
 from gpufleet.domain.decisions import Past
@@ -90,7 +90,7 @@ def _about(screen: Screen, views: list[FleetView]) -> tuple[Past, ...]:
             document = view.read.document
             engine = open_engine(document, reading=True)
             try:
-                return tuple(book.about(engine, ledger_name(document), screen.chosen))
+                return tuple(ledger_data.about(engine, ledger_name(document), screen.chosen))
             finally:
                 engine.dispose()  # asked several times a second
     return ()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load_only
 from app.trueup import Reconciled, decimal_of, reconcile
 from app.windows import Window
@@ -45,7 +45,7 @@ def trueup(
         begin = first if since is None else parse_moment("--since", since, tz, now)
         end = last if until is None else parse_moment("--until", until, tz, now)
         if begin >= end:
-            raise AppError(f"--since ({instant(begin)}) is not before --until ({instant(end)})", Code.WRONG_USE)
+            raise AppError(f"--since ({instant(begin)}) is not before --until ({instant(end)})", ErrorCode.WRONG_USE)
         done = reconcile(document, found, Window(since=begin, until=end, now=now, timezone=tz))
     except BillError as error:
         raise AppError(str(error)) from error

@@ -6,10 +6,10 @@ from typing import Annotated, Final
 import typer
 
 from app import control_host
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from cli.host import read_span
-from cli.output import STDOUT, Exit, say
-from hosts.control.places import SHA256
+from cli.output import STDOUT, Exit, note
+from hosts.control.paths import SHA256
 from hosts.control.releases import ReleaseError
 
 LONGEST: Final = timedelta(minutes=9)
@@ -30,29 +30,29 @@ def upgrade(
 ) -> None:
     """Change the release that this control host runs. Run it there, as root. Alone it says which one runs."""
     if to and rollback:
-        raise AppError("--to and --rollback are two ways: give one", Code.WRONG_USE)
+        raise AppError("--to and --rollback are two ways: give one", ErrorCode.WRONG_USE)
     if to and not SHA256.fullmatch(to):
-        raise AppError(f"--to {to}: is no sha256: 64 digits and letters a to f", Code.WRONG_USE)
+        raise AppError(f"--to {to}: is no sha256: 64 digits and letters a to f", ErrorCode.WRONG_USE)
     if read_span(within) > LONGEST:
-        raise AppError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", Code.WRONG_USE)
+        raise AppError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", ErrorCode.WRONG_USE)
     places = control_host.here()
     settings = control_host.read_settings(places)
     try:
-        releases = control_host.releases_of(places, settings, say, within)
+        releases = control_host.releases_of(places, settings, note, within)
         if (change := releases.unsettled()) is not None:
             words = f"a change from {change.before[:12]} to {change.to[:12]} goes on, or was cut off"
-            say(f"{words}: `gpufleet host settle` brings it to an end, and so does the next upgrade or boot")
+            note(f"{words}: `gpufleet host settle` brings it to an end, and so does the next upgrade or boot")
         current, chosen = releases.running(), releases.chosen()
         previous = chosen.previous if chosen else None
         if not to and not rollback:
             STDOUT.print(f"current   {current}\nprevious  {previous or '-'}", highlight=False)
             return
         if not apply:
-            say(f"would go from {current[:12]} to {(to or previous or 'nothing')[:12]} (dry; --apply does it)")
+            note(f"would go from {current[:12]} to {(to or previous or 'nothing')[:12]} (dry; --apply does it)")
             raise typer.Exit(Exit.FOUND)
         if to:
             releases.upgrade(to, datetime.now(UTC))
         else:
-            say(f"{releases.rollback(datetime.now(UTC))[:12]} runs again")
+            note(f"{releases.rollback(datetime.now(UTC))[:12]} runs again")
     except (ReleaseError, OSError) as error:
         raise AppError(str(error)) from error

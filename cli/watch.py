@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from app import logs
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load, load_each
-from app.foreign import Place
 from app.passes import IDLE, SCALE, SPOT, Options, kinds
-from cli import watch_foreign
+from app.unmanaged import SearchScope
+from cli import watch_unmanaged
 from cli.options import FleetOption, JsonOption
 from cli.output import STDOUT, Exit, print_json
 from cli.watch_pass import over_fleets, readable, show_of
@@ -44,11 +44,11 @@ def idle(  # noqa: PLR0913 - two ways to say which instances
     as_json: JsonOption = False,
     accept_policy: AcceptOption = None,
     quiet: QuietOption = False,
-    region: watch_foreign.RegionOption = None,
-    project: watch_foreign.ProjectOption = None,
-    tag: watch_foreign.TagOption = None,
-    prometheus: watch_foreign.PrometheusOption = None,
-    window: watch_foreign.WindowOption = "30m",
+    region: watch_unmanaged.RegionOption = None,
+    project: watch_unmanaged.ProjectOption = None,
+    tag: watch_unmanaged.TagOption = None,
+    prometheus: watch_unmanaged.PrometheusOption = None,
+    window: watch_unmanaged.WindowOption = "30m",
 ) -> None:
     """Mark idle instances; drain and end those that stay idle for their grace.
 
@@ -56,11 +56,11 @@ def idle(  # noqa: PLR0913 - two ways to say which instances
     """
     if region is not None:
         if apply or accept_policy or fleet:
-            raise AppError("--region only looks: leave out --apply, --accept-policy and --fleet", Code.WRONG_USE)
-        place = Place(region=region, project=project, tag=tag, prometheus=prometheus, window=window)
-        raise typer.Exit(watch_foreign.look(place, datetime.now(UTC), as_json=as_json))
+            raise AppError("--region only looks: leave out --apply, --accept-policy and --fleet", ErrorCode.WRONG_USE)
+        place = SearchScope(region=region, project=project, tag=tag, prometheus=prometheus, window=window)
+        raise typer.Exit(watch_unmanaged.look(place, datetime.now(UTC), as_json=as_json))
     if project or tag or prometheus:
-        raise AppError("--project, --tag and --prometheus belong to --region", Code.WRONG_USE)
+        raise AppError("--project, --tag and --prometheus belong to --region", ErrorCode.WRONG_USE)
     _run(IDLE, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 
 

@@ -7,7 +7,7 @@ import typer
 
 from app import cost_pass
 from app.api_calls import Count
-from app.cost_pass import Progress, Result
+from app.cost_pass import CostPassListener, CostPassResult
 from app.fleets import load
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, Exit, print_json
@@ -44,7 +44,7 @@ def over_fleets(
     return code, [{"environment": environment, **result.answer} for environment, result in done]
 
 
-def _one(document: FleetDocument, count: Count, *, show: bool) -> Result:
+def _one(document: FleetDocument, count: Count, *, show: bool) -> CostPassResult:
     environment = document.environment
 
     def written(done: Collected) -> None:
@@ -56,7 +56,7 @@ def _one(document: FleetDocument, count: Count, *, show: bool) -> Result:
     def problem(said: str) -> None:
         STDERR.print(f"! {environment}: cost: {said}", soft_wrap=True, highlight=False)
 
-    result = cost_pass.run(document, count, Progress(written=written, problem=problem))
+    result = cost_pass.run(document, count, CostPassListener(written=written, problem=problem))
     if result.error is not None:
         STDERR.print(f"gpufleet: {environment}: cost: {result.error}; nothing was written", soft_wrap=True)
     return result

@@ -6,17 +6,17 @@ from typing import Annotated, Any
 import typer
 
 from app import logs
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load
-from app.foreign import with_tag
 from app.passes import Options, check_accepted, orphan_kind
+from app.unmanaged import with_tag
 from cli import plans
 from cli.options import FleetOption, JsonOption
-from cli.output import STDOUT, Exit, after_the_work, exit_of, print_json, say
+from cli.output import STDOUT, Exit, after_the_work, exit_of, note, print_json
 from cli.watch_pass import Show, answer, one_of_several, show_of, worst
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
-from watchdogs.orphans.watchdog import Scope
+from watchdogs.orphans.watchdog import OrphanScope
 
 
 def register(watch_app: typer.Typer) -> None:
@@ -42,12 +42,14 @@ def orphans(  # noqa: PLR0913 - the options of every pass
     mark or stop those that they name; others are never touched.
     """
     if tag is not None and apply:
-        raise AppError("--tag only filters a list; whom --apply acts on is said by the fleet's rules", Code.WRONG_USE)
+        raise AppError(
+            "--tag only filters a list; whom --apply acts on is said by the fleet's rules", ErrorCode.WRONG_USE
+        )
     only = None if tag is None else with_tag(tag)
     documents = load(fleet)
     options, show = Options(apply=apply, accept=tuple(accept_policy or ())), show_of(as_json=as_json, quiet=quiet)
     logs.configure()
-    check_accepted(orphan_kind(Scope()), documents, options.accept)
+    check_accepted(orphan_kind(OrphanScope()), documents, options.accept)
     found = [_one(document, documents, only, options, show) for document in _one_of_each(documents)]
     if as_json:
         print_json([answer for _, answer in found])
@@ -62,7 +64,7 @@ def _one(
     show: Show,
 ) -> tuple[Exit, dict[str, Any]]:
     """One account and region: its exit code and its answer."""
-    kind = orphan_kind(Scope(known=documents, only=only, tell=say))
+    kind = orphan_kind(OrphanScope(known=documents, only=only, tell=note))
     result = one_of_several(kind, document, options, show, alone=len(documents) == 1)
     code, found = exit_of(result.code), answer(result) | {"cloud": document.cloud, "region": document.region}
     if result.done is None:

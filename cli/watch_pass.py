@@ -7,9 +7,9 @@ from typing import Any
 
 from app import passes
 from app.errors import AppError
-from app.passes import Kind, Options, Result
+from app.passes import Options, PassResult, WatchdogKind
 from cli import plans
-from cli.output import Exit, after_the_work, exit_of, say
+from cli.output import Exit, after_the_work, exit_of, note
 from gpufleet.settings.document import FleetDocument
 
 
@@ -35,7 +35,7 @@ def readable(fleets: Iterable[FleetDocument | AppError]) -> tuple[list[FleetDocu
     unread = False
     for one in fleets:
         if isinstance(one, AppError):
-            say(str(one))
+            note(str(one))
             unread = True
         else:
             documents.append(one)
@@ -43,7 +43,7 @@ def readable(fleets: Iterable[FleetDocument | AppError]) -> tuple[list[FleetDocu
 
 
 def over_fleets(
-    kind: Kind, documents: Sequence[FleetDocument], options: Options, show: Show = Show.ALL
+    kind: WatchdogKind, documents: Sequence[FleetDocument], options: Options, show: Show = Show.ALL
 ) -> tuple[Exit, list[dict[str, Any]]]:
     """One pass over each fleet. The worst exit code wins; one fleet's failure does not stop the others."""
     passes.check_accepted(kind, documents, options.accept)
@@ -58,20 +58,22 @@ def worst(codes: Iterable[Exit]) -> Exit:
     return next((code for code in (Exit.FAILED, Exit.FOUND) if code in found), Exit.DONE)
 
 
-def one_of_several(kind: Kind, document: FleetDocument, options: Options, show: Show, *, alone: bool) -> Result:
+def one_of_several(
+    kind: WatchdogKind, document: FleetDocument, options: Options, show: Show, *, alone: bool
+) -> PassResult:
     """One pass, printed. Raises AppError for wrong use, and where the fleet is alone for what people must fix."""
-    result = passes.run(kind, document, replace(options, note=say), alone=alone)
+    result = passes.run(kind, document, replace(options, note=note), alone=alone)
     if result.error is not None:
-        say(f"{result.environment}: {result.watchdog}: {result.error}. {result.remains}.")
+        note(f"{result.environment}: {result.watchdog}: {result.error}. {result.remains}.")
     elif result.skipped is not None:
         at_work = f"another {result.watchdog} watchdog is at work ({result.skipped})"
-        say(f"{result.environment}: {at_work}; nothing to do here")
+        note(f"{result.environment}: {at_work}; nothing to do here")
     elif show is Show.ALL or (show is Show.CHANGES and _changes(result)):
         _print(result)
     return result
 
 
-def answer(result: Result) -> dict[str, Any]:
+def answer(result: PassResult) -> dict[str, Any]:
     """A pass as `--json` has it."""
     if result.done is None:
         why = {"skipped": result.skipped, "api_calls": result.api_calls}
@@ -80,11 +82,11 @@ def answer(result: Result) -> dict[str, Any]:
     return plans.plan_json(result.done.plan, result.done.outcomes) | more
 
 
-def _changes(result: Result) -> bool:
+def _changes(result: PassResult) -> bool:
     return result.done is not None and bool(result.done.plan.acting or result.done.outcomes)
 
 
-def _print(result: Result) -> None:
+def _print(result: PassResult) -> None:
     if result.done is None:
         return
     plan = result.done.plan
@@ -92,15 +94,15 @@ def _print(result: Result) -> None:
         plans.show_plan(plan, f"{result.environment}: {result.watchdog}, {plans.summary(plan)}")
         plans.show_outcomes(result.done.outcomes)
     if plan.acting and not result.applied:
-        say("This was a dry run: nothing was done. Run it again with --apply to act.")
+        note("This was a dry run: nothing was done. Run it again with --apply to act.")
     if plan.spend is not None:
         limit = plan.spend.limit_usd_per_hour
-        say(f"The fleet costs {plan.spend.sentence} USD/h at list prices; it stops growing at {limit}.")
+        note(f"The fleet costs {plan.spend.sentence} USD/h at list prices; it stops growing at {limit}.")
     if (waste := plans.waste(plan)) is not None:
         unpriced = f", {waste['unpriced']} without a price" if waste["unpriced"] else ""
         names = ", ".join(waste["resources"])
-        say(f"waste: GPUs work without requests, {waste['usd_per_hour']} USD/h{unpriced}: {names}")
+        note(f"waste: GPUs work without requests, {waste['usd_per_hour']} USD/h{unpriced}: {names}")
     for name, digest in sorted(result.unseen.items()):
         what = "Rule" if result.watchdog == passes.ORPHANS else "Pool"
         remedy = f"Read a dry run (`gpufleet watch {result.watchdog}`), or give --accept-policy {digest}."
-        say(f"{what} {name}: its {result.watchdog} policy is new. {remedy}")
+        note(f"{what} {name}: its {result.watchdog} policy is new. {remedy}")

@@ -9,7 +9,7 @@ from app.errors import AppError
 from app.fleets import load_each
 from app.revisions import follow
 from cli.options import FleetOption
-from cli.output import STDERR, Exit, say
+from cli.output import STDERR, Exit, note
 from cli.watch_pass import readable
 from gpufleet.settings.document import FleetDocument
 
@@ -42,10 +42,10 @@ def over_fleets(
     for document in documents:
         error: str | None = None
         try:
-            if not follow(document, apply=apply, say=say, holder=holder):
+            if not follow(document, apply=apply, say=note, holder=holder):
                 error = "a pool's rollout has failed"
         except (AppError, OSError) as failed:
             error = str(failed)
-            say(f"{document.environment}: revisions: {error}")
+            note(f"{document.environment}: revisions: {error}")
         answers.append({"environment": document.environment, "error": error})
     return Exit.FAILED if any(answer["error"] for answer in answers) else Exit.DONE, answers

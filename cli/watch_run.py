@@ -12,19 +12,19 @@ from typing import Annotated, Final
 
 import typer
 
-from app import hints, logs
+from app import logs, spot_notices
 from app.daemon_page import Page, serve
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load_each, load_one, urls_of
-from app.passes import Kind, Options, kinds, watches
+from app.passes import Options, WatchdogKind, kinds, watches
 from app.revisions import follow
 from cli import slack, watch_cost
 from cli.addresses import host_and_port
 from cli.options import FleetOption
-from cli.output import Exit, say
-from cli.stopping import on_signals
+from cli.output import Exit, note
+from cli.signals import on_signals
 from cli.watch_pass import Show, over_fleets, readable
-from gpufleet.console.server import Server
+from gpufleet.console.server import ConsoleServer
 from gpufleet.domain import durations
 from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Job, Schedule
@@ -80,21 +80,23 @@ def run(
     stop = on_signals(second_ends=True)
     server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
     schedule.start()
-    hints.listen(documents, schedule, stop, say)
+    spot_notices.listen(documents, schedule, stop, note)
     buttons = slack.listen_if_set(documents)
-    without = {f"{k.name} {hints.place_of(d)}" for d in documents for k in kinds().values() if not watches(k, d)}
+    without = {
+        f"{k.name} {spot_notices.place_of(d)}" for d in documents for k in kinds().values() if not watches(k, d)
+    }
     names = ", ".join(
         f"{state.name} every {durations.render(state.every)}{' (no rules yet)' if state.name in without else ''}"
         for state in schedule.states()
     )
-    say(f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz")
+    note(f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz")
     stop.wait()
-    say("stopping: passes that run may finish")
+    note("stopping: passes that run may finish")
     left = schedule.stop(patience)
     server.shutdown()
     buttons()
     if left:
-        say(f"{', '.join(left)} did not finish within {stop_limit}; the next run goes on from there")
+        note(f"{', '.join(left)} did not finish within {stop_limit}; the next run goes on from there")
         # the threads of those passes would keep the interpreter for as long as they wait
         os._exit(Exit.FAILED)
 
@@ -116,7 +118,7 @@ class Daemon:
         """
         found: list[Job] = []
         for number, fleet in enumerate(fleets):
-            place = self._url(number) if isinstance(fleet, AppError) else hints.place_of(fleet)
+            place = self._url(number) if isinstance(fleet, AppError) else spot_notices.place_of(fleet)
             for kind in kinds().values():
                 run = partial(self._watch, kind, number)
                 found.append(_job(f"{kind.name} {place}", spans[kind.name], run))
@@ -124,7 +126,7 @@ class Daemon:
             found.append(_job(f"{COST} {place}", spans[COST], partial(self._collect, number)))
         return found
 
-    def _watch(self, kind: Kind, number: int) -> bool:
+    def _watch(self, kind: WatchdogKind, number: int) -> bool:
         document = load_one(self._url(number))
         if not watches(kind, document):
             return True
@@ -132,7 +134,7 @@ class Daemon:
         return code is not Exit.FAILED
 
     def _follow(self, number: int) -> bool:
-        return follow(load_one(self._url(number)), apply=self.apply, say=say)
+        return follow(load_one(self._url(number)), apply=self.apply, say=note)
 
     def _collect(self, number: int) -> bool:
         code, _ = watch_cost.over_fleets([load_one(self._url(number))], show=False, count=self._count)
@@ -155,14 +157,14 @@ def _told(name: str, run: Callable[[], bool]) -> bool:
     try:
         return run()
     except AppError as error:
-        say(f"{name}: {error}")
+        note(f"{name}: {error}")
         raise
     except Exception:
-        say(f"{name}: {traceback.format_exc().rstrip()}")
+        note(f"{name}: {traceback.format_exc().rstrip()}")
         raise
 
 
-def _serve(listen: str, page: Page) -> Server:
+def _serve(listen: str, page: Page) -> ConsoleServer:
     host, port = host_and_port("--listen", listen, "127.0.0.1:9470")
     try:
         return serve(page, host, port)
@@ -175,10 +177,12 @@ def _spans(given: Sequence[str]) -> dict[str, timedelta]:
     for text in given:
         name, found, value = text.partition("=")
         if not found or name not in spans:
-            raise AppError(f"--every {text}: write NAME=SPAN, NAME one of {', '.join(spans)}", Code.WRONG_USE)
+            raise AppError(f"--every {text}: write NAME=SPAN, NAME one of {', '.join(spans)}", ErrorCode.WRONG_USE)
         spans[name] = _span(value, f"--every {text}")
         if spans[name] < LEAST_EVERY:
-            raise AppError(f"--every {text}: is under a second; clouds limit how often they answer", Code.WRONG_USE)
+            raise AppError(
+                f"--every {text}: is under a second; clouds limit how often they answer", ErrorCode.WRONG_USE
+            )
     return spans
 
 
@@ -186,4 +190,4 @@ def _span(text: str, option: str) -> timedelta:
     try:
         return durations.parse(text)
     except ValueError as error:
-        raise AppError(f"{option}: {error}", Code.WRONG_USE) from error
+        raise AppError(f"{option}: {error}", ErrorCode.WRONG_USE) from error

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.windows import Window
 from gpufleet.domain import durations
 
@@ -15,13 +15,13 @@ def parse_window(since: str, until: str | None, timezone: str, now: datetime) ->
     if begin >= end:
         raise AppError(
             f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) is not before --until ({end:%Y-%m-%dT%H:%M:%SZ})",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
     if begin > now:
         raise AppError(
             f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) lies ahead: nothing of such a window is known, which is"
             " not nothing; name a time up to now",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         )
     return Window(since=begin, until=end, now=now, timezone=timezone)
 
@@ -35,7 +35,7 @@ def parse_moment(option: str, text: str, timezone: str, now: datetime) -> dateti
     try:
         return now - durations.parse(text)
     except OverflowError as error:
-        raise AppError(f"{option} {text!r} lies before all time", Code.WRONG_USE) from error
+        raise AppError(f"{option} {text!r} lies before all time", ErrorCode.WRONG_USE) from error
     except ValueError:
         pass
     try:
@@ -44,7 +44,7 @@ def parse_moment(option: str, text: str, timezone: str, now: datetime) -> dateti
     except (ValueError, OverflowError) as error:
         raise AppError(
             f"{option} {text!r} is no time: write 90m, 24h, 7d, a date (2026-11-01) or a time (2026-11-01T08:00)",
-            Code.WRONG_USE,
+            ErrorCode.WRONG_USE,
         ) from error
 
 
@@ -53,5 +53,5 @@ def _zone(timezone: str) -> ZoneInfo:
         return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise AppError(
-            f"--tz {timezone!r} is no time zone: write UTC or one like Europe/Berlin", Code.WRONG_USE
+            f"--tz {timezone!r} is no time zone: write UTC or one like Europe/Berlin", ErrorCode.WRONG_USE
         ) from error

@@ -8,7 +8,7 @@ from typing import Final
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import GroupEntry
-from gpufleet.settings.environment import Block, Capacity, Reserved
+from gpufleet.settings.environment import Capacity, CapacityBlock, Reserved
 
 BLOCK_ENDS_EARLY: Final = timedelta(minutes=30)
 """AWS begins to end a Capacity Block's instances this long before the block's own end."""
@@ -91,7 +91,7 @@ def group_entry(  # noqa: PLR0913
     machine_types: tuple[str, ...],
     zone: str | None = None,
     reservation: str | None = None,
-    block: Block | None = None,
+    block: CapacityBlock | None = None,
 ) -> GroupEntry:
     """A group as the fleet document lists it."""
     return GroupEntry(

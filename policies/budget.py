@@ -8,7 +8,7 @@ from typing import Any, Final
 from gpufleet.domain.money import total
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
-from gpufleet.prices.plan.preview import Declared, Preview
+from gpufleet.prices.plan.preview import PlannedResource, Preview
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.resource_types import let_pass
@@ -29,7 +29,8 @@ def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[
 
     def cost(some: Sequence[Resource]) -> PlanCost:
         after = tuple(
-            Declared(type=r.type, name=r.name, urn=r.urn, inputs=_readable(r.props), depends=r.depends) for r in some
+            PlannedResource(type=r.type, name=r.name, urn=r.urn, inputs=_readable(r.props), depends=r.depends)
+            for r in some
         )
         return plan_cost(Preview(config=context.config, before=(), after=after), after, rates_of(context.config, now))
 

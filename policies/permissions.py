@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.context import Context
-from policies.iam import aws, denied, foreseen, google, runs_as
+from policies.iam import aws, google, planned_names, required_denials, runs_as
 from policies.iam.names import names_of
 from policies.resource import Resource
 from policies.rule import Rule, Wrong
@@ -18,7 +18,7 @@ def _beyond_the_list(resource: Resource, context: Context) -> Iterator[Wrong]:
     names = names_of(context)
     if resource.type.startswith("aws"):
         yield from aws.judged(resource, names)
-        yield from denied.missing(resource, names)
+        yield from required_denials.missing(resource, names)
     elif resource.type.startswith(("gcp", "google")):
         yield from google.judged(resource, names)
     yield from runs_as.judged(resource, context, names)
@@ -34,6 +34,6 @@ RULES: Final = (
         ),
         judges="policy documents of AWS, trust included, and managed policies; roles and members of Google",
         of_one=_beyond_the_list,
-        of_all=foreseen.judged,
+        of_all=planned_names.judged,
     ),
 )

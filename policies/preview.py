@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
-from gpufleet.prices.plan.preview import Declared, Preview, PreviewError
+from gpufleet.prices.plan.preview import PlannedResource, Preview, PreviewError
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Rule, Wrong
@@ -29,7 +29,7 @@ def resources_of(preview: Preview) -> tuple[Resource, ...]:
 _MADE: Final = ("arn", "email", "selfLink", "latestVersion")
 
 
-def _resource(one: Declared) -> Resource:
+def _resource(one: PlannedResource) -> Resource:
     hidden: list[str] = []
     # by these the plan names what was made before: a group its template, a rule its prefix list
     made = {key: one.outputs.get(key, UNKNOWN_TEXT) for key in _MADE}

@@ -13,14 +13,14 @@ from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.settings import KEY
 from policies.context import Context, written
 from policies.plan import Made
-from policies.references_of import IMAGES, NOTHING, REFERENCES, Reference
+from policies.reference_table import IMAGES, NOTHING, REFERENCES, ResourceReference
 from policies.resource import UNKNOWN, Resource, is_false
 from policies.resource_types import MADE, let_pass
 from policies.rule import Rule, Violation, Wrong
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _NamedValue:
     """One value that names something."""
 
     path: str
@@ -47,50 +47,50 @@ def _of_others(resources: Sequence[Resource], context: Context) -> Iterator[Viol
             yield Wrong(path=path, value=value, says=_says(reference, value)).on(resource)
 
 
-def _references(resources: Sequence[Resource], context: Context) -> Iterator[tuple[Resource, Reference]]:
+def _references(resources: Sequence[Resource], context: Context) -> Iterator[tuple[Resource, ResourceReference]]:
     """What may name something, less what somebody answers for by name."""
     for resource in resources:
         if (found := REFERENCES.get(resource.type)) and not let_pass(resource, context):
             yield from ((resource, reference) for reference in found)
 
 
-def _strangers(resource: Resource, reference: Reference, made: Made) -> Iterator[tuple[str, Any]]:
+def _strangers(resource: Resource, reference: ResourceReference, made: Made) -> Iterator[tuple[str, Any]]:
     """Path and value of what names no resource of the plan."""
     sources = resource.depends.get(reference.key, ())
     # providers leave unset properties unknown
     is_said = resource.at(reference.key) is not UNKNOWN or bool(sources)
-    for said in _said(resource, reference) if is_said else [_Said(reference.key, None)]:
+    for said in _said(resource, reference) if is_said else [_NamedValue(reference.key, None)]:
         if (said.value is not None or reference.must) and not made.has(said.value, sources, said.count):
             yield said.path, said.value
 
 
-def _said(resource: Resource, reference: Reference) -> Iterator[_Said]:
+def _said(resource: Resource, reference: ResourceReference) -> Iterator[_NamedValue]:
     """What a resource says at a reference's path."""
     first, *rest = reference.path
     return _values(resource.at(reference.key), tuple(rest), reference.key, is_listed=first.endswith("[]"))
 
 
-def _values(value: Any, rest: tuple[str, ...], at: str, *, is_listed: bool) -> Iterator[_Said]:
+def _values(value: Any, rest: tuple[str, ...], at: str, *, is_listed: bool) -> Iterator[_NamedValue]:
     """The values at the end of a path; None where nothing was said on the way."""
     if is_listed and is_list(value):
         unknown = sum(one is UNKNOWN for one in value)
         for index, one in enumerate(value):
             for said in _values(one, rest, f"{at}[{index}]", is_listed=False):
-                yield _Said(said.path, said.value, max(said.count, unknown))
+                yield _NamedValue(said.path, said.value, max(said.count, unknown))
         if value:
             return
     if value in (None, "", []):
-        yield _Said(at, None)
+        yield _NamedValue(at, None)
     elif value is UNKNOWN and is_listed:
-        yield _Said(at, value, _NO_LIST)
+        yield _NamedValue(at, value, _NO_LIST)
     elif is_map(value) and rest:
         key = rest[0].removesuffix("[]")
         yield from _values(value.get(key), rest[1:], f"{at}.{key}", is_listed=rest[0].endswith("[]"))
     else:
-        yield _Said(at, value)
+        yield _NamedValue(at, value)
 
 
-def _says(reference: Reference, value: Any) -> str:
+def _says(reference: ResourceReference, value: Any) -> str:
     kinds = " or ".join(sorted(kind.rpartition(":")[2] for kind in reference.of))
     if value is None:
         return f"must name a {kinds} that this plan makes: nobody judged what holds without one"

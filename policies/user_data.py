@@ -36,7 +36,7 @@ class TooMuchError(ValueError):
 
 
 @dataclass(slots=True)
-class _Room:
+class _SizeLimit:
     """How much may still be unpacked. Without a limit a few bytes could hold this process up, or hide a secret."""
 
     left: int = _LARGEST
@@ -49,10 +49,10 @@ class _Room:
 
 def texts_of(text: str) -> Iterator[str]:
     """The text, and every text that is wrapped in it. Raises TooMuchError before all was looked at."""
-    yield from _texts(text, _Room(), 0)
+    yield from _texts(text, _SizeLimit(), 0)
 
 
-def _texts(text: str, room: _Room, depth: int) -> Iterator[str]:
+def _texts(text: str, room: _SizeLimit, depth: int) -> Iterator[str]:
     yield text
     if depth < _DEEPEST:
         for found in _WRAPPED.finditer(text):
@@ -63,13 +63,13 @@ def _texts(text: str, room: _Room, depth: int) -> Iterator[str]:
                         yield from _texts(inner, room, depth + 1)
 
 
-def _unhex(text: str, room: _Room) -> str | None:
+def _unhex(text: str, room: _SizeLimit) -> str | None:
     """What hexadecimal digits stand for; None where it is something else."""
     packed = "".join(text.split())
     return _unpacked(bytes.fromhex(packed), room) if _HEX.fullmatch(packed) else None
 
 
-def _unwrap(text: str, room: _Room) -> str | None:
+def _unwrap(text: str, room: _SizeLimit) -> str | None:
     """What base64 stands for; None where it is something else."""
     packed = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
@@ -79,7 +79,7 @@ def _unwrap(text: str, room: _Room) -> str | None:
     return _unpacked(data, room)
 
 
-def _unpacked(data: bytes, room: _Room) -> str:
+def _unpacked(data: bytes, room: _SizeLimit) -> str:
     if data.startswith(_GZIP):
         data = _gunzipped(data, room)
     elif data.startswith((*_ZLIB, _BZIP2, _XZ)):
@@ -90,7 +90,7 @@ def _unpacked(data: bytes, room: _Room) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _gunzipped(data: bytes, room: _Room) -> bytes:
+def _gunzipped(data: bytes, room: _SizeLimit) -> bytes:
     """All members one after the other, as a boot reads them; what comes before a broken place."""
     whole = bytearray()
     while data.startswith(_GZIP):
@@ -105,7 +105,7 @@ def _gunzipped(data: bytes, room: _Room) -> bytes:
     return bytes(whole)
 
 
-def _decompressed(data: bytes, room: _Room) -> bytes:
+def _decompressed(data: bytes, room: _SizeLimit) -> bytes:
     """What is within zlib, bzip2 or xz; what is broken stands for itself."""
     try:
         if data.startswith(_BZIP2):

@@ -56,7 +56,7 @@ _RATES: Final = (Column(name="time_s", at_least=None), Column(name="rate_rps", a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Market:
+class MarketHistory:
     """A history of how many instances each zone would give."""
 
     zones: Sequence[str]
@@ -67,7 +67,7 @@ class Market:
     """By tick and zone, in the unit of the on-demand price; None: not recorded."""
 
 
-def load_market(path: Path) -> Market:
+def load_market(path: Path) -> MarketHistory:
     """Raises TraceError: what is wrong, with the line."""
     table = rows.read(path, _MARKET)
     times, codes, zones = table.numbers["time_s"], table.codes["zone"], table.names["zone"]
@@ -83,7 +83,7 @@ def load_market(path: Path) -> Market:
         return found
 
     prices = table.numbers.get("spot_price")
-    return Market(
+    return MarketHistory(
         zones=zones,
         times=times[starts[:-1]],
         # a zone without a row gives nothing at that tick: nobody saw an instance there
@@ -93,7 +93,7 @@ def load_market(path: Path) -> Market:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class ActivityHistory:
     """What each replica did at each tick, had it run all the time."""
 
     replicas: Sequence[str]
@@ -115,7 +115,7 @@ class Activity:
         """Of one replica over the whole history."""
         return len(self.times) * self.step / 3600
 
-    def of(self, which: Ints) -> "Activity":
+    def of(self, which: Ints) -> "ActivityHistory":
         """The same history of some of its replicas, as one pool."""
         if len(which) == len(self.replicas):
             return self
@@ -130,7 +130,7 @@ class Activity:
         )
 
 
-def load_activity(path: Path, noise_floor: float) -> Activity:
+def load_activity(path: Path, noise_floor: float) -> ActivityHistory:
     """Raises TraceError: what is wrong, with the line."""
     table = rows.read(path, _ACTIVITY)
     times, codes, replicas = table.numbers["time_s"], table.codes["replica"], table.names["replica"]
@@ -157,7 +157,7 @@ def load_activity(path: Path, noise_floor: float) -> Activity:
     shares[tick, codes] = np.nan_to_num(active)
     tokens = np.full(shape, np.nan)
     tokens[tick, codes] = table.numbers["tokens_total"]
-    return Activity(
+    return ActivityHistory(
         replicas=replicas,
         times=times,
         step=float(np.median(np.diff(times))),

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gpufleet.domain import tags
-from gpufleet.domain.decisions import Action, Budget
+from gpufleet.domain.decisions import Action, ChangeBudget
 from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
-from replay.histories import Activity, Bools, Ints
+from replay.histories import ActivityHistory, Bools, Ints
 from replay.rows import CLOCKS, EPOCH
 from watchdogs import budgets
-from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
+from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePool, decide
 
 TIMERS: Final = {f"timer-{minutes}m": 60.0 * minutes for minutes in (15, 30, 45, 60, 75, 90)}
 NAMES: Final = ("own", *TIMERS)
@@ -49,7 +49,7 @@ class Replicas:
 
 
 @dataclass(slots=True)
-class Score:
+class IdleScore:
     """What came of it."""
 
     rule: str
@@ -86,7 +86,7 @@ class Score:
         }
 
 
-class Rule(Protocol):
+class IdleRule(Protocol):
     """Says which replicas to stop now."""
 
     name: str
@@ -96,14 +96,14 @@ class Rule(Protocol):
         ...
 
 
-def rule(name: str, activity: Activity, policy: IdlePolicy, cold_start: float = 0.0) -> Rule:
+def rule(name: str, activity: ActivityHistory, policy: IdlePolicy, cold_start: float = 0.0) -> IdleRule:
     """A rule by its name, one of `NAMES`. `cold_start`: seconds that ours adds to the price of a stop."""
     if name == "own":
-        return OwnRule(activity=activity, policy=policy, cold_start=timedelta(seconds=cold_start))
-    return Timer(activity=activity, name=name, after=TIMERS[name])
+        return LiveIdleRule(activity=activity, policy=policy, cold_start=timedelta(seconds=cold_start))
+    return FixedTimerRule(activity=activity, name=name, after=TIMERS[name])
 
 
-def play(activity: Activity, rule: Rule, cold_start: float) -> Score:
+def play(activity: ActivityHistory, rule: IdleRule, cold_start: float) -> IdleScore:
     """The whole history. `cold_start`: seconds."""
     score, boot = begin(activity, rule.name, cold_start)
     never: Ints = np.full(score.replicas, NEVER, dtype=np.int64)
@@ -125,16 +125,16 @@ def play(activity: Activity, rule: Rule, cold_start: float) -> Score:
     return score
 
 
-def begin(activity: Activity, rule: str, cold_start: float) -> tuple[Score, int]:
+def begin(activity: ActivityHistory, rule: str, cold_start: float) -> tuple[IdleScore, int]:
     """What is counted from the history alone, and the ticks that a boot takes."""
     ticks, count = int(activity.work.shape[0]), int(activity.work.shape[1])
-    score = Score(rule=rule, replicas=count, hours=activity.hours, ticks=ticks, step=activity.step)
+    score = IdleScore(rule=rule, replicas=count, hours=activity.hours, ticks=ticks, step=activity.step)
     score.idle_rows = int(np.count_nonzero(activity.reported & ~activity.work))
     score.work = float(activity.active.sum(dtype=np.float64)) * activity.step
     return score, math.ceil(cold_start / activity.step)
 
 
-def _worked(activity: Activity, replica: int, since: int, tick: int) -> bool:
+def _worked(activity: ActivityHistory, replica: int, since: int, tick: int) -> bool:
     """Whether a replica had work since its mark, or has in one of its two newest rows: its end would be wrong.
 
     Ticks without a sample are skipped.
@@ -150,10 +150,10 @@ def last_work(work: Bools, before: int) -> Ints:
 
 
 @dataclass(slots=True)
-class Timer:
+class FixedTimerRule:
     """Stops a replica that has not worked for a fixed time. Its coverage is not looked at."""
 
-    activity: Activity
+    activity: ActivityHistory
     name: str
     after: float
     """Seconds."""
@@ -170,13 +170,13 @@ class Timer:
 
 
 @dataclass(slots=True)
-class OwnRule:
+class LiveIdleRule:
     """Production's `decide`, shown what production's watchdog would see.
 
     As in production only those are judged whose metrics are quiet over the whole window, or that are marked.
     """
 
-    activity: Activity
+    activity: ActivityHistory
     policy: IdlePolicy
     cold_start: timedelta
     name: str = "own"
@@ -225,7 +225,7 @@ class OwnRule:
         begins = float(self.activity.times[tick]) - self.policy.window.total_seconds() + CLOCKS
         return int(np.searchsorted(self.activity.times, begins, side="right"))
 
-    def _with_stops(self, pool: PoolView, replica: int, tick: int) -> PoolView:
+    def _with_stops(self, pool: IdlePool, replica: int, tick: int) -> IdlePool:
         """A replica alone is a pool of its own, with budgets of its own."""
         day = self.policy.max_stops_per_day
         return replace(
@@ -242,7 +242,7 @@ class OwnRule:
         return len(ticks) - bisect_right(ticks, begins, key=lambda then: float(self.activity.times[then]))
 
 
-def moment(activity: Activity, tick: int) -> datetime:
+def moment(activity: ActivityHistory, tick: int) -> datetime:
     """When a tick is."""
     return EPOCH + timedelta(seconds=float(activity.times[tick]))
 
@@ -256,17 +256,19 @@ class Listed:
     """Since when it is marked idle."""
 
 
-def observed(activity: Activity, policy: IdlePolicy, listed: Mapping[int, Listed], window: slice) -> Observed:
+def observed(
+    activity: ActivityHistory, policy: IdlePolicy, listed: Mapping[int, Listed], window: slice
+) -> IdleObservation:
     """What production's watchdog would see of some replicas, each its own pool. `window`: the ticks looked at."""
     names = {replica: activity.replicas[replica] for replica in listed}
-    return Observed(
+    return IdleObservation(
         instances=[_instance(names[replica], one) for replica, one in listed.items()],
         evidence={name: _evidence(activity, replica, window, policy) for replica, name in names.items()},
         agents=dict.fromkeys(names.values(), READY),
         pools={
-            name: PoolView(name=name, policy=policy, floor=0, target=1, needed=UNSCALED) for name in names.values()
+            name: IdlePool(name=name, policy=policy, floor=0, target=1, needed=UNSCALED) for name in names.values()
         },
-        budget=Budget(per_run=len(names), per_hour=len(names)),
+        budget=ChangeBudget(per_run=len(names), per_hour=len(names)),
         gpus_expected={MACHINE: 1},
     )
 
@@ -288,7 +290,7 @@ def _instance(name: str, listed: Listed) -> Instance:
     )
 
 
-def _evidence(activity: Activity, replica: int, window: slice, policy: IdlePolicy) -> Evidence:
+def _evidence(activity: ActivityHistory, replica: int, window: slice, policy: IdlePolicy) -> Evidence:
     """What metrics say of a replica."""
     there = np.flatnonzero(activity.reported[window, replica])
     coverage = len(there) / _rows(activity, policy)
@@ -323,6 +325,6 @@ def _evidence(activity: Activity, replica: int, window: slice, policy: IdlePolic
     )
 
 
-def _rows(activity: Activity, policy: IdlePolicy) -> int:
+def _rows(activity: ActivityHistory, policy: IdlePolicy) -> int:
     """That a window is expected to have of each replica."""
     return max(1, round(policy.window.total_seconds() / activity.step))

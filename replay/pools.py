@@ -11,10 +11,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from gpufleet.domain.decisions import Action, Budget
+from gpufleet.domain.decisions import Action, ChangeBudget
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy
-from replay.histories import Activity, Bools, Ints
-from replay.idle import Listed, Score, begin, last_work, moment, observed
+from replay.histories import ActivityHistory, Bools, Ints
+from replay.idle import IdleScore, Listed, begin, last_work, moment, observed
 from replay.rows import origin
 from replay.sizers import OwnSizer, Sizer, sizer
 from watchdogs.idle.decide import decide
@@ -23,7 +23,7 @@ GRAIN: Final = 1.0
 """The work of one recorded replica is one piece: it came from one, and fits into one."""
 
 
-class Rule(Protocol):
+class PoolRule(Protocol):
     """Says how many replicas a pool is to have now, and which of those at rest go."""
 
     name: str
@@ -32,13 +32,13 @@ class Rule(Protocol):
     def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]: ...
 
 
-def rule(name: str, pool: Activity, idle: IdlePolicy, scale: ScalePolicy, cold_start: float) -> Rule:
+def rule(name: str, pool: ActivityHistory, idle: IdlePolicy, scale: ScalePolicy, cold_start: float) -> PoolRule:
     """A rule by its name, one of `NAMES`."""
     if name != "own":
         return SimpleRule(name, sizer(name, scale, cold_start))
     begins = origin(float(pool.times[0]))
     own = OwnSizer(policy=scale, cold_start=cold_start, begins=begins, grain=GRAIN)
-    return OwnRule(sizer=own, pool=pool, idle=idle)
+    return LivePoolRule(sizer=own, pool=pool, idle=idle)
 
 
 @dataclass(slots=True)
@@ -53,11 +53,11 @@ class SimpleRule:
 
 
 @dataclass(slots=True)
-class OwnRule:
+class LivePoolRule:
     """Ours: `decide` of the scale watchdog and `decide` of the idle watchdog."""
 
     sizer: Sizer
-    pool: Activity
+    pool: ActivityHistory
     idle: IdlePolicy
     name: str = "own"
     _last: Ints = field(init=False)
@@ -81,12 +81,14 @@ class OwnRule:
         asked = sorted(candidates, key=lambda replica: (last[replica], replica))[: 2 * count]
         listed = {n: Listed(marked=moment(self.pool, max(0, int(last[n])))) for n in asked}
         seen = observed(self.pool, self.idle, listed, slice(max(0, tick - 1), tick + 1))
-        seen = replace(seen, budget=Budget(per_run=count, per_hour=count))
+        seen = replace(seen, budget=ChangeBudget(per_run=count, per_hour=count))
         decisions = zip(asked, decide(seen, moment(self.pool, tick)).decisions, strict=True)
         return [replica for replica, decision in decisions if decision.action is Action.END]
 
 
-def play(activity: Activity, rules: Callable[[Activity], Rule], cold_start: float, capacity: float) -> Score:
+def play(
+    activity: ActivityHistory, rules: Callable[[ActivityHistory], PoolRule], cold_start: float, capacity: float
+) -> IdleScore:
     """The whole history. `rules`: makes the rule of one pool. `capacity`: `gpu_active` that one replica carries."""
     assert activity.pools is not None
     members = [activity.of(np.flatnonzero(activity.pools == pool)) for pool in range(len(activity.pool_names))]
@@ -98,7 +100,7 @@ def play(activity: Activity, rules: Callable[[Activity], Rule], cold_start: floa
     return score
 
 
-def at_rest(activity: Activity) -> Bools:
+def at_rest(activity: ActivityHistory) -> Bools:
     """By tick and replica: without work in its newest row and in the one before; not reported is not at rest."""
     found: Bools = np.zeros_like(activity.work)
     heard: Bools = activity.reported | activity.work  # a row that says that it works says so without its other fields
@@ -117,8 +119,8 @@ def at_rest(activity: Activity) -> Bools:
 class _Pool:
     """One pool, as it goes through its history."""
 
-    activity: Activity
-    rule: Rule
+    activity: ActivityHistory
+    rule: PoolRule
     capacity: float
     _demand: list[float] = field(init=False)
     """By tick."""
@@ -134,7 +136,7 @@ class _Pool:
         self._ready_at = np.zeros(len(self.activity.replicas), dtype=np.int64)
         self._rests = at_rest(self.activity)
 
-    def step(self, tick: int, boot: int, score: Score) -> None:
+    def step(self, tick: int, boot: int, score: IdleScore) -> None:
         """One tick. `boot`: ticks until a launched replica serves."""
         size, demand = len(self._running), self._demand[tick]
         up = int(self._running.sum())
@@ -156,7 +158,7 @@ class _Pool:
     def _ready(self, tick: int) -> Bools:
         return self._running & (self._ready_at <= tick)
 
-    def _stop(self, tick: int, ended: Sequence[int], score: Score) -> None:
+    def _stop(self, tick: int, ended: Sequence[int], score: IdleScore) -> None:
         for replica in ended:
             self._running[replica] = False
             score.stops += 1

@@ -20,7 +20,7 @@ MOST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class RequestTerms:
     """What replicas can do, and what is asked of them."""
 
     tokens_per_second: float
@@ -31,7 +31,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Score:
+class RequestScore:
     """What came of it."""
 
     rule: str
@@ -54,9 +54,9 @@ class Score:
         }
 
 
-def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
+def play(arrivals: Arrivals, terms: RequestTerms, sizer: Sizer, name: str) -> RequestScore:
     """The whole history, tick by tick: what booted is ready, the rule decides, tokens are served in their order."""
-    score = Score(rule=name, tokens=float(arrivals.tokens.sum()))
+    score = RequestScore(rule=name, tokens=float(arrivals.tokens.sum()))
     tick, per_tick = arrivals.tick, terms.tokens_per_second * arrivals.tick
     span = max(1, round(RATE_SPAN / tick))
     recent: deque[float] = deque(maxlen=span)
@@ -100,7 +100,7 @@ def _booted(booting: deque[float], at: float) -> int:
     return before - len(booting)
 
 
-def fixed_peak(arrivals: Arrivals, terms: Terms) -> int:
+def fixed_peak(arrivals: Arrivals, terms: RequestTerms) -> int:
     """The fewest replicas that, left alone, let no token wait too long."""
     pieces, piece = _pieces(arrivals)
     ticks = len(arrivals.tokens)

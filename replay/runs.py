@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from replay import rows
-from replay.histories import Activity
+from replay.histories import ActivityHistory
 from replay.rows import CLOCKS, Column, TraceError
 
 RUNS: Final = "runs.csv.gz"
@@ -27,7 +27,7 @@ _RUNS: Final = (
 _DEMAND: Final = (Column(name="time_s", at_least=None), Column(name="gpu_active_sum"))
 
 
-def load_runs(folder: Path) -> Activity:
+def load_runs(folder: Path) -> ActivityHistory:
     """Each replica alone. Raises TraceError: what is wrong, with the file."""
     folder = folder / AMONG_OTHERS if (folder / AMONG_OTHERS).is_dir() else folder
     for name in (RUNS, DEMAND):
@@ -50,7 +50,7 @@ def load_runs(folder: Path) -> Activity:
         reported[begin:end, replica] = works >= 0  # NaN: no sample
         work[begin:end, replica] = works > 0
     share = np.minimum(1.0, demand.numbers["gpu_active_sum"] / np.maximum(1, work.sum(axis=1)))
-    return Activity(
+    return ActivityHistory(
         replicas=runs.names["replica"],
         times=times,
         step=float(np.median(np.diff(times))),

@@ -10,7 +10,7 @@ from gpufleet.domain.decisions import Action
 from gpufleet.domain.policies import ScalePolicy
 from replay.rows import EPOCH
 from watchdogs.scale.decide import decide
-from watchdogs.scale.view import Demand, PoolView, Pressure
+from watchdogs.scale.view import Demand, Pressure, ScalePool
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS, "peak-root", "queue-threshold")
@@ -93,7 +93,7 @@ class OwnSizer:
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
         work = demand if self.grain is None else needed(demand / self.grain) * self.grain
-        view = PoolView(
+        view = ScalePool(
             name="replay",
             policy=self.policy,
             target=running if self._target is None else self._target,

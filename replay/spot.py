@@ -21,14 +21,14 @@ from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Action, Decision
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
-from replay.histories import Market
+from replay.histories import MarketHistory
 from replay.rows import EPOCH, TraceError
 from watchdogs.budgets import HOUR
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
-from watchdogs.spot.risk import Memory
-from watchdogs.spot.views import LOOK_BACK
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.risk import ZoneHistory
+from watchdogs.spot.view_builder import LOOK_BACK
 
 NAMES: Final = ("own", "skyserve")
 ON_DEMAND: Final = -1
@@ -41,7 +41,7 @@ MOST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class SpotTerms:
     """What is asked of the pool, and what it costs."""
 
     target: int
@@ -54,7 +54,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Machine:
+class ReplayInstance:
     """One instance of the replay."""
 
     number: int
@@ -63,21 +63,21 @@ class Machine:
 
 
 @dataclass(slots=True)
-class State:
+class RuleState:
     """What a rule may see: its own instances, and what it was told."""
 
     now: float
     zones: Sequence[str]
-    terms: Terms
-    machines: list[Machine] = field(default_factory=list[Machine])
-    lost: list[Machine] = field(default_factory=list[Machine])
+    terms: SpotTerms
+    machines: list[ReplayInstance] = field(default_factory=list[ReplayInstance])
+    lost: list[ReplayInstance] = field(default_factory=list[ReplayInstance])
     """Taken since the rule was asked last."""
     refused: list[int] = field(default_factory=list[int])
     """Zones that refused since the rule was asked last."""
     prices: Sequence[float] | None = None
     """By zone; NaN or None: not recorded."""
 
-    def ready(self, machine: Machine) -> bool:
+    def ready(self, machine: ReplayInstance) -> bool:
         return self.now - machine.launched >= self.terms.cold_start
 
     def price(self, place: int) -> float:
@@ -97,16 +97,16 @@ class Moves:
     """Numbers of instances."""
 
 
-class Rule(Protocol):
+class SpotRule(Protocol):
     """Decides; it is asked again within a tick until it wants nothing new."""
 
     name: str
 
-    def decide(self, state: State) -> Moves: ...
+    def decide(self, state: RuleState) -> Moves: ...
 
 
 @dataclass(slots=True)
-class Score:
+class SpotScore:
     """What came of it."""
 
     rule: str
@@ -139,10 +139,10 @@ class Score:
         }
 
 
-def play(market: Market, terms: Terms, rule: Rule) -> Score:
+def play(market: MarketHistory, terms: SpotTerms, rule: SpotRule) -> SpotScore:
     """The whole history. Its last row only ends a tick. Raises TraceError for a rule that never stops asking."""
-    score = Score(rule=rule.name, target=terms.target)
-    state = State(now=0.0, zones=market.zones, terms=terms)
+    score = SpotScore(rule=rule.name, target=terms.target)
+    state = RuleState(now=0.0, zones=market.zones, terms=terms)
     numbers = count(1)
     lengths = np.diff(market.times).tolist()
     for tick, length in enumerate(lengths):
@@ -155,10 +155,10 @@ def play(market: Market, terms: Terms, rule: Rule) -> Score:
     return score
 
 
-def _lose(state: State, room: Sequence[int], score: Score) -> None:
+def _lose(state: RuleState, room: Sequence[int], score: SpotScore) -> None:
     """The newest beyond what their zone gives."""
     state.lost, state.refused = [], []
-    held: dict[int, list[Machine]] = {}
+    held: dict[int, list[ReplayInstance]] = {}
     for machine in state.machines:
         if machine.place != ON_DEMAND:
             held.setdefault(machine.place, []).append(machine)
@@ -168,7 +168,7 @@ def _lose(state: State, room: Sequence[int], score: Score) -> None:
     score.preemptions += len(state.lost)
 
 
-def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: Iterator[int]) -> None:
+def _ask(state: RuleState, rule: SpotRule, room: Sequence[int], score: SpotScore, numbers: Iterator[int]) -> None:
     """Until it wants nothing."""
     rounds = ROUNDS + 2 * (state.terms.target + state.terms.spare) + len(state.zones)
     for _ in range(rounds):
@@ -184,16 +184,16 @@ def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: I
             held[place] += 1
             score.on_demand_launches += place == ON_DEMAND
             score.spot_launches += place != ON_DEMAND
-            state.machines.append(Machine(number=next(numbers), place=place, launched=state.now))
+            state.machines.append(ReplayInstance(number=next(numbers), place=place, launched=state.now))
         _remove(state, set(moves.end))
     raise TraceError(f"rule {rule.name!r} still asks after {rounds} rounds at {state.now:g} s")
 
 
-def _remove(state: State, numbers: set[int]) -> None:
+def _remove(state: RuleState, numbers: set[int]) -> None:
     state.machines = [machine for machine in state.machines if machine.number not in numbers]
 
 
-def _count(state: State, length: float, score: Score) -> None:
+def _count(state: RuleState, length: float, score: SpotScore) -> None:
     """A tick of so many seconds."""
     score.ticks += 1
     score.on_demand_cost += state.terms.target * state.terms.on_demand_price * length / 3600
@@ -206,18 +206,18 @@ def _count(state: State, length: float, score: Score) -> None:
     score.none += ready == 0
 
 
-def rule(name: str, policy: SpotPolicy) -> Rule:
+def rule(name: str, policy: SpotPolicy) -> SpotRule:
     """A rule by its name, one of `NAMES`."""
-    return OwnRule(policy=policy) if name == "own" else SkyServeRule()
+    return LiveSpotRule(policy=policy) if name == "own" else SkyServeRule()
 
 
 @dataclass(slots=True)
-class OwnRule:
+class LiveSpotRule:
     """Production's `decide`, shown what production's watchdog would see."""
 
     policy: SpotPolicy
     name: str = "own"
-    _memories: list[Memory] = field(default_factory=list[Memory])
+    _memories: list[ZoneHistory] = field(default_factory=list[ZoneHistory])
     """By zone."""
     _events: list[Activity] = field(default_factory=list[Activity])
     _taken: list[Boot] = field(default_factory=list[Boot])
@@ -230,7 +230,7 @@ class OwnRule:
     _started: list[datetime] = field(default_factory=list[datetime])
     """Starts of the last hour."""
 
-    def decide(self, state: State) -> Moves:
+    def decide(self, state: RuleState) -> Moves:
         now = EPOCH + timedelta(seconds=state.now)
         self._remember(state, now)
         acting = decide([self._view(state, now)], now).acting
@@ -243,7 +243,7 @@ class OwnRule:
             self._note(_group_of(state, machine.place), ActivityKind.ENDED, now, machine)
         return Moves(end=ends)
 
-    def _remember(self, state: State, now: datetime) -> None:
+    def _remember(self, state: RuleState, now: datetime) -> None:
         """Write down what happened since the last look."""
         if self._looked is None or self._looked < now:
             self._pass_time(state, now)
@@ -259,10 +259,10 @@ class OwnRule:
             self._started.append(now)
         self._newest = max((self._newest, *(m.number for m in state.machines)))
 
-    def _pass_time(self, state: State, now: datetime) -> None:
+    def _pass_time(self, state: RuleState, now: datetime) -> None:
         """The first look of a tick: what is known fades, and what is too old is forgotten."""
         self._looked = now
-        self._memories = self._memories or [Memory(at=now)] * len(state.zones)
+        self._memories = self._memories or [ZoneHistory(at=now)] * len(state.zones)
         lost = {machine.place for machine in state.lost}
         present = lost | {machine.place for machine in state.machines}
         faded = [memory.passed(now, present=place in present) for place, memory in enumerate(self._memories)]
@@ -274,13 +274,13 @@ class OwnRule:
         self._taken = [boot for boot in self._taken if now - boot.last_seen_at < zones.YOUNG_SPAN]
         self._started = [at for at in self._started if now - at <= HOUR]
 
-    def _note(self, group: str, kind: ActivityKind, now: datetime, machine: Machine | None) -> None:
+    def _note(self, group: str, kind: ActivityKind, now: datetime, machine: ReplayInstance | None) -> None:
         number = None if machine is None else str(machine.number)
         self._events.append(
             Activity(id=f"{group}-{number}-{len(self._events)}", group=group, kind=kind, at=now, instance_id=number)
         )
 
-    def _view(self, state: State, now: datetime) -> PoolView:
+    def _view(self, state: RuleState, now: datetime) -> SpotPool:
         terms = state.terms
         held = Counter(machine.place for machine in state.machines)
         spots = [
@@ -302,7 +302,7 @@ class OwnRule:
             desired=held[ON_DEMAND],
             max=MOST,
         )
-        return PoolView(
+        return SpotPool(
             name="replay",
             target=terms.target,
             spare=terms.spare,
@@ -320,17 +320,17 @@ class OwnRule:
         )
 
 
-def _growth(state: State, decision: Decision) -> Sequence[int]:
+def _growth(state: RuleState, decision: Decision) -> Sequence[int]:
     """The place of each instance that a group is to have more."""
     place = ON_DEMAND if decision.resource == ON_DEMAND_GROUP else state.zones.index(decision.resource)
     return [place] * ((decision.to_size or 0) - (decision.from_size or 0))
 
 
-def _group_of(state: State, place: int) -> str:
+def _group_of(state: RuleState, place: int) -> str:
     return ON_DEMAND_GROUP if place == ON_DEMAND else state.zones[place]
 
 
-def _taken(state: State, machine: Machine, now: datetime) -> Boot:
+def _taken(state: RuleState, machine: ReplayInstance, now: datetime) -> Boot:
     launched = EPOCH + timedelta(seconds=machine.launched)
     return Boot(
         instance_id=str(machine.number),
@@ -346,10 +346,10 @@ def _taken(state: State, machine: Machine, now: datetime) -> Boot:
     )
 
 
-def _member(state: State, machine: Machine) -> Member:
+def _member(state: RuleState, machine: ReplayInstance) -> PoolMember:
     launched = EPOCH + timedelta(seconds=machine.launched)
     ready = launched + timedelta(seconds=state.terms.cold_start) if state.ready(machine) else None
-    return Member(
+    return PoolMember(
         id=str(machine.number), group=_group_of(state, machine.place), launched_at=launched, ready_since=ready
     )
 
@@ -367,7 +367,7 @@ class SkyServeRule:
     _refused: set[int] = field(default_factory=set[int])
     _now: float = float("-inf")
 
-    def decide(self, state: State) -> Moves:
+    def decide(self, state: RuleState) -> Moves:
         if state.now > self._now:
             self._refused, self._now = set(), state.now
         self._active = self._active or set(range(len(state.zones)))
@@ -389,7 +389,7 @@ class SkyServeRule:
         surplus = sorted(bought, key=lambda m: (state.ready(m), -m.number))[: len(bought) - stand_in]
         return Moves(end=[m.number for m in surplus])
 
-    def _choose(self, state: State, spot: Sequence[Machine]) -> int | None:
+    def _choose(self, state: RuleState, spot: Sequence[ReplayInstance]) -> int | None:
         """An active zone that is not in use, else any active one; none twice in a tick after it refused."""
         able = [place for place in sorted(self._active) if place not in self._refused]
         used = {place: sum(m.place == place for m in spot) for place in able}

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from gpufleet.settings import KEY
 from gpufleet.settings.file import FileError, read_config
-from hosts.control.owned import open_regular
+from hosts.control.root_files import open_regular
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SETTINGS: Final = ("stacks", "config")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from localcloud.places import ACCESS_KEY
+from localcloud.addresses import ACCESS_KEY
 from localcloud.provider.install import NAMES, plugin_dir, plugin_version
 
 from gpufleet.toolchain.folders import ROOT, find_folders

@@ -31,7 +31,7 @@ from gpufleet.domain.policies import (
 from gpufleet.settings.document.alerts import AlertSettings
 from gpufleet.settings.environment import Settings
 from hosts.monitoring.alerts import alerts
-from policies.rules import RULES
+from policies.pack import RULES
 from serving import metrics
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"

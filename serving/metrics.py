@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """What Prometheus calls the type. It decides how a series may be used (a gauge has no rate)."""
 
     GAUGE = "gauge"
@@ -35,7 +35,7 @@ class Metric:
     """One metric. `str(metric)` is its name, so that it can stand in a query."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     source: Source
     unit: str
     meaning: str
@@ -50,64 +50,72 @@ ROUTER_JOB: Final = "router"
 """The Prometheus job of the routers' own counters: the same names on an instance's page are not theirs."""
 
 
-def _engine(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
+def _engine(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"vllm:{name}", kind=kind, source=Source.ENGINE, unit=unit, meaning=meaning)
 
 
-def _dcgm(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
+def _dcgm(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"DCGM_FI_{name}", kind=kind, source=Source.DCGM, unit=unit, meaning=meaning)
 
 
-def _node(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
+def _node(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"gpufleet_node_{name}", kind=kind, source=Source.NODE, unit=unit, meaning=meaning)
 
 
-def _host(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
+def _host(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"node_{name}", kind=kind, source=Source.HOST, unit=unit, meaning=meaning)
 
 
 # engine: labels engine, model_name
-REQUESTS_RUNNING: Final = _engine("num_requests_running", Kind.GAUGE, "requests", "in the running batch now")
-REQUESTS_WAITING: Final = _engine("num_requests_waiting", Kind.GAUGE, "requests", "queued in the engine now")
-KV_CACHE_USAGE: Final = _engine("kv_cache_usage_perc", Kind.GAUGE, "share 0 to 1", "used blocks of the KV cache")
+REQUESTS_RUNNING: Final = _engine("num_requests_running", MetricKind.GAUGE, "requests", "in the running batch now")
+REQUESTS_WAITING: Final = _engine("num_requests_waiting", MetricKind.GAUGE, "requests", "queued in the engine now")
+KV_CACHE_USAGE: Final = _engine(
+    "kv_cache_usage_perc", MetricKind.GAUGE, "share 0 to 1", "used blocks of the KV cache"
+)
 PROMPT_TOKENS: Final = _engine(
-    "prompt_tokens_total", Kind.COUNTER, "tokens", "input tokens taken in, cached ones included"
+    "prompt_tokens_total", MetricKind.COUNTER, "tokens", "input tokens taken in, cached ones included"
 )
 PROMPT_TOKENS_CACHED: Final = _engine(
-    "prompt_tokens_cached_total", Kind.COUNTER, "tokens", "input tokens that a prefix cache answered"
+    "prompt_tokens_cached_total", MetricKind.COUNTER, "tokens", "input tokens that a prefix cache answered"
 )
-GENERATION_TOKENS: Final = _engine("generation_tokens_total", Kind.COUNTER, "tokens", "output tokens made")
+GENERATION_TOKENS: Final = _engine("generation_tokens_total", MetricKind.COUNTER, "tokens", "output tokens made")
 PREFIX_CACHE_QUERIES: Final = _engine(
-    "prefix_cache_queries_total", Kind.COUNTER, "tokens", "input tokens looked up in the prefix cache"
+    "prefix_cache_queries_total", MetricKind.COUNTER, "tokens", "input tokens looked up in the prefix cache"
 )
 PREFIX_CACHE_HITS: Final = _engine(
-    "prefix_cache_hits_total", Kind.COUNTER, "tokens", "input tokens found in the prefix cache"
+    "prefix_cache_hits_total", MetricKind.COUNTER, "tokens", "input tokens found in the prefix cache"
 )
-PREEMPTIONS: Final = _engine("num_preemptions_total", Kind.COUNTER, "requests", "pushed out of a full KV cache")
+PREEMPTIONS: Final = _engine("num_preemptions_total", MetricKind.COUNTER, "requests", "pushed out of a full KV cache")
 REQUEST_SUCCESS: Final = _engine(
     "request_success_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "requests",
     "finished, by finished_reason (stop, length, abort, error, repetition)",
 )
 ADMISSION_REJECTIONS: Final = _engine(
     "admission_rejections_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "requests",
     "answered 503 because a queue limit was reached, by reason",
 )
 TIME_TO_FIRST_TOKEN: Final = _engine(
-    "time_to_first_token_seconds", Kind.HISTOGRAM, "seconds", "arrival to first token, in the engine"
+    "time_to_first_token_seconds", MetricKind.HISTOGRAM, "seconds", "arrival to first token, in the engine"
 )
 INTER_TOKEN_LATENCY: Final = _engine(
-    "inter_token_latency_seconds", Kind.HISTOGRAM, "seconds", "between two tokens of a request"
+    "inter_token_latency_seconds", MetricKind.HISTOGRAM, "seconds", "between two tokens of a request"
 )
-E2E_LATENCY: Final = _engine("e2e_request_latency_seconds", Kind.HISTOGRAM, "seconds", "arrival to last token")
-QUEUE_TIME: Final = _engine("request_queue_time_seconds", Kind.HISTOGRAM, "seconds", "waiting before the first run")
-PREFILL_TIME: Final = _engine("request_prefill_time_seconds", Kind.HISTOGRAM, "seconds", "reading a request's input")
-DECODE_TIME: Final = _engine("request_decode_time_seconds", Kind.HISTOGRAM, "seconds", "first token to last token")
+E2E_LATENCY: Final = _engine("e2e_request_latency_seconds", MetricKind.HISTOGRAM, "seconds", "arrival to last token")
+QUEUE_TIME: Final = _engine(
+    "request_queue_time_seconds", MetricKind.HISTOGRAM, "seconds", "waiting before the first run"
+)
+PREFILL_TIME: Final = _engine(
+    "request_prefill_time_seconds", MetricKind.HISTOGRAM, "seconds", "reading a request's input"
+)
+DECODE_TIME: Final = _engine(
+    "request_decode_time_seconds", MetricKind.HISTOGRAM, "seconds", "first token to last token"
+)
 CACHE_CONFIG: Final = _engine(
-    "cache_config_info", Kind.GAUGE, "always 1", "labels tell num_gpu_blocks, block_size, kv_cache_size_tokens"
+    "cache_config_info", MetricKind.GAUGE, "always 1", "labels tell num_gpu_blocks, block_size, kv_cache_size_tokens"
 )
 PROCESS_STARTED: Final = "process_start_time_seconds"
 """Of the engine's server: a later one means that its counters began again."""
@@ -116,36 +124,43 @@ PROCESS_CPU: Final = "process_cpu_seconds_total"
 
 # GPU exporter: labels gpu, UUID, device, modelName, Hostname
 GPU_ACTIVE: Final = _dcgm(
-    "PROF_GR_ENGINE_ACTIVE", Kind.GAUGE, "share 0 to 1", "time in which the GPU computed: our `gpu_active`"
+    "PROF_GR_ENGINE_ACTIVE", MetricKind.GAUGE, "share 0 to 1", "time in which the GPU computed: our `gpu_active`"
 )
 SM_ACTIVE: Final = _dcgm(
-    "PROF_SM_ACTIVE", Kind.GAUGE, "share 0 to 1", "SM cycles with a warp; off in the exporter's default list"
+    "PROF_SM_ACTIVE", MetricKind.GAUGE, "share 0 to 1", "SM cycles with a warp; off in the exporter's default list"
 )
-TENSOR_ACTIVE: Final = _dcgm("PROF_PIPE_TENSOR_ACTIVE", Kind.GAUGE, "share 0 to 1", "cycles of the tensor pipe")
-DRAM_ACTIVE: Final = _dcgm("PROF_DRAM_ACTIVE", Kind.GAUGE, "share 0 to 1", "cycles that moved device memory")
+TENSOR_ACTIVE: Final = _dcgm("PROF_PIPE_TENSOR_ACTIVE", MetricKind.GAUGE, "share 0 to 1", "cycles of the tensor pipe")
+DRAM_ACTIVE: Final = _dcgm("PROF_DRAM_ACTIVE", MetricKind.GAUGE, "share 0 to 1", "cycles that moved device memory")
 GPU_UTILIZATION: Final = _dcgm(
-    "DEV_GPU_UTIL", Kind.GAUGE, "percent 0 to 100", "samples with any kernel; says little, fallback of gpu_active"
+    "DEV_GPU_UTIL",
+    MetricKind.GAUGE,
+    "percent 0 to 100",
+    "samples with any kernel; says little, fallback of gpu_active",
 )
-FB_USED: Final = _dcgm("DEV_FB_USED", Kind.GAUGE, "MiB", "device memory used")
-FB_FREE: Final = _dcgm("DEV_FB_FREE", Kind.GAUGE, "MiB", "device memory free")
-FB_RESERVED: Final = _dcgm("DEV_FB_RESERVED", Kind.GAUGE, "MiB", "device memory kept by the driver")
-POWER_USAGE: Final = _dcgm("DEV_POWER_USAGE", Kind.GAUGE, "watts", "power drawn now")
-ENERGY: Final = _dcgm("DEV_TOTAL_ENERGY_CONSUMPTION", Kind.COUNTER, "millijoules", "since the driver was loaded")
-GPU_TEMPERATURE: Final = _dcgm("DEV_GPU_TEMP", Kind.GAUGE, "degrees Celsius", "of the GPU")
-MEMORY_TEMPERATURE: Final = _dcgm("DEV_MEMORY_TEMP", Kind.GAUGE, "degrees Celsius", "of its memory")
-SM_CLOCK: Final = _dcgm("DEV_SM_CLOCK", Kind.GAUGE, "MHz", "SM clock")
-MEM_CLOCK: Final = _dcgm("DEV_MEM_CLOCK", Kind.GAUGE, "MHz", "memory clock")
-XID_ERRORS: Final = _dcgm("DEV_XID_ERRORS", Kind.GAUGE, "XID", "number of the last XID error; 0: none since boot")
+FB_USED: Final = _dcgm("DEV_FB_USED", MetricKind.GAUGE, "MiB", "device memory used")
+FB_FREE: Final = _dcgm("DEV_FB_FREE", MetricKind.GAUGE, "MiB", "device memory free")
+FB_RESERVED: Final = _dcgm("DEV_FB_RESERVED", MetricKind.GAUGE, "MiB", "device memory kept by the driver")
+POWER_USAGE: Final = _dcgm("DEV_POWER_USAGE", MetricKind.GAUGE, "watts", "power drawn now")
+ENERGY: Final = _dcgm(
+    "DEV_TOTAL_ENERGY_CONSUMPTION", MetricKind.COUNTER, "millijoules", "since the driver was loaded"
+)
+GPU_TEMPERATURE: Final = _dcgm("DEV_GPU_TEMP", MetricKind.GAUGE, "degrees Celsius", "of the GPU")
+MEMORY_TEMPERATURE: Final = _dcgm("DEV_MEMORY_TEMP", MetricKind.GAUGE, "degrees Celsius", "of its memory")
+SM_CLOCK: Final = _dcgm("DEV_SM_CLOCK", MetricKind.GAUGE, "MHz", "SM clock")
+MEM_CLOCK: Final = _dcgm("DEV_MEM_CLOCK", MetricKind.GAUGE, "MHz", "memory clock")
+XID_ERRORS: Final = _dcgm(
+    "DEV_XID_ERRORS", MetricKind.GAUGE, "XID", "number of the last XID error; 0: none since boot"
+)
 ECC_DOUBLE_BIT: Final = _dcgm(
-    "DEV_ECC_DBE_VOL_TOTAL", Kind.COUNTER, "errors", "double-bit ECC errors since the driver was loaded"
+    "DEV_ECC_DBE_VOL_TOTAL", MetricKind.COUNTER, "errors", "double-bit ECC errors since the driver was loaded"
 )
 ECC_SINGLE_BIT: Final = _dcgm(
-    "DEV_ECC_SBE_VOL_TOTAL", Kind.COUNTER, "errors", "single-bit ECC errors since the driver was loaded"
+    "DEV_ECC_SBE_VOL_TOTAL", MetricKind.COUNTER, "errors", "single-bit ECC errors since the driver was loaded"
 )
 UNCORRECTABLE_REMAPPED_ROWS: Final = _dcgm(
-    "DEV_UNCORRECTABLE_REMAPPED_ROWS", Kind.COUNTER, "rows", "remapped for uncorrectable errors"
+    "DEV_UNCORRECTABLE_REMAPPED_ROWS", MetricKind.COUNTER, "rows", "remapped for uncorrectable errors"
 )
-ROW_REMAP_FAILURE: Final = _dcgm("DEV_ROW_REMAP_FAILURE", Kind.GAUGE, "0 or 1", "remapping of rows has failed")
+ROW_REMAP_FAILURE: Final = _dcgm("DEV_ROW_REMAP_FAILURE", MetricKind.GAUGE, "0 or 1", "remapping of rows has failed")
 GPU_ACTIVE_RENAMED: Final = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
 """GPU_ACTIVE since DCGM 4.6.0 (release notes: headers keep the old name as an alias)."""
 GPU_UTILIZATION_RENAMED: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
@@ -174,43 +189,49 @@ def is_blank(value: float) -> bool:
 
 
 # node agent: labels pool
-NODE_PHASE: Final = _node("phase", Kind.GAUGE, "0 or 1", "1 for the phase that the instance is in, by phase")
+NODE_PHASE: Final = _node("phase", MetricKind.GAUGE, "0 or 1", "1 for the phase that the instance is in, by phase")
 NODE_PHASE_SINCE: Final = _node(
-    "phase_since_timestamp_seconds", Kind.GAUGE, "Unix seconds", "when the phase was entered"
+    "phase_since_timestamp_seconds", MetricKind.GAUGE, "Unix seconds", "when the phase was entered"
 )
-NODE_BOOT_SECONDS: Final = _node("boot_step_seconds", Kind.GAUGE, "seconds", "length of each boot step, by step")
-NODE_BOOT_ATTEMPTS: Final = _node("boot_attempts_total", Kind.COUNTER, "attempts", "tries of each step, by step")
+NODE_BOOT_SECONDS: Final = _node(
+    "boot_step_seconds", MetricKind.GAUGE, "seconds", "length of each boot step, by step"
+)
+NODE_BOOT_ATTEMPTS: Final = _node(
+    "boot_attempts_total", MetricKind.COUNTER, "attempts", "tries of each step, by step"
+)
 NODE_CACHE_BYTES: Final = _node(
-    "cache_bytes_total", Kind.COUNTER, "bytes", "model bytes verified, by origin (fetched, kept)"
+    "cache_bytes_total", MetricKind.COUNTER, "bytes", "model bytes verified, by origin (fetched, kept)"
 )
-NODE_CACHE_RETRIES: Final = _node("cache_retries_total", Kind.COUNTER, "reads", "ranges read again")
+NODE_CACHE_RETRIES: Final = _node("cache_retries_total", MetricKind.COUNTER, "reads", "ranges read again")
 NODE_ENGINE_RESTARTS: Final = _node(
-    "engine_restarts_total", Kind.COUNTER, "starts", "starts of the engine's unit by the agent"
+    "engine_restarts_total", MetricKind.COUNTER, "starts", "starts of the engine's unit by the agent"
 )
-NODE_DRAINING: Final = _node("draining", Kind.GAUGE, "0 or 1", "a drain was asked for")
+NODE_DRAINING: Final = _node("draining", MetricKind.GAUGE, "0 or 1", "a drain was asked for")
 NODE_DRAIN_DEADLINE: Final = _node(
     "drain_deadline_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Unix seconds",
     "when the drain ends, and why it was asked for (label reason); absent without one",
 )
 NODE_ORDER_KEY: Final = _node(
-    "order_key", Kind.GAUGE, "1", "orders signed with this key are taken, by key (SHA-256 of the public key)"
+    "order_key", MetricKind.GAUGE, "1", "orders signed with this key are taken, by key (SHA-256 of the public key)"
 )
 NODE_REQUESTS_CUT: Final = _node(
-    "requests_cut_total", Kind.COUNTER, "requests", "still running when the drain's time was over"
+    "requests_cut_total", MetricKind.COUNTER, "requests", "still running when the drain's time was over"
 )
 
 # node_exporter
 HOST_CPU_SECONDS: Final = _host(
-    "cpu_seconds_total", Kind.COUNTER, "seconds", "of each cpu in each mode; Prometheus keeps idle and iowait"
+    "cpu_seconds_total", MetricKind.COUNTER, "seconds", "of each cpu in each mode; Prometheus keeps idle and iowait"
 )
-HOST_MEMORY_TOTAL: Final = _host("memory_MemTotal_bytes", Kind.GAUGE, "bytes", "memory of the machine")
+HOST_MEMORY_TOTAL: Final = _host("memory_MemTotal_bytes", MetricKind.GAUGE, "bytes", "memory of the machine")
 HOST_MEMORY_AVAILABLE: Final = _host(
-    "memory_MemAvailable_bytes", Kind.GAUGE, "bytes", "memory that programs could still get"
+    "memory_MemAvailable_bytes", MetricKind.GAUGE, "bytes", "memory that programs could still get"
 )
-HOST_DISK_SIZE: Final = _host("filesystem_size_bytes", Kind.GAUGE, "bytes", "of each file system, by mountpoint")
-HOST_DISK_FREE: Final = _host("filesystem_avail_bytes", Kind.GAUGE, "bytes", "free for programs, by mountpoint")
+HOST_DISK_SIZE: Final = _host(
+    "filesystem_size_bytes", MetricKind.GAUGE, "bytes", "of each file system, by mountpoint"
+)
+HOST_DISK_FREE: Final = _host("filesystem_avail_bytes", MetricKind.GAUGE, "bytes", "free for programs, by mountpoint")
 
 ALL: Final[Mapping[str, Metric]] = {
     metric.name: metric for metric in tuple(globals().values()) if isinstance(metric, Metric)
@@ -229,6 +250,6 @@ def series_names(source: Source) -> tuple[str, ...]:
     found = list(_ALSO_READ.get(source, ()))
     for metric in ALL.values():
         if metric.source is source:
-            parts = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
+            parts = ("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",)
             found += [f"{metric.name}{part}" for part in parts]
     return tuple(sorted(found))

@@ -11,7 +11,7 @@ from gpufleet.domain.model import Instance
 POLL_S: Final = 2.0
 
 
-class Agents(Protocol):
+class RevisionAgents(Protocol):
     """The node agents, as far as this needs them."""
 
     def statuses(self, instances: Sequence[Instance]) -> Mapping[str, Mapping[str, Any]]:
@@ -39,7 +39,7 @@ class PoolRollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RolloutStep:
     """What is to be done in a pool now; nothing of both: wait."""
 
     change: str | None = None
@@ -50,17 +50,17 @@ class Step:
 
 def next_step(
     rollout: PoolRollout, digest: str, known: Collection[str], statuses: Mapping[str, Mapping[str, Any]]
-) -> Step:
+) -> RolloutStep:
     """The next step towards a revision. `known`: all instances of the pool; `statuses`: of those that answer."""
     old = _outdated(statuses, digest)
     if not old and len(statuses) == len(known) and all(_is_done(status, digest) for status in statuses.values()):
-        return Step(done=True)
+        return RolloutStep(done=True)
     ready = sum(1 for status in statuses.values() if status.get("ready"))
     # whoever began before left an instance that still changes: it is the one of this moment
     changing = any(status.get("switching_to") for status in statuses.values())
     if old and not changing and floors.objection(rollout.pool, rollout.floor, ready) is None:
-        return Step(change=old[0])
-    return Step()
+        return RolloutStep(change=old[0])
+    return RolloutStep()
 
 
 def _outdated(statuses: Mapping[str, Mapping[str, Any]], digest: str) -> list[str]:
@@ -70,7 +70,7 @@ def _outdated(statuses: Mapping[str, Mapping[str, Any]], digest: str) -> list[st
     )
 
 
-def went_back(digest: str, statuses: Mapping[str, Mapping[str, Any]]) -> str | None:
+def rolled_back(digest: str, statuses: Mapping[str, Mapping[str, Any]]) -> str | None:
     """The first instance that tried a revision and went back, and why; None: there is none."""
     for name, status in sorted(statuses.items()):
         error = str(status.get("switch_error") or "")
@@ -88,7 +88,7 @@ class Walk:
 
     rollout: PoolRollout
     instances: Callable[[], Sequence[Instance]]
-    agents: Agents
+    agents: RevisionAgents
     say: Callable[[str], None]
     clock: Callable[[], float]
     sleep: Callable[[float], None]

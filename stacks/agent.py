@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 from serving import agent_archive
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -25,5 +25,5 @@ def agent_file(root: Path = ROOT) -> AgentFile:
     path = root / ".local" / "agents" / f"{sha256}.pyz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, body)
+        write_atomically(path, body)
     return AgentFile(path=path, sha256=sha256)

@@ -21,12 +21,12 @@ from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.identities import MachineIdentity
 from components.aws.network import Network, NetworkArgs
 from components.aws.notices import Notices
-from components.aws.permissions import Machine
+from components.aws.permissions import MachineRole
 from components.aws.templates import Disk, Template
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import PATH_IN_BUCKET
-from gpufleet.settings.environment import Control, MadeNetwork, Pool, Settings
+from gpufleet.settings.environment import ControlHostSettings, MadeNetwork, PoolSettings, Settings
 from serving import user_data
 from stacks import control_data, pools
 from stacks.agent import ROOT, AgentFile, agent_file
@@ -130,7 +130,7 @@ def _fabrics(
 
 def _template(settings: Settings, place: _Place) -> Template:
     identity = MachineIdentity(
-        permissions.role_name(settings.environment, Machine.INSTANCE),
+        permissions.role_name(settings.environment, MachineRole.INSTANCE),
         permissions.of_instances(
             bucket=settings.bucket.name,
             region=settings.region,
@@ -154,7 +154,7 @@ def _template(settings: Settings, place: _Place) -> Template:
 
 def _pool(  # noqa: PLR0913
     settings: Settings,
-    pool: Pool,
+    pool: PoolSettings,
     template: Template,
     place: _Place,
     agent: AgentFile,
@@ -178,7 +178,7 @@ def _pool(  # noqa: PLR0913
     )
 
 
-def _control(settings: Settings, control: Control, place: _Place) -> Routers | None:
+def _control(settings: Settings, control: ControlHostSettings, place: _Place) -> Routers | None:
     """The control host, and the routers that are machines of their own; None: the control host is the router."""
     queue = f"{place.prefix}-notices"
     notices = Notices(queue, place.tags)
@@ -199,7 +199,7 @@ def _control(settings: Settings, control: Control, place: _Place) -> Routers | N
         secrets=pools.secrets_of_control(settings, control),
     )
     identity = MachineIdentity(
-        permissions.role_name(settings.environment, Machine.CONTROL), (*rights, *orphans, *sessions), place.tags
+        permissions.role_name(settings.environment, MachineRole.CONTROL), (*rights, *orphans, *sessions), place.tags
     )
     machine = MachineArgs(
         image=control.image,
@@ -254,7 +254,7 @@ def _router_identity(settings: Settings, place: _Place) -> MachineIdentity:
     )
     sessions = permissions.of_sessions(region=settings.region, account=settings.account)
     return MachineIdentity(
-        permissions.role_name(settings.environment, Machine.ROUTER), (*rights, *sessions), place.tags
+        permissions.role_name(settings.environment, MachineRole.ROUTER), (*rights, *sessions), place.tags
     )
 
 

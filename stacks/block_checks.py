@@ -6,7 +6,7 @@ from typing import Final
 
 from components.capacity import BLOCK_ENDS_EARLY
 from gpufleet.domain.model import Cloud
-from gpufleet.settings.environment import Pool, Reserved, Settings
+from gpufleet.settings.environment import PoolSettings, Reserved, Settings
 from gpufleet.settings.problems import Problem
 
 SOLD_AS_BLOCKS: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
@@ -14,7 +14,7 @@ SOLD_AS_BLOCKS: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p
 (as shipped in moto 5.2.5, see `gpufleet/domain/data/SOURCE.md`)."""
 
 
-def check(settings: Settings, pool: Pool, reserved: Reserved, path: str, today: date) -> Iterator[Problem]:
+def check(settings: Settings, pool: PoolSettings, reserved: Reserved, path: str, today: date) -> Iterator[Problem]:
     """Everything wrong with the block of one reservation; nothing where it has none."""
     block = reserved.block
     if block is None:

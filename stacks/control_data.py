@@ -4,20 +4,20 @@ from collections.abc import Callable
 
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import PATH_IN_BUCKET
-from gpufleet.settings.environment import Control, Settings
+from gpufleet.settings.environment import ControlHostSettings, Settings
 from hosts.control import boot_data
 from hosts.control.settings import ControlSettings, Role
 from stacks.pools import bucket_url, secret_place
 
 
-def of_host(settings: Settings, control: Control) -> Callable[[str], str] | None:
+def of_host(settings: Settings, control: ControlHostSettings) -> Callable[[str], str] | None:
     """The control host's boot data, from the device of its volume; None without a bundle."""
     if (sha256 := control.bundle) is None:
         return None
     return lambda volume: _script(settings, _told(settings, control, Role.CONTROL, volume), sha256)
 
 
-def of_router(settings: Settings, control: Control) -> str | None:
+def of_router(settings: Settings, control: ControlHostSettings) -> str | None:
     """The boot data of each router; None without a bundle. Raises UserDataError when the cloud would refuse them."""
     if control.bundle is None:
         return None
@@ -28,7 +28,7 @@ def _script(settings: Settings, told: ControlSettings, sha256: str) -> str:
     return boot_data.render(told, settings.cloud, settings.region, sha256)
 
 
-def _told(settings: Settings, control: Control, role: Role, volume: str | None) -> ControlSettings:
+def _told(settings: Settings, control: ControlHostSettings, role: Role, volume: str | None) -> ControlSettings:
     bucket = bucket_url(settings)
     return ControlSettings(
         fleet=f"{bucket}/{PATH_IN_BUCKET}",
@@ -44,6 +44,6 @@ def _told(settings: Settings, control: Control, role: Role, volume: str | None) 
     )
 
 
-def _secrets(settings: Settings, control: Control) -> dict[str, str]:
+def _secrets(settings: Settings, control: ControlHostSettings) -> dict[str, str]:
     """Where each secret lies; the names travel, the values are read with the host's own role."""
     return {variable: secret_place(settings, name) for variable, name in sorted(control.secrets.items())}

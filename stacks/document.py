@@ -9,7 +9,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.prices.plan.extras import gp3_units
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument, GroupEntry, Origin, Router
-from gpufleet.settings.document.money import Prices, SharedEntry
+from gpufleet.settings.document.money import PriceSettings, SharedEntry
 from gpufleet.settings.document.orders import OrderKeys
 from gpufleet.settings.environment import MadeNetwork, Settings
 from stacks import pools
@@ -72,7 +72,7 @@ def describe(
                 )
                 for pool in settings.pools
             ),
-            prices=Prices(overrides=settings.prices),
+            prices=PriceSettings(overrides=settings.prices),
             shared=shared_of(settings),
             commitments=settings.commitments,
             alerts=settings.alerts,

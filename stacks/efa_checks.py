@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from gpufleet.settings.environment import Pool, Settings
+from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 
 
-def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     """Everything that EFA asks and this pool lacks; nothing for a pool without it."""
     if pool.network != "efa":
         return
@@ -58,7 +58,7 @@ def _have_efa(path: str, names: tuple[str, ...], *, one: bool = False) -> Iterat
         )
 
 
-def _remedy(wanted: catalogue.Machine) -> str:
+def _remedy(wanted: catalogue.MachineType) -> str:
     found = [m for m in catalogue.machines(Cloud.AWS) if m.gpu == wanted.gpu and m.efa_interfaces]
     nearest = sorted(found, key=lambda m: (m.gpu_count != wanted.gpu_count, m.vcpus, m.name))
     if not nearest:

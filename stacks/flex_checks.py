@@ -6,7 +6,7 @@ from typing import Final
 
 from gpufleet.domain import durations
 from gpufleet.domain.model import Cloud
-from gpufleet.settings.environment import FlexStart, Pool, Settings
+from gpufleet.settings.environment import FlexStart, PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 
 SHORTEST, LONGEST = timedelta(minutes=10), timedelta(days=7)
@@ -15,7 +15,7 @@ NOT_OFFERED: Final = ("a4x-", "g4-")
 """Machines without flex-start, of those with GPUs of their own (Google's documentation of flex-start VMs)."""
 
 
-def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     """Everything wrong with a pool's flex-start."""
     bought, where = pool.capacity.flex_start, f"{path}.capacity.flex_start"
     if bought is None:
@@ -37,7 +37,7 @@ def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     yield from _run(pool, bought, f"{where}.run")
 
 
-def _run(pool: Pool, bought: FlexStart, where: str) -> Iterator[Problem]:
+def _run(pool: PoolSettings, bought: FlexStart, where: str) -> Iterator[Problem]:
     said = durations.render(bought.run)
     if not SHORTEST <= bought.run <= LONGEST:
         yield Problem(path=where, wrong="is outside what Google allows, 10m to 7d", value=said, remedy="write 1d")

@@ -17,7 +17,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import OrphanAction
 from gpufleet.settings.document import PATH_IN_BUCKET
-from gpufleet.settings.environment import Control, MadeNetwork, Pool, Settings
+from gpufleet.settings.environment import ControlHostSettings, MadeNetwork, PoolSettings, Settings
 from serving import user_data
 from stacks import control_data, pools
 from stacks.agent import ROOT, AgentFile, agent_file
@@ -157,7 +157,9 @@ def _identity(  # noqa: PLR0913
     )
 
 
-def _pool(settings: Settings, pool: Pool, template: Template, agent: AgentFile, uploaded: pulumi.Resource) -> GpuPool:
+def _pool(
+    settings: Settings, pool: PoolSettings, template: Template, agent: AgentFile, uploaded: pulumi.Resource
+) -> GpuPool:
     def script(capacity_type: CapacityType) -> str:
         return user_data.render(pools.instance_settings(settings, pool, capacity_type), agent.sha256)
 
@@ -174,7 +176,7 @@ def _pool(settings: Settings, pool: Pool, template: Template, agent: AgentFile, 
     )
 
 
-def _control(settings: Settings, control: Control, place: _Place) -> Routers | None:
+def _control(settings: Settings, control: ControlHostSettings, place: _Place) -> Routers | None:
     """The control host, and the routers that are machines of their own; None: the control host is the router."""
     machine = MachineArgs(
         image=control.image,

@@ -6,7 +6,7 @@ from typing import Final
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from gpufleet.settings.environment import Model, Pool, Settings
+from gpufleet.settings.environment import ModelSettings, PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 from serving.engine import wrong_arguments
 from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
@@ -15,7 +15,7 @@ SHORTEST_START: Final = timedelta(seconds=10)
 """No engine answers earlier, so that no instance would ever be ready."""
 
 
-def check(settings: Settings, pool: Pool, path: str, today: date) -> Iterator[Problem]:
+def check(settings: Settings, pool: PoolSettings, path: str, today: date) -> Iterator[Problem]:
     """Everything wrong with one pool, whose place in the file is `path`."""
     yield from _limits(pool, path)
     yield from _bought(pool, path)
@@ -37,7 +37,7 @@ def check(settings: Settings, pool: Pool, path: str, today: date) -> Iterator[Pr
     yield from pool_value_checks.check(settings, pool, path)
 
 
-def _engine(pool: Pool, path: str) -> Iterator[Problem]:
+def _engine(pool: PoolSettings, path: str) -> Iterator[Problem]:
     for index, error in wrong_arguments(pool.engine.args):
         yield pool_value_checks.engine_problem(f"{path}.engine.args.{index}", error, pool.engine.args[index])
     if pool.engine.start_limit < SHORTEST_START:
@@ -49,7 +49,7 @@ def _engine(pool: Pool, path: str) -> Iterator[Problem]:
         )
 
 
-def _limits(pool: Pool, path: str) -> Iterator[Problem]:
+def _limits(pool: PoolSettings, path: str) -> Iterator[Problem]:
     if pool.min > pool.max:
         yield Problem(path=f"{path}.min", wrong=f"is above max {pool.max}", value=pool.min, remedy="lower it")
     elif not pool.min <= pool.target <= pool.max:
@@ -69,7 +69,7 @@ def _limits(pool: Pool, path: str) -> Iterator[Problem]:
             )
 
 
-def _bought(pool: Pool, path: str) -> Iterator[Problem]:
+def _bought(pool: PoolSettings, path: str) -> Iterator[Problem]:
     capacity = pool.capacity
     stands_in = capacity.on_demand or capacity.flex_start
     if not capacity.reserved and capacity.spot is None and stands_in is None:
@@ -103,7 +103,7 @@ def _bought(pool: Pool, path: str) -> Iterator[Problem]:
             )
 
 
-def _zones(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def _zones(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     for place, zones in _zones_of(pool):
         for index, zone in enumerate(zones):
             where = f"{path}.{place}" if place.endswith("zone") else f"{path}.{place}.{index}"
@@ -118,7 +118,7 @@ def _zones(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
                 yield Problem(path=where, wrong="is named twice", value=zone, remedy="name it once")
 
 
-def _zones_of(pool: Pool) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _zones_of(pool: PoolSettings) -> Iterator[tuple[str, tuple[str, ...]]]:
     for index, reservation in enumerate(pool.capacity.reserved):
         yield f"capacity.reserved.{index}.zone", (reservation.zone,)
     if pool.capacity.spot:
@@ -129,7 +129,7 @@ def _zones_of(pool: Pool) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "capacity.flex_start.zone", (pool.capacity.flex_start.zone,)
 
 
-def _reservations(settings: Settings, pool: Pool, path: str, today: date) -> Iterator[Problem]:
+def _reservations(settings: Settings, pool: PoolSettings, path: str, today: date) -> Iterator[Problem]:
     for index, reservation in enumerate(pool.capacity.reserved):
         where = f"{path}.capacity.reserved.{index}"
         if reservation.ends is None and reservation.review_by is None and reservation.block is None:
@@ -148,7 +148,7 @@ def _reservations(settings: Settings, pool: Pool, path: str, today: date) -> Ite
             yield Problem(path=f"{where}.ends", wrong="is missing", remedy=remedy)
 
 
-def _machines(settings: Settings, pool: Pool, path: str, model: "Model | None") -> Iterator[Problem]:
+def _machines(settings: Settings, pool: PoolSettings, path: str, model: "ModelSettings | None") -> Iterator[Problem]:
     for place, name in _machine_types_of(pool):
         where = f"{path}.capacity.{place}"
         try:
@@ -175,7 +175,7 @@ def _machines(settings: Settings, pool: Pool, path: str, model: "Model | None") 
         )
 
 
-def _machine_types_of(pool: Pool) -> Iterator[tuple[str, str]]:
+def _machine_types_of(pool: PoolSettings) -> Iterator[tuple[str, str]]:
     for index, reservation in enumerate(pool.capacity.reserved):
         yield f"reserved.{index}.machine_type", reservation.machine_type
     for kind, part in (("spot", pool.capacity.spot), ("on_demand", pool.capacity.on_demand)):

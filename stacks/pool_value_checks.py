@@ -8,7 +8,7 @@ from typing import Final
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.secrets import find_secrets, names_secret
-from gpufleet.settings.environment import Pool, Settings
+from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 from serving.engine import ArgumentError, check_environment
 
@@ -28,7 +28,7 @@ _SPLITS: Final = {
 _SECRET_REMEDY: Final = "remove it and change the secret; models come from the bucket, so an engine needs none"
 
 
-def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     """What is wrong with single values of one pool."""
     yield from _sizes(pool, path)
     yield from _times(settings, pool, path)
@@ -39,7 +39,7 @@ def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     yield from _asked_for(settings, pool, path)
 
 
-def _sizes(pool: Pool, path: str) -> Iterator[Problem]:
+def _sizes(pool: PoolSettings, path: str) -> Iterator[Problem]:
     if pool.spare > pool.max:
         yield Problem(path=f"{path}.spare", wrong=f"is above max {pool.max}", value=pool.spare, remedy="lower it")
     on_demand = pool.capacity.on_demand
@@ -52,7 +52,7 @@ def _sizes(pool: Pool, path: str) -> Iterator[Problem]:
         )
 
 
-def _times(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def _times(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     deadline, where = pool.drain_deadline, f"{path}.drain_deadline"
     if not deadline:
         remedy = "write the time that requests may take to end, as 90s"
@@ -80,7 +80,7 @@ def engine_problem(path: str, error: ArgumentError, value: str) -> Problem:
     return Problem(path=path, wrong=wrong, value=value, remedy=remedy or "write flags as --max-model-len")
 
 
-def _environment(pool: Pool, path: str) -> Iterator[Problem]:
+def _environment(pool: PoolSettings, path: str) -> Iterator[Problem]:
     for name, value in pool.engine.env.items():
         where = f"{path}.engine.env.{name}"
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -100,13 +100,13 @@ def _environment(pool: Pool, path: str) -> Iterator[Problem]:
                 yield engine_problem(where, error, name)
 
 
-def _secret_arguments(pool: Pool, path: str) -> Iterator[Problem]:
+def _secret_arguments(pool: PoolSettings, path: str) -> Iterator[Problem]:
     for index, argument in enumerate(pool.engine.args):
         if kinds := find_secrets(argument):
             yield Problem(path=f"{path}.engine.args.{index}", wrong=f"looks like {kinds[0]}", remedy=_SECRET_REMEDY)
 
 
-def _split(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def _split(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     """A model split over more GPUs than a machine has; with EFA several machines work as one."""
     wanted = _gpus(pool.engine.args)
     if wanted is None or pool.network == "efa":
@@ -128,7 +128,7 @@ def _split(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
             return
 
 
-def weights_room_gib(machine: catalogue.Machine) -> float:
+def weights_room_gib(machine: catalogue.MachineType) -> float:
     """GPU memory of a machine that weights may take, in GiB."""
     return machine.total_gpu_memory_mib * FOR_WEIGHTS / 1024
 
@@ -148,7 +148,7 @@ def _gpus(args: Sequence[str]) -> tuple[int, int] | None:
     return (min(index for index, _ in found.values()), gpus) if found else None
 
 
-def _machine_types(pool: Pool) -> Iterator[str]:
+def _machine_types(pool: PoolSettings) -> Iterator[str]:
     capacity = pool.capacity
     yield from (reserved.machine_type for reserved in capacity.reserved)
     yield from capacity.spot.machine_types if capacity.spot else ()
@@ -156,7 +156,7 @@ def _machine_types(pool: Pool) -> Iterator[str]:
     yield from (capacity.flex_start.machine_type,) if capacity.flex_start else ()
 
 
-def _bought(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def _bought(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     """Reservations bought elsewhere: an id of that cloud, and one group for each."""
     earlier: dict[str, str] = {}
     for other in settings.pools:
@@ -182,7 +182,7 @@ def _bought(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
         earlier[reserved.existing] = pool.name
 
 
-def _asked_for(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def _asked_for(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     asked = pool.served_name if pool.served_name is not None else pool.model
     if not re.fullmatch(r"[\w./:-]{1,120}", asked, re.ASCII):
         remedy = "write letters, digits and . _ / : - without spaces"

@@ -6,7 +6,7 @@ from typing import Final
 from components.capacity import Owned, PoolCapacity
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.rsa import public_key
-from gpufleet.settings.environment import Control, Pool, Settings
+from gpufleet.settings.environment import ControlHostSettings, PoolSettings, Settings
 from serving.engine import EngineKind
 from serving.instance_settings import BootLimits, EngineSettings, InstanceSettings
 
@@ -25,11 +25,11 @@ def registries(settings: Settings) -> tuple[str, ...]:
     return tuple(sorted({found[1] for image in images if (found := _ECR.fullmatch(image))}))
 
 
-def owned(settings: Settings, pool: Pool) -> Owned:
+def owned(settings: Settings, pool: PoolSettings) -> Owned:
     return Owned(environment=settings.environment, pool=pool.name, owner=pool.owner)
 
 
-def capacity(settings: Settings, pool: Pool) -> PoolCapacity:
+def capacity(settings: Settings, pool: PoolSettings) -> PoolCapacity:
     """How the pool is bought; its on-demand capacity in every zone of the environment, unless it names some."""
     ways = pool.capacity
     if ways.on_demand and not ways.on_demand.zones:
@@ -47,12 +47,12 @@ def secret_place(settings: Settings, name: str) -> str:
             return f"gcp-secret:projects/{settings.account}/secrets/{name}"
 
 
-def boot_limits(pool: Pool) -> BootLimits:
+def boot_limits(pool: PoolSettings) -> BootLimits:
     """How long each step of a boot in that pool may take."""
     return BootLimits(engine=pool.engine.start_limit)
 
 
-def secrets_of_control(settings: Settings, control: Control | None) -> tuple[str, ...]:
+def secrets_of_control(settings: Settings, control: ControlHostSettings | None) -> tuple[str, ...]:
     """The names of the secrets that the control host reads: it signs orders, and its router asks engines."""
     named = () if control is None else sorted(set(control.secrets.values()))
     return (settings.engine_key, settings.orders.private_key, *named)
@@ -63,7 +63,7 @@ def order_keys(settings: Settings) -> tuple[str, ...]:
     return tuple(public_key(text).text for text in settings.orders.public_keys)
 
 
-def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityType) -> InstanceSettings:
+def instance_settings(settings: Settings, pool: PoolSettings, capacity_type: CapacityType) -> InstanceSettings:
     """What an instance of that pool and capacity type is told."""
     return InstanceSettings(
         environment=settings.environment,

@@ -6,7 +6,7 @@ from typing import Final
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from gpufleet.settings.environment import Pool, Settings
+from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 
 GROUP_NAME_LIMIT: Final = 63
@@ -52,7 +52,7 @@ def _budgets(settings: Settings, root: str) -> Iterator[Problem]:
         seen.add(budget.of)
 
 
-def check_pool(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
+def check_pool(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     """What one pool names: machine types once each, and itself so that its groups' names fit."""
     capacity = pool.capacity
     for kind, part in (("spot", capacity.spot), ("on_demand", capacity.on_demand)):
@@ -62,7 +62,7 @@ def check_pool(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
         yield from _fits(pool, path)
 
 
-def _fits(pool: Pool, path: str) -> Iterator[Problem]:
+def _fits(pool: PoolSettings, path: str) -> Iterator[Problem]:
     capacity = pool.capacity
     names = [f"{pool.name}-reserved-{r.zone}-{r.machine_type}" for r in capacity.reserved]
     names += [f"{pool.name}-spot-{zone}" for zone in (capacity.spot.zones if capacity.spot else ())]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Final
 
-from gpufleet.domain.decisions import Budget, Reason
+from gpufleet.domain.decisions import ChangeBudget, Reason
 from gpufleet.domain.policies import IdlePolicy, OrphanPolicy, SpotPolicy
 
 HOUR: Final = timedelta(hours=1)
@@ -13,9 +13,9 @@ HOUR: Final = timedelta(hours=1)
 
 def of(
     policy: IdlePolicy | SpotPolicy | OrphanPolicy, used_this_hour: int = 0, left_today: int | None = None
-) -> Budget:
+) -> ChangeBudget:
     """What a policy allows its pool."""
-    return Budget(
+    return ChangeBudget(
         per_run=policy.max_stops_per_run,
         per_hour=policy.max_stops_per_hour,
         used_this_hour=used_this_hour,
@@ -23,9 +23,11 @@ def of(
     )
 
 
-def in_all(parts: Collection[Budget], instances: int, used_this_hour: int, left_today: int | None = None) -> Budget:
+def in_all(
+    parts: Collection[ChangeBudget], instances: int, used_this_hour: int, left_today: int | None = None
+) -> ChangeBudget:
     """Over all pools: a twentieth of the fleet a run, a fifth an hour, and no less than the largest pool has."""
-    return Budget(
+    return ChangeBudget(
         per_run=max((instances // 20, *(part.per_run for part in parts))),
         per_hour=max((instances // 5, *(part.per_hour for part in parts))),
         used_this_hour=used_this_hour,
@@ -33,10 +35,10 @@ def in_all(parts: Collection[Budget], instances: int, used_this_hour: int, left_
     )
 
 
-class Room:
+class RemainingBudget:
     """What is left while a plan is made."""
 
-    def __init__(self, whole: Budget, parts: Mapping[str, Budget]) -> None:
+    def __init__(self, whole: ChangeBudget, parts: Mapping[str, ChangeBudget]) -> None:
         self._whole = _Left(whole)
         self._parts = {name: _Left(part) for name, part in parts.items()}
 
@@ -70,7 +72,7 @@ class Room:
 class _Left:
     """Of one budget."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: ChangeBudget) -> None:
         self.run = budget.per_run
         self.hour = budget.per_hour - budget.used_this_hour
         self.today = budget.left_today

@@ -7,7 +7,7 @@ from typing import Final
 from gpufleet.domain.decisions import Decision
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
-from gpufleet.domain.owners import owner_of
+from gpufleet.domain.ownership import owner_of
 from gpufleet.settings.document import FleetDocument
 from watchdogs.ports import Ports
 
@@ -61,7 +61,7 @@ def leaving(ports: Ports, instances: Iterable[Instance]) -> frozenset[str]:
     return frozenset(key for group in found for key in group.leaving)
 
 
-def has_gone(ports: Ports, document: FleetDocument, instance: Instance | None) -> bool:
+def is_terminated(ports: Ports, document: FleetDocument, instance: Instance | None) -> bool:
     """Whether an end that was begun has happened: it is there no more, or its group sees to it. Raises OSError.
 
     A group that left the settings cannot be asked: its instance has gone when it is there no more.

@@ -1,7 +1,7 @@
 """Carries out the plans of all watchdogs: one place that records, asks brakes and lease, notifies and recovers.
 
-Each step of a watchdog goes through an `Executor`. What differs between watchdogs is in its `Rules`, or an argument:
-see the table in `docs/architecture.md` ("How a pass acts").
+Each step of a watchdog goes through an `Executor`. What differs between watchdogs is in its `ExecutionRules`
+or an argument: see the table in `docs/architecture.md` ("How a pass acts").
 
 Budgets are part of the plan: `decide` keeps what they do not allow, and only decisions that act come here. The lease
 is checked last, right before what cannot be undone: brakes may take a moment to read.
@@ -52,7 +52,7 @@ class Watchdog(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ExecutionRules:
     """What differs between watchdogs when they act."""
 
     watchdog: str
@@ -73,7 +73,7 @@ class Rules:
 class Executor:
     """Carries out one pass. Every outcome is recorded as it happens, and kept in `outcomes`."""
 
-    def __init__(self, ports: Ports, rules: Rules) -> None:
+    def __init__(self, ports: Ports, rules: ExecutionRules) -> None:
         self._ports = ports
         self._rules = rules
         self.outcomes: list[Outcome] = []

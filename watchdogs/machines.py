@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class MachineFacts:
     """By machine type; what the catalogue does not know is absent."""
 
     gpus_expected: Mapping[str, int]
@@ -22,11 +22,11 @@ class Known:
     without_local_disks: frozenset[str]
 
 
-def known_of(cloud: Cloud, instances: Sequence[Instance]) -> Known:
+def known_of(cloud: Cloud, instances: Sequence[Instance]) -> MachineFacts:
     """Of the types of these instances. A type may be known whose GPU is not."""
     machines = _found({instance.machine_type for instance in instances}, partial(catalogue.machine, cloud))
     gpus = _found({machine.gpu for machine in machines.values()}, catalogue.gpu)
-    return Known(
+    return MachineFacts(
         gpus_expected={name: machine.gpu_count for name, machine in machines.items()},
         watts_rated={name: float(gpus[m.gpu].watts) for name, m in machines.items() if m.gpu in gpus},
         without_local_disks=frozenset(name for name, machine in machines.items() if machine.nvme_disks == 0),

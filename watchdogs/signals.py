@@ -27,7 +27,7 @@ Stats = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class SeriesSelector:
     """Whose series are meant."""
 
     labels: str
@@ -36,12 +36,12 @@ class Series:
     gpu_job: str = metrics.Source.DCGM
 
 
-def of_environment(environment: str) -> Series:
+def of_environment(environment: str) -> SeriesSelector:
     """Those of a fleet's own instances."""
-    return Series(labels=f'environment="{environment}"')
+    return SeriesSelector(labels=f'environment="{environment}"')
 
 
-def gather(store: Metrics, series: Series, window: timedelta, now: datetime) -> dict[str, Evidence]:
+def gather(store: Metrics, series: SeriesSelector, window: timedelta, now: datetime) -> dict[str, Evidence]:
     """Evidence by instance id over the window that ends now. Raises OSError when the store cannot answer whole."""
     engine_every, gpu_every = _interval(store, series.engine_job), _interval(store, series.gpu_job)
     engine = _ask(store, engine_query(series, window, engine_every), now)
@@ -87,7 +87,7 @@ class Scrapes:
         return tuple(name for name, at in times.items() if at is None or at <= moment)
 
 
-def scrapes(store: Metrics, series: Series, instances: Sequence[str]) -> dict[str, Scrapes]:
+def scrapes(store: Metrics, series: SeriesSelector, instances: Sequence[str]) -> dict[str, Scrapes]:
     """The last scrapes of these instances as the store has them now. One query; raises OSError.
 
     An exporter of GPUs that did not answer has told nothing: its time is that of its last answer. An engine that does
@@ -112,7 +112,7 @@ def scrapes(store: Metrics, series: Series, instances: Sequence[str]) -> dict[st
     }
 
 
-def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
+def engine_query(series: SeriesSelector, window: timedelta, interval: timedelta) -> str:
     """What the engines say, in one expression."""
     whole, late = _seconds(window), _seconds(_recent(window, interval))
     chosen = f'{{job="{series.engine_job}",{series.labels}}}'
@@ -152,7 +152,7 @@ def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
     )
 
 
-def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
+def gpu_query(series: SeriesSelector, window: timedelta, interval: timedelta) -> str:
     """What the GPU exporters say, in one expression."""
     whole, late = _seconds(window), _seconds(_recent(window, interval))
     chosen = f'{{job="{series.gpu_job}",{series.labels}}}'

@@ -14,7 +14,7 @@ from components.capacity import BLOCK_ENDS_EARLY, Owned, PoolCapacity, group_ent
 from gpufleet.domain import tags
 from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType
 from gpufleet.settings.document import GroupEntry
-from gpufleet.settings.environment import Block, Reserved
+from gpufleet.settings.environment import CapacityBlock, Reserved
 
 OWNED_BY_WATCHDOGS: Final = ["desiredCapacity"]
 NO_OWN_MIND: Final = ["AZRebalance"]
@@ -260,8 +260,8 @@ class GpuPool(pulumi.ComponentResource):
         return {"Name": name, **self._args.owned.tags(capacity_type)}
 
 
-def _usable(block: Block | None) -> Block | None:
-    return block and Block(starts=block.starts, ends=block.ends - BLOCK_ENDS_EARLY)
+def _usable(block: CapacityBlock | None) -> CapacityBlock | None:
+    return block and CapacityBlock(starts=block.starts, ends=block.ends - BLOCK_ENDS_EARLY)
 
 
 def _version(latest: int) -> str:

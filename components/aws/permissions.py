@@ -19,7 +19,7 @@ _MARKS: Final[Mapping[str, Mapping[str, str | list[str]]]] = {
 """The tags that watchdogs and people write on instances."""
 
 
-class Machine(StrEnum):
+class MachineRole(StrEnum):
     """Kinds of machines, each with a role of its own."""
 
     INSTANCE = "instance"
@@ -27,14 +27,14 @@ class Machine(StrEnum):
     ROUTER = "router"
 
 
-def role_name(environment: str, machine: Machine) -> str:
+def role_name(environment: str, machine: MachineRole) -> str:
     """How the name of its role begins; Pulumi adds to it."""
     return f"gpu-fleet-{environment}-{machine}"
 
 
 def machine_roles(account: str, environment: str) -> tuple[str, ...]:
     """Patterns of the ARNs of all machines' roles of an environment."""
-    return tuple(f"arn:aws:iam::{account}:role/{role_name(environment, machine)}-*" for machine in Machine)
+    return tuple(f"arn:aws:iam::{account}:role/{role_name(environment, machine)}-*" for machine in MachineRole)
 
 
 def of_instances(*, bucket: str, region: str, account: str, environment: str, engine_key: str) -> tuple[Allowed, ...]:

@@ -11,12 +11,12 @@ from typing import Any, Final, Protocol
 import httpx
 
 from gpufleet.clouds.deadlines import DeadlineTransport
-from gpufleet.clouds.plain import trusting_nobody
+from gpufleet.clouds.plain_http import context_without_authorities
 from gpufleet.domain import orders
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Instance
-from gpufleet.domain.orders import AgentOrder, Claim, Drain, Refusal, Switch
+from gpufleet.domain.orders import AgentOrder, Claim, Drain, OrderRefusal, Switch
 from gpufleet.domain.parsed import is_map
 
 PORT: Final = 9500
@@ -60,7 +60,7 @@ class NodeAgents:
         """`key` raises CloudError where it cannot be read; `warn` is notified of clocks that are off."""
         self._key, self._now, self._warn = key, now, warn
         self._port = port
-        transport = DeadlineTransport(trusting_nobody(), limit_s)
+        transport = DeadlineTransport(context_without_authorities(), limit_s)
         plain = {"Accept-Encoding": "identity"}
         self._client = httpx.Client(transport=transport, timeout=limit_s, trust_env=False, headers=plain)
         self._known_key: Signer | None = None
@@ -108,7 +108,7 @@ class NodeAgents:
             else:
                 raise CloudError(
                     f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} ours; set the one that is wrong",
-                    Refusal.WRONG_TIME,
+                    OrderRefusal.WRONG_TIME,
                 )
         if status != HTTPStatus.ACCEPTED:
             code, message = _refusal(body)
@@ -162,7 +162,7 @@ def _clock_of(answer: bytes) -> datetime | None:
     """The agent's clock, in an answer that refuses nothing but an order's time."""
     try:
         found = _object(answer)
-        now = datetime.fromisoformat(found["now"]) if found["code"] == Refusal.WRONG_TIME else None
+        now = datetime.fromisoformat(found["now"]) if found["code"] == OrderRefusal.WRONG_TIME else None
     except (ValueError, KeyError, TypeError):
         return None
     return now if now is not None and now.tzinfo is not None else None

@@ -43,7 +43,7 @@ def public_half(name: str, pem: str) -> PublicKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class BootstrapStep:
     """One thing that must be there. `make` is called only where it is missing."""
 
     what: str

@@ -12,7 +12,7 @@ import httpx
 import yaml
 
 from gpufleet.clouds.deadlines import DeadlineTransport
-from gpufleet.clouds.plain import trusting_nobody
+from gpufleet.clouds.plain_http import context_without_authorities
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.parsed import is_map
 
@@ -125,7 +125,9 @@ class Prometheus:
 
 def _client(url: str, longest_s: float) -> httpx.Client:
     # no proxies and trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
-    context = trusting_nobody() if url.startswith("http://") else httpx.create_ssl_context(trust_env=False)
+    context = (
+        context_without_authorities() if url.startswith("http://") else httpx.create_ssl_context(trust_env=False)
+    )
     return httpx.Client(transport=DeadlineTransport(context, longest_s), timeout=_TIMEOUT, trust_env=False)
 
 

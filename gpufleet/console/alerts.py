@@ -21,7 +21,7 @@ class WebhookError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class AlertMessage:
     """One message."""
 
     key: str
@@ -30,7 +30,7 @@ class Notice:
     resolved: int
 
 
-def read(posted: object) -> Notice | None:
+def read(posted: object) -> AlertMessage | None:
     """The message of one post; None when it holds no alert. Raises WebhookError."""
     body = _mapping(posted, "the post")
     if body.get("version") != "4":
@@ -49,7 +49,7 @@ def read(posted: object) -> Notice | None:
     name = str(labels.get("alertname", "alert"))
     cut = body.get("truncatedAlerts", 0)
     more = cut if firing and isinstance(cut, int) else 0
-    return Notice(
+    return AlertMessage(
         key=_key(str(body.get("groupKey", name)), firing, resolved),
         text=_text(name, labels, firing, resolved, more),
         firing=len(firing) + more,

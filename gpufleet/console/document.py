@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from gpufleet.console.view import CostView, FleetView, InstanceView, PoolView, UnitCost
+from gpufleet.console.view import CostView, FleetView, InstanceView, PoolStatus, UnitCost
 from gpufleet.domain.decisions import Past
 
 
@@ -88,7 +88,7 @@ def act_row(act: Past) -> dict[str, Any]:
     }
 
 
-def _pool(pool: PoolView) -> dict[str, Any]:
+def _pool(pool: PoolStatus) -> dict[str, Any]:
     return {
         "name": pool.name,
         "model": pool.model,

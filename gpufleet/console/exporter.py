@@ -15,7 +15,7 @@ from gpufleet.metrics_page import Labels, counter, gauge, page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spend:
+class WindowSpend:
     """One window of the ledger: dollars, and the time that the ledger really knows of."""
 
     window: str
@@ -36,14 +36,14 @@ class QuotaUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class FleetMetrics:
     """One fleet."""
 
     environment: str
     targets: Mapping[str, int] = field(default_factory=dict[str, int])
     known_until: datetime | None = None
     budget_usd_per_month: Decimal | None = None
-    spends: Sequence[Spend] = ()
+    spends: Sequence[WindowSpend] = ()
     preemptions: Mapping[str, int] = field(default_factory=dict[str, int])
     """Pool to spot instances that the cloud took, ever."""
     brakes: int = 0
@@ -57,14 +57,14 @@ LEAST_COVERED = timedelta(minutes=5)
 """A rate over less says nothing."""
 
 
-def spend(report: Report, window: str, begun: datetime | None) -> Spend:
+def spend(report: Report, window: str, begun: datetime | None) -> WindowSpend:
     """A report's charges, and how much of its window is known."""
     since = max(report.scope.since, begun or report.scope.until)
     until = min(report.known_until or since, report.scope.until)
-    return Spend(window=window, covered=max(until - since, timedelta(0)), charges=report.charges)
+    return WindowSpend(window=window, covered=max(until - since, timedelta(0)), charges=report.charges)
 
 
-def render(facts: Iterable[Facts]) -> str:
+def render(facts: Iterable[FleetMetrics]) -> str:
     """The whole page."""
     found = list(facts)
     return page(
@@ -107,31 +107,31 @@ def render(facts: Iterable[Facts]) -> str:
     )
 
 
-def _targets(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+def _targets(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, float]]:
     for facts in found:
         for pool, value in facts.targets.items():
             yield {"environment": facts.environment, "pool": pool}, value
 
 
-def _preemptions(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+def _preemptions(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, float]]:
     for facts in found:
         for pool, value in facts.preemptions.items():
             yield {"environment": facts.environment, "pool": pool}, value
 
 
-def _messages(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+def _messages(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, float]]:
     for facts in found:
         for state, value in facts.messages.items():
             yield {"environment": facts.environment, "state": state}, value
 
 
-def _quotas(found: Iterable[Facts]) -> Iterator[tuple[Labels, QuotaUse]]:
+def _quotas(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, QuotaUse]]:
     for facts in found:
         for use in facts.quotas:
             yield {"environment": facts.environment, "quota": use.quota, "unit": use.unit}, use
 
 
-def _rates(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+def _rates(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, float]]:
     for facts in found:
         for one in facts.spends:
             if one.covered >= LEAST_COVERED:
@@ -139,7 +139,7 @@ def _rates(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
                 yield {"environment": facts.environment, "window": one.window}, _per_hour(whole, one.covered)
 
 
-def _parts(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
+def _parts(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, float]]:
     for facts in found:
         for one in facts.spends:
             if one.window != "1h" or one.covered < LEAST_COVERED:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from gpufleet.console import text
 from gpufleet.console.style import CSS
-from gpufleet.console.view import FleetView, InstanceView, PoolView
+from gpufleet.console.view import FleetView, InstanceView, PoolStatus
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.model import CapacityType
 
@@ -204,7 +204,7 @@ def _pools(view: FleetView) -> str:
     return _table(_POOL_NAMES, "".join(_pool_row(view, pool) for pool in view.pools))
 
 
-def _pool_row(view: FleetView, pool: PoolView) -> str:
+def _pool_row(view: FleetView, pool: PoolStatus) -> str:
     short = pool.target is not None and pool.ready < pool.target
     link = f"/instances?{urlencode({'fleet': view.name, 'pool': pool.name})}"
     ready = f'<span class="warn">{pool.ready}</span>' if short else str(pool.ready)

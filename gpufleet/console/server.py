@@ -13,12 +13,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpufleet.console import page
 from gpufleet.console.access import COOKIE, SESSION_S, Access
-from gpufleet.console.alerts import MOST_BYTES, Notice, WebhookError, read
+from gpufleet.console.alerts import MOST_BYTES, AlertMessage, WebhookError, read
 from gpufleet.console.document import document
 from gpufleet.console.view import FleetView, InstanceView
 from gpufleet.domain.connections import Bounded, TimelyRequests
 from gpufleet.domain.decisions import Past
-from gpufleet.domain.loopback import FOREIGN_WORDS, foreign, header_of
+from gpufleet.domain.loopback import FOREIGN_MESSAGES, foreign, header_of
 
 ALERTS: Final = "/alerts"
 REFUSED: Final = frozenset({401, 403, 404, 413})
@@ -41,11 +41,11 @@ class KeepError(Exception):
     """An instance could not be kept. Says why, for the person who asked."""
 
 
-class BookError(Exception):
+class ConsoleDataError(Exception):
     """What is asked for cannot be known or written now. Says why."""
 
 
-class Book(Protocol):
+class ConsoleData(Protocol):
     """What the page shows and does. Each may raise BookError."""
 
     def views(self) -> Sequence[FleetView]:
@@ -68,13 +68,13 @@ class Book(Protocol):
         """The ledger as metrics."""
         ...
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: AlertMessage) -> None:
         """Put an alert's message into the outbox."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ConsoleResponse:
     """One response."""
 
     status: int
@@ -84,7 +84,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ConsoleRequest:
     """One request."""
 
     path: str
@@ -97,7 +97,7 @@ class Asked:
 class Console:
     """Answers requests; knows no socket."""
 
-    def __init__(self, book: Book, access: Access, *, own: str = "") -> None:
+    def __init__(self, book: ConsoleData, access: Access, *, own: str = "") -> None:
         """`own`: the address that requests must name as their Host, where no proxy and no port forward stands before
         it; then pages of other sites may ask for nothing, either.
         """
@@ -105,41 +105,41 @@ class Console:
         self._access = access
         self._own = own
 
-    def refused(self, asked: Asked) -> Answer | None:
+    def refused(self, asked: ConsoleRequest) -> ConsoleResponse | None:
         """The refusal of a request for where it comes from; None: it is to be answered."""
         found = foreign(lambda name: asked.headers.get(name.lower()), {self._own}) if self._own else None
-        return None if found is None else _plain(403, FOREIGN_WORDS[found])
+        return None if found is None else _plain(403, FOREIGN_MESSAGES[found])
 
-    def unknown(self, asked: Asked) -> Answer | None:
+    def unknown(self, asked: ConsoleRequest) -> ConsoleResponse | None:
         """The refusal of a post by nobody who is known, but for the form that makes one known."""
         return None if asked.path == "/sign-in" or self._user(asked) is not None else _who(asked)
 
-    def get(self, asked: Asked) -> Answer:
+    def get(self, asked: ConsoleRequest) -> ConsoleResponse:
         """A page."""
         if asked.path == "/healthz":
             return _plain(200, "ok")
         if asked.path == "/metrics":
             return self._metrics()
         if self._user(asked) is None:
-            return Answer(status=401, body=page.sign_in(wrong=False))
+            return ConsoleResponse(status=401, body=page.sign_in(wrong=False))
         try:
             return self._page(asked)
-        except BookError as error:
-            return Answer(status=503, body=page.message("Not known now", str(error)))
+        except ConsoleDataError as error:
+            return ConsoleResponse(status=503, body=page.message("Not known now", str(error)))
 
-    def _metrics(self) -> Answer:
+    def _metrics(self) -> ConsoleResponse:
         try:
             return _plain(200, self._book.metrics())
-        except BookError as error:
+        except ConsoleDataError as error:
             return _plain(503, str(error))
 
-    def _page(self, asked: Asked) -> Answer:
+    def _page(self, asked: ConsoleRequest) -> ConsoleResponse:
         user = self._user(asked) or ""
         if asked.path == "/":
             return _html(page.overview(self._book.views(), datetime.now(UTC), self._access.stamp(user)))
         if asked.path == "/status.json":
             found = [document(view) for view in self._book.views()]
-            return Answer(status=200, body=json.dumps(found), kind="application/json")
+            return ConsoleResponse(status=200, body=json.dumps(found), kind="application/json")
         view = _fleet(self._book.views(), asked.query.get("fleet"))
         if asked.path == "/costs" and view is not None:
             return _html(self._book.costs(view))
@@ -152,9 +152,9 @@ class Console:
             if one is not None:
                 stamp = self._access.stamp(user)
                 return _html(page.instance(view, one, self._book.about(view, one.id), stamp))
-        return Answer(status=404, body=page.message("Not here", "There is no such page, fleet or instance."))
+        return ConsoleResponse(status=404, body=page.message("Not here", "There is no such page, fleet or instance."))
 
-    def post(self, asked: Asked) -> Answer:
+    def post(self, asked: ConsoleRequest) -> ConsoleResponse:
         """A form."""
         if asked.path == "/sign-in":
             return self._sign_in(asked)
@@ -165,9 +165,9 @@ class Console:
             return _away("/", cookie=f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict")
         if asked.path == "/keep":
             return self._keep(asked, user)
-        return Answer(status=404, body=page.message("Not here", "There is no such form."))
+        return ConsoleResponse(status=404, body=page.message("Not here", "There is no such form."))
 
-    def webhook(self, body: bytes, asked: Asked) -> Answer:
+    def webhook(self, body: bytes, asked: ConsoleRequest) -> ConsoleResponse:
         """Alertmanager's post; needs the token as `Authorization: Bearer`."""
         if self._user(asked) is None:
             return _who(asked)
@@ -178,38 +178,38 @@ class Console:
         try:
             if notice is not None:
                 self._book.tell(notice)
-        except BookError as error:
+        except ConsoleDataError as error:
             return _plain(503, str(error))  # Alertmanager tries again
         return _plain(200, "ok")
 
-    def _user(self, asked: Asked) -> str | None:
+    def _user(self, asked: ConsoleRequest) -> str | None:
         return self._access.user(asked.headers, time.time())
 
-    def _sign_in(self, asked: Asked) -> Answer:
+    def _sign_in(self, asked: ConsoleRequest) -> ConsoleResponse:
         if not self._access.is_token(asked.form.get("token", "")):
-            return Answer(status=401, body=page.sign_in(wrong=True))
+            return ConsoleResponse(status=401, body=page.sign_in(wrong=True))
         value = self._access.session(time.time())
         secure = "; Secure" if asked.headers.get("x-forwarded-proto") == "https" else ""
         return _away("/", f"{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}")
 
-    def _keep(self, asked: Asked, user: str) -> Answer:
+    def _keep(self, asked: ConsoleRequest, user: str) -> ConsoleResponse:
         if asked.form.get("stamp") != self._access.stamp(user):
             words = "This form is old or comes from elsewhere; load the page again."
-            return Answer(status=403, body=page.message("Not kept", words))
+            return ConsoleResponse(status=403, body=page.message("Not kept", words))
         try:
             view = _fleet(self._book.views(), asked.form.get("fleet"))
             if view is None:
-                return Answer(status=404, body=page.message("Not kept", "There is no such fleet."))
+                return ConsoleResponse(status=404, body=page.message("Not kept", "There is no such fleet."))
             words = self._book.keep(view, asked.form.get("instance", ""), user)
-        except (KeepError, BookError) as error:
-            return Answer(status=409, body=page.message("Not kept", str(error)))
+        except (KeepError, ConsoleDataError) as error:
+            return ConsoleResponse(status=409, body=page.message("Not kept", str(error)))
         return _html(page.message("Kept", words))
 
 
-def _who(asked: Asked) -> Answer:
+def _who(asked: ConsoleRequest) -> ConsoleResponse:
     if asked.path == ALERTS:
         return _plain(401, "give the console's token: Authorization: Bearer TOKEN")
-    return Answer(status=401, body=page.sign_in(wrong=False))
+    return ConsoleResponse(status=401, body=page.sign_in(wrong=False))
 
 
 def _fleet(views: Sequence[FleetView], name: str | None) -> FleetView | None:
@@ -243,16 +243,16 @@ def _fields(text: str) -> dict[str, str]:
         return {}
 
 
-def _html(body: str) -> Answer:
-    return Answer(status=200, body=body)
+def _html(body: str) -> ConsoleResponse:
+    return ConsoleResponse(status=200, body=body)
 
 
-def _plain(status: int, body: str) -> Answer:
-    return Answer(status=status, body=body, kind="text/plain; version=0.0.4; charset=utf-8")
+def _plain(status: int, body: str) -> ConsoleResponse:
+    return ConsoleResponse(status=status, body=body, kind="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _away(where: str, cookie: str) -> Answer:
-    return Answer(status=303, body="", headers={"Location": where, "Set-Cookie": cookie})
+def _away(where: str, cookie: str) -> ConsoleResponse:
+    return ConsoleResponse(status=303, body="", headers={"Location": where, "Set-Cookie": cookie})
 
 
 class Refusals:
@@ -263,7 +263,7 @@ class Refusals:
         self._lock = threading.Lock()
         self._began, self._written, self._left_out = float("-inf"), 0, 0
 
-    def note(self, method: str, asked: Asked, status: int) -> None:
+    def note(self, method: str, asked: ConsoleRequest, status: int) -> None:
         """No query, header or form is in it; nor is a request that was answered otherwise."""
         if status not in REFUSED:
             return
@@ -283,7 +283,7 @@ class Refusals:
         self._write(json.dumps(line) + "\n")
 
 
-class Server(Bounded, HTTPServer):
+class ConsoleServer(Bounded, HTTPServer):
     """Answers from threads that do not keep the process from ending."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -292,7 +292,7 @@ class Server(Bounded, HTTPServer):
             super().handle_error(request, client_address)
 
 
-def serve(console: Console, host: str, port: int) -> Server:
+def serve(console: Console, host: str, port: int) -> ConsoleServer:
     """Serve from threads. Raises OSError when the address is taken."""
     refusals = Refusals(lambda line: sys.stderr.write(line))
 
@@ -327,13 +327,13 @@ def serve(console: Console, host: str, port: int) -> Server:
                 return
             self._answer(console.post(self._asked(_fields(body.decode(errors="replace")))), asked)
 
-        def _asked(self, form: Mapping[str, str]) -> Asked:
+        def _asked(self, form: Mapping[str, str]) -> ConsoleRequest:
             path, query = _split(self.path)
             headers = {k.lower(): header_of(self.headers, k) or "" for k in self.headers}
             client = str(self.client_address[0])
-            return Asked(path=path, query=_fields(query), form=form, headers=headers, client=client)
+            return ConsoleRequest(path=path, query=_fields(query), form=form, headers=headers, client=client)
 
-        def _answer(self, answer: Answer, asked: Asked) -> None:
+        def _answer(self, answer: ConsoleResponse, asked: ConsoleRequest) -> None:
             refusals.note(self.command, asked, answer.status)
             body = answer.body.encode()
             self.send_response(answer.status)
@@ -347,6 +347,6 @@ def serve(console: Console, host: str, port: int) -> Server:
         def log_message(self, format: str, *args: Any) -> None:
             """Requests are no news but for those refused; what fails is shown to who asked."""
 
-    server = Server((host, port), Handler)
+    server = ConsoleServer((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="console", daemon=True).start()
     return server

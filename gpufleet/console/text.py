@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.console.view import AlertView, CostView, FleetView, InstanceView, PoolView
+from gpufleet.console.view import AlertView, CostView, FleetView, InstanceView, PoolStatus
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import CapacityType
 
@@ -50,7 +50,7 @@ def _pools(view: FleetView) -> Table:
     return table
 
 
-def _pool_cells(pool: PoolView) -> list[str | Text]:
+def _pool_cells(pool: PoolStatus) -> list[str | Text]:
     short = pool.target is not None and pool.ready < pool.target
     ready = Text(str(pool.ready), style="yellow" if short else "")
     return [
@@ -67,7 +67,7 @@ def _pool_cells(pool: PoolView) -> list[str | Text]:
     ]
 
 
-def counted(pool: PoolView, kind: CapacityType, of: str) -> str:
+def counted(pool: PoolStatus, kind: CapacityType, of: str) -> str:
     """How many of a capacity type are ready, and of how many where not all are; `–` for what the pool has not."""
     found = pool.types[kind]
     if found.most is None and found.there == 0:

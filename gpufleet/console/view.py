@@ -12,12 +12,12 @@ from decimal import Decimal
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.model import CapacityType, Instance, Phase
-from gpufleet.domain.owners import owner_of
+from gpufleet.domain.ownership import owner_of
 from gpufleet.settings.document import FleetDocument, Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signals:
+class InstanceSignals:
     """What the metrics say of one instance now. None: not told."""
 
     phase: str | None = None
@@ -39,7 +39,7 @@ class InstanceView:
     machine_type: str
     state: str
     launched_at: datetime
-    signals: Signals
+    signals: InstanceSignals
     usd_per_hour: Decimal | None
     idle_since: datetime | None
     keep_until: datetime | None
@@ -56,7 +56,7 @@ class InstanceView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CapacityCount:
     """Of one capacity type in a pool."""
 
     ready: int
@@ -89,7 +89,7 @@ class CostView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
+class PoolStatus:
     """One pool."""
 
     name: str
@@ -98,7 +98,7 @@ class PoolView:
     """None: the ledger has none yet."""
     least: int
     most: int
-    types: Mapping[CapacityType, Counted]
+    types: Mapping[CapacityType, CapacityCount]
     """Each of them; of on-demand and flex-start a pool has one at most."""
     draining: int
     marked: int
@@ -159,7 +159,7 @@ class Read:
     at: datetime
     instances: Sequence[Instance] | None
     """None: the inventory could not be read whole."""
-    signals: Mapping[str, Signals] = field(default_factory=dict[str, Signals])
+    signals: Mapping[str, InstanceSignals] = field(default_factory=dict[str, InstanceSignals])
     held: Mapping[str, float] = field(default_factory=dict[str, float])
     alerts: Sequence[AlertView] | None = None
     targets: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -181,7 +181,7 @@ class FleetView:
 
     name: str
     at: datetime
-    pools: Sequence[PoolView]
+    pools: Sequence[PoolStatus]
     instances: Sequence[InstanceView]
     orphans: Sequence[InstanceView]
     """Tagged with the environment, in no pool of its document or in a group that their pool has not."""
@@ -200,7 +200,7 @@ def build(read: Read, price: Price) -> FleetView:
     shown = [
         _instance(
             instance,
-            read.signals.get(instance.id, Signals()),
+            read.signals.get(instance.id, InstanceSignals()),
             price(instance),
             why=read.reasons.get(instance.id),
         )
@@ -224,7 +224,9 @@ def build(read: Read, price: Price) -> FleetView:
     )
 
 
-def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None, *, why: str | None) -> InstanceView:
+def _instance(
+    instance: Instance, signals: InstanceSignals, usd_per_hour: Decimal | None, *, why: str | None
+) -> InstanceView:
     return InstanceView(
         id=instance.id,
         pool=instance.pool,
@@ -241,9 +243,9 @@ def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None
     )
 
 
-def _pool(pool: Pool, instances: Sequence[InstanceView], read: Read) -> PoolView:
+def _pool(pool: Pool, instances: Sequence[InstanceView], read: Read) -> PoolStatus:
     priced = [instance.usd_per_hour for instance in instances if instance.usd_per_hour is not None]
-    return PoolView(
+    return PoolStatus(
         name=pool.name,
         model=pool.model.rpartition("/")[2],
         target=read.targets.get(pool.name),
@@ -261,10 +263,10 @@ def _pool(pool: Pool, instances: Sequence[InstanceView], read: Read) -> PoolView
     )
 
 
-def _counted(pool: Pool, kind: CapacityType, instances: Iterable[InstanceView]) -> Counted:
+def _counted(pool: Pool, kind: CapacityType, instances: Iterable[InstanceView]) -> CapacityCount:
     of_kind = [instance for instance in instances if instance.capacity_type is kind]
     groups = pool.groups_of(kind)
-    return Counted(
+    return CapacityCount(
         ready=sum(instance.ready for instance in of_kind),
         there=len(of_kind),
         most=sum(group.max for group in groups) if groups else None,

@@ -18,9 +18,9 @@ from enum import StrEnum
 from typing import Final
 
 from gpufleet.costs import slots
-from gpufleet.costs.commitments import Coverage, Declared, Shared, end_of, shares
-from gpufleet.costs.holders import held, held_at
-from gpufleet.costs.pricing import EVER, FOREVER, Era, PricingOverTime
+from gpufleet.costs.commitments import Coverage, DeclaredCosts, SharedCost, end_of, shares
+from gpufleet.costs.cost_owners import held, held_at
+from gpufleet.costs.pricing import EVER, FOREVER, PricingOverTime, PricingPeriod
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED, Price
@@ -30,7 +30,7 @@ from gpufleet.prices.book import PriceBook, Sku
 MINIMUM: Final = timedelta(seconds=60)
 
 
-class State(StrEnum):
+class UseState(StrEnum):
     """What an instance did while it cost money."""
 
     USED = "used"
@@ -41,7 +41,7 @@ class State(StrEnum):
     SHARED = "shared"
 
 
-class Kind(StrEnum):
+class ChargeKind(StrEnum):
     """Why there is a charge."""
 
     TIME = "time"
@@ -56,8 +56,8 @@ class Kind(StrEnum):
 class Charge:
     """One line of the bill as we compute it."""
 
-    kind: Kind
-    state: State
+    kind: ChargeKind
+    state: UseState
     resource: str
     """Instance or reservation id."""
     cloud: Cloud
@@ -87,34 +87,34 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class LedgerFacts:
     """What the ledger knows of a window."""
 
     runs: Sequence[Run]
     activity: Mapping[str, Sequence[ActivityHour]] = field(default_factory=dict[str, Sequence[ActivityHour]])
     first_signs: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
     reservations: Sequence[Reservation] = ()
-    declared: Declared = Declared()
+    declared: DeclaredCosts = DeclaredCosts()
     """At the end of the window."""
-    coverage: Coverage = field(default_factory=lambda: Coverage(Declared(), ()))
+    coverage: Coverage = field(default_factory=lambda: Coverage(DeclaredCosts(), ()))
     """Of all runs of the window, also where `runs` are fewer."""
     known: tuple[datetime, datetime] | None = None
     """First and last complete look: what is shared is known to have been there between them."""
     gaps: Sequence[tuple[datetime, datetime]] = ()
     """Spans of the window without a look, long enough for others to use what is shared and to leave it again."""
-    eras: Sequence[Era] = ()
+    eras: Sequence[PricingPeriod] = ()
     """What was declared when; none: `declared` and `coverage` hold at all times."""
-    whose: Sequence[Era] = ()
+    whose: Sequence[PricingPeriod] = ()
     """What was declared of models and owners when; none: that of `eras`."""
     closed: Sequence["ClosedFacts"] = ()
     """Spans of the window that have facts of their own, in the order of time."""
 
-    def over_time(self, book: PriceBook) -> Sequence[Era]:
+    def over_time(self, book: PriceBook) -> Sequence[PricingPeriod]:
         """What was declared when. `book`: that of facts without eras."""
-        always = Era(since=EVER, until=FOREVER, declared=self.declared, coverage=self.coverage, book=book)
+        always = PricingPeriod(since=EVER, until=FOREVER, declared=self.declared, coverage=self.coverage, book=book)
         return self.eras or (always,)
 
-    def over(self, since: datetime, until: datetime) -> Iterator[tuple["Facts", datetime, datetime]]:
+    def over(self, since: datetime, until: datetime) -> Iterator[tuple["LedgerFacts", datetime, datetime]]:
         """The window cut at closed spans, each part with its facts. Charges of the parts are those of the window."""
         at, rest = since, replace(self, closed=()) if self.closed else self
         for one in self.closed:
@@ -134,11 +134,11 @@ class ClosedFacts:
 
     since: datetime
     until: datetime
-    facts: Facts
+    facts: LedgerFacts
 
 
 def charges(
-    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = False
+    facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = False
 ) -> Iterator[Charge]:
     """Every charge of the window, run by run. Raises MissingPriceError unless unpriced rows are allowed."""
     # the difference of two times of one zone is that of its clocks, which is wrong in a DST night
@@ -148,16 +148,16 @@ def charges(
 
 
 def _of_runs(
-    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
+    facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
 ) -> Iterator[Charge]:
     eras = facts.over_time(book)
     covered = PricingOverTime(eras, allow_unpriced)
     plain = PricingOverTime(eras, allow_unpriced, covered=False)
     with_each = [span for span in declared_spans(eras, since, until) if span.shared.per_instance]
     for run in facts.runs:
-        life = _Life(
+        life = _RunHistory(
             run=run,
-            hours=slots.Known(facts.activity.get(run.instance_id, ())),
+            hours=slots.ActivityTotals(facts.activity.get(run.instance_id, ())),
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
             eras=facts.whose or facts.eras,
         )
@@ -166,7 +166,7 @@ def _of_runs(
 
 
 def standing(
-    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
+    facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
     """What costs money whether instances run or not: unused paid capacity, and what all pools share."""
     for part, start, end in facts.over(since, until):
@@ -174,7 +174,7 @@ def standing(
 
 
 def _standing(
-    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
+    facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
 ) -> Iterator[Charge]:
     yield from unused(facts, book, since, until, allow_unpriced=allow_unpriced)
     eras = facts.over_time(book)
@@ -191,19 +191,19 @@ def _standing(
 class DeclaredSpan:
     """A shared resource, as long as it and its split stayed the same."""
 
-    shared: Shared
-    declared: Declared
+    shared: SharedCost
+    declared: DeclaredCosts
     start: datetime
     end: datetime
 
-    def goes_on(self, shared: Shared, declared: Declared, start: datetime) -> bool:
+    def goes_on(self, shared: SharedCost, declared: DeclaredCosts, start: datetime) -> bool:
         """Whether nothing changes for it with the era that begins then."""
         mine, other = self.declared, declared
         same_split = (mine.weights, mine.models, mine.owners) == (other.weights, other.models, other.owners)
         return self.end == start and self.shared == shared and (shared.per_instance or same_split)
 
 
-def declared_spans(eras: Iterable[Era], since: datetime, until: datetime) -> list[DeclaredSpan]:
+def declared_spans(eras: Iterable[PricingPeriod], since: datetime, until: datetime) -> list[DeclaredSpan]:
     """What is shared and until when, in the order in which it is declared."""
     found: list[DeclaredSpan] = []
     for era in eras:
@@ -220,13 +220,13 @@ def declared_spans(eras: Iterable[Era], since: datetime, until: datetime) -> lis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Life:
+class _RunHistory:
     """A run and what it did."""
 
     run: Run
-    hours: slots.Known
+    hours: slots.ActivityTotals
     ready: datetime | None
-    eras: Sequence[Era] = ()
+    eras: Sequence[PricingPeriod] = ()
 
 
 def _ready(run: Run, signs: Iterable[datetime]) -> datetime | None:
@@ -234,7 +234,7 @@ def _ready(run: Run, signs: Iterable[datetime]) -> datetime | None:
     return min(inside) if inside else None
 
 
-def _of_run(life: _Life, pricing: PricingOverTime, since: datetime, until: datetime) -> Iterator[Charge]:
+def _of_run(life: _RunHistory, pricing: PricingOverTime, since: datetime, until: datetime) -> Iterator[Charge]:
     run, end = life.run, end_of(life.run)
     start, stop = max(run.started_at, since), min(end, until)
     if start < stop:
@@ -243,18 +243,20 @@ def _of_run(life: _Life, pricing: PricingOverTime, since: datetime, until: datet
         yield from _at_the_end(life, pricing)
 
 
-def _time(life: _Life, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
+def _time(life: _RunHistory, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
     for run, begin, finish in held(life.run, life.eras, start, stop):
         yield from _time_of(run, life, pricing, begin, finish)
 
 
-def _time_of(run: Run, life: _Life, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
+def _time_of(
+    run: Run, life: _RunHistory, pricing: PricingOverTime, start: datetime, stop: datetime
+) -> Iterator[Charge]:
     """A part of its time in which the run had one model and owner."""
     for price, begin, finish in pricing.of_run(run, start, stop):
         for on_demand, first, last in pricing.on_demand(run, begin, finish):
             for state, since, until, duration in _states(life, first, last):
                 yield Charge(
-                    kind=Kind.TIME,
+                    kind=ChargeKind.TIME,
                     state=state,
                     resource=run.instance_id,
                     cloud=run.cloud,
@@ -275,22 +277,24 @@ def _time_of(run: Run, life: _Life, pricing: PricingOverTime, start: datetime, s
                 )
 
 
-def _states(life: _Life, start: datetime, stop: datetime) -> Iterator[tuple[State, datetime, datetime, timedelta]]:
+def _states(
+    life: _RunHistory, start: datetime, stop: datetime
+) -> Iterator[tuple[UseState, datetime, datetime, timedelta]]:
     """The span by state; durations add up to it exactly."""
     served_from = start
     if life.ready is not None and life.ready > start:
         served_from = min(life.ready, stop)
-        yield State.STARTING, start, served_from, served_from - start
+        yield UseState.STARTING, start, served_from, served_from - start
     if served_from >= stop:
         return
     busy, idle = life.hours.measured(served_from, stop)
     unknown = stop - served_from - busy - idle
-    for state, duration in ((State.USED, busy), (State.IDLE, idle), (State.UNMEASURED, unknown)):
+    for state, duration in ((UseState.USED, busy), (UseState.IDLE, idle), (UseState.UNMEASURED, unknown)):
         if duration:
             yield state, served_from, stop, duration
 
 
-def _at_the_end(life: _Life, pricing: PricingOverTime) -> Iterator[Charge]:
+def _at_the_end(life: _RunHistory, pricing: PricingOverTime) -> Iterator[Charge]:
     """Rows that only the end of a run brings, at the instant of its end."""
     run, end = life.run, end_of(life.run)
     length = end - run.started_at
@@ -299,7 +303,7 @@ def _at_the_end(life: _Life, pricing: PricingOverTime) -> Iterator[Charge]:
         for charge in _time(life, pricing, run.started_at, end):
             yield replace(
                 charge,
-                kind=Kind.INTERRUPTED,
+                kind=ChargeKind.INTERRUPTED,
                 start=end,
                 end=end,
                 amount=None if charge.amount is None else -charge.amount,
@@ -308,13 +312,13 @@ def _at_the_end(life: _Life, pricing: PricingOverTime) -> Iterator[Charge]:
     elif length < MINIMUM and run.capacity_type is not CapacityType.RESERVED:
         begin = end - (MINIMUM - length)
         # whose it was at its start: the time before it is made up
-        rest = _Life(run=held_at(run, life.eras, run.started_at), hours=slots.Known(()), ready=end)
+        rest = _RunHistory(run=held_at(run, life.eras, run.started_at), hours=slots.ActivityTotals(()), ready=end)
         for charge in _time(rest, pricing, begin, end):
-            yield replace(charge, kind=Kind.MINIMUM, start=end, end=end)
+            yield replace(charge, kind=ChargeKind.MINIMUM, start=end, end=end)
 
 
 def unused(
-    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
+    facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
     """Paid capacity that was unused: neither instances of this fleet nor, as its cloud reports, others ran on it.
 
@@ -350,8 +354,8 @@ def _of_seats(paid: Reservation, price: Price | None) -> Price | None:
 def _idle_seats(paid: Reservation, free: int, price: Price | None, start: datetime, end: datetime) -> Charge:
     duration = (end - start) * free
     return Charge(
-        kind=Kind.RESERVATION,
-        state=State.UNUSED,
+        kind=ChargeKind.RESERVATION,
+        state=UseState.UNUSED,
         resource=paid.reservation,
         cloud=paid.cloud,
         region=paid.region,
@@ -371,7 +375,7 @@ def _idle_seats(paid: Reservation, free: int, price: Price | None, start: dateti
 
 
 def _with_instance(
-    run: Run, eras: Sequence[Era], spans: Iterable[DeclaredSpan], pricing: PricingOverTime
+    run: Run, eras: Sequence[PricingPeriod], spans: Iterable[DeclaredSpan], pricing: PricingOverTime
 ) -> Iterator[Charge]:
     """What every instance brings along, its disks say: a row of its own, as long as the instance lives."""
     for span in spans:
@@ -425,8 +429,8 @@ def _shared(
     """One row. `names`: resource, pool, model, owner; `place`: cloud, region, zone."""
     duration = span[1] - span[0]
     return Charge(
-        kind=Kind.SHARED,
-        state=State.SHARED,
+        kind=ChargeKind.SHARED,
+        state=UseState.SHARED,
         resource=names[0],
         cloud=place[0],
         region=place[1],
@@ -445,7 +449,9 @@ def _shared(
     )
 
 
-def _not_spent(facts: Facts, eras: Iterable[Era], since: datetime, until: datetime) -> Iterator[Charge]:
+def _not_spent(
+    facts: LedgerFacts, eras: Iterable[PricingPeriod], since: datetime, until: datetime
+) -> Iterator[Charge]:
     """What nobody used of a spend commitment, between the first and the last look."""
     if facts.known is None:
         return
@@ -459,7 +465,9 @@ def _not_spent(facts: Facts, eras: Iterable[Era], since: datetime, until: dateti
                 words = f"not used of {spend.usd_per_hour} USD/h"
                 price = spend.price(f"commitment:{spend.name}", "", stretch.free, words)
                 row = _shared(price.sku, (spend.cloud, "", ""), (spend.name, None, None, None), (start, stop), price)
-                yield replace(row, kind=Kind.COMMITTED, state=State.UNUSED, capacity_type=CapacityType.RESERVED)
+                yield replace(
+                    row, kind=ChargeKind.COMMITTED, state=UseState.UNUSED, capacity_type=CapacityType.RESERVED
+                )
 
 
 def _takes(run: Run, paid: Reservation) -> bool:

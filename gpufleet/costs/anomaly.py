@@ -14,7 +14,7 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from gpufleet.costs.allocation import Charge, Kind
+from gpufleet.costs.allocation import Charge, ChargeKind
 from gpufleet.costs.figures import Figure
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
@@ -51,7 +51,7 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class CostChange:
     """Why cost changed, in USD per hour; the parts add up exactly."""
 
     price: Fraction
@@ -71,7 +71,7 @@ class Anomaly:
     """`USD/h` or `USD per million tokens`."""
     now: Fraction
     usual: Fraction
-    split: Split
+    split: CostChange
     cause: str
     now_at_least: bool = False
     """Whether `now` lacks something that has no price or was not collected."""
@@ -91,19 +91,19 @@ def hour_of(figure: Figure, *, collected: bool = True) -> Hour:
     )
 
 
-def split_change(before: Hour, after: Hour) -> Split:
+def split_change(before: Hour, after: Hour) -> CostChange:
     """The change of cost in parts that add up to it exactly."""
     if before.instance_hours == 0 or after.instance_hours == 0:
-        return Split(price=Fraction(0), volume=after.usd - before.usd, efficiency=Fraction(0))
+        return CostChange(price=Fraction(0), volume=after.usd - before.usd, efficiency=Fraction(0))
     old_price = before.usd / before.instance_hours
     price = after.usd - after.instance_hours * old_price
     if before.tokens == 0 or after.tokens == 0:
         rest = old_price * (after.instance_hours - before.instance_hours)
-        return Split(price=price, volume=Fraction(0), efficiency=rest)
+        return CostChange(price=price, volume=Fraction(0), efficiency=rest)
     old_rate = before.instance_hours / before.tokens
     volume = old_price * old_rate * (after.tokens - before.tokens)
     efficiency = old_price * (after.instance_hours - after.tokens * old_rate)
-    return Split(price=price, volume=volume, efficiency=efficiency)
+    return CostChange(price=price, volume=volume, efficiency=efficiency)
 
 
 def usual(hours: Sequence[Hour]) -> Hour | None:
@@ -175,7 +175,7 @@ def name_cause(before: Sequence[Charge], after: Sequence[Charge], since: datetim
     starts = [
         charge.start
         for charge in after
-        if (charge.pool or "", charge.capacity_type.value, charge.zone) == key and charge.kind is Kind.TIME
+        if (charge.pool or "", charge.capacity_type.value, charge.zone) == key and charge.kind is ChargeKind.TIME
     ]
     began = f" since {min(starts):%H:%M}" if starts and min(starts) > since else ""
     sign = "+" if change > 0 else "−"

@@ -71,7 +71,7 @@ def machine_of_google(labels: Iterable[Mapping[str, Any]]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class BilledService:
     """The service of a cloud that sells something, in the terms of FOCUS."""
 
     name: str
@@ -83,12 +83,12 @@ class Service:
 
 
 MACHINES: Final = {
-    cloud: Service(name, "Compute", "Virtual Machines", "Virtual Machine", "Compute Usage")
+    cloud: BilledService(name, "Compute", "Virtual Machines", "Virtual Machine", "Compute Usage")
     for cloud, name in ((Cloud.AWS, "Amazon Elastic Compute Cloud"), (Cloud.GCP, "Compute Engine"))
 }
 COMMITMENTS: Final = {
-    Cloud.AWS: Service("AWS Savings Plans", "Compute", "Other (Compute)", "Savings Plan", "Commitment", "USD"),
-    Cloud.GCP: Service(
+    Cloud.AWS: BilledService("AWS Savings Plans", "Compute", "Other (Compute)", "Savings Plan", "Commitment", "USD"),
+    Cloud.GCP: BilledService(
         "Committed Use Discounts", "Compute", "Other (Compute)", "Committed Use Discount", "Commitment", "USD"
     ),
 }
@@ -101,53 +101,57 @@ _SERVICES: Final = tuple(
     for pattern, service in (
         (
             r"^aws:.*nat-gateway",
-            Service("Amazon Virtual Private Cloud", _NETWORKING, _INFRASTRUCTURE, "NAT Gateway", "NAT Gateway Usage"),
+            BilledService(
+                "Amazon Virtual Private Cloud", _NETWORKING, _INFRASTRUCTURE, "NAT Gateway", "NAT Gateway Usage"
+            ),
         ),
         (
             r"^aws:vpc:interface-endpoint",
-            Service(
+            BilledService(
                 "Amazon Virtual Private Cloud", _NETWORKING, _INFRASTRUCTURE, "VPC Endpoint", "VPC Endpoint Usage"
             ),
         ),
         (
             r"^aws:vpc:public-ipv4",
-            Service("Amazon Virtual Private Cloud", _NETWORKING, _INFRASTRUCTURE, "IP Address", "IP Address Usage"),
+            BilledService(
+                "Amazon Virtual Private Cloud", _NETWORKING, _INFRASTRUCTURE, "IP Address", "IP Address Usage"
+            ),
         ),
-        (r"^aws:elb:|^aws:.*load-balancer", Service("Elastic Load Balancing", _NETWORKING, *_BALANCING)),
+        (r"^aws:elb:|^aws:.*load-balancer", BilledService("Elastic Load Balancing", _NETWORKING, *_BALANCING)),
         (
             r"^aws:route53:",
-            Service("Amazon Route 53", _NETWORKING, _INFRASTRUCTURE, "DNS Zone", "DNS Zone Usage"),
+            BilledService("Amazon Route 53", _NETWORKING, _INFRASTRUCTURE, "DNS Zone", "DNS Zone Usage"),
         ),
         (
             r"^aws:ebs:.*:iops$",
-            Service("Amazon Elastic Block Store", _STORAGE, *_DISK, "Provisioned IOPS", "IOPS-Hours"),
+            BilledService("Amazon Elastic Block Store", _STORAGE, *_DISK, "Provisioned IOPS", "IOPS-Hours"),
         ),
         (
             r"^aws:ebs:.*:mib-per-second$",
-            Service("Amazon Elastic Block Store", _STORAGE, *_DISK, "Provisioned Throughput", "MiB/s-Hours"),
+            BilledService("Amazon Elastic Block Store", _STORAGE, *_DISK, "Provisioned Throughput", "MiB/s-Hours"),
         ),
         (
             r"^aws:ebs:",
-            Service("Amazon Elastic Block Store", _STORAGE, *_DISK, "Block Volume Usage", "GiB-Hours"),
+            BilledService("Amazon Elastic Block Store", _STORAGE, *_DISK, "Block Volume Usage", "GiB-Hours"),
         ),
         (
             r"^aws:kms:",
-            Service("AWS Key Management Service", _SECURITY, "Secret Management", "Key", "Key Storage"),
+            BilledService("AWS Key Management Service", _SECURITY, "Secret Management", "Key", "Key Storage"),
         ),
         (r"^aws:ec2:", MACHINES[Cloud.AWS]),
         (
             r"^gcp:.*nat-gateway",
-            Service("Cloud NAT", _NETWORKING, _INFRASTRUCTURE, "NAT Gateway", "NAT Gateway Usage"),
+            BilledService("Cloud NAT", _NETWORKING, _INFRASTRUCTURE, "NAT Gateway", "NAT Gateway Usage"),
         ),
-        (r"^gcp:.*(forwarding-rule|load-balancer)", Service("Cloud Load Balancing", _NETWORKING, *_BALANCING)),
-        (r"^gcp:dns:", Service("Cloud DNS", _NETWORKING, _INFRASTRUCTURE, "DNS Zone", "DNS Zone Usage")),
-        (r"^gcp:disk:", Service("Persistent Disk", _STORAGE, *_DISK, "Block Volume Usage", "GiB-Hours")),
+        (r"^gcp:.*(forwarding-rule|load-balancer)", BilledService("Cloud Load Balancing", _NETWORKING, *_BALANCING)),
+        (r"^gcp:dns:", BilledService("Cloud DNS", _NETWORKING, _INFRASTRUCTURE, "DNS Zone", "DNS Zone Usage")),
+        (r"^gcp:disk:", BilledService("Persistent Disk", _STORAGE, *_DISK, "Block Volume Usage", "GiB-Hours")),
         (r"^gcp:compute:", MACHINES[Cloud.GCP]),
     )
 )
 
 
-def service_of(sku: str) -> Service:
+def service_of(sku: str) -> BilledService:
     """The service that sells a sku of the price book; "Other" for one that is not known here."""
     found = next((service for pattern, service in _SERVICES if pattern.search(sku)), None)
-    return found or Service(":".join(sku.split(":")[:2]), "Other", "Other (Other)", "Other", sku)
+    return found or BilledService(":".join(sku.split(":")[:2]), "Other", "Other (Other)", "Other", sku)

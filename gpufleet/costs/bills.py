@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gpufleet.costs import bill_skus
-from gpufleet.costs.allocation import Kind
+from gpufleet.costs.allocation import ChargeKind
 from gpufleet.domain import money
 
 CURRENCY: Final = "USD"
@@ -54,7 +54,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class BillLine:
     """What one resource cost in one span."""
 
     resource: str
@@ -79,7 +79,7 @@ class Bill:
     form: Form
     digest: str
     """SHA-256 of its bytes."""
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     others: Decimal
     """USD of lines that nothing is compared with: traffic, requests, taxes."""
 
@@ -148,7 +148,7 @@ class _Repeats:
 
 
 def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
-    lines: list[Line] = []
+    lines: list[BillLine] = []
     others = money.ZERO
     repeats = _Repeats()
     form: Form | None = None
@@ -262,7 +262,7 @@ def _form(row: Mapping[str, Any], path: Path) -> Form:
     )
 
 
-def _cur(row: Mapping[str, Any]) -> Line | None:
+def _cur(row: Mapping[str, Any]) -> BillLine | None:
     kind = str(row["line_item_line_item_type"])
     if kind in _PAID_AHEAD or row.get("split_line_item_parent_resource_id"):
         return None  # part of another line: what covers it, or the instance that a container ran on
@@ -278,7 +278,7 @@ def _cur(row: Mapping[str, Any]) -> Line | None:
     mine = (ec2 and _INSTANCE_USAGE.search(usage) is not None and (used or kind in _REDUCTIONS)) or fee
     unused = kind == "SavingsPlanRecurringFee"
     sku, counts_hours = ("", False) if mine or not used else bill_skus.of_aws(usage)
-    return Line(
+    return BillLine(
         resource=resource if mine else "",
         start=_moment(row["line_item_usage_start_date"]),
         end=_moment(row["line_item_usage_end_date"]),
@@ -302,7 +302,7 @@ def _not_reserved(row: Mapping[str, Any]) -> Decimal:
     return money.total(_decimal(row[name]) for name in names)
 
 
-def _focus(row: Mapping[str, Any]) -> Line | None:
+def _focus(row: Mapping[str, Any]) -> BillLine | None:
     row = {name: None if value in _NULLS else value for name, value in row.items()}
     _same_currency(row["BillingCurrency"])
     category = str(row.get("ChargeCategory"))
@@ -314,7 +314,7 @@ def _focus(row: Mapping[str, Any]) -> Line | None:
         hours = hours if counts_hours else None
     elif category == "Usage":
         sku = bill_skus.machine_of_aws(str(row.get("x_UsageType") or ""))
-    return Line(
+    return BillLine(
         resource=_focus_resource(row) if compute and not shared and not unused else "",
         start=_moment(row["ChargePeriodStart"]),
         end=_moment(row["ChargePeriodEnd"]),
@@ -332,7 +332,7 @@ _HOURS: Final = re.compile(r"h(ou)?rs?", re.IGNORECASE)
 
 def _sku_of_focus(row: Mapping[str, Any]) -> tuple[str, bool | None]:
     """What a row has that pools share, and whether its amount is in hours; None: it is nothing of the kind."""
-    if row.get("x_ChargeKind") == Kind.SHARED:  # our own export: its hours are those of each pool's share
+    if row.get("x_ChargeKind") == ChargeKind.SHARED:  # our own export: its hours are those of each pool's share
         return str(json.loads(row["SkuPriceDetails"])["x_Sku"]), False
     sku, counts_hours = bill_skus.of_aws(str(row.get("x_UsageType") or ""))
     if sku:
@@ -350,7 +350,7 @@ def _focus_resource(row: Mapping[str, Any]) -> str:
     return name if identity.isdecimal() and name else identity
 
 
-def _google(row: Mapping[str, Any]) -> Line | None:
+def _google(row: Mapping[str, Any]) -> BillLine | None:
     _same_currency(row["currency"])
     nested = cast(Mapping[str, Any], row.get("resource") or {})
     service = cast(Mapping[str, Any], row.get("service") or {})
@@ -364,7 +364,7 @@ def _google(row: Mapping[str, Any]) -> Line | None:
     described = str(row.get("sku_description") or told.get("description") or "")
     unused, sku = described.startswith("Commitment"), bill_skus.of_google(described)
     mine = compute and "/disks/" not in str(name) and not sku and not unused
-    return Line(
+    return BillLine(
         resource=_last_part(name) if mine else "",
         start=_moment(row["usage_start_time"]),
         end=_moment(row["usage_end_time"]),

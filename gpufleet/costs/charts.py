@@ -12,7 +12,7 @@ from io import BytesIO, StringIO
 from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
 
-from gpufleet.costs.series import Bucket, Lane
+from gpufleet.costs.series import Lane, TimeBucket
 from gpufleet.domain.model import CapacityType
 from gpufleet.ledger.facts import EndCause
 
@@ -28,7 +28,7 @@ _TEXT: Final = "#010203"
 _ENDS: Final = {EndCause.PREEMPTED: "x", EndCause.ENDED: "|", EndCause.ABSENT: "."}
 
 
-def cost_over_time(buckets: Sequence[Bucket], timezone: str) -> Any:
+def cost_over_time(buckets: Sequence[TimeBucket], timezone: str) -> Any:
     """USD per bucket, stacked by capacity type."""
     figure, axes = _canvas(3.0)
     starts = [bucket.start for bucket in buckets]

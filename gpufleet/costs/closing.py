@@ -12,8 +12,8 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from gpufleet.ledger.facts import ActivityHour, Pass, Reservation, Run
-from gpufleet.ledger.finals import Confirmed
+from gpufleet.ledger.closed_periods import Confirmed
+from gpufleet.ledger.facts import ActivityHour, CostPass, Reservation, Run
 from gpufleet.ledger.teams import Interval
 
 _SLOT: Final = timedelta(seconds=10)
@@ -30,7 +30,7 @@ class Closing:
     """When it was closed."""
     begun: datetime | None
     """The first complete look."""
-    last: Pass | None
+    last: CostPass | None
     gaps: Sequence[Interval]
     runs: Sequence[Run]
     reservations: Sequence[Reservation]

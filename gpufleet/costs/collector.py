@@ -12,18 +12,18 @@ from typing import Final, Protocol
 from sqlalchemy import Connection, Engine
 
 from gpufleet.costs.closing import is_closed, outside
-from gpufleet.costs.commitments import Declared
+from gpufleet.costs.commitments import DeclaredCosts
 from gpufleet.costs.declarations import content_of
-from gpufleet.costs.samples import MetricNames, Series, activity, readings, team_readings
+from gpufleet.costs.samples import MetricNames, RawSeries, activity, readings, team_readings
 from gpufleet.costs.slots import Measure
-from gpufleet.domain import cycles
-from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
+from gpufleet.domain import garbage
+from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, InstanceRecord, PaidCapacity
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts, history
+from gpufleet.ledger.closed_periods import closed_spans
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.declared import note_declared
-from gpufleet.ledger.finals import closed_spans
 from gpufleet.ledger.reservations import note_reservations
 from gpufleet.ledger.rollups import roll_up
 from gpufleet.ledger.teams import TeamReading, add_team_readings
@@ -38,19 +38,19 @@ PIECE: Final = timedelta(minutes=30)
 """Span of one query of raw samples."""
 
 
-class Lives(Protocol):
+class HistorySource(Protocol):
     """The instances of a fleet, those included that ended not long ago."""
 
-    def lives(self) -> LifeList:
+    def lives(self) -> InstanceHistory:
         """All of them, every page; a failed page raises OSError. What is malformed fails alone."""
         ...
 
-    def endings(self, zones: Collection[str]) -> Sequence[Ending]:
+    def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
         """What else these zones tell of instances that `lives` shows no more. Raises OSError."""
         ...
 
 
-class Paid(Protocol):
+class PaidCapacitySource(Protocol):
     """Capacity that is paid for."""
 
     def paid(self) -> Sequence[PaidCapacity]: ...
@@ -60,7 +60,7 @@ class Paid(Protocol):
         ...
 
 
-class Market(Protocol):
+class CloudPrices(Protocol):
     """Prices that a cloud tells."""
 
     def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
@@ -68,22 +68,22 @@ class Market(Protocol):
         ...
 
 
-class Samples(Protocol):
+class SampleSource(Protocol):
     """Raw samples of a metrics store."""
 
-    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
+    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[RawSeries]:
         """Every sample of the span. Raises OSError when the store cannot answer whole."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class CollectorSources:
     """Where a pass looks."""
 
-    lives: Lives
-    paid: Paid
-    market: Market
-    samples: Samples
+    lives: HistorySource
+    paid: PaidCapacitySource
+    market: CloudPrices
+    samples: SampleSource
     names: MetricNames
 
 
@@ -113,7 +113,7 @@ class FleetFacts:
     host: str
     account: str = ""
     """The account (AWS) or project (Google Cloud) that its instances run in."""
-    declared: Declared | None = None
+    declared: DeclaredCosts | None = None
     """What the ledger is to keep with the time at which it was seen; None: nothing."""
 
 
@@ -132,7 +132,7 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) -> Collected:
+def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: datetime) -> Collected:
     """One pass. Raises OSError when the instances cannot be listed whole; prices or metrics that fail are noted."""
     with engine.connect() as connection:
         last = history.last_pass(connection, fleet.name)
@@ -150,7 +150,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
             f"{len(listed.errors)} instances: {next(iter(listed.errors.values()))}; the next pass asks again"
         )
     since = _metrics_since(last, now)
-    with cycles.not_looked_for():
+    with garbage.not_looked_for():
         series = _samples(sources, fleet, since, now, notes)
         counters = readings(fleet.name, sources.names, series or ())
         floors = {
@@ -218,8 +218,8 @@ def _write_metrics(
     add_team_readings(connection, [one for one in by_team if not is_closed(one.at, closed)])
 
 
-def _pass(done: Collected, fleet: FleetFacts, *, read_metrics: bool, priced: bool, paid: bool) -> facts.Pass:
-    return facts.Pass(
+def _pass(done: Collected, fleet: FleetFacts, *, read_metrics: bool, priced: bool, paid: bool) -> facts.CostPass:
+    return facts.CostPass(
         environment=fleet.name,
         at=done.at,
         host=fleet.host,
@@ -231,7 +231,7 @@ def _pass(done: Collected, fleet: FleetFacts, *, read_metrics: bool, priced: boo
     )
 
 
-def _metrics_since(last: facts.Pass | None, now: datetime) -> datetime:
+def _metrics_since(last: facts.CostPass | None, now: datetime) -> datetime:
     oldest = now - LOOKBACK
     if last is None or last.metrics_until is None:
         return oldest
@@ -239,12 +239,12 @@ def _metrics_since(last: facts.Pass | None, now: datetime) -> datetime:
 
 
 def _samples(
-    sources: Sources, fleet: FleetFacts, since: datetime, now: datetime, notes: list[str]
-) -> list[Series] | None:
+    sources: CollectorSources, fleet: FleetFacts, since: datetime, now: datetime, notes: list[str]
+) -> list[RawSeries] | None:
     """Raw samples, each series whole; None when the store did not answer."""
     chosen = "|".join(sources.names.all())
     selector = f'{{__name__=~"{chosen}",environment="{fleet.environment}"}}'
-    whole: dict[tuple[tuple[str, str], ...], Series] = {}
+    whole: dict[tuple[tuple[str, str], ...], RawSeries] = {}
     begin = since
     try:
         while begin < now:
@@ -254,7 +254,7 @@ def _samples(
                 before = whole.get(key)
                 after = [s for s in part.samples if before is None or s.at > before.samples[-1].at]
                 if after:
-                    whole[key] = Series(part.labels, [*(before.samples if before else ()), *after])
+                    whole[key] = RawSeries(part.labels, [*(before.samples if before else ()), *after])
             begin = end
     except OSError as error:
         notes.append(f"metrics: {error}; the next pass asks again")
@@ -262,13 +262,13 @@ def _samples(
     return list(whole.values())
 
 
-def _market_since(seen: Sequence[Life], priced: datetime | None, now: datetime) -> datetime:
+def _market_since(seen: Sequence[InstanceRecord], priced: datetime | None, now: datetime) -> datetime:
     """Since the last pass that was told prices; at first since the oldest instance's launch."""
     return min((life.instance.launched_at for life in seen), default=now) if priced is None else priced - OVERLAP
 
 
 def _market(
-    sources: Sources, types: Sequence[str], since: datetime, now: datetime, notes: list[str]
+    sources: CollectorSources, types: Sequence[str], since: datetime, now: datetime, notes: list[str]
 ) -> Sequence[Price] | None:
     """Prices since then; None when they could not be read."""
     try:
@@ -278,7 +278,7 @@ def _market(
         return None
 
 
-def _paid(sources: Sources, fleet: FleetFacts, notes: list[str]) -> list[PaidCapacity] | None:
+def _paid(sources: CollectorSources, fleet: FleetFacts, notes: list[str]) -> list[PaidCapacity] | None:
     """What the fleet names; None when it could not be read."""
     ours = {name for pool in fleet.pools.values() for name in pool.reservations}
     if not ours:
@@ -290,7 +290,7 @@ def _paid(sources: Sources, fleet: FleetFacts, notes: list[str]) -> list[PaidCap
         return None
 
 
-def _has_run(life: Life, begun: Collection[tuple[str, datetime]]) -> bool:
+def _has_run(life: InstanceRecord, begun: Collection[tuple[str, datetime]]) -> bool:
     """A machine that is stopped may have been so for weeks: it has a run where its end is dated, or ours is open."""
     instance = life.instance
     if life.ended_at is not None or instance.state is not InstanceState.STOPPED:
@@ -298,7 +298,7 @@ def _has_run(life: Life, begun: Collection[tuple[str, datetime]]) -> bool:
     return (instance.id, instance.launched_at) in begun
 
 
-def _run(life: Life, fleet: FleetFacts, now: datetime) -> facts.Run:
+def _run(life: InstanceRecord, fleet: FleetFacts, now: datetime) -> facts.Run:
     instance = life.instance
     pool = fleet.pools.get(instance.pool or "")
     last_seen = now if instance.alive else life.ended_at or instance.launched_at
@@ -334,11 +334,11 @@ class _OwnEnds:
         ended = self.at.get(instance_id)
         return ended if ended is not None and ended >= last_seen else None
 
-    def of(self, life: Life) -> datetime | None:
+    def of(self, life: InstanceRecord) -> datetime | None:
         """Our end of one that its cloud still lists."""
         return self.after(life.instance.id, self._seen(life))
 
-    def can_date(self, life: Life, begun: Collection[tuple[str, datetime]], now: datetime) -> bool:
+    def can_date(self, life: InstanceRecord, begun: Collection[tuple[str, datetime]], now: datetime) -> bool:
         """Whether a look at `now` says more of its end than is known. `begun`: runs without an end.
 
         A look whose clock was set back would move a known end to before its instance was seen alive.
@@ -346,13 +346,15 @@ class _OwnEnds:
         is_open = (life.instance.id, life.instance.launched_at) in begun
         return life.ended_at is not None or is_open or self._seen(life) <= now
 
-    def _seen(self, life: Life) -> datetime:
+    def _seen(self, life: InstanceRecord) -> datetime:
         """When a look saw it alive last."""
         launched = life.instance.launched_at
         return self.last_seen.get((life.instance.id, launched), launched)
 
 
-def _ours(engine: Engine, fleet: FleetFacts, known: Sequence[facts.Run], undated: Sequence[Life]) -> _OwnEnds:
+def _ours(
+    engine: Engine, fleet: FleetFacts, known: Sequence[facts.Run], undated: Sequence[InstanceRecord]
+) -> _OwnEnds:
     """Our own ends of the runs that are open and of instances whose cloud dates no end."""
     with engine.connect() as connection:
         last_seen = history.last_seen(connection, fleet.name, [life.instance.id for life in undated])
@@ -361,7 +363,7 @@ def _ours(engine: Engine, fleet: FleetFacts, known: Sequence[facts.Run], undated
     return _OwnEnds(at, last_seen)
 
 
-def _end(life: Life, ours: datetime | None, now: datetime) -> facts.RunEnd:
+def _end(life: InstanceRecord, ours: datetime | None, now: datetime) -> facts.RunEnd:
     """The end of one that does not live: as its cloud dates it, else our own ledger, else before this look.
 
     One that its cloud took ended before we came to end it, at a time that nobody states.
@@ -378,8 +380,12 @@ def _end(life: Life, ours: datetime | None, now: datetime) -> facts.RunEnd:
 
 
 def _gone(
-    sources: Sources, known: Sequence[facts.Run], seen: Sequence[Life], now: datetime, notes: list[str]
-) -> list[tuple[facts.Run, Ending | None]]:
+    sources: CollectorSources,
+    known: Sequence[facts.Run],
+    seen: Sequence[InstanceRecord],
+    now: datetime,
+    notes: list[str],
+) -> list[tuple[facts.Run, InstanceEnd | None]]:
     """Runs that a whole list no longer shows (gone, or begun anew under a later launch time), and what their cloud
     says of their ends.
     """
@@ -397,7 +403,9 @@ def _gone(
     return [(run, _told_of(run, starts, told)) for run in gone]
 
 
-def _told_of(run: facts.Run, starts: Sequence[tuple[str, datetime]], told: Sequence[Ending]) -> Ending | None:
+def _told_of(
+    run: facts.Run, starts: Sequence[tuple[str, datetime]], told: Sequence[InstanceEnd]
+) -> InstanceEnd | None:
     """The first end of that instance after the run began, and before the next of its name did."""
     later = (at for name, at in starts if name == run.instance_id and at > run.started_at)
     until = next(later, None)
@@ -411,7 +419,7 @@ def _told_of(run: facts.Run, starts: Sequence[tuple[str, datetime]], told: Seque
     return min(its_own, key=lambda ending: ending.ended_at, default=None)
 
 
-def _gone_end(run: facts.Run, told: Ending | None, ours: datetime | None, now: datetime) -> facts.RunEnd:
+def _gone_end(run: facts.Run, told: InstanceEnd | None, ours: datetime | None, now: datetime) -> facts.RunEnd:
     """How it ended: as its cloud says, else as our own ledger says, else at an unknown time before this look."""
     exact = True
     if told is not None:
@@ -432,7 +440,7 @@ def _gone_end(run: facts.Run, told: Ending | None, ours: datetime | None, now: d
     )
 
 
-def _in_reservations(seen: Sequence[Life], unread: Sequence[facts.Run]) -> Counter[str | None]:
+def _in_reservations(seen: Sequence[InstanceRecord], unread: Sequence[facts.Run]) -> Counter[str | None]:
     """How many instances of ours each reservation holds; those count on that cannot be read now."""
     living = [life.instance.reservation for life in seen if life.instance.alive]
     return Counter([*living, *(run.reservation for run in unread)])
@@ -480,7 +488,7 @@ def _reservation(
 
 
 def _with_accounts(
-    one: facts.Reservation, sources: Sources, fleet: FleetFacts, notes: list[str]
+    one: facts.Reservation, sources: CollectorSources, fleet: FleetFacts, notes: list[str]
 ) -> facts.Reservation:
     """Whose instances run in it that are not of this fleet, where its cloud tells."""
     if not one.elsewhere:

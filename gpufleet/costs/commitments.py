@@ -21,15 +21,15 @@ from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Committed, Price, Rank
 from gpufleet.ledger.facts import Run
-from gpufleet.prices.book import Part
+from gpufleet.prices.book import PricedInterval
 
 _DIVIDE: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
 
-PricePart = Part[Price | None]
+PricePart = PricedInterval[Price | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class SharedCost:
     """Something beside the GPU instances that costs money by the hour."""
 
     name: str
@@ -39,7 +39,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class BlockCommitment:
     """A Capacity Block: paid at once, for some instances and a time."""
 
     reservation: str
@@ -66,7 +66,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spend:
+class SpendCommitment:
     """A Savings Plan or CUD: so many USD an hour are paid, used or not."""
 
     name: str
@@ -92,10 +92,10 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class DeclaredCosts:
     """All of it, as the fleet document says at one time."""
 
-    shared: Sequence[Shared] = ()
+    shared: Sequence[SharedCost] = ()
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
     """Pool to its weight in the split of what is shared."""
     models: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -104,8 +104,8 @@ class Declared:
     owners: Mapping[str, str] = field(default_factory=dict[str, str])
     split_by_team: frozenset[str] = frozenset()
     """Pools whose cost is split over teams by engine seconds."""
-    blocks: Sequence[Block] = ()
-    spends: Sequence[Spend] = ()
+    blocks: Sequence[BlockCommitment] = ()
+    spends: Sequence[SpendCommitment] = ()
     prices: Sequence[Price] = ()
     """Prices that people state."""
     gpu_active_below: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -114,7 +114,7 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class CommitmentInterval:
     """A time in which the same runs share a spend commitment."""
 
     start: datetime
@@ -128,10 +128,10 @@ class Stretch:
 class Coverage:
     """Which run each commitment pays. Built once over all runs of a window."""
 
-    def __init__(self, declared: Declared, runs: Iterable[Run]) -> None:
+    def __init__(self, declared: DeclaredCosts, runs: Iterable[Run]) -> None:
         self._blocks = {block.reservation: block for block in declared.blocks}
         known = sorted(runs, key=lambda run: (run.started_at, run.instance_id)) if declared.spends else []
-        self.spends: list[tuple[Spend, list[Stretch]]] = []
+        self.spends: list[tuple[SpendCommitment, list[CommitmentInterval]]] = []
         taken: set[str] = set()
         for spend in declared.spends:
             types = set(spend.rates) - taken
@@ -139,7 +139,7 @@ class Coverage:
             mine = [r for r in known if r.capacity_type is CapacityType.ON_DEMAND and r.machine_type in types]
             self.spends.append((spend, list(_stretches(spend, mine))))
 
-    def block(self, reservation: str | None) -> Block | None:
+    def block(self, reservation: str | None) -> BlockCommitment | None:
         """The declared Capacity Block of that id."""
         return self._blocks.get(reservation or "")
 
@@ -149,7 +149,7 @@ class Coverage:
         if block is not None:
             own = block.price(run.machine_type, run.region)
             for _, start, end in _cut(found, block.starts, block.ends, inside=True):
-                yield Part(own, start, end)
+                yield PricedInterval(own, start, end)
             yield from _cut(found, block.starts, block.ends, inside=False)
             return
         rest = list(found)
@@ -167,7 +167,7 @@ def end_of(run: Run) -> datetime:
     return run.ended_at if run.end_exact else min(run.ended_at, run.last_seen_at)
 
 
-def _stretches(spend: Spend, runs: Sequence[Run]) -> Iterator[Stretch]:
+def _stretches(spend: SpendCommitment, runs: Sequence[Run]) -> Iterator[CommitmentInterval]:
     cuts = {spend.starts, spend.ends}
     for run in runs:
         cuts |= {at for at in (run.started_at, end_of(run)) if spend.starts < at < spend.ends}
@@ -180,10 +180,12 @@ def _stretches(spend: Spend, runs: Sequence[Run]) -> Iterator[Stretch]:
                 pays = min(left, spend.rates[run.machine_type])
                 covered[run.instance_id, run.started_at] = pays
                 left -= pays
-        yield Stretch(start, end, covered, left)
+        yield CommitmentInterval(start, end, covered, left)
 
 
-def _covered(run: Run, found: Sequence[PricePart], spend: Spend, stretches: Sequence[Stretch]) -> Iterator[PricePart]:
+def _covered(
+    run: Run, found: Sequence[PricePart], spend: SpendCommitment, stretches: Sequence[CommitmentInterval]
+) -> Iterator[PricePart]:
     rate = spend.rates[run.machine_type]
     for price, start, end in found:
         at = start
@@ -193,14 +195,14 @@ def _covered(run: Run, found: Sequence[PricePart], spend: Spend, stretches: Sequ
             if begin >= finish or pays is None or price is None:
                 continue
             if at < begin:
-                yield Part(price, at, begin)
-            yield Part(_mixed(spend, price, pays, rate), begin, finish)
+                yield PricedInterval(price, at, begin)
+            yield PricedInterval(_mixed(spend, price, pays, rate), begin, finish)
             at = finish
         if at < end:
-            yield Part(price, at, end)
+            yield PricedInterval(price, at, end)
 
 
-def _mixed(spend: Spend, price: Price, pays: Decimal, rate: Decimal) -> Price:
+def _mixed(spend: SpendCommitment, price: Price, pays: Decimal, rate: Decimal) -> Price:
     """The committed rate; for one at the edge the rest of its time at the usual price."""
     if pays == rate:
         share, usd, words = Decimal(1), rate, f"covered by {spend.name}"
@@ -221,7 +223,7 @@ def _cut(found: Sequence[PricePart], starts: datetime, ends: datetime, *, inside
             pieces = [(max(start, starts), min(end, ends))]
         else:
             pieces = [(start, min(end, starts)), (max(start, ends), end)]
-        yield from (Part(price, begin, finish) for begin, finish in pieces if begin < finish)
+        yield from (PricedInterval(price, begin, finish) for begin, finish in pieces if begin < finish)
 
 
 def shares(usd_per_hour: Decimal, weights: Mapping[str, int]) -> dict[str | None, tuple[Decimal, str]]:

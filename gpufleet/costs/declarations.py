@@ -14,13 +14,13 @@ from itertools import pairwise
 
 from pydantic import TypeAdapter
 
-from gpufleet.costs.commitments import Coverage, Declared
-from gpufleet.costs.pricing import EVER, FOREVER, Era
+from gpufleet.costs.commitments import Coverage, DeclaredCosts
+from gpufleet.costs.pricing import EVER, FOREVER, PricingPeriod
 from gpufleet.domain.prices import Price
+from gpufleet.ledger.closed_periods import Confirmed
 from gpufleet.ledger.declared import Declaration
 from gpufleet.ledger.facts import Run
-from gpufleet.ledger.finals import Confirmed
-from gpufleet.prices.book import Part, PriceBook, Sku
+from gpufleet.prices.book import PriceBook, PricedInterval, Sku
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Kept:
     """What was declared from a time on."""
 
     at: datetime
-    declared: Declared
+    declared: DeclaredCosts
 
 
-def content_of(declared: Declared) -> str:
+def content_of(declared: DeclaredCosts) -> str:
     """As the ledger keeps it: JSON that is equal for equal declarations."""
     plain = _declared().dump_python(declared, mode="json", warnings=False)
     plain["split_by_team"] = sorted(declared.split_by_team)
@@ -43,9 +43,9 @@ def read(rows: Iterable[Declaration]) -> list[Kept]:
     return [Kept(at, _declared().validate_json(content)) for at, content in rows]
 
 
-def closing_prices(known: Iterable[Era], since: datetime, until: datetime) -> str:
+def closing_prices(known: Iterable[PricingPeriod], since: datetime, until: datetime) -> str:
     """The prices that a computation over the span asked for, as JSON."""
-    lines: dict[Sku, list[Part[Price | None]]] = {}
+    lines: dict[Sku, list[PricedInterval[Price | None]]] = {}
     for era in known:
         start, end = max(era.since, since), min(era.until, until)
         if start < end:
@@ -64,7 +64,7 @@ class Declarations:
         self._open_books: dict[int, PriceBook] = {}
         self._closed_books: dict[tuple[int, Confirmed], PriceBook] = {}
 
-    def eras(self, runs: Sequence[Run], since: datetime, until: datetime) -> list[Era]:
+    def eras(self, runs: Sequence[Run], since: datetime, until: datetime) -> list[PricingPeriod]:
         """All of the time, cut where something else was declared and around closed spans, as far as it matters to
         the window and its runs. Without declarations there is none.
         """
@@ -74,7 +74,7 @@ class Declarations:
         cuts = {one.at for one in self._kept} | {at for one in self._closed for at in (one.since, one.until)}
         edges = [EVER, *sorted(at for at in cuts if first < at < until), FOREVER]
         coverages: dict[int, Coverage] = {}
-        found: list[Era] = []
+        found: list[PricingPeriod] = []
         for start, end in pairwise(edges):
             inside = max(start, first)
             index = max((n for n, one in enumerate(self._kept) if one.at <= inside), default=0)
@@ -82,7 +82,7 @@ class Declarations:
                 coverages[index] = Coverage(self._kept[index].declared, runs)
             declared, book = self._kept[index].declared, self._book_at(index, inside)
             found.append(
-                Era(
+                PricingPeriod(
                     since=start,
                     until=end,
                     declared=declared,
@@ -120,10 +120,10 @@ def _later(kept: Iterable[Kept]) -> list[Price]:
 
 
 @cache
-def _declared() -> TypeAdapter[Declared]:
-    return TypeAdapter(Declared)
+def _declared() -> TypeAdapter[DeclaredCosts]:
+    return TypeAdapter(DeclaredCosts)
 
 
 @cache
-def _lines() -> TypeAdapter[list[tuple[Sku, list[Part[Price | None]]]]]:
-    return TypeAdapter(list[tuple[Sku, list[Part[Price | None]]]])
+def _lines() -> TypeAdapter[list[tuple[Sku, list[PricedInterval[Price | None]]]]]:
+    return TypeAdapter(list[tuple[Sku, list[PricedInterval[Price | None]]]])

@@ -10,14 +10,14 @@ from decimal import Decimal
 from io import StringIO
 from typing import Any, Final
 
-from gpufleet.costs.allocation import Charge, Kind, State
-from gpufleet.costs.cells import cell
+from gpufleet.costs.allocation import Charge, ChargeKind, UseState
+from gpufleet.costs.csv_cells import cell
 from gpufleet.costs.figures import Basis, Figure, UnitCosts
 from gpufleet.costs.report import Report
-from gpufleet.costs.speed import Speed
+from gpufleet.costs.speed import MeasuredSpeed
 from gpufleet.costs.teams import TeamShare
 from gpufleet.costs.tokens import EngineTokens
-from gpufleet.costs.unknown import UnknownSpan
+from gpufleet.costs.uncertainty import UnknownSpan
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from gpufleet.ledger.counters import Tokens
@@ -83,11 +83,11 @@ def figure(value: Figure) -> dict[str, Any]:
     return {
         "usd": text(money.usd(value.allocation)),
         "usd_used": text(money.usd(value.used)),
-        "usd_used_unmeasured": text(money.usd(amounts[State.UNMEASURED])),
-        "usd_idle": text(money.usd(amounts[State.IDLE])),
-        "usd_starting": text(money.usd(amounts[State.STARTING])),
-        "usd_unused_reservation": text(money.usd(amounts[State.UNUSED])),
-        "usd_shared": text(money.usd(amounts[State.SHARED])),
+        "usd_used_unmeasured": text(money.usd(amounts[UseState.UNMEASURED])),
+        "usd_idle": text(money.usd(amounts[UseState.IDLE])),
+        "usd_starting": text(money.usd(amounts[UseState.STARTING])),
+        "usd_unused_reservation": text(money.usd(amounts[UseState.UNUSED])),
+        "usd_shared": text(money.usd(amounts[UseState.SHARED])),
         "usd_adjustments": {kind.value: text(money.usd(usd)) for kind, usd in sorted(value.adjustments.items())},
         "at_least": value.unpriced > 0,
         "usd_at_least": text(money.usd(value.least)),
@@ -199,7 +199,7 @@ def unknown_row(span: UnknownSpan) -> dict[str, Any]:
         "team": like.owner,
         "zone": like.zone,
         "machine_type": like.machine_type,
-        "capacity_type": Kind.SHARED.value if like.kind is Kind.SHARED else like.capacity_type.value,
+        "capacity_type": ChargeKind.SHARED.value if like.kind is ChargeKind.SHARED else like.capacity_type.value,
         "start": instant(span.start),
         "end": instant(span.end),
         "usd": text(money.usd(span.charged)),
@@ -208,7 +208,7 @@ def unknown_row(span: UnknownSpan) -> dict[str, Any]:
     }
 
 
-def speed_row(speed: Speed) -> dict[str, Any]:
+def speed_row(speed: MeasuredSpeed) -> dict[str, Any]:
     """Tokens per second and GPU of one model on one machine type; null: unknown."""
     rates = {
         "gpu_seconds": speed.gpu_seconds,

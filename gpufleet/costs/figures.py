@@ -10,8 +10,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from gpufleet.costs.allocation import Charge, Kind, State
-from gpufleet.costs.unknown import UnknownSpan
+from gpufleet.costs.allocation import Charge, ChargeKind, UseState
+from gpufleet.costs.uncertainty import UnknownSpan
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
 from gpufleet.ledger.counters import Tokens
@@ -55,9 +55,9 @@ class UnitCosts:
 class Figure:
     """What one part of a fleet cost and served in a window. Amounts in dollar-seconds, see gpufleet.domain.money."""
 
-    amounts: dict[State, Decimal] = field(default_factory=lambda: defaultdict[State, Decimal](Decimal))
-    times: dict[State, timedelta] = field(default_factory=lambda: defaultdict[State, timedelta](timedelta))
-    adjustments: dict[Kind, Decimal] = field(default_factory=lambda: defaultdict[Kind, Decimal](Decimal))
+    amounts: dict[UseState, Decimal] = field(default_factory=lambda: defaultdict[UseState, Decimal](Decimal))
+    times: dict[UseState, timedelta] = field(default_factory=lambda: defaultdict[UseState, timedelta](timedelta))
+    adjustments: dict[ChargeKind, Decimal] = field(default_factory=lambda: defaultdict[ChargeKind, Decimal](Decimal))
     """Minimum charges and credits, which `amounts` hold already."""
     tokens: Tokens = Tokens()
     spot: Decimal = money.ZERO
@@ -70,7 +70,7 @@ class Figure:
     unpriced: int = 0
     """Charges without a price: amounts are lower bounds then."""
     too_much: Decimal = money.ZERO
-    """At most so much of `allocation` may not have been: see gpufleet.costs.unknown."""
+    """At most so much of `allocation` may not have been: see gpufleet.costs.uncertainty."""
     too_little: Decimal = money.ZERO
     """At most so much may be missing from `allocation`, as far as prices are known."""
     unbounded: int = 0
@@ -79,17 +79,17 @@ class Figure:
 
     def add(self, charge: Charge) -> None:
         """Take a charge in."""
-        if charge.kind is Kind.TIME:
+        if charge.kind is ChargeKind.TIME:
             self.instances.add(charge.resource)
-        if charge.kind in (Kind.TIME, Kind.RESERVATION, Kind.SHARED, Kind.COMMITTED):
+        if charge.kind in (ChargeKind.TIME, ChargeKind.RESERVATION, ChargeKind.SHARED, ChargeKind.COMMITTED):
             self.times[charge.state] += charge.duration
         if charge.amount is None:
             self.unpriced += 1
             return
         self.amounts[charge.state] = money.EXACT.add(self.amounts[charge.state], charge.amount)
-        if charge.kind in (Kind.MINIMUM, Kind.INTERRUPTED):
+        if charge.kind in (ChargeKind.MINIMUM, ChargeKind.INTERRUPTED):
             self.adjustments[charge.kind] = money.EXACT.add(self.adjustments[charge.kind], charge.amount)
-        if charge.capacity_type is CapacityType.ON_DEMAND and charge.kind is not Kind.SHARED:
+        if charge.capacity_type is CapacityType.ON_DEMAND and charge.kind is not ChargeKind.SHARED:
             self.on_demand = money.EXACT.add(self.on_demand, charge.amount)
         if charge.capacity_type is not CapacityType.SPOT:
             return
@@ -150,7 +150,7 @@ class Figure:
     @property
     def used(self) -> Decimal:
         """Used time, unmeasured time included: what is not known to be idle is not called idle."""
-        return money.total((self.amounts[State.USED], self.amounts[State.UNMEASURED]))
+        return money.total((self.amounts[UseState.USED], self.amounts[UseState.UNMEASURED]))
 
     @property
     def spot_saving(self) -> Decimal:
@@ -160,8 +160,8 @@ class Figure:
     @property
     def coverage(self) -> float | None:
         """Share of the serving time that was measured; None where nothing could have been."""
-        known = self.times[State.USED] + self.times[State.IDLE]
-        whole = known + self.times[State.UNMEASURED]
+        known = self.times[UseState.USED] + self.times[UseState.IDLE]
+        whole = known + self.times[UseState.UNMEASURED]
         return known / whole if whole else None
 
     def unit_costs(self, basis: Basis = Basis.ALLOCATION) -> UnitCosts:

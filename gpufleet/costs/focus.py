@@ -19,8 +19,8 @@ from io import StringIO
 from typing import Final
 
 from gpufleet.costs import bill_skus
-from gpufleet.costs.allocation import Charge, Kind, State
-from gpufleet.costs.cells import cell
+from gpufleet.costs.allocation import Charge, ChargeKind, UseState
+from gpufleet.costs.csv_cells import cell
 from gpufleet.costs.report import Report
 from gpufleet.costs.teams import TeamShare, times
 from gpufleet.domain import money
@@ -210,7 +210,7 @@ def _by_team(report: Report, shares: Iterable[TeamShare]) -> Iterator[tuple[Char
 
 def _used_first(charge: Charge) -> tuple[bool, datetime]:
     """Tokens stand on one row of their instance: its first used one."""
-    return charge.state is not State.USED, charge.start
+    return charge.state is not UseState.USED, charge.start
 
 
 def write_csv(table: Iterable[Row]) -> str:
@@ -277,7 +277,7 @@ def _exact(wanted: Decimal, price: Decimal) -> tuple[Decimal, Decimal]:
 
 def _parts(charge: Charge, price: Price) -> Iterator[_Part]:
     hours, paid = _hours(charge.duration), price.committed
-    if charge.kind is Kind.COMMITTED:
+    if charge.kind is ChargeKind.COMMITTED:
         usd = money.EXACT.multiply(hours, price.usd_per_hour)
         own = Committed(name=charge.resource, usd_per_hour=price.usd_per_hour, share=Decimal(1))
         # at list price it would have cost nothing: nothing ran
@@ -337,7 +337,7 @@ def _commitment(charge: Charge, part: _Part, scope: str) -> Row:
     """Which commitment pays, and how much."""
     if part.committed is None:
         return {}
-    unused = charge.kind is Kind.COMMITTED
+    unused = charge.kind is ChargeKind.COMMITTED
     found = _of_commitment(charge.cloud, part.committed.name, scope, part.effective)
     return found | {"PricingCategory": "Committed", "CommitmentDiscountStatus": "Unused" if unused else "Used"}
 
@@ -408,7 +408,7 @@ def _place(charge: Charge) -> Row:
     }
 
 
-def _service(service: bill_skus.Service) -> Row:
+def _service(service: bill_skus.BilledService) -> Row:
     return {
         "ServiceName": service.name,
         "ServiceCategory": service.category,
@@ -431,11 +431,11 @@ def _time(start: datetime, end: datetime) -> Row:
 
 def _what(charge: Charge, price: Price, scope: str) -> Row:
     reserved = charge.capacity_type is CapacityType.RESERVED
-    unused = charge.kind is Kind.RESERVATION
+    unused = charge.kind is ChargeKind.RESERVATION
     tags = {"gpu-fleet:pool": charge.pool, "gpu-fleet:owner": charge.owner}
     return {
         **_sku(charge, price),
-        "ChargeCategory": "Credit" if charge.kind is Kind.INTERRUPTED else "Usage",
+        "ChargeCategory": "Credit" if charge.kind is ChargeKind.INTERRUPTED else "Usage",
         "ChargeDescription": f"{charge.machine_type} {charge.capacity_type}: {charge.kind}, {charge.state}",
         "ChargeFrequency": "Usage-Based",
         "PricingCategory": _PRICING[charge.capacity_type],
@@ -448,7 +448,7 @@ def _what(charge: Charge, price: Price, scope: str) -> Row:
 
 def _resource(charge: Charge, scope: str) -> Row:
     """Machines and reservations have ids of their cloud; what is declared has a name that is unique in its fleet."""
-    if charge.kind not in (Kind.SHARED, Kind.COMMITTED):
+    if charge.kind not in (ChargeKind.SHARED, ChargeKind.COMMITTED):
         return {"ResourceId": charge.resource, "ResourceName": None}
     return {"ResourceId": f"{scope}/{charge.resource}", "ResourceName": charge.resource}
 
@@ -456,10 +456,10 @@ def _resource(charge: Charge, scope: str) -> Row:
 def _sku(charge: Charge, price: Price) -> Row:
     """One SkuId however it is bought; the way of buying and the place are in the SkuPriceId."""
     where = price.zone or price.region
-    if charge.kind is Kind.COMMITTED:
+    if charge.kind is ChargeKind.COMMITTED:
         sku = f"{charge.cloud}:commitment"
         price_id, details, service = f"{sku}:unused", {"x_Sku": sku}, bill_skus.COMMITMENTS[charge.cloud]
-    elif charge.kind is Kind.SHARED:
+    elif charge.kind is ChargeKind.SHARED:
         sku = price.sku.removesuffix(f":{CapacityType.ON_DEMAND}")
         price_id, details = f"{price.sku}:{where}", {"x_Sku": price.sku}
         service = bill_skus.service_of(price.sku)
@@ -473,7 +473,7 @@ def _sku(charge: Charge, price: Price) -> Row:
             {"InstanceType": charge.machine_type, "OperatingSystem": "Linux"},
         )
         service = bill_skus.MACHINES[charge.cloud]
-        if charge.kind is Kind.RESERVATION:
+        if charge.kind is ChargeKind.RESERVATION:
             service = replace(service, resource_type="Capacity Reservation")
     return {
         **_service(service),

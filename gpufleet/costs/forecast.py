@@ -33,7 +33,7 @@ class Cost:
     amount: Decimal
     """The value used."""
     too_much: Decimal = money.ZERO
-    """At most so much of it may not have been: see gpufleet.costs.unknown."""
+    """At most so much of it may not have been: see gpufleet.costs.uncertainty."""
     too_little: Decimal = money.ZERO
     """At most so much may be missing, as far as prices are known."""
     unpriced: frozenset[str] = frozenset()
@@ -196,8 +196,8 @@ class Month:
         gaps = [span for span in uncollected if self.begun is not None and span[1] > self.begun]
         # a look sees what ended within the hour before it
         lost = [(start, end - HOUR if last is not None and end <= last else end) for start, end in gaps]
-        whole = [Part(money.usd(costs[day].amount), *_lengths(day, lost)) for day in self.days]
-        inside = [Part(money.usd(costs[part].amount), *_lengths(part, lost)) for part in of_month]
+        whole = [IntervalCost(money.usd(costs[day].amount), *_lengths(day, lost)) for day in self.days]
+        inside = [IntervalCost(money.usd(costs[part].amount), *_lengths(part, lost)) for part in of_month]
         before = min(self.begun or self.moment, self.moment)
         return replace(
             forecast(money.usd(total.amount), whole, self.days_left, inside),
@@ -212,7 +212,7 @@ class Month:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IntervalCost:
     """What an interval cost in USD, its length in days and how much of that was not collected."""
 
     usd: Decimal
@@ -271,7 +271,9 @@ def month(moment: datetime, timezone: str, begun: datetime | None) -> Month:
     )
 
 
-def forecast(spent: Decimal, days: Sequence[Part], days_left: Decimal, month: Sequence[Part] = ()) -> Forecast:
+def forecast(
+    spent: Decimal, days: Sequence[IntervalCost], days_left: Decimal, month: Sequence[IntervalCost] = ()
+) -> Forecast:
     """The month's cost from what was spent and what full days cost. `month`: the intervals of the month."""
     some = [day for day in days[-28:] if day.known > 0]
     if not some:

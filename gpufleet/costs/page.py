@@ -9,7 +9,7 @@ from gpufleet.costs.digest import Digest
 from gpufleet.costs.document import METHOD, instant
 from gpufleet.costs.figures import Figure
 from gpufleet.costs.report import By, Report
-from gpufleet.costs.series import DRAWN, Bucket, Lane
+from gpufleet.costs.series import DRAWN, Lane, TimeBucket
 from gpufleet.domain import money
 
 _STYLE: Final = """
@@ -33,7 +33,7 @@ height:.8em;border-radius:.2em;margin:0 .3em 0 .8em;vertical-align:baseline}
 """
 
 
-def page(found: Digest, buckets: Sequence[Bucket], lanes: Sequence[Lane], back: str = "") -> str:
+def page(found: Digest, buckets: Sequence[TimeBucket], lanes: Sequence[Lane], back: str = "") -> str:
     """The whole file. `back`: address of the page that leads here; empty: none does."""
     report = found.report
     title = f"Cost report: {report.scope.environment}"
@@ -80,7 +80,7 @@ def _notes(report: Report) -> str:
     return f"<ul>{few}</ul>{rest}"
 
 
-def _over_time(report: Report, buckets: Sequence[Bucket]) -> str:
+def _over_time(report: Report, buckets: Sequence[TimeBucket]) -> str:
     if not any(any(bucket.usd.values()) for bucket in buckets):
         return ""
     picture = charts.svg(charts.cost_over_time(buckets, report.scope.timezone), "cost over time by capacity type")

@@ -5,22 +5,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from gpufleet.costs.commitments import Coverage, Declared, PricePart
+from gpufleet.costs.commitments import Coverage, DeclaredCosts, PricePart
 from gpufleet.domain.model import CapacityType
 from gpufleet.ledger.facts import Reservation, Run
-from gpufleet.prices.book import MissingPriceError, Part, PriceBook, Sku
+from gpufleet.prices.book import MissingPriceError, PriceBook, PricedInterval, Sku
 
 EVER: Final = datetime.min.replace(tzinfo=UTC)
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Era:
+class PricingPeriod:
     """A time in which the same was declared, and prices come from the same book. `until` is exclusive."""
 
     since: datetime
     until: datetime
-    declared: Declared
+    declared: DeclaredCosts
     coverage: Coverage
     book: PriceBook
     assumed: bool = False
@@ -42,7 +42,7 @@ class Pricing:
         """What a run costs, with what is prepaid at its own rate."""
         block = self.coverage.block(run.reservation) if self.coverage is not None else None
         if block is not None and block.starts <= start and end <= block.ends:  # no other price is needed
-            return [Part(block.price(run.machine_type, run.region), start, end)]
+            return [PricedInterval(block.price(run.machine_type, run.region), start, end)]
         sku = self.book.machine(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone)
         found = self.parts(sku, start, end)
         return found if self.coverage is None else list(self.coverage.parts(run, found))
@@ -50,7 +50,7 @@ class Pricing:
     def of_reservation(self, paid: Reservation, start: datetime, end: datetime) -> list[PricePart]:
         """What an instance of paid capacity costs."""
         if self.coverage is not None and (block := self.coverage.block(paid.reservation)) is not None:
-            return [Part(block.price(paid.machine_type, paid.region), start, end)]
+            return [PricedInterval(block.price(paid.machine_type, paid.region), start, end)]
         kind = CapacityType.RESERVED
         sku = self.book.machine(paid.cloud, paid.machine_type, kind, region=paid.region, zone=paid.zone)
         return self.parts(sku, start, end)
@@ -72,7 +72,7 @@ class Pricing:
     def on_demand(self, run: Run, start: datetime, end: datetime) -> list[PricePart]:
         """What the time would have cost on demand; None where that is unknown or moot."""
         if run.capacity_type is not CapacityType.SPOT:
-            return [Part(None, start, end)]
+            return [PricedInterval(None, start, end)]
         sku = self.book.machine(run.cloud, run.machine_type, CapacityType.ON_DEMAND, region=run.region, zone=run.zone)
         return self._asked_once(sku, start, end)
 
@@ -80,7 +80,7 @@ class Pricing:
 class PricingOverTime:
     """As `Pricing`, each era by its own book and commitments. What two eras price alike is one part."""
 
-    def __init__(self, eras: Sequence[Era], allow_unpriced: bool, *, covered: bool = True) -> None:
+    def __init__(self, eras: Sequence[PricingPeriod], allow_unpriced: bool, *, covered: bool = True) -> None:
         """`covered`: with what is prepaid."""
         self._eras = [
             (era.since, era.until, Pricing(era.book, allow_unpriced, era.coverage if covered else None))
@@ -114,7 +114,7 @@ def _joined(parts: Iterable[PricePart]) -> Iterator[PricePart]:
     last: PricePart | None = None
     for part in parts:
         if last is not None and last.price == part.price and last.end == part.start:
-            last = Part(last.price, last.start, part.end)
+            last = PricedInterval(last.price, last.start, part.end)
             continue
         if last is not None:
             yield last

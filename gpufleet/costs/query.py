@@ -13,21 +13,21 @@ from itertools import pairwise
 
 from sqlalchemy import Engine
 
-from gpufleet.costs import closing, declarations, holders
-from gpufleet.costs.allocation import Charge, ClosedFacts, Facts, charges
+from gpufleet.costs import closing, cost_owners, declarations
+from gpufleet.costs.allocation import Charge, ClosedFacts, LedgerFacts, charges
 from gpufleet.costs.closing import Closing
-from gpufleet.costs.commitments import Coverage, Declared
-from gpufleet.costs.pricing import FOREVER, Era
-from gpufleet.costs.report import NONE, QUIET, Known, Report, Scope, compute, uncollected
+from gpufleet.costs.commitments import Coverage, DeclaredCosts
+from gpufleet.costs.pricing import FOREVER, PricingPeriod
+from gpufleet.costs.report import NONE, QUIET, Report, ReportScope, WindowFacts, compute, uncollected
 from gpufleet.costs.series import priced_alone
 from gpufleet.costs.tokens import EngineTokens, served
-from gpufleet.costs.unknown import known_until
+from gpufleet.costs.uncertainty import known_until
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import declared as ledger_declared
 from gpufleet.ledger import history, rollups
-from gpufleet.ledger.facts import Pass, Reservation, Run
-from gpufleet.ledger.finals import Confirmed, finals
+from gpufleet.ledger.closed_periods import Confirmed, closed_periods
+from gpufleet.ledger.facts import CostPass, Reservation, Run
 from gpufleet.ledger.reservations import reservations
 from gpufleet.ledger.teams import Interval, team_uses
 from gpufleet.prices.book import Packaged, PriceBook
@@ -44,7 +44,7 @@ class CostQuery:
         *,
         overrides: Iterable[Price] = (),
         packaged: Packaged,
-        declared: Declared = Declared(),
+        declared: DeclaredCosts = DeclaredCosts(),
     ) -> None:
         """`overrides` and `declared`: what the document says today, which holds where the ledger says nothing."""
         stated = tuple(overrides)
@@ -70,14 +70,14 @@ class CostQuery:
             self._first_signs = rollups.first_signs(connection, self._fleet)
             self._reservations = reservations(connection, self._fleet, since, until)
             self._gaps = history.gaps(connection, self._fleet, since, until, QUIET)
-            self._confirmed = finals(connection, self._fleet, since, until)
+            self._confirmed = closed_periods(connection, self._fleet, since, until)
             split = self._today.split_by_team or any(one.declared.split_by_team for one in self._kept)
             self._uses = team_uses(connection, self._fleet, windows) if split else {}
         closed = sorted(self._confirmed, key=lambda one: one.at)
         self._declarations = declarations.Declarations(self._kept, closed, self.book)
         self._closings = closing.read(closed)
 
-    def known(self, since: datetime, until: datetime) -> Known:
+    def known(self, since: datetime, until: datetime) -> WindowFacts:
         """The facts of one window. What instances did is read when it is asked for."""
         closings = self._touching(since, until)
         if closing.cover(closings, since, until):
@@ -91,7 +91,7 @@ class CostQuery:
             facts = parts[0].facts
         else:
             facts = replace(self._facts(looks, since, until), closed=parts)
-        return Known(
+        return WindowFacts(
             facts=facts,
             book=facts.eras[-1].book if facts.eras else self.book,
             last=looks.last,
@@ -112,7 +112,7 @@ class CostQuery:
         looks = _Looks(of.begun, of.last, of.runs, of.reservations, of.gaps)
         return ClosedFacts(since=since, until=until, facts=self._facts(looks, since, until))
 
-    def _facts(self, looks: "_Looks", since: datetime, until: datetime) -> Facts:
+    def _facts(self, looks: "_Looks", since: datetime, until: datetime) -> LedgerFacts:
         runs = [
             run
             for run in looks.runs
@@ -121,9 +121,11 @@ class CostQuery:
         ]
         eras = self._declarations.eras(runs, since, until)
         declared = eras[-1].declared if eras else self._today
-        return Facts(
+        return LedgerFacts(
             runs=runs,
-            activity=history.Activity(self._engine, self._fleet, since, until, [run.instance_id for run in runs]),
+            activity=history.ActivitySlots(
+                self._engine, self._fleet, since, until, [run.instance_id for run in runs]
+            ),
             first_signs=self._first_signs,
             reservations=[one for one in looks.reservations if one.started_at < until and known_until(one) > since],
             declared=declared,
@@ -157,7 +159,7 @@ class CostQuery:
     def uncollected(self, since: datetime, horizon: datetime) -> list[Interval]:
         """Times of a span that was read without a look."""
         gaps = _inside(self._gaps, since, horizon)
-        known = Known(facts=Facts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
+        known = WindowFacts(facts=LedgerFacts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
         return uncollected(known, since, horizon)
 
     @property
@@ -165,7 +167,7 @@ class CostQuery:
         """The last complete look; None: there was none."""
         return None if self._last is None else self._last.at
 
-    def report(self, scope: Scope) -> Report:
+    def report(self, scope: ReportScope) -> Report:
         """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""
         closings = self._touching(scope.since, scope.until)
         is_closed = closing.cover(closings, scope.since, scope.until)
@@ -195,9 +197,9 @@ class CostQuery:
                 f" have cost {moved['']:+} USD ({', '.join(parts)})"
             )
 
-    def _tokens(self, since: datetime, until: datetime, eras: Sequence[Era]) -> list[EngineTokens]:
+    def _tokens(self, since: datetime, until: datetime, eras: Sequence[PricingPeriod]) -> list[EngineTokens]:
         """What engines served in a window, for each time in which no pool changed its model or owner."""
-        edges = [since, *holders.changes(eras, since, until), until]
+        edges = [since, *cost_owners.changes(eras, since, until), until]
         with self._engine.connect() as connection:
             return [
                 one
@@ -211,7 +213,7 @@ class _Looks:
     """What the looks of the cost watchdog tell of a window, up to one of them."""
 
     begun: datetime | None
-    last: Pass | None
+    last: CostPass | None
     runs: Sequence[Run]
     reservations: Sequence[Reservation]
     gaps: Sequence[Interval]

@@ -6,10 +6,10 @@ from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 from gpufleet.costs import speed
-from gpufleet.costs.allocation import State
+from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure, Method, UnitCosts
 from gpufleet.costs.report import NONE, By, Report
-from gpufleet.costs.unknown import UnknownSpan, Why
+from gpufleet.costs.uncertainty import UnknownSpan, Why
 from gpufleet.domain import money
 
 Row = tuple[str, ...]
@@ -79,8 +79,8 @@ def step_of(amount: Decimal) -> Decimal:
 
 
 def _amounts(figure: Figure) -> tuple[Decimal, ...]:
-    shared = money.total((figure.amounts[State.UNUSED], figure.amounts[State.SHARED]))
-    return (figure.used, figure.amounts[State.IDLE], figure.amounts[State.STARTING], shared)
+    shared = money.total((figure.amounts[UseState.UNUSED], figure.amounts[UseState.SHARED]))
+    return (figure.used, figure.amounts[UseState.IDLE], figure.amounts[UseState.STARTING], shared)
 
 
 def _served(figure: Figure) -> Row:

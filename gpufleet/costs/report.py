@@ -7,18 +7,18 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from gpufleet.costs.allocation import Charge, Facts, Kind, charges
+from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges
+from gpufleet.costs.cost_owners import held_at
 from gpufleet.costs.figures import Figure
-from gpufleet.costs.holders import held_at
-from gpufleet.costs.speed import Speed
+from gpufleet.costs.speed import MeasuredSpeed
 from gpufleet.costs.teams import TeamShare, split
 from gpufleet.costs.tokens import EngineTokens
-from gpufleet.costs.unknown import UnknownSpan, Why, unknown_spans
+from gpufleet.costs.uncertainty import UnknownSpan, Why, unknown_spans
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
+from gpufleet.ledger.closed_periods import Confirmed
 from gpufleet.ledger.counters import Tokens
-from gpufleet.ledger.facts import Pass, Reservation, Run
-from gpufleet.ledger.finals import Confirmed
+from gpufleet.ledger.facts import CostPass, Reservation, Run
 from gpufleet.ledger.teams import Interval, TeamUse
 from gpufleet.prices.book import PriceBook, is_stale
 
@@ -34,7 +34,7 @@ class By(StrEnum):
     MACHINE_TYPE = "machine-type"
 
 
-class Standing(StrEnum):
+class Confirmation(StrEnum):
     """Whether a bill has confirmed a window."""
 
     ESTIMATED = "estimated"
@@ -42,7 +42,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class ReportScope:
     """What a report is about."""
 
     fleet: str
@@ -65,7 +65,7 @@ QUIET: Final = timedelta(hours=1)
 class Report:
     """Every figure of a window, with all that is needed to compute it again."""
 
-    scope: Scope
+    scope: ReportScope
     known_until: datetime | None
     """Time of the last complete look of the cost watchdog; None: there was none."""
     total: Figure
@@ -77,7 +77,7 @@ class Report:
     notes: Sequence[str] = ()
     prices: Sequence[Price] = ()
     """Every price used, once."""
-    standing: Standing = Standing.ESTIMATED
+    standing: Confirmation = Confirmation.ESTIMATED
     teams: Sequence[TeamShare] = ()
     """Pools that are split by engine seconds; `groups[By.TEAM]` holds the same sums."""
     cells: Mapping[tuple[str, ...], Figure] = field(default_factory=dict[tuple[str, ...], Figure])
@@ -92,7 +92,7 @@ class Report:
     """Parts of the window without a look, for longer than `QUIET`: what came and went in them is missing."""
     not_frozen: Sequence[Interval] = ()
     """Spans that an older release confirmed and did not close: what becomes known later still changes them."""
-    speeds: Sequence[Speed] = ()
+    speeds: Sequence[MeasuredSpeed] = ()
     """Tokens per second and GPU beside what was measured; see gpufleet.costs.speed."""
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """Model to where it comes from, as it was declared."""
@@ -118,12 +118,12 @@ NONE = "(none)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class WindowFacts:
     """What the ledger knows of a window."""
 
-    facts: Facts
+    facts: LedgerFacts
     book: PriceBook
-    last: Pass | None
+    last: CostPass | None
     begun: datetime | None = None
     """The first complete look."""
     confirmed: Sequence[Confirmed] = ()
@@ -136,7 +136,7 @@ class Known:
     """Rows of the ledger that hold no price."""
 
 
-def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Report:
+def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineTokens]) -> Report:
     """The report of what was read."""
     report = by_team(build(scope, known.facts, known.book, engines, known.last), known)
     notes = [
@@ -162,7 +162,7 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
     notes += _unknown_notes(report.unknown)
     paid = list(_paid(scope, known.facts.reservations))
     notes += _reservation_notes(paid)
-    standing = Standing.FINAL if _covered(scope, known.confirmed) else Standing.ESTIMATED
+    standing = Confirmation.FINAL if _covered(scope, known.confirmed) else Confirmation.ESTIMATED
     return replace(
         report,
         notes=(*notes, *report.notes),
@@ -174,7 +174,7 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
     )
 
 
-def _paid(scope: Scope, reservations: Iterable[Reservation]) -> Iterator[Reservation]:
+def _paid(scope: ReportScope, reservations: Iterable[Reservation]) -> Iterator[Reservation]:
     """Paid capacity, cut to the window."""
     for one in reservations:
         start = max(one.started_at, scope.since)
@@ -212,7 +212,7 @@ def _users(times: Iterable[Reservation]) -> str:
     return ", ".join(f"{name}: {time / timedelta(hours=1):.1f}" for name, time in sorted(used.items()) if time)
 
 
-def uncollected(known: Known, since: datetime, horizon: datetime) -> list[Interval]:
+def uncollected(known: WindowFacts, since: datetime, horizon: datetime) -> list[Interval]:
     """Times up to the horizon without a look: before the first look, between two, after the last one."""
     begun, last = (known.begun or horizon, known.last.at if known.last is not None else horizon)
     spans = [(since, begun), *known.gaps]
@@ -225,7 +225,7 @@ def uncollected(known: Known, since: datetime, horizon: datetime) -> list[Interv
 def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
     by_why = {why: [span for span in spans if span.why is why] for why in Why}
     if undated := by_why[Why.UNDATED]:
-        ends = len({(span.like.resource, span.end) for span in undated if span.like.kind is not Kind.SHARED})
+        ends = len({(span.like.resource, span.end) for span in undated if span.like.kind is not ChargeKind.SHARED})
         yield f"no exact time of {ends} ends: charged until last seen; they may have cost {_bounds(undated)}"
     if unseen := by_why[Why.UNSEEN]:
         seen = len({span.like.resource for span in unseen})
@@ -256,7 +256,7 @@ def _bounds(spans: Sequence[UnknownSpan], why_less: str = " (a first hour may be
     return words
 
 
-def by_team(report: Report, known: Known) -> Report:
+def by_team(report: Report, known: WindowFacts) -> Report:
     """The report with the cost of shared pools split over their teams."""
     shares: list[TeamShare] = []
     notes: list[str] = []
@@ -287,7 +287,7 @@ def _is_frozen(one: Confirmed, confirmed: Iterable[Confirmed]) -> bool:
     )
 
 
-def _covered(scope: Scope, confirmed: Iterable[Confirmed]) -> bool:
+def _covered(scope: ReportScope, confirmed: Iterable[Confirmed]) -> bool:
     """Whether bills confirm the whole window."""
     at = scope.since
     for one in confirmed:  # in the order of their start
@@ -296,7 +296,9 @@ def _covered(scope: Scope, confirmed: Iterable[Confirmed]) -> bool:
     return at >= scope.until
 
 
-def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineTokens], last: Pass | None) -> Report:
+def build(
+    scope: ReportScope, facts: LedgerFacts, book: PriceBook, engines: Sequence[EngineTokens], last: CostPass | None
+) -> Report:
     """Compute a report from facts."""
     bill = list(charges(facts, book, scope.since, scope.until, allow_unpriced=scope.allow_unpriced))
     cells: defaultdict[tuple[str, ...], Figure] = defaultdict(Figure)
@@ -352,8 +354,8 @@ def _last_used(bill: Iterable[Charge]) -> dict[Price, datetime]:
 def _cell(it: Charge | Run) -> tuple[str, ...]:
     """What something counts under, for every grouping at once."""
     kind = it.capacity_type.value
-    if isinstance(it, Charge) and it.kind is Kind.SHARED:
-        kind = Kind.SHARED.value
+    if isinstance(it, Charge) and it.kind is ChargeKind.SHARED:
+        kind = ChargeKind.SHARED.value
     return (
         it.pool or NONE,
         it.model or NONE,
@@ -378,7 +380,7 @@ def _grouped(cells: Mapping[tuple[str, ...], Figure]) -> tuple[Figure, dict[By, 
     return total, {by: dict(group) for by, group in groups.items()}
 
 
-def _notes(scope: Scope, total: Figure, last: Pass | None, unmatched: Tokens) -> Iterable[str]:
+def _notes(scope: ReportScope, total: Figure, last: CostPass | None, unmatched: Tokens) -> Iterable[str]:
     if last is None:
         yield "the ledger of this environment is empty: `gpufleet watch cost` fills it"
     elif last.at < min(scope.until, scope.now):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from gpufleet.costs.slots import Measure, Sample, Signals, slots
+from gpufleet.costs.slots import ActivitySample, ActivitySignals, Measure, slots
 from gpufleet.ledger.facts import ActivityHour, Reading
 from gpufleet.ledger.teams import TeamReading
 
@@ -53,11 +53,11 @@ class MetricNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class RawSeries:
     """Raw samples of one series, in the order of time."""
 
     labels: Mapping[str, str]
-    samples: Sequence[Sample]
+    samples: Sequence[ActivitySample]
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ def is_blank(value: float) -> bool:
     return not 0 <= value < _INFINITY
 
 
-def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[Reading]:
+def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> list[Reading]:
     """Token readings, thinned, by engine and time."""
     columns = {
         names.prompt: "prompt",
@@ -78,8 +78,8 @@ def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[R
         names.prefill_seconds: "prefill_ms",
         names.decode_seconds: "decode_ms",
     }
-    engines: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
-    starts: dict[_Target, Sequence[Sample]] = {}
+    engines: dict[tuple[str, str, str], list[RawSeries]] = defaultdict(list)
+    starts: dict[_Target, Sequence[ActivitySample]] = {}
     for one in series:
         instance_id = one.labels.get("instance_id")
         if instance_id is None:
@@ -115,11 +115,11 @@ def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[R
     return found
 
 
-def _by_copy(counters: Iterable[Series]) -> list[Mapping[str, Series]]:
+def _by_copy(counters: Iterable[RawSeries]) -> list[Mapping[str, RawSeries]]:
     """The counters of one engine, by name, of each set of labels under which they come (a second job, federation, two
     replicas of a store). The set with the most samples is the first.
     """
-    copies: dict[tuple[tuple[str, str], ...], dict[str, Series]] = defaultdict(dict)
+    copies: dict[tuple[tuple[str, str], ...], dict[str, RawSeries]] = defaultdict(dict)
     for one in counters:
         labels = tuple(sorted(item for item in one.labels.items() if item[0] != "__name__"))
         copies[labels][one.name] = one
@@ -127,12 +127,12 @@ def _by_copy(counters: Iterable[Series]) -> list[Mapping[str, Series]]:
     return [copy for _, copy in ranked]
 
 
-def _once(copies: Sequence[Series]) -> Sequence[Sample]:
+def _once(copies: Sequence[RawSeries]) -> Sequence[ActivitySample]:
     """The samples of one counter, of its first copy; of others only what lies before and after.
 
     The clocks of two stores may differ, so that a mix of both would seem to fall, and a fall counts as a restart.
     """
-    kept: list[Sample] = []
+    kept: list[ActivitySample] = []
     for copy in copies:
         before = [sample for sample in copy.samples if kept and sample.at < kept[0].at]
         kept = [*before, *kept, *(sample for sample in copy.samples if not kept or sample.at > kept[-1].at)]
@@ -154,10 +154,10 @@ def _address(labels: Mapping[str, str]) -> str:
     return labels.get("exported_instance") or labels.get("instance", "")
 
 
-def team_readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[TeamReading]:
+def team_readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> list[TeamReading]:
     """What each router counted by key: one reading per key and five minutes, and the last one."""
     columns = dict(zip(names.teams, ("replica_ms", "tokens_in", "tokens_out", "unmetered"), strict=False))
-    keys: dict[tuple[str, str, str, str], list[Series]] = defaultdict(list)
+    keys: dict[tuple[str, str, str, str], list[RawSeries]] = defaultdict(list)
     for one in series:
         if one.name in columns and one.labels.get("job") == names.router_job:
             team, model, pool = (one.labels.get(name, "") for name in ("key", "model", "pool"))
@@ -197,14 +197,14 @@ def thin(every: Sequence[Reading]) -> list[Reading]:
 def activity(
     fleet: str,
     names: MetricNames,
-    series: Iterable[Series],
+    series: Iterable[RawSeries],
     measure: Measure,
     floors: Mapping[str, float] = MappingProxyType({}),
 ) -> list[ActivityHour]:
     """Busy and idle slots by instance. `floors`: noise floors of the GPUs of instances whose pool states its own."""
-    requests: dict[str, list[Sequence[Sample]]] = defaultdict(list)
-    tokens: dict[str, list[Sequence[Sample]]] = defaultdict(list)
-    gpus: dict[str, dict[str, list[Sequence[Sample]]]] = defaultdict(lambda: defaultdict(list))
+    requests: dict[str, list[Sequence[ActivitySample]]] = defaultdict(list)
+    tokens: dict[str, list[Sequence[ActivitySample]]] = defaultdict(list)
+    gpus: dict[str, dict[str, list[Sequence[ActivitySample]]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
         instance_id = one.labels.get("instance_id")
         if instance_id is None:
@@ -220,7 +220,7 @@ def activity(
     for instance_id in sorted(requests.keys() | tokens.keys() | gpus.keys()):
         named = [name for name in names.gpu_active if name in gpus[instance_id]]
         inactive = gpus[instance_id][named[0]] if named else []
-        signals = Signals(requests=requests[instance_id], tokens=tokens[instance_id], gpus=inactive)
+        signals = ActivitySignals(requests=requests[instance_id], tokens=tokens[instance_id], gpus=inactive)
         below = floors.get(instance_id, measure.gpu_active_below)
         found += slots(fleet, instance_id, signals, replace(measure, gpu_active_below=below))
     return found
@@ -233,7 +233,7 @@ def _port(labels: Mapping[str, str]) -> str:
 class _Starts:
     """When the process of an engine began, as its newest reading says; asked in the order of time."""
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
+    def __init__(self, samples: Sequence[ActivitySample]) -> None:
         self._samples = samples
         self._next = 0
         self._newest: float | None = None

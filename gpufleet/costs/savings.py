@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from gpufleet.costs.allocation import Charge, Kind
+from gpufleet.costs.allocation import Charge, ChargeKind
 from gpufleet.costs.report import By, Report
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
@@ -96,7 +96,7 @@ def _names(charges: Iterable[Charge]) -> tuple[str, ...]:
 
 def _is_fallback(charge: Charge, pools: set[str | None]) -> bool:
     stands_in = charge.capacity_type in (CapacityType.ON_DEMAND, CapacityType.FLEX_START)
-    return stands_in and charge.kind is not Kind.SHARED and charge.pool is not None and charge.pool in pools
+    return stands_in and charge.kind is not ChargeKind.SHARED and charge.pool is not None and charge.pool in pools
 
 
 def avoided(

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from gpufleet.costs.allocation import Charge, Facts, charges, end_of, standing
+from gpufleet.costs.allocation import Charge, LedgerFacts, charges, end_of, standing
 from gpufleet.costs.slots import SLOT_US, SLOTS
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
@@ -23,7 +23,7 @@ DRAWN: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class TimeBucket:
     """A part of the window."""
 
     start: datetime
@@ -69,7 +69,7 @@ def edges(since: datetime, until: datetime, most: int = 60) -> list[datetime]:
     return [*cuts, until]
 
 
-def buckets(facts: Facts, book: PriceBook, cuts: Sequence[datetime]) -> list[Bucket]:
+def buckets(facts: LedgerFacts, book: PriceBook, cuts: Sequence[datetime]) -> list[TimeBucket]:
     """Cost by bucket; the buckets' sums are the window's."""
     spans = list(zip(cuts, cuts[1:], strict=False))
     sums = [dict.fromkeys(CapacityType, money.ZERO) for _ in spans]
@@ -80,18 +80,18 @@ def buckets(facts: Facts, book: PriceBook, cuts: Sequence[datetime]) -> list[Buc
                 if charge.amount is not None:
                     usd[charge.capacity_type] = money.EXACT.add(usd[charge.capacity_type], charge.amount)
     return [
-        Bucket(start=start, end=end, usd={kind: money.usd(amount) for kind, amount in usd.items()})
+        TimeBucket(start=start, end=end, usd={kind: money.usd(amount) for kind, amount in usd.items()})
         for usd, (start, end) in zip(sums, spans, strict=True)
     ]
 
 
-def priced_alone(facts: Facts) -> Facts:
+def priced_alone(facts: LedgerFacts) -> LedgerFacts:
     """The facts without what instances did, which changes no sum: it only tells states apart, at much work."""
     closed = [replace(one, facts=priced_alone(one.facts)) for one in facts.closed]
     return replace(facts, activity={}, first_signs={}, closed=closed)
 
 
-def _in_span(facts: Facts, book: PriceBook, start: datetime, end: datetime) -> Iterator[Charge]:
+def _in_span(facts: LedgerFacts, book: PriceBook, start: datetime, end: datetime) -> Iterator[Charge]:
     """Charges of a span. Runs that do not touch it are left out, since a window may have many."""
     touching = [run for run in facts.runs if run.started_at < end and end_of(run) >= start]
     alone = replace(facts, runs=touching, reservations=(), known=None)
@@ -99,7 +99,7 @@ def _in_span(facts: Facts, book: PriceBook, start: datetime, end: datetime) -> I
     yield from standing(facts, book, start, end)
 
 
-def lanes(facts: Facts, since: datetime, until: datetime, most: int = 40) -> list[Lane]:
+def lanes(facts: LedgerFacts, since: datetime, until: datetime, most: int = 40) -> list[Lane]:
     """Each pool's longest runs in the window, at most `most`; with idle times in the pools that are drawn."""
     by_pool: dict[str, list[Bar]] = {}
     for run in facts.runs:

@@ -21,7 +21,7 @@ SLOTS: Final = HOUR_US // SLOT_US
 _ALL: Final = (1 << SLOTS) - 1
 
 
-class Sample(NamedTuple):
+class ActivitySample(NamedTuple):
     """One value of one series. A tuple, since a pass over a large fleet reads millions of them."""
 
     at: datetime
@@ -29,14 +29,14 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signals:
+class ActivitySignals:
     """What was measured of one instance, each series apart and in the order of time."""
 
-    requests: Sequence[Sequence[Sample]] = ()
+    requests: Sequence[Sequence[ActivitySample]] = ()
     """Requests in flight or queued, one series per engine."""
-    tokens: Sequence[Sequence[Sample]] = ()
+    tokens: Sequence[Sequence[ActivitySample]] = ()
     """Token counters, one series per engine and counter."""
-    gpus: Sequence[Sequence[Sample]] = ()
+    gpus: Sequence[Sequence[ActivitySample]] = ()
     """`gpu_active`, 0 to 1, one series per GPU."""
 
 
@@ -50,7 +50,7 @@ class Measure:
     """Noise floor, as in the idle watchdog."""
 
 
-def slots(environment: str, instance_id: str, signals: Signals, measure: Measure) -> list[ActivityHour]:
+def slots(environment: str, instance_id: str, signals: ActivitySignals, measure: Measure) -> list[ActivityHour]:
     """The hours of known slots of one instance."""
     busy: dict[int, int] = {}
     known: list[dict[int, int]] = []
@@ -79,7 +79,7 @@ def slots(environment: str, instance_id: str, signals: Signals, measure: Measure
     return found
 
 
-class Known:
+class ActivityTotals:
     """The hours of one instance, summed up so that a long span is not counted slot by slot."""
 
     def __init__(self, hours: Iterable[ActivityHour]) -> None:
@@ -115,7 +115,10 @@ def _number(hour: datetime) -> int:
 
 
 def _judge(
-    series: Sequence[Sample], measure: Measure, busy: dict[int, int], works: Callable[[Sample, Sample], bool]
+    series: Sequence[ActivitySample],
+    measure: Measure,
+    busy: dict[int, int],
+    works: Callable[[ActivitySample, ActivitySample], bool],
 ) -> dict[int, int]:
     """Slots that the series knows of; those in which it `works` are added to `busy`."""
     known: dict[int, int] = {}

@@ -11,10 +11,10 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import Final
 
-from gpufleet.costs.allocation import Kind, State
+from gpufleet.costs.allocation import ChargeKind, UseState
 from gpufleet.costs.figures import Figure, computed_input
 from gpufleet.domain import catalogue
-from gpufleet.domain.catalogue import Machine, UnknownMachineError
+from gpufleet.domain.catalogue import MachineType, UnknownMachineError
 from gpufleet.domain.model import Cloud
 from gpufleet.ledger.counters import Tokens
 
@@ -23,7 +23,7 @@ _ROUND: Final = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class ReferenceSpeed:
     """The most that somebody measured, fully used."""
 
     tokens_per_second_per_gpu: Decimal | None
@@ -32,12 +32,12 @@ class Reference:
     """Whose measurement, or why it is unknown."""
 
 
-References = Callable[[str, Machine], Reference]
+References = Callable[[str, MachineType], ReferenceSpeed]
 """Served model (as the fleet names it) and machine to the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class MeasuredSpeed:
     """One model on one machine type."""
 
     model: str
@@ -50,7 +50,7 @@ class Speed:
     """Computed ones; None: not known."""
     used: timedelta
     """Used time of all machines together, unmeasured time included."""
-    reference: Reference
+    reference: ReferenceSpeed
 
     @property
     def gpu_seconds(self) -> Decimal | None:
@@ -78,31 +78,31 @@ class Speed:
         return Fraction(self.used // timedelta(microseconds=1), 1_000_000) * self.gpus
 
 
-def speeds(cells: Mapping[tuple[str, ...], Figure], cloud: Cloud, references: References) -> list[Speed]:
+def speeds(cells: Mapping[tuple[str, ...], Figure], cloud: Cloud, references: References) -> list[MeasuredSpeed]:
     """One row per model and machine type that was used, by name. `cells`: see gpufleet.costs.report."""
     used: dict[tuple[str, str], timedelta] = {}
     tokens: dict[tuple[str, str], Tokens] = {}
     for (_, model, kind, _, _, machine_type), figure in cells.items():
-        if kind == Kind.SHARED:
+        if kind == ChargeKind.SHARED:
             continue
         at = (model, machine_type)
-        times = (figure.times.get(state, timedelta()) for state in (State.USED, State.UNMEASURED))
+        times = (figure.times.get(state, timedelta()) for state in (UseState.USED, UseState.UNMEASURED))
         used[at] = sum(times, used.get(at, timedelta()))
         tokens[at] = tokens.get(at, Tokens()) + figure.tokens
     return [_row(at, used[at], tokens[at], cloud, references) for at in sorted(used) if used[at] or tokens[at].total]
 
 
-def _row(at: tuple[str, str], used: timedelta, tokens: Tokens, cloud: Cloud, references: References) -> Speed:
+def _row(at: tuple[str, str], used: timedelta, tokens: Tokens, cloud: Cloud, references: References) -> MeasuredSpeed:
     model, machine_type = at
-    machine: Machine | None = None
+    machine: MachineType | None = None
     try:
         machine = catalogue.machine(cloud, machine_type)
         reference = references(model, machine)
     except UnknownMachineError:
-        reference = Reference(
+        reference = ReferenceSpeed(
             tokens_per_second_per_gpu=None, basis=f"unknown: the catalogue does not know {machine_type}"
         )
-    return Speed(
+    return MeasuredSpeed(
         model=model,
         machine_type=machine_type,
         gpu=None if machine is None else machine.gpu,
@@ -119,7 +119,7 @@ def _computed(tokens: Tokens) -> int | None:
     return computed_input(tokens.prompt, tokens.cached) + tokens.generation
 
 
-def words(row: Speed) -> tuple[str, ...]:
+def words(row: MeasuredSpeed) -> tuple[str, ...]:
     """A row for people: model, GPUs, tokens per second and GPU, the reference, its share; unknown is said."""
     gpus = row.machine_type if row.gpu is None else f"{_count(row.gpus)} x {row.gpu}"
     served, best, share = (row.tokens_per_second_per_gpu, row.reference.tokens_per_second_per_gpu,

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from gpufleet.costs.allocation import Charge, State, charges
+from gpufleet.costs.allocation import Charge, UseState, charges
 from gpufleet.costs.figures import Figure
 from gpufleet.costs.forecast import Cost
-from gpufleet.costs.report import NONE, QUIET, Known
+from gpufleet.costs.report import NONE, QUIET, WindowFacts
 from gpufleet.costs.series import priced_alone
 from gpufleet.costs.teams import split
-from gpufleet.costs.unknown import UnknownSpan, unknown_spans
+from gpufleet.costs.uncertainty import UnknownSpan, unknown_spans
 from gpufleet.domain import money
 
 Part = tuple[str, str]
@@ -73,7 +73,7 @@ _Cells = Mapping[tuple[str, str], _Sum]
 """By pool and owner."""
 
 
-def spend(known: Known, since: datetime, until: datetime, now: datetime) -> Spend:
+def spend(known: WindowFacts, since: datetime, until: datetime, now: datetime) -> Spend:
     """What the interval of these facts cost."""
     facts, cells = priced_alone(known.facts), defaultdict[tuple[str, str], _Sum](_Sum)
     for charge in charges(facts, known.book, since, until, allow_unpriced=True):
@@ -91,14 +91,14 @@ def spend(known: Known, since: datetime, until: datetime, now: datetime) -> Spen
     return Spend(total=total.cost, by_part=parts | {("team", name): one for name, one in _teams(known, cells, pools)})
 
 
-def _teams(known: Known, cells: _Cells, pools: Mapping[str, _Sum]) -> Iterator[tuple[str, Cost]]:
+def _teams(known: WindowFacts, cells: _Cells, pools: Mapping[str, _Sum]) -> Iterator[tuple[str, Cost]]:
     """As gpufleet.costs.report.by_team: a shared pool is split by engine seconds, any other stays with its owner."""
     teams: defaultdict[str, _Sum] = defaultdict(_Sum)
     shared: set[str] = set()
     for pool in known.facts.declared.split_by_team & pools.keys():
         uses = {team: use for (of, team), use in known.uses.items() if of == pool}
         part = pools[pool]
-        amounts = defaultdict(Decimal, {State.USED: part.amount})
+        amounts = defaultdict(Decimal, {UseState.USED: part.amount})
         whole = Figure(amounts=amounts, too_much=part.too_much, too_little=part.too_little)
         for share in split(pool, whole, uses):
             shared.add(pool)

@@ -1,6 +1,6 @@
 """A cost report cut down to what a screen shows: the sums of its window, whole and by pool. Pure."""
 
-from gpufleet.costs.allocation import State
+from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure
 from gpufleet.costs.report import By, Report
 from gpufleet.domain import money
@@ -21,7 +21,7 @@ def sums(report: Report, span: Span) -> list[CostSum]:
             since=report.scope.since,
             known_until=known_until,
             usd=money.usd(figure.allocation),
-            idle_usd=money.usd(figure.amounts[State.IDLE]),
+            idle_usd=money.usd(figure.amounts[UseState.IDLE]),
             input_usd=unit.input,
             output_usd=unit.output,
             blended_usd=unit.blended,

@@ -22,7 +22,7 @@ ENGINE_SECONDS: Final = "engine-seconds"
 NO_KEY: Final = "(no key)"
 
 
-class Counted(StrEnum):
+class TokenBasis(StrEnum):
     """How a team's tokens are known."""
 
     EXACT = "exact"
@@ -37,7 +37,7 @@ class TeamShare:
     team: str
     engine_ms: int
     figure: Figure
-    counted: Counted
+    counted: TokenBasis
 
 
 def split(pool: str, whole: Figure, uses: Mapping[str, TeamUse]) -> list[TeamShare]:
@@ -59,7 +59,7 @@ def split(pool: str, whole: Figure, uses: Mapping[str, TeamUse]) -> list[TeamSha
             team=name or NO_KEY,
             engine_ms=uses[name].replica_ms,
             figure=figure,
-            counted=Counted.EXACT if exact else Counted.ESTIMATED,
+            counted=TokenBasis.EXACT if exact else TokenBasis.ESTIMATED,
         )
         for name, figure in zip(names, figures, strict=True)
     ]

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gpufleet.ledger.counters import Tokens, begins, step
 from gpufleet.ledger.facts import Reading
-from gpufleet.ledger.rollups import Stretch
+from gpufleet.ledger.rollups import ReadingSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class EngineTokens:
     last: Reading
 
 
-def served(engines: Iterable[Sequence[Stretch]], since: datetime, until: datetime) -> Iterator[EngineTokens]:
+def served(engines: Iterable[Sequence[ReadingSpan]], since: datetime, until: datetime) -> Iterator[EngineTokens]:
     """Tokens per engine in the window. Stretches that begin before it are its base."""
     for parts in engines:
         found = _of_engine(parts, since, until)
@@ -30,7 +30,7 @@ def served(engines: Iterable[Sequence[Stretch]], since: datetime, until: datetim
             yield found
 
 
-def _of_engine(parts: Sequence[Stretch], since: datetime, until: datetime) -> EngineTokens | None:
+def _of_engine(parts: Sequence[ReadingSpan], since: datetime, until: datetime) -> EngineTokens | None:
     before: Reading | None = None
     base: Reading | None = None
     tokens = Tokens()

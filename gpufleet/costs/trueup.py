@@ -18,9 +18,9 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-from gpufleet.costs.allocation import Charge, Facts, Kind, charges, declared_spans
-from gpufleet.costs.bills import Bill, BillError, Line
-from gpufleet.costs.commitments import Block, end_of
+from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges, declared_spans
+from gpufleet.costs.bills import Bill, BillError, BillLine
+from gpufleet.costs.commitments import BlockCommitment, end_of
 from gpufleet.prices.book import PriceBook
 
 SAME: Final = Decimal("0.005")
@@ -32,7 +32,7 @@ COMMITMENTS: Final = "commitments, not used"
 """Under this all Savings Plans and CUDs are compared: bills name them by ids, documents by names."""
 
 
-class Cause(StrEnum):
+class DifferenceCause(StrEnum):
     """Why bill and ledger differ."""
 
     PRICE = "price"
@@ -55,7 +55,7 @@ class Difference:
     resource: str
     billed: Fraction
     computed: Fraction
-    parts: Mapping[Cause, Fraction]
+    parts: Mapping[DifferenceCause, Fraction]
 
     @property
     def usd(self) -> Fraction:
@@ -81,8 +81,8 @@ class TrueUp:
     """What has no price: `computed` is a lower bound then, and the bill of it is a difference of price."""
 
     @property
-    def by_cause(self) -> dict[Cause, Fraction]:
-        sums = {cause: Fraction(0) for cause in Cause}
+    def by_cause(self) -> dict[DifferenceCause, Fraction]:
+        sums = {cause: Fraction(0) for cause in DifferenceCause}
         for one in self.differences:
             for cause, usd in one.parts.items():
                 sums[cause] += usd
@@ -97,7 +97,7 @@ def span_of(bill: Bill) -> tuple[datetime, datetime]:
     return min(line.start for line in lines), max(line.end for line in lines)
 
 
-def true_up(bill: Bill, facts: Facts, book: PriceBook, since: datetime, until: datetime) -> TrueUp:
+def true_up(bill: Bill, facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime) -> TrueUp:
     """Compare. Lines outside of the span are left out. Raises BillError for a bill that is short."""
     keys = _Keys(facts)
     inside = [line for line in bill.lines if line.resource and since <= line.start < until]
@@ -157,7 +157,7 @@ class _Billed:
 class _Keys:
     """Under which name charges and lines meet."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: LedgerFacts) -> None:
         every = [facts.declared, *(era.declared for era in facts.eras)]
         self._blocks = {block.reservation: block for declared in every for block in declared.blocks}
         self._in_block = {
@@ -174,19 +174,19 @@ class _Keys:
         self._shared = {one.sku for declared in every for one in declared.shared}
         self._commitments = any(declared.spends for declared in every)
 
-    def share(self, line: Line, billed: "_Billed | None") -> "_Billed | None":
+    def share(self, line: BillLine, billed: "_Billed | None") -> "_Billed | None":
         """A line of a reservation that fleets share: the bill has everything unused, the fleet its part."""
         part = self._seats.get(line.resource)
         return billed if billed is None or part is None else replace(billed, usd=billed.usd * part)
 
     def of_charge(self, charge: Charge) -> str:
-        if charge.kind is Kind.COMMITTED:
+        if charge.kind is ChargeKind.COMMITTED:
             return COMMITMENTS
-        if charge.kind is Kind.SHARED:
+        if charge.kind is ChargeKind.SHARED:
             return charge.machine_type
         return self._in_block.get(charge.resource, charge.resource)
 
-    def of_line(self, line: Line) -> str | None:
+    def of_line(self, line: BillLine) -> str | None:
         """None: nothing is compared with it."""
         if line.unused:
             return COMMITMENTS if self._commitments else None
@@ -194,9 +194,9 @@ class _Keys:
             return line.sku if line.sku in self._shared else None
         return self._in_block.get(line.resource, line.resource)
 
-    def special(self, key: str) -> Block | None | Cause:
+    def special(self, key: str) -> BlockCommitment | None | DifferenceCause:
         """A Capacity Block, or the one cause that a key can have."""
-        return Cause.COVERAGE if key == COMMITMENTS else self._blocks.get(key)
+        return DifferenceCause.COVERAGE if key == COMMITMENTS else self._blocks.get(key)
 
 
 def _ours(
@@ -205,7 +205,7 @@ def _ours(
     found: dict[str, list[_Piece]] = {}
     for charge in bill:
         usd = Fraction(0) if charge.amount is None else Fraction(charge.amount) / 3600
-        counts = charge.kind in (Kind.TIME, Kind.RESERVATION)
+        counts = charge.kind in (ChargeKind.TIME, ChargeKind.RESERVATION)
         piece = _Piece(charge.start, charge.end, usd, _hours(charge.duration) if counts else Fraction(0))
         found.setdefault(keys.of_charge(charge), []).append(piece)
     for sku, start, end, units in shared:
@@ -214,7 +214,7 @@ def _ours(
 
 
 def _shared_units(
-    facts: Facts, book: PriceBook, since: datetime, until: datetime
+    facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime
 ) -> Iterator[tuple[str, datetime, datetime, Decimal]]:
     """How much of each shared sku there was: its charges are cut into each pool's share."""
     with_each = [(run.started_at, end_of(run)) for run in facts.runs]
@@ -226,7 +226,7 @@ def _shared_units(
                 yield one.sku, start, end, one.units
 
 
-def _within(line: Line, since: datetime, until: datetime) -> _Billed | None:
+def _within(line: BillLine, since: datetime, until: datetime) -> _Billed | None:
     """Instances by their start, as bills cut them by the hour; others, as months are, by their part in the span."""
     usd, hours = Fraction(line.usd), None if line.hours is None else Fraction(line.hours)
     if line.resource or line.start >= line.end:
@@ -243,39 +243,41 @@ def _parts(
     lines: Sequence[_Billed] | None,
     ours: Sequence[_Piece] | None,
     window: tuple[datetime, datetime],
-    special: Block | None | Cause,
-) -> dict[Cause, Fraction]:
+    special: BlockCommitment | None | DifferenceCause,
+) -> dict[DifferenceCause, Fraction]:
     billed, computed = _sum(lines or ()), _sum(ours or ())
-    if isinstance(special, Cause):
+    if isinstance(special, DifferenceCause):
         return {special: billed - computed}
     if special is not None and (ahead := _ahead(special, lines or (), computed)) is not None:
         return ahead
     if ours is None:
-        return {Cause.UNKNOWN: billed}
+        return {DifferenceCause.UNKNOWN: billed}
     if lines is None:
-        return {Cause.UNBILLED: -computed}
+        return {DifferenceCause.UNBILLED: -computed}
     if all(line.hours is None for line in lines):
-        return {Cause.PRICE_OR_HOURS: billed - computed}
-    parts = {Cause.PRICE: Fraction(0), Cause.HOURS: Fraction(0)}
+        return {DifferenceCause.PRICE_OR_HOURS: billed - computed}
+    parts = {DifferenceCause.PRICE: Fraction(0), DifferenceCause.HOURS: Fraction(0)}
     cells = _cells(lines, window)
     known = _cut(ours, sorted(cells))
     for cell, mine in cells.items():
         usd, hours = _sum(mine), sum((line.hours for line in mine if line.hours is not None), Fraction(0))
         known_usd, known_hours = known[cell]
         by_hours = (hours - known_hours) * known_usd / known_hours if known_hours else usd - known_usd
-        parts[Cause.HOURS] += by_hours
-        parts[Cause.PRICE] += usd - known_usd - by_hours
+        parts[DifferenceCause.HOURS] += by_hours
+        parts[DifferenceCause.PRICE] += usd - known_usd - by_hours
     # hours that the bill has no line for
-    parts[Cause.HOURS] -= computed - sum((usd for usd, _ in known.values()), Fraction(0))
+    parts[DifferenceCause.HOURS] -= computed - sum((usd for usd, _ in known.values()), Fraction(0))
     return parts
 
 
-def _ahead(block: Block, lines: Sequence[_Billed], computed: Fraction) -> dict[Cause, Fraction] | None:
+def _ahead(
+    block: BlockCommitment, lines: Sequence[_Billed], computed: Fraction
+) -> dict[DifferenceCause, Fraction] | None:
     """A fee that is billed at once; None: the bill spreads it as we do."""
     billed, upfront = _sum(lines), Fraction(block.upfront_usd)
     if any(line.fee for line in lines):
-        return {Cause.PRICE: billed - upfront, Cause.AHEAD: upfront - computed}
-    return {Cause.AHEAD: -computed} if not billed else None
+        return {DifferenceCause.PRICE: billed - upfront, DifferenceCause.AHEAD: upfront - computed}
+    return {DifferenceCause.AHEAD: -computed} if not billed else None
 
 
 def _cut(pieces: Iterable[_Piece], cells: Sequence[_Cell]) -> dict[_Cell, tuple[Fraction, Fraction]]:
@@ -332,7 +334,7 @@ def _cells(lines: Sequence[_Billed], window: tuple[datetime, datetime]) -> dict[
     return cells
 
 
-def _refuse_short(lines: Sequence[Line], facts: Facts, since: datetime, until: datetime) -> None:
+def _refuse_short(lines: Sequence[BillLine], facts: LedgerFacts, since: datetime, until: datetime) -> None:
     """A day on which the ledger knows instances and the bill nothing at all is missing from the bill."""
     day = timedelta(days=1)
     billed = {

@@ -7,13 +7,13 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from gpufleet.costs.allocation import Charge, Kind, State
+from gpufleet.costs.allocation import Charge, ChargeKind, UseState
 from gpufleet.costs.report import NONE, Report
 from gpufleet.domain import money
 from gpufleet.domain.decisions import KeptUnseen
 
 
-class Cause(StrEnum):
+class WasteCause(StrEnum):
     """Why money served nobody."""
 
     IDLE = "idle"
@@ -26,7 +26,7 @@ class Cause(StrEnum):
 UNSEEN_LEAST: Final = timedelta(days=1)
 """Metrics may be missing for a night: for longer, somebody has to look."""
 _MICROSECOND: Final = timedelta(microseconds=1)
-_UNKNOWN_WORK: Final = frozenset({State.UNMEASURED, State.IDLE, State.STARTING})
+_UNKNOWN_WORK: Final = frozenset({UseState.UNMEASURED, UseState.IDLE, UseState.STARTING})
 """What one may have done of which nobody can say whether it works. What is known to be used is no waste."""
 
 
@@ -34,7 +34,7 @@ _UNKNOWN_WORK: Final = frozenset({State.UNMEASURED, State.IDLE, State.STARTING})
 class Waste:
     """One cause in one pool."""
 
-    cause: Cause
+    cause: WasteCause
     pool: str
     amount: Decimal
     """In dollar-seconds."""
@@ -52,10 +52,10 @@ def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
     `unseen`: the times for which instances were kept without metrics; those longer than a day count.
     """
     spans = _long(unseen, report.scope.until)
-    sums: dict[tuple[Cause, str], Decimal] = {}
-    times: dict[tuple[Cause, str], timedelta] = {}
-    resources: dict[tuple[Cause, str], dict[str, None]] = {}
-    unpriced: dict[tuple[Cause, str], set[str]] = {}
+    sums: dict[tuple[WasteCause, str], Decimal] = {}
+    times: dict[tuple[WasteCause, str], timedelta] = {}
+    resources: dict[tuple[WasteCause, str], dict[str, None]] = {}
+    unpriced: dict[tuple[WasteCause, str], set[str]] = {}
     for cause, charge in (part for one in report.charges for part in _parts(one, spans.get(one.resource, ()))):
         if cause is None or (charge.amount is not None and not charge.amount):
             continue
@@ -63,7 +63,7 @@ def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
         sums[key] = money.EXACT.add(sums.get(key, money.ZERO), charge.amount or money.ZERO)
         if charge.amount is None:
             unpriced.setdefault(key, set()).add(charge.priced_as)
-        if charge.kind in (Kind.TIME, Kind.RESERVATION, Kind.COMMITTED):
+        if charge.kind in (ChargeKind.TIME, ChargeKind.RESERVATION, ChargeKind.COMMITTED):
             times[key] = times.get(key, timedelta(0)) + charge.duration
         resources.setdefault(key, {})[charge.resource] = None
     found = [
@@ -97,15 +97,15 @@ def _long(unseen: Iterable[KeptUnseen], now: datetime) -> dict[str, list[tuple[d
     return found
 
 
-def _parts(charge: Charge, spans: Iterable[tuple[datetime, datetime]]) -> Iterator[tuple[Cause | None, Charge]]:
+def _parts(charge: Charge, spans: Iterable[tuple[datetime, datetime]]) -> Iterator[tuple[WasteCause | None, Charge]]:
     """A charge by cause: what lies in one of the spans, oldest first, and the rest."""
     begin, cause = charge.start, _cause(charge)
-    if charge.state in _UNKNOWN_WORK and charge.kind is Kind.TIME:
+    if charge.state in _UNKNOWN_WORK and charge.kind is ChargeKind.TIME:
         for since, until in spans:
             start, end = max(begin, since), min(charge.end, until)
             if start < end:
                 yield cause, _within(charge, begin, start)
-                yield Cause.UNSEEN, _within(charge, start, end)
+                yield WasteCause.UNSEEN, _within(charge, start, end)
                 begin = end
     if begin < charge.end or begin == charge.start:
         yield cause, _within(charge, begin, charge.end)
@@ -121,32 +121,36 @@ def _within(charge: Charge, start: datetime, end: datetime) -> Charge:
     return replace(charge, start=start, end=end, duration=duration, amount=amount)
 
 
-def _cause(charge: Charge) -> Cause | None:
-    if charge.kind is Kind.MINIMUM:
-        return Cause.MINIMUM
-    return {State.IDLE: Cause.IDLE, State.UNUSED: Cause.UNUSED, State.STARTING: Cause.STARTING}.get(charge.state)
+def _cause(charge: Charge) -> WasteCause | None:
+    if charge.kind is ChargeKind.MINIMUM:
+        return WasteCause.MINIMUM
+    return {
+        UseState.IDLE: WasteCause.IDLE,
+        UseState.UNUSED: WasteCause.UNUSED,
+        UseState.STARTING: WasteCause.STARTING,
+    }.get(charge.state)
 
 
-def _advice(cause: Cause, resources: int, time: timedelta) -> str:
+def _advice(cause: WasteCause, resources: int, time: timedelta) -> str:
     hours = time.total_seconds() / 3600
     count = f"{resources} instance{'' if resources == 1 else 's'}"
     match cause:
-        case Cause.IDLE:
+        case WasteCause.IDLE:
             return (
                 f"{count} idled {hours:.1f} h in all: let `gpufleet watch idle --apply` end them,"
                 " or lower the pool's target or min"
             )
-        case Cause.UNUSED:
+        case WasteCause.UNUSED:
             return (
                 "no instance ran on paid capacity: raise the target, move a pool onto it, or let the reservation go"
             )
-        case Cause.STARTING:
+        case WasteCause.STARTING:
             each = time.total_seconds() / max(resources, 1)
             return f"{each:.0f} s from launch to first reading on average: fewer restarts, or a nearer model cache"
-        case Cause.UNSEEN:
+        case WasteCause.UNSEEN:
             return (
                 f"{count} kept for {hours:.1f} h in all because the metrics say nothing:"
                 " look whether Prometheus reaches engine and GPU exporter (`gpufleet watch why INSTANCE`)"
             )
-        case Cause.MINIMUM:
+        case WasteCause.MINIMUM:
             return "instances that lived less than a minute are billed a minute: look at why boots fail"

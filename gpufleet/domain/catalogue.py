@@ -34,7 +34,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineType:
     """A machine type of one cloud."""
 
     cloud: Cloud
@@ -69,7 +69,7 @@ class Machine:
         return self.nvme_disks * self.nvme_disk_bytes
 
 
-def machine(cloud: Cloud, name: str) -> Machine:
+def machine(cloud: Cloud, name: str) -> MachineType:
     """The machine type of that name. Raises UnknownMachineError with the names that come near."""
     table = _machines()
     found = table.get((cloud, name))
@@ -81,7 +81,7 @@ def machine(cloud: Cloud, name: str) -> Machine:
     raise UnknownMachineError(_unknown(f"{cloud} machine type", name, [n for c, n in table if c is cloud]))
 
 
-def machines(cloud: Cloud | None = None) -> tuple[Machine, ...]:
+def machines(cloud: Cloud | None = None) -> tuple[MachineType, ...]:
     """Every machine type known, of one cloud or of all, by name."""
     return tuple(m for m in _machines().values() if cloud in (None, m.cloud))
 
@@ -106,11 +106,11 @@ def _rows(table: str) -> Iterator[dict[str, str]]:
 
 
 @cache
-def _machines() -> dict[tuple[Cloud, str], Machine]:
-    found: dict[tuple[Cloud, str], Machine] = {}
+def _machines() -> dict[tuple[Cloud, str], MachineType]:
+    found: dict[tuple[Cloud, str], MachineType] = {}
     for row in _rows("machines.csv"):
         cloud = Cloud(row["cloud"])
-        found[cloud, row["name"]] = Machine(
+        found[cloud, row["name"]] = MachineType(
             cloud=cloud,
             name=row["name"],
             gpu=row["gpu"],

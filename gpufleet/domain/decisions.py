@@ -164,7 +164,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class ChangeBudget:
     """How much a run may change, of one pool or of all."""
 
     per_run: int
@@ -175,7 +175,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spend:
+class SpendRate:
     """What a fleet costs at list prices, in USD per hour, and the limit at which it stops growing."""
 
     limit_usd_per_hour: Decimal
@@ -201,9 +201,9 @@ class Plan:
     watchdog: str
     at: datetime
     decisions: tuple[Decision, ...]
-    budget: Budget | None = None
+    budget: ChangeBudget | None = None
     """Over all pools, as the pass began. None: of a watchdog that ends nothing."""
-    spend: Spend | None = None
+    spend: SpendRate | None = None
     """With the growth of this plan. None: of a watchdog that buys nothing, or of a fleet without such a limit."""
 
     @property

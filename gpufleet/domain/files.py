@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, body: bytes) -> None:
+def write_atomically(path: Path, body: bytes) -> None:
     """Replace a file, or make it. Raises OSError."""
     half_done = _half_done(path)
     half_done.write_bytes(body)

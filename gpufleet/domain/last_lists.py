@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Generic[T]):
+class CachedAnswer(Generic[T]):
     """The answer to a question about all pools, and when it came."""
 
     value: T
@@ -23,7 +23,7 @@ class Answer(Generic[T]):
 class LastLists:
     """The last answers. None: it was never read."""
 
-    groups: Answer[GroupList] | None = None
-    instances: Answer[Sequence[Instance]] | None = None
-    statuses: Answer[Mapping[str, AgentStatus]] | None = None
+    groups: CachedAnswer[GroupList] | None = None
+    instances: CachedAnswer[Sequence[Instance]] | None = None
+    statuses: CachedAnswer[Mapping[str, AgentStatus]] | None = None
     """By instance."""

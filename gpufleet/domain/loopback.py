@@ -34,7 +34,7 @@ class Foreign(StrEnum):
     SITE = "cross-site"
 
 
-FOREIGN_WORDS: Final = MappingProxyType(
+FOREIGN_MESSAGES: Final = MappingProxyType(
     {
         Foreign.HOST: "the request is addressed to another host than this server's own address",
         Foreign.ORIGIN: "the request comes from a page of another site (Origin)",

@@ -35,7 +35,7 @@ _HEADER: Final = re.compile(rf"{SCHEME} ([0-9a-f]{{64}}) ([A-Za-z0-9+/]{{100,}}=
 _FIELDS: Final = {"version", "instance", "action", "by", "reason", "deadline_s", "digest", "at", "nonce"}
 
 
-class Refusal(StrEnum):
+class OrderRefusal(StrEnum):
     """Why an agent refuses an order: the `code` of its answer and of its log."""
 
     UNSIGNED = "unsigned"
@@ -61,7 +61,7 @@ class Refusal(StrEnum):
 class OrderRefusedError(Exception):
     """An order that an agent does not take; `now`: the agent's clock, where the order's time is all that is wrong."""
 
-    def __init__(self, code: Refusal, message: str, now: datetime | None = None) -> None:
+    def __init__(self, code: OrderRefusal, message: str, now: datetime | None = None) -> None:
         super().__init__(message)
         self.code, self.now = code, now
 
@@ -131,7 +131,7 @@ def read_header(value: str) -> Claim:
         return Claim(found[1], base64.b64decode(found[2], validate=True))
     except (binascii.Error, ValueError):
         message = f"orders are signed: `Authorization: {SCHEME} FINGERPRINT SIGNATURE` (`gpufleet drain` signs them)"
-        raise OrderRefusedError(Refusal.UNSIGNED, message) from None
+        raise OrderRefusedError(OrderRefusal.UNSIGNED, message) from None
 
 
 def read_body(signed: bytes) -> AgentOrder:
@@ -139,11 +139,11 @@ def read_body(signed: bytes) -> AgentOrder:
     try:
         found = json.loads(signed)
     except (ValueError, RecursionError) as error:
-        raise OrderRefusedError(Refusal.MALFORMED, f"the body is no JSON: {error}") from error
+        raise OrderRefusedError(OrderRefusal.MALFORMED, f"the body is no JSON: {error}") from error
     try:
         return _order(found)
     except ValueError as error:
-        raise OrderRefusedError(Refusal.MALFORMED, str(error)) from error
+        raise OrderRefusedError(OrderRefusal.MALFORMED, str(error)) from error
 
 
 def _order(found: object) -> AgentOrder:

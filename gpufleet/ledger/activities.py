@@ -9,14 +9,14 @@ from sqlalchemy import Engine, delete, select
 
 from gpufleet.domain.activity import Activity, ActivityKind, GroupActivities
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import Move, merge
+from gpufleet.ledger.facts import MergeRule, merge
 from gpufleet.ledger.tables import GROUP_ACTIVITIES, GROUP_READS
 
-_READ: Final[Mapping[str, Move]] = dict.fromkeys(
-    ("desired", "members", "leaving", "read_at", "silent_at"), Move.REPLACE
+_READ: Final[Mapping[str, MergeRule]] = dict.fromkeys(
+    ("desired", "members", "leaving", "read_at", "silent_at"), MergeRule.REPLACE
 )
-_HAPPENED: Final[Mapping[str, Move]] = dict.fromkeys(
-    ("at", "kind", "instance_id", "detail", "zones", "account_wide"), Move.REPLACE
+_HAPPENED: Final[Mapping[str, MergeRule]] = dict.fromkeys(
+    ("at", "kind", "instance_id", "detail", "zones", "account_wide"), MergeRule.REPLACE
 )
 """What went on when it was read is over later."""
 

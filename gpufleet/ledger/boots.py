@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, and_, delete, func, select
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.boots import Boot
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import Move, merge
+from gpufleet.ledger.facts import MergeRule, merge
 from gpufleet.ledger.tables import BOOTS
 
 KEPT_FOR: Final = timedelta(days=3)
@@ -17,10 +17,10 @@ KEPT_FOR: Final = timedelta(days=3)
 NEWEST_KEPT: Final = 10
 """Boots that became ready are kept longer: so many of each pool and machine type, the newest."""
 _MOVES: Final = {
-    "last_seen_at": Move.GROW,
-    "ready_at": Move.REPLACE,
-    "left_at": Move.REPLACE,
-    "ended_why": Move.REPLACE,
+    "last_seen_at": MergeRule.GROW,
+    "ready_at": MergeRule.REPLACE,
+    "left_at": MergeRule.REPLACE,
+    "ended_why": MergeRule.REPLACE,
 }
 
 

@@ -145,7 +145,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class CostPass:
     """One complete look of the cost watchdog."""
 
     environment: str
@@ -185,7 +185,7 @@ def add_runs(connection: Connection, runs: Iterable[Run]) -> None:
         }
         for run in runs
     ]
-    merge(connection, RUNS, rows, {"last_seen_at": Move.GROW})
+    merge(connection, RUNS, rows, {"last_seen_at": MergeRule.GROW})
 
 
 def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
@@ -201,7 +201,7 @@ def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
         }
         for end in ends
     ]
-    merge(connection, ENDS, rows, {"ended_at": Move.SHRINK, "exact": Move.GROW})
+    merge(connection, ENDS, rows, {"ended_at": MergeRule.SHRINK, "exact": MergeRule.GROW})
 
 
 def add_readings(connection: Connection, readings: Iterable[Reading]) -> None:
@@ -224,17 +224,17 @@ def add_prices(connection: Connection, prices: Iterable[Price]) -> None:
         }
         for price in prices
     ]
-    merge(connection, PRICES, rows, {"observed_at": Move.GROW})
+    merge(connection, PRICES, rows, {"observed_at": MergeRule.GROW})
 
 
 def add_reservations(connection: Connection, reservations: Iterable[Reservation]) -> None:
     """Write paid capacity as release 0.1 did, without its use elsewhere; `last_seen_at` grows."""
     columns = [column.name for column in RESERVATIONS.columns]
     rows = [{**{name: getattr(r, name) for name in columns}, "cloud": r.cloud.value} for r in reservations]
-    merge(connection, RESERVATIONS, rows, {"last_seen_at": Move.GROW})
+    merge(connection, RESERVATIONS, rows, {"last_seen_at": MergeRule.GROW})
 
 
-def add_pass(connection: Connection, done: Pass) -> None:
+def add_pass(connection: Connection, done: CostPass) -> None:
     """Write that a look was complete."""
     merge(connection, PASSES, [asdict(done) | {"priced": int(done.priced), "paid": int(done.paid)}])
 
@@ -265,7 +265,7 @@ def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
         }
         for hour in merged.values()
     ]
-    merge(connection, ACTIVITY, rows, {"busy": Move.REPLACE, "idle": Move.REPLACE})
+    merge(connection, ACTIVITY, rows, {"busy": MergeRule.REPLACE, "idle": MergeRule.REPLACE})
 
 
 def activity_hour(row: Any) -> ActivityHour:
@@ -307,7 +307,7 @@ def one_writer(connection: Connection) -> None:
 _DERIVING: Final = 7_202_611_211
 
 
-class Move(StrEnum):
+class MergeRule(StrEnum):
     """The one direction in which a column may move."""
 
     GROW = "grow"
@@ -319,7 +319,7 @@ def merge(
     connection: Connection,
     table: Table,
     rows: Sequence[Mapping[str, Any]],
-    moves: Mapping[str, Move] | None = None,
+    moves: Mapping[str, MergeRule] | None = None,
 ) -> None:
     """Insert rows by natural key; of rows that are there already only the named columns move."""
     statement = insert_into(connection, table)
@@ -327,8 +327,8 @@ def merge(
     values: dict[str, Any] = {}
     for name, move in (moves or {}).items():
         old = table.c[name]
-        nearer = new[name] > old if move is Move.GROW else new[name] < old
-        values[name] = new[name] if move is Move.REPLACE else case((nearer, new[name]), else_=old)
+        nearer = new[name] > old if move is MergeRule.GROW else new[name] < old
+        values[name] = new[name] if move is MergeRule.REPLACE else case((nearer, new[name]), else_=old)
     if values:
         statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
     else:

@@ -41,11 +41,11 @@ class FleetLedger:
         return {target.pool: target for target in operations.targets(self._engine, self._fleet)}
 
     def set_target(self, seen: Target, value: int, by: str, reason: str, at: datetime) -> Target:
-        change = operations.Change(by=by, reason=reason, at=at)
+        change = operations.TargetChange(by=by, reason=reason, at=at)
         return operations.set_target(self._engine, self._fleet, seen, value, change)
 
     def lower_target(self, pool: str, floor: int, because: str, at: datetime) -> Target:
-        change = operations.Change(by="idle", reason="ended an idle instance", at=at, because=because)
+        change = operations.TargetChange(by="idle", reason="ended an idle instance", at=at, because=because)
         return operations.lower_target(self._engine, self._fleet, pool, floor, change)
 
     def brakes(self, now: datetime) -> Sequence[Brake]:

@@ -25,8 +25,8 @@ from sqlalchemy import (
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.ledger.decisions import stopped_something
-from gpufleet.ledger.facts import ActivityHour, EndCause, Pass, Run
-from gpufleet.ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RUNS, Moment, moment
+from gpufleet.ledger.facts import ActivityHour, CostPass, EndCause, Run
+from gpufleet.ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RUNS, UtcMicroseconds, moment
 
 _HOUR: Final = timedelta(hours=1)
 _NAMED: Final = 500
@@ -59,7 +59,7 @@ def runs(
     ]
 
 
-class Activity(Mapping[str, Sequence[ActivityHour]]):
+class ActivitySlots(Mapping[str, Sequence[ActivityHour]]):
     """Known slots of a span, read when an instance is asked for: a month of a large fleet does not fit in memory.
 
     Who asks for `names` in their order gets them read `_AT_ONCE` at a time.
@@ -205,7 +205,7 @@ def gaps(
     connection: Connection, environment: str, since: datetime, until: datetime, longer: timedelta
 ) -> list[tuple[datetime, datetime]]:
     """Spans without a complete look that touch the window and are longer than that, oldest first."""
-    before = func.lag(PASSES.c.at, type_=Moment()).over(order_by=PASSES.c.at).label("before")
+    before = func.lag(PASSES.c.at, type_=UtcMicroseconds()).over(order_by=PASSES.c.at).label("before")
     looks = select(before, PASSES.c.at).where(PASSES.c.environment == environment).subquery()
     apart = type_coerce(looks.c.at, BigInteger) - type_coerce(looks.c.before, BigInteger)
     statement = (
@@ -222,13 +222,13 @@ def begun(connection: Connection, environment: str) -> datetime | None:
     return connection.execute(statement).scalar_one_or_none()
 
 
-def last_pass(connection: Connection, environment: str) -> Pass | None:
+def last_pass(connection: Connection, environment: str) -> CostPass | None:
     """The newest complete look; None when there was none."""
     statement = select(PASSES).where(PASSES.c.environment == environment).order_by(PASSES.c.at.desc()).limit(1)
     row = connection.execute(statement).one_or_none()
     if row is None:
         return None
-    return Pass(
+    return CostPass(
         environment=row.environment,
         at=row.at,
         host=row.host,

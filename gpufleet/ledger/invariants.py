@@ -18,9 +18,9 @@ from gpufleet.ledger.tables import (
     ENDS,
     PRICES,
     READINGS,
+    RESERVATION_READS,
     RESERVATIONS,
     RUNS,
-    SEATS,
     SUMS,
     TOKEN_HOURS,
 )
@@ -137,8 +137,13 @@ def _reservations(connection: Connection) -> Iterator[Breach]:
     for row in connection.execute(select(RESERVATIONS).where(wrong)):
         found = f"{row.instances} instances, seen {row.last_seen_at}"
         yield Breach(rule="paid capacity is seen after its start", where=row.reservation, found=found)
-    wrong = or_(SEATS.c.instances < 0, SEATS.c.elsewhere < 0, SEATS.c.seats < 0, SEATS.c.last_seen_at < SEATS.c.at)
-    for row in connection.execute(select(SEATS).where(wrong)):
+    wrong = or_(
+        RESERVATION_READS.c.instances < 0,
+        RESERVATION_READS.c.elsewhere < 0,
+        RESERVATION_READS.c.seats < 0,
+        RESERVATION_READS.c.last_seen_at < RESERVATION_READS.c.at,
+    )
+    for row in connection.execute(select(RESERVATION_READS).where(wrong)):
         found = f"{row.instances} instances, {row.elsewhere} elsewhere, {row.seats} declared, seen {row.last_seen_at}"
         yield Breach(rule="seats are 0 or more, seen in order", where=row.reservation, found=found)
 

@@ -26,7 +26,7 @@ from gpufleet.ledger.tables import BRAKES, LEASES, POLICIES, TARGET_MOVES, TARGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class TargetChange:
     """Who changes a target, why and when."""
 
     by: str
@@ -62,7 +62,7 @@ def seed_target(engine: Engine, fleet: str, pool: str, value: int, at: datetime)
         found = _target(connection, fleet, pool)
         if found is not None:
             return found
-        first = Change(by="settings", reason="first value", at=at)
+        first = TargetChange(by="settings", reason="first value", at=at)
         return _move(connection, fleet, Target(pool=pool, value=value, version=0), first)
 
 
@@ -73,7 +73,7 @@ def targets(engine: Engine, fleet: str) -> tuple[Target, ...]:
         return tuple(Target(pool=row.pool, value=row.value, version=row.version) for row in rows)
 
 
-def set_target(engine: Engine, fleet: str, seen: Target, value: int, change: Change) -> Target:
+def set_target(engine: Engine, fleet: str, seen: Target, value: int, change: TargetChange) -> Target:
     """Compare-and-set. Raises ConflictError when the version has moved on."""
     with writing(engine) as connection:
         return _compare_and_set(connection, fleet, seen, value, change)
@@ -85,7 +85,7 @@ def hold_target(engine: Engine, fleet: str, seen: Target, value: int, brake: Bra
     The version moves on even where the value stays, so that no pass writes what it decided before the brake.
     Raises ConflictError when the version has moved on.
     """
-    change = Change(by=brake.owner, reason=brake.reason, at=brake.since)
+    change = TargetChange(by=brake.owner, reason=brake.reason, at=brake.since)
     with writing(engine) as connection:
         held = _compare_and_set(connection, fleet, seen, value, change)
         _release(connection, fleet, brake.kind, brake.scope, (brake.owner, brake.since))
@@ -93,7 +93,7 @@ def hold_target(engine: Engine, fleet: str, seen: Target, value: int, brake: Bra
         return held
 
 
-def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Change) -> Target:
+def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: TargetChange) -> Target:
     """One less, once per `because` of the change, however often it is asked. As it is: at the floor, or while held.
 
     Raises ConflictError when the pool has no target.
@@ -148,7 +148,7 @@ def _target(connection: Connection, fleet: str, pool: str) -> Target | None:
     return None if row is None else Target(pool=row.pool, value=row.value, version=row.version)
 
 
-def _compare_and_set(connection: Connection, fleet: str, seen: Target, value: int, change: Change) -> Target:
+def _compare_and_set(connection: Connection, fleet: str, seen: Target, value: int, change: TargetChange) -> Target:
     found = _target(connection, fleet, seen.pool)
     if found is None or found.version != seen.version:
         now_is = "gone" if found is None else f"version {found.version} ({found.value})"
@@ -156,7 +156,7 @@ def _compare_and_set(connection: Connection, fleet: str, seen: Target, value: in
     return _move(connection, fleet, Target(pool=seen.pool, value=value, version=found.version), change)
 
 
-def _move(connection: Connection, fleet: str, wanted: Target, change: Change) -> Target:
+def _move(connection: Connection, fleet: str, wanted: Target, change: TargetChange) -> Target:
     """Write the value of `wanted` as the next version."""
     version = wanted.version + 1
     if wanted.version == 0:

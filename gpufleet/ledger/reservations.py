@@ -13,15 +13,17 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import Connection, ScalarSelect, case, func, or_, select
 
 from gpufleet.domain.model import Cloud
-from gpufleet.ledger.facts import NOT_MISSED, Move, Recount, Reservation, merge
-from gpufleet.ledger.tables import PASSES, RESERVATIONS, SEATS, Moment
+from gpufleet.ledger.facts import NOT_MISSED, MergeRule, Recount, Reservation, merge
+from gpufleet.ledger.tables import PASSES, RESERVATION_READS, RESERVATIONS, UtcMicroseconds
 
 _SEEN: Final = tuple(
-    column.name for column in SEATS.columns if column.name not in ("environment", "cloud", "at", "last_seen_at")
+    column.name
+    for column in RESERVATION_READS.columns
+    if column.name not in ("environment", "cloud", "at", "last_seen_at")
 )
 _Key: TypeAlias = tuple[str, str, datetime]
 """Cloud, name and start: a deleted reservation may begin anew under its name."""
-_ONE: Final = (SEATS.c.cloud, SEATS.c.reservation, SEATS.c.started_at)
+_ONE: Final = (RESERVATION_READS.c.cloud, RESERVATION_READS.c.reservation, RESERVATION_READS.c.started_at)
 
 
 def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> None:
@@ -45,7 +47,7 @@ def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> No
         else:
             at = before.get(key, look.started_at)
         rows.append(row | {"at": min(at, look.last_seen_at)})
-    merge(connection, SEATS, rows, {"last_seen_at": Move.GROW})
+    merge(connection, RESERVATION_READS, rows, {"last_seen_at": MergeRule.GROW})
 
 
 def _text(accounts: Mapping[str, int] | None) -> str | None:
@@ -55,9 +57,9 @@ def _text(accounts: Mapping[str, int] | None) -> str | None:
 
 def _newest(connection: Connection, fleet: str, until: datetime) -> dict[_Key, Any]:
     """The newest row of each reservation."""
-    mine = SEATS.c.environment == fleet, SEATS.c.at <= until
-    order = func.row_number().over(partition_by=_ONE, order_by=SEATS.c.at.desc()).label("age")
-    rows = select(SEATS, order).where(*mine).subquery()
+    mine = RESERVATION_READS.c.environment == fleet, RESERVATION_READS.c.at <= until
+    order = func.row_number().over(partition_by=_ONE, order_by=RESERVATION_READS.c.at.desc()).label("age")
+    rows = select(RESERVATION_READS, order).where(*mine).subquery()
     found = connection.execute(select(rows).where(rows.c.age == 1))
     return {(row.cloud, row.reservation, row.started_at): row for row in found}
 
@@ -66,7 +68,7 @@ def _older(connection: Connection, fleet: str) -> dict[_Key, datetime]:
     """Until when rows of an older release say what was paid."""
     key = RESERVATIONS.c.cloud, RESERVATIONS.c.reservation, RESERVATIONS.c.started_at
     statement = (
-        select(*key, func.max(RESERVATIONS.c.last_seen_at, type_=Moment()).label("at"))
+        select(*key, func.max(RESERVATIONS.c.last_seen_at, type_=UtcMicroseconds()).label("at"))
         .where(RESERVATIONS.c.environment == fleet)
         .group_by(*key)
     )
@@ -78,16 +80,26 @@ def reservations(connection: Connection, environment: str, since: datetime, unti
 
     It touches the span also where it may have been there unseen: until the look that missed it.
     """
-    following = func.lead(SEATS.c.at, type_=Moment()).over(partition_by=_ONE, order_by=SEATS.c.at).label("following")
-    first = func.min(SEATS.c.at, type_=Moment()).over(partition_by=_ONE).label("first")
+    following = (
+        func.lead(RESERVATION_READS.c.at, type_=UtcMicroseconds())
+        .over(partition_by=_ONE, order_by=RESERVATION_READS.c.at)
+        .label("following")
+    )
+    first = func.min(RESERVATION_READS.c.at, type_=UtcMicroseconds()).over(partition_by=_ONE).label("first")
     then = [
-        func.lead(SEATS.c[name]).over(partition_by=_ONE, order_by=SEATS.c.at).label(f"then_{name}")
+        func.lead(RESERVATION_READS.c[name])
+        .over(partition_by=_ONE, order_by=RESERVATION_READS.c.at)
+        .label(f"then_{name}")
         for name in ("instances", "seats", "elsewhere")
     ]
-    rows = select(SEATS, following, first, *then).where(SEATS.c.environment == environment).subquery()
+    rows = (
+        select(RESERVATION_READS, following, first, *then)
+        .where(RESERVATION_READS.c.environment == environment)
+        .subquery()
+    )
     missed = case((rows.c.following.is_(None), _missed_at(environment, rows.c.last_seen_at)))
     dated = select(rows, missed.label("missed")).where(rows.c.at < until).subquery()
-    end = func.coalesce(dated.c.following, dated.c.missed, type_=Moment())
+    end = func.coalesce(dated.c.following, dated.c.missed, type_=UtcMicroseconds())
     found: list[Reservation] = []
     begun: dict[_Key, datetime] = {}
     names = [name for name in _SEEN if name not in ("started_at", "accounts")]
@@ -125,7 +137,7 @@ def _missed_at(environment: str, last_seen_at: Any) -> ScalarSelect[Any]:
     """The first look after a time that read all paid capacity. One of an older release did not say, and counts."""
     read = func.coalesce(PASSES.c.paid, 1) == 1
     return (
-        select(func.min(PASSES.c.at, type_=Moment()))
+        select(func.min(PASSES.c.at, type_=UtcMicroseconds()))
         .where(PASSES.c.environment == environment, PASSES.c.at > last_seen_at, read)
         .scalar_subquery()
     )

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from gpufleet.ledger.counters import MAX_GAP, Tokens, step
-from gpufleet.ledger.facts import Move, Reading, merge, one_writer
+from gpufleet.ledger.facts import MergeRule, Reading, merge, one_writer
 from gpufleet.ledger.tables import COUNTERS, EPOCH, PROCESSES, READINGS, TOKEN_HOURS
 
 HOUR: Final = timedelta(hours=1)
@@ -35,7 +35,7 @@ _STREAM: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ReadingSpan:
     """Readings of one engine from `first` to `last` and what was served between them."""
 
     first: Reading
@@ -52,9 +52,9 @@ def roll_up(connection: Connection, added: Iterable[Reading]) -> None:
     """Write the hours and processes that new readings touch. Call in the transaction that added them."""
     one_writer(connection)
     readings = list(added)
-    merge(connection, PROCESSES, _processes(readings), {"first_at": Move.SHRINK})
+    merge(connection, PROCESSES, _processes(readings), {"first_at": MergeRule.SHRINK})
     touched = {(*engine_of(reading), floor_hour(reading.at)) for reading in readings}
-    moves = {column.name: Move.REPLACE for column in TOKEN_HOURS.columns if not column.primary_key}
+    moves = {column.name: MergeRule.REPLACE for column in TOKEN_HOURS.columns if not column.primary_key}
     hours = _hours(connection, touched)
     while rows := [hour_row(hour, stretch) for hour, stretch in islice(hours, _STREAM)]:
         merge(connection, TOKEN_HOURS, rows, moves)
@@ -65,28 +65,30 @@ def engine_of(reading: Reading) -> tuple[str, str, str, str]:
     return reading.environment, reading.instance_id, reading.engine, reading.model
 
 
-def condense(readings: Sequence[Reading]) -> Stretch:
+def condense(readings: Sequence[Reading]) -> ReadingSpan:
     """Readings of one engine, in the order of time, as one stretch."""
     inner = Tokens()
     for before, after in pairwise(readings):
         inner += step(before, after)
-    return Stretch(readings[0], readings[-1], inner)
+    return ReadingSpan(readings[0], readings[-1], inner)
 
 
-def stretches(connection: Connection, environment: str, since: datetime, until: datetime) -> Iterator[list[Stretch]]:
+def stretches(
+    connection: Connection, environment: str, since: datetime, until: datetime
+) -> Iterator[list[ReadingSpan]]:
     """Per engine: what is known from its last reading before `since` until `until` (exclusive).
 
     The first stretch may lie before `since`: it is the base. Whole hours come from roll-ups, the edges from readings.
     """
     begin, end = floor_hour(since), floor_hour(until)
     whole = _rolled(connection, environment, begin if begin == since else begin + HOUR, end)
-    edges: list[Iterator[tuple[tuple[str, ...], list[Stretch]]]] = []
+    edges: list[Iterator[tuple[tuple[str, ...], list[ReadingSpan]]]] = []
     if begin != since:
         edges.append(_raw(connection, environment, begin, min(begin + HOUR, until)))
     if end != until and not (begin == end and begin != since):
         edges.append(_raw(connection, environment, end, until))
     sources = [edges[0], whole, *edges[1:]] if begin != since else [whole, *edges]
-    by_engine: dict[tuple[str, ...], list[Stretch]] = {}
+    by_engine: dict[tuple[str, ...], list[ReadingSpan]] = {}
     for source in sources:
         for engine, found in source:
             by_engine.setdefault(engine, []).extend(found)
@@ -99,7 +101,7 @@ def stretches(connection: Connection, environment: str, since: datetime, until: 
 
 def _raw(
     connection: Connection, environment: str, since: datetime, until: datetime
-) -> Iterator[tuple[tuple[str, ...], list[Stretch]]]:
+) -> Iterator[tuple[tuple[str, ...], list[ReadingSpan]]]:
     """Raw readings of a span, each its own stretch."""
     statement = (
         select(READINGS)
@@ -108,12 +110,12 @@ def _raw(
     )
     rows = connection.execution_options(yield_per=_STREAM).execute(statement)
     for engine, mine in groupby(rows, key=engine_of_row):
-        yield engine, [Stretch(reading, reading, Tokens()) for reading in map(reading_of, mine)]
+        yield engine, [ReadingSpan(reading, reading, Tokens()) for reading in map(reading_of, mine)]
 
 
 def _rolled(
     connection: Connection, environment: str, since: datetime, until: datetime
-) -> Iterator[tuple[tuple[str, ...], list[Stretch]]]:
+) -> Iterator[tuple[tuple[str, ...], list[ReadingSpan]]]:
     """Roll-ups of whole hours, condensed into one stretch per engine, mostly by the database itself.
 
     Differences telescope: from the first to the last reading it is the sums of the hours, and of the steps between
@@ -123,7 +125,7 @@ def _rolled(
     if since >= until:
         return
     within = _within(TOKEN_HOURS, environment, since, until)
-    ends: dict[tuple[str, ...], list[Stretch]] = {}
+    ends: dict[tuple[str, ...], list[ReadingSpan]] = {}
     for row in connection.execute(_edges(within)):
         ends.setdefault(engine_of_row(row), []).append(_stretch(row))
     breaks: dict[tuple[str, ...], list[tuple[datetime, int]]] = {}
@@ -145,7 +147,7 @@ def _rolled(
             last, first = _stretch(before).last, _stretch(after).first
             served += _difference(step(last, first), first, last)
         late = int(row.late) + sum(kind & _LATE for _, kind in broken)
-        yield engine, [Stretch(mine[0].first, mine[-1].last, replace(served, late=late))]
+        yield engine, [ReadingSpan(mine[0].first, mine[-1].last, replace(served, late=late))]
 
 
 _LATE: Final = 1
@@ -238,12 +240,12 @@ def _counts(row: Row[Any]) -> Iterator[int]:
         yield getattr(row, f"last_{name}")
 
 
-def _joined(parts: Sequence[Stretch]) -> Stretch:
+def _joined(parts: Sequence[ReadingSpan]) -> ReadingSpan:
     """Hours of one engine, in the order of time, as one stretch."""
     inner = parts[0].inner
     for before, after in pairwise(parts):
         inner += step(before.last, after.first) + after.inner
-    return Stretch(parts[0].first, parts[-1].last, inner)
+    return ReadingSpan(parts[0].first, parts[-1].last, inner)
 
 
 def _telescoped(row: Row[Any], first: Reading, last: Reading) -> Tokens:
@@ -271,12 +273,12 @@ def _difference(told: Tokens, first: Reading, last: Reading) -> Tokens:
 
 def _hour_before(
     connection: Connection, engines: Iterable[tuple[str, ...]], hour: datetime
-) -> dict[tuple[str, ...], Stretch]:
+) -> dict[tuple[str, ...], ReadingSpan]:
     """The roll-ups of the hour before an hour: of nearly all engines the newest before it, in few queries."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for environment, instance_id, engine, model in engines:
         alike.setdefault((environment, engine, model), []).append(instance_id)
-    found: dict[tuple[str, ...], Stretch] = {}
+    found: dict[tuple[str, ...], ReadingSpan] = {}
     column = TOKEN_HOURS.c
     for (environment, engine, model), instances in alike.items():
         same = (column.environment == environment, column.engine == engine, column.model == model)
@@ -287,7 +289,7 @@ def _hour_before(
     return found
 
 
-def _before(connection: Connection, engine: tuple[str, ...], hour: datetime) -> Stretch | None:
+def _before(connection: Connection, engine: tuple[str, ...], hour: datetime) -> ReadingSpan | None:
     """The newest roll-up before an hour."""
     same = [TOKEN_HOURS.c[name] == value for name, value in zip(_ENGINE, engine, strict=True)]
     statement = (
@@ -299,7 +301,7 @@ def _before(connection: Connection, engine: tuple[str, ...], hour: datetime) -> 
 
 def _hours(
     connection: Connection, touched: Iterable[tuple[str, str, str, str, datetime]]
-) -> Iterator[tuple[datetime, Stretch]]:
+) -> Iterator[tuple[datetime, ReadingSpan]]:
     """The hours of those engines as the raw readings tell them."""
     alike: dict[tuple[str, str, str, datetime], list[str]] = {}
     for environment, instance_id, engine, model, hour in sorted(touched):
@@ -314,7 +316,7 @@ def _hours(
             yield from rolled_hours(map(reading_of, connection.execute(statement)))
 
 
-def rolled_hours(readings: Iterable[Reading]) -> Iterator[tuple[datetime, Stretch]]:
+def rolled_hours(readings: Iterable[Reading]) -> Iterator[tuple[datetime, ReadingSpan]]:
     """Readings in the order of engine and time, hour by hour."""
     for (*_, hour), mine in groupby(readings, key=lambda r: (*engine_of(r), floor_hour(r.at))):
         yield hour, condense(list(mine))
@@ -332,7 +334,7 @@ def _processes(readings: Iterable[Reading]) -> list[dict[str, Any]]:
     ]
 
 
-def hour_row(hour: datetime, stretch: Stretch) -> dict[str, Any]:
+def hour_row(hour: datetime, stretch: ReadingSpan) -> dict[str, Any]:
     """A row of TOKEN_HOURS."""
     first, last, inner = stretch.first, stretch.last, stretch.inner
     row: dict[str, Any] = dict(zip(_ENGINE, engine_of(first), strict=True))
@@ -344,7 +346,7 @@ def hour_row(hour: datetime, stretch: Stretch) -> dict[str, Any]:
     return row
 
 
-def _stretch(row: Row[Any]) -> Stretch:
+def _stretch(row: Row[Any]) -> ReadingSpan:
     known = row._mapping  # pyright: ignore[reportPrivateUsage]
 
     def end(which: str) -> Reading:
@@ -359,7 +361,7 @@ def _stretch(row: Row[Any]) -> Stretch:
         )
 
     inner = Tokens(**{name: known[f"inner_{name}"] for name in COUNTERS}, resets=known["resets"], late=known["late"])
-    return Stretch(end("first"), end("last"), inner)
+    return ReadingSpan(end("first"), end("last"), inner)
 
 
 def reading_of(row: Any) -> Reading:

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import Connection, delete, select
 
-from gpufleet.ledger.facts import Move, merge
+from gpufleet.ledger.facts import MergeRule, merge
 from gpufleet.ledger.tables import SUMS
 
 
@@ -55,7 +55,7 @@ def write_sums(connection: Connection, fleet: str, sums: Iterable[CostSum]) -> N
         | {name: getattr(one, name) for name in _NAMES}
         for one in sums
     ]
-    merge(connection, SUMS, rows, dict.fromkeys(_NAMES, Move.REPLACE))
+    merge(connection, SUMS, rows, dict.fromkeys(_NAMES, MergeRule.REPLACE))
     if rows:
         newest = max(row["known_until"] for row in rows)
         connection.execute(delete(SUMS).where(SUMS.c.fleet == fleet, SUMS.c.known_until < newest))

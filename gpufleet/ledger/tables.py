@@ -18,7 +18,7 @@ COUNTERS: Final = ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
 """What an engine counts, as columns and fields are named everywhere."""
 
 
-class Moment(TypeDecorator[datetime]):
+class UtcMicroseconds(TypeDecorator[datetime]):
     """A time in UTC as whole microseconds since 1970: the same on every database, and ordered."""
 
     impl = BigInteger
@@ -73,7 +73,7 @@ RUNS: Final = Table(
     METADATA,
     Column("cloud", String(8), primary_key=True),
     Column("instance_id", String(128), primary_key=True),
-    Column("started_at", Moment, primary_key=True),
+    Column("started_at", UtcMicroseconds, primary_key=True),
     Column("environment", String(128), nullable=False),
     Column("region", String(64), nullable=False),
     Column("zone", String(64), nullable=False),
@@ -84,7 +84,7 @@ RUNS: Final = Table(
     Column("owner", String(128)),
     Column("group_name", String(128)),
     Column("reservation", String(128)),
-    Column("last_seen_at", Moment, nullable=False),
+    Column("last_seen_at", UtcMicroseconds, nullable=False),
     Index("runs_last_seen", "environment", "last_seen_at"),
 )
 """One row per run of an instance: from its launch (or restart) on. `last_seen_at` only grows."""
@@ -94,9 +94,9 @@ ENDS: Final = Table(
     METADATA,
     Column("cloud", String(8), primary_key=True),
     Column("instance_id", String(128), primary_key=True),
-    Column("started_at", Moment, primary_key=True),
+    Column("started_at", UtcMicroseconds, primary_key=True),
     Column("cause", String(16), primary_key=True),
-    Column("ended_at", Moment, nullable=False),
+    Column("ended_at", UtcMicroseconds, nullable=False),
     Column("exact", Integer, nullable=False),
 )
 """How runs ended, by who says so. `exact` 1: the cloud told the time; 0: the end lies before `ended_at`."""
@@ -105,8 +105,8 @@ READINGS: Final = Table(
     "token_readings",
     METADATA,
     *_engine(),
-    Column("at", Moment, primary_key=True),
-    Column("created_at", Moment),
+    Column("at", UtcMicroseconds, primary_key=True),
+    Column("created_at", UtcMicroseconds),
     *(Column(name, BigInteger) for name in COUNTERS),
     Index("token_readings_at", "environment", "at"),
     sqlite_with_rowid=False,
@@ -117,11 +117,11 @@ TOKEN_HOURS: Final = Table(
     "token_hours",
     METADATA,
     *_engine(),
-    Column("hour", Moment, primary_key=True),
-    Column("first_at", Moment, nullable=False),
-    Column("first_created_at", Moment),
-    Column("last_at", Moment, nullable=False),
-    Column("last_created_at", Moment),
+    Column("hour", UtcMicroseconds, primary_key=True),
+    Column("first_at", UtcMicroseconds, nullable=False),
+    Column("first_created_at", UtcMicroseconds),
+    Column("last_at", UtcMicroseconds, nullable=False),
+    Column("last_created_at", UtcMicroseconds),
     Column("resets", Integer, nullable=False),
     Column("late", Integer, nullable=False),
     *(Column(f"{which}_{name}", BigInteger) for which in ("first", "last", "inner") for name in COUNTERS),
@@ -133,8 +133,8 @@ PROCESSES: Final = Table(
     "engine_processes",
     METADATA,
     *_engine(),
-    Column("created_at", Moment, primary_key=True),
-    Column("first_at", Moment, nullable=False),
+    Column("created_at", UtcMicroseconds, primary_key=True),
+    Column("first_at", UtcMicroseconds, nullable=False),
     sqlite_with_rowid=False,
 )
 """When each engine process was first read. `created_at` 1970: it did not say. `first_at` only shrinks."""
@@ -144,7 +144,7 @@ ACTIVITY: Final = Table(
     METADATA,
     Column("environment", String(128), primary_key=True),
     Column("instance_id", String(128), primary_key=True),
-    Column("hour", Moment, primary_key=True),
+    Column("hour", UtcMicroseconds, primary_key=True),
     Column("busy", String(90), nullable=False),
     Column("idle", String(90), nullable=False),
     sqlite_with_rowid=False,
@@ -157,10 +157,10 @@ PRICES: Final = Table(
     Column("sku", String(128), primary_key=True),
     Column("region", String(64), primary_key=True),
     Column("zone", String(64), primary_key=True),
-    Column("effective_at", Moment, primary_key=True),
+    Column("effective_at", UtcMicroseconds, primary_key=True),
     Column("source", String(64), primary_key=True),
     Column("usd_per_hour", Exact(40), nullable=False),
-    Column("observed_at", Moment, nullable=False),
+    Column("observed_at", UtcMicroseconds, nullable=False),
 )
 """Prices that a cloud told us. `zone` is '' where the price is that of the region. `observed_at` only grows."""
 
@@ -169,7 +169,7 @@ RESERVATIONS: Final = Table(
     METADATA,
     Column("cloud", String(8), primary_key=True),
     Column("reservation", String(128), primary_key=True),
-    Column("started_at", Moment, primary_key=True),
+    Column("started_at", UtcMicroseconds, primary_key=True),
     Column("instances", Integer, primary_key=True),
     Column("environment", String(128), nullable=False),
     Column("region", String(64), nullable=False),
@@ -178,19 +178,19 @@ RESERVATIONS: Final = Table(
     Column("pool", String(64)),
     Column("model", String(256)),
     Column("owner", String(128)),
-    Column("ends_at", Moment),
-    Column("last_seen_at", Moment, nullable=False),
+    Column("ends_at", UtcMicroseconds),
+    Column("last_seen_at", UtcMicroseconds, nullable=False),
 )
 """Capacity that is paid for, used or not, from `started_at` to `last_seen_at` (or `ends_at` if that is earlier)."""
 
-SEATS: Final = Table(
+RESERVATION_READS: Final = Table(
     "reservation_seats",
     METADATA,
     Column("environment", String(128), primary_key=True),
     Column("cloud", String(8), primary_key=True),
     Column("reservation", String(128), primary_key=True),
-    Column("at", Moment, primary_key=True),
-    Column("started_at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, primary_key=True),
+    Column("started_at", UtcMicroseconds, nullable=False),
     Column("instances", Integer, nullable=False),
     Column("region", String(64), nullable=False),
     Column("zone", String(64), nullable=False),
@@ -198,10 +198,10 @@ SEATS: Final = Table(
     Column("pool", String(64)),
     Column("model", String(256)),
     Column("owner", String(128)),
-    Column("ends_at", Moment),
+    Column("ends_at", UtcMicroseconds),
     Column("elsewhere", Integer, nullable=False),
     Column("seats", Integer),
-    Column("last_seen_at", Moment, nullable=False),
+    Column("last_seen_at", UtcMicroseconds, nullable=False),
     Column("accounts", Text),
 )
 """A reservation as one fleet saw it, from `at` until its next row, the last one until `last_seen_at`. `elsewhere`:
@@ -214,7 +214,7 @@ DECLARED: Final = Table(
     "declared_facts",
     METADATA,
     Column("fleet", String(128), primary_key=True),
-    Column("at", Moment, primary_key=True),
+    Column("at", UtcMicroseconds, primary_key=True),
     Column("content", Text, nullable=False),
 )
 """What a fleet's document declared from `at` on (JSON), until the next row. Written when it differs from the last."""
@@ -223,10 +223,10 @@ PASSES: Final = Table(
     "passes",
     METADATA,
     Column("environment", String(128), primary_key=True),
-    Column("at", Moment, primary_key=True),
+    Column("at", UtcMicroseconds, primary_key=True),
     Column("host", String(128), primary_key=True),
-    Column("metrics_from", Moment),
-    Column("metrics_until", Moment),
+    Column("metrics_from", UtcMicroseconds),
+    Column("metrics_until", UtcMicroseconds),
     Column("notes", String(2000), nullable=False),
     Column("priced", Integer),
     Column("paid", Integer),
@@ -250,7 +250,7 @@ DECISIONS: Final = Table(
     Column("from_size", Integer),
     Column("to_size", Integer),
     Column("usd_per_hour", Exact(40)),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, nullable=False),
     Index("decisions_resource", "fleet", "resource", "id"),
     sqlite_autoincrement=True,
 )
@@ -281,7 +281,7 @@ OUTCOMES: Final = Table(
     Column("detail", Text, nullable=False),
     Column("error", Text),
     Column("usd_per_hour", Exact(40)),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, nullable=False),
     Index("outcomes_resource", "fleet", "resource", "id"),
     Index("outcomes_at", "fleet", "watchdog", "at"),
     sqlite_autoincrement=True,
@@ -294,7 +294,7 @@ INTENTS: Final = Table(
     Column("watchdog", String(16), primary_key=True),
     Column("resource", String(200), primary_key=True),
     Column("decision", Text, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, nullable=False),
 )
 """What was begun and has no outcome yet: what a killed run leaves behind for the next one."""
 
@@ -318,7 +318,7 @@ TARGET_MOVES: Final = Table(
     Column("changed_by", String(128), nullable=False),
     Column("reason", Text, nullable=False),
     Column("because", String(200)),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, nullable=False),
     Index("target_moves_because", "fleet", "pool", "because", unique=True),
 )
 """Every change of a target. `because` names a change that must happen once only."""
@@ -328,7 +328,7 @@ LEASES: Final = Table(
     METADATA,
     Column("name", String(200), primary_key=True),
     Column("holder", String(200), nullable=False),
-    Column("until", Moment, nullable=False),
+    Column("until", UtcMicroseconds, nullable=False),
 )
 
 BRAKES: Final = Table(
@@ -340,9 +340,9 @@ BRAKES: Final = Table(
     Column("scope", String(128), nullable=False),
     Column("owner", String(128), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("since", Moment, nullable=False),
-    Column("until", Moment),
-    Column("released_at", Moment),
+    Column("since", UtcMicroseconds, nullable=False),
+    Column("until", UtcMicroseconds),
+    Column("released_at", UtcMicroseconds),
     Column("released_by", String(128)),
     Index("brakes_open", "fleet", "released_at"),
     sqlite_autoincrement=True,
@@ -356,7 +356,7 @@ POLICIES: Final = Table(
     Column("pool", String(64), primary_key=True),
     Column("digest", String(64), primary_key=True),
     Column("seen_by", String(128), nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, nullable=False),
 )
 """Policies whose dry run was printed, or that somebody accepted."""
 
@@ -368,30 +368,30 @@ OUTBOX: Final = Table(
     Column("channel", String(128), nullable=False),
     Column("text", Text, nullable=False),
     Column("detail", Text, nullable=False),
-    Column("created_at", Moment, nullable=False),
+    Column("created_at", UtcMicroseconds, nullable=False),
     Column("state", String(16), nullable=False),
     Column("attempts", Integer, nullable=False),
-    Column("not_before", Moment, nullable=False),
+    Column("not_before", UtcMicroseconds, nullable=False),
     Column("token", String(64)),
-    Column("taken_at", Moment),
-    Column("sent_at", Moment),
+    Column("taken_at", UtcMicroseconds),
+    Column("sent_at", UtcMicroseconds),
     Column("receipt", String(128)),
     Column("error", Text),
     Index("outbox_open", "state", "channel", "id"),
     sqlite_autoincrement=True,
 )
 
-FINALS: Final = Table(
+CLOSED_PERIODS: Final = Table(
     "finals",
     METADATA,
     Column("fleet", String(128), primary_key=True),
-    Column("since", Moment, primary_key=True),
-    Column("until", Moment, primary_key=True),
+    Column("since", UtcMicroseconds, primary_key=True),
+    Column("until", UtcMicroseconds, primary_key=True),
     Column("digest", String(64), primary_key=True),
     Column("form", String(64), nullable=False),
     Column("billed_usd", Exact(60), nullable=False),
     Column("computed_usd", Exact(60), nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, nullable=False),
     Column("prices", Text),
     Column("facts", Text),
 )
@@ -407,17 +407,17 @@ TEAM_READINGS: Final = Table(
     Column("team", String(64), primary_key=True),
     Column("model", String(256), primary_key=True),
     Column("pool", String(64), primary_key=True),
-    Column("at", Moment, primary_key=True),
+    Column("at", UtcMicroseconds, primary_key=True),
     *(Column(name, BigInteger) for name in ("replica_ms", "tokens_in", "tokens_out", "unmetered")),
     sqlite_with_rowid=False,
 )
 """Counters of one key of one router. NULL: not read, which is not zero."""
 
-TOLD: Final = Table(
+NOTIFIED_HOURS: Final = Table(
     "told_hours",
     METADATA,
     Column("fleet", String(128), primary_key=True),
-    Column("hour", Moment, primary_key=True),
+    Column("hour", UtcMicroseconds, primary_key=True),
 )
 """One row per hour, written in the transaction of its messages."""
 
@@ -427,8 +427,8 @@ SUMS: Final = Table(
     Column("fleet", String(128), primary_key=True),
     Column("span", String(16), primary_key=True),
     Column("pool", String(64), primary_key=True),
-    Column("since", Moment, nullable=False),
-    Column("known_until", Moment, nullable=False),
+    Column("since", UtcMicroseconds, nullable=False),
+    Column("known_until", UtcMicroseconds, nullable=False),
     Column("usd", Exact(60), nullable=False),
     Column("idle_usd", Exact(60), nullable=False),
     *(Column(f"{kind}_usd", Exact(60)) for kind in ("input", "output", "blended")),
@@ -443,14 +443,14 @@ BOOTS: Final = Table(
     METADATA,
     Column("fleet", String(128), primary_key=True),
     Column("instance_id", String(128), primary_key=True),
-    Column("launched_at", Moment, primary_key=True),
+    Column("launched_at", UtcMicroseconds, primary_key=True),
     Column("pool", String(64), nullable=False),
     Column("group_name", String(128), nullable=False),
     Column("machine_type", String(64), nullable=False),
-    Column("first_seen_at", Moment, nullable=False),
-    Column("last_seen_at", Moment, nullable=False),
-    Column("ready_at", Moment),
-    Column("left_at", Moment),
+    Column("first_seen_at", UtcMicroseconds, nullable=False),
+    Column("last_seen_at", UtcMicroseconds, nullable=False),
+    Column("ready_at", UtcMicroseconds),
+    Column("left_at", UtcMicroseconds),
     Column("ended_why", String(32)),
 )
 """One row per launch of an instance in a group, as passes of the spot watchdog saw it. Old ones are dropped."""
@@ -463,8 +463,8 @@ GROUP_READS: Final = Table(
     Column("desired", Integer, nullable=False),
     Column("members", Text, nullable=False),
     Column("leaving", Text, nullable=False),
-    Column("read_at", Moment),
-    Column("silent_at", Moment),
+    Column("read_at", UtcMicroseconds),
+    Column("silent_at", UtcMicroseconds),
 )
 """One row per group: until when its activities were read, and how it was then. Names are JSON."""
 
@@ -472,7 +472,7 @@ LAST_LISTS: Final = Table(
     "last_lists",
     METADATA,
     Column("fleet", String(128), primary_key=True),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, nullable=False),
     Column("lists", Text, nullable=False),
 )
 """One row per fleet: the lists of groups, instances and agents' answers that a pass read last, as JSON."""
@@ -483,7 +483,7 @@ GROUP_ACTIVITIES: Final = Table(
     Column("fleet", String(128), primary_key=True),
     Column("group_name", String(128), primary_key=True),
     Column("id", String(256), primary_key=True),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcMicroseconds, nullable=False),
     Column("kind", String(32), nullable=False),
     Column("instance_id", String(128)),
     Column("detail", Text, nullable=False),

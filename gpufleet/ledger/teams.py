@@ -65,9 +65,9 @@ def team_uses(connection: Connection, fleet: str, intervals: Sequence[Interval])
         .order_by(TEAM_READINGS.c.at)
     )
     names = [column.name for column in TEAM_READINGS.columns]
-    waiting = sorted({interval: Counted(interval[0]) for interval in intervals}.items(), reverse=True)
+    waiting = sorted({interval: TeamTotals(interval[0]) for interval in intervals}.items(), reverse=True)
     done: dict[Interval, Uses] = {interval: counted.uses for interval, counted in waiting}
-    active: list[tuple[Interval, Counted]] = []
+    active: list[tuple[Interval, TeamTotals]] = []
     for row in connection.execute(statement):
         reading = TeamReading(**{name: getattr(row, name) for name in names})
         while waiting and waiting[-1][0][0] - BASE <= reading.at:
@@ -78,7 +78,7 @@ def team_uses(connection: Connection, fleet: str, intervals: Sequence[Interval])
     return done
 
 
-class Counted:
+class TeamTotals:
     """Sums of differences, each counted at its later reading.
 
     A counter that falls was reset. A key that a known router shows for the first time counts from zero; the first

@@ -22,16 +22,16 @@ from typing import Any, Final, cast
 from sqlalchemy import Column, Connection, Integer, Row, Table, func, select
 
 from gpufleet.domain.model import CapacityType, Cloud
-from gpufleet.ledger.facts import ActivityHour, EndCause, Move, activity_hour, add_activity, merge
+from gpufleet.ledger.facts import ActivityHour, EndCause, MergeRule, activity_hour, add_activity, merge
 from gpufleet.ledger.outbox import MessageState
 from gpufleet.ledger.rollups import reading_of, roll_up
 from gpufleet.ledger.schema import HEAD, OLDEST_READER, LedgerError
 from gpufleet.ledger.tables import (
     ACTIVITY,
+    CLOSED_PERIODS,
     DECISIONS,
     DECLARED,
     ENDS,
-    FINALS,
     GROUP_ACTIVITIES,
     GROUP_READS,
     INTENTS,
@@ -41,12 +41,12 @@ from gpufleet.ledger.tables import (
     PRICES,
     PROCESSES,
     READINGS,
+    RESERVATION_READS,
     RESERVATIONS,
     RUNS,
-    SEATS,
     SUMS,
     Exact,
-    Moment,
+    UtcMicroseconds,
     microseconds,
     moment,
 )
@@ -56,13 +56,13 @@ VERSION: Final = 1
 _LEFT_OUT: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name, LAST_LISTS.name})
 _STREAM: Final = 2_000
 
-_MOVES: Final[Mapping[str, Mapping[str, Move]]] = {
-    RUNS.name: {"last_seen_at": Move.GROW},
-    ENDS.name: {"ended_at": Move.SHRINK, "exact": Move.GROW},
-    PRICES.name: {"observed_at": Move.GROW},
-    RESERVATIONS.name: {"last_seen_at": Move.GROW},
-    SEATS.name: {"last_seen_at": Move.GROW},
-    PROCESSES.name: {"first_at": Move.SHRINK},
+_MOVES: Final[Mapping[str, Mapping[str, MergeRule]]] = {
+    RUNS.name: {"last_seen_at": MergeRule.GROW},
+    ENDS.name: {"ended_at": MergeRule.SHRINK, "exact": MergeRule.GROW},
+    PRICES.name: {"observed_at": MergeRule.GROW},
+    RESERVATIONS.name: {"last_seen_at": MergeRule.GROW},
+    RESERVATION_READS.name: {"last_seen_at": MergeRule.GROW},
+    PROCESSES.name: {"first_at": MergeRule.SHRINK},
 }
 
 
@@ -72,11 +72,18 @@ _WORDS: Final[Mapping[Column[Any], type[StrEnum]]] = {
     ENDS.c.cloud: Cloud,
     ENDS.c.cause: EndCause,
     RESERVATIONS.c.cloud: Cloud,
-    SEATS.c.cloud: Cloud,
+    RESERVATION_READS.c.cloud: Cloud,
     OUTBOX.c.state: MessageState,
 }
 _JSON: Final = frozenset(
-    (DECISIONS.c.evidence, INTENTS.c.decision, OUTBOX.c.detail, DECLARED.c.content, FINALS.c.prices, FINALS.c.facts)
+    (
+        DECISIONS.c.evidence,
+        INTENTS.c.decision,
+        OUTBOX.c.detail,
+        DECLARED.c.content,
+        CLOSED_PERIODS.c.prices,
+        CLOSED_PERIODS.c.facts,
+    )
 )
 
 
@@ -248,10 +255,10 @@ def _typed(column: Column[Any], value: Any) -> Any:
     if value is None:
         return None
     kind = column.type
-    if isinstance(kind, Moment | Integer):
+    if isinstance(kind, UtcMicroseconds | Integer):
         if type(value) is not int:
             raise ValueError(f"{column.name} is {value!r:.80}: no whole number")
-        return moment(value) if isinstance(kind, Moment) else value
+        return moment(value) if isinstance(kind, UtcMicroseconds) else value
     if not isinstance(value, str):
         raise ValueError(f"{column.name} is {value!r:.80}: no text")
     if isinstance(kind, Exact):

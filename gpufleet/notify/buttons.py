@@ -17,12 +17,12 @@ SPANS: Final = {"gpufleet_keep_4h": timedelta(hours=4), "gpufleet_keep_24h": tim
 _LABELS: Final = {"gpufleet_keep_4h": "Keep 4 h", "gpufleet_keep_24h": "Keep 24 h"}
 
 
-class PressError(ValueError):
+class ClickError(ValueError):
     """What came is no press of our buttons. Says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Press:
+class Click:
     """Somebody pressed a *Keep* button."""
 
     user: str
@@ -58,25 +58,25 @@ def with_buttons(text: str, fleet: str, instance: str, message_key: str) -> list
     return [section(text), {"type": "actions", "block_id": "gpufleet_keep", "elements": buttons}]
 
 
-def read_press(payload: object) -> Press:
+def read_click(payload: object) -> Click:
     """The press in a payload of type block_actions. Raises PressError."""
     body = _mapping(payload, "the payload")
     if body.get("type") != "block_actions":
-        raise PressError(f"type {body.get('type')!r} is not block_actions")
+        raise ClickError(f"type {body.get('type')!r} is not block_actions")
     actions = body.get("actions")
     if not isinstance(actions, list) or not actions:
-        raise PressError("`actions` is no list with an action")
+        raise ClickError("`actions` is no list with an action")
     action = _mapping(cast("list[object]", actions)[0], "the action")
     span = SPANS.get(str(action.get("action_id")))
     if span is None:
-        raise PressError(f"action {str(action.get('action_id'))[:40]!r} is none of ours")
+        raise ClickError(f"action {str(action.get('action_id'))[:40]!r} is none of ours")
     try:
         value = _mapping(json.loads(str(action.get("value"))), "the button's value")
         stamp = str(action["action_ts"])
         at = datetime.fromtimestamp(float(stamp), UTC)
     except (KeyError, ValueError, OverflowError, OSError) as error:
-        raise PressError(f"the action cannot be read: {error}") from error
-    return Press(
+        raise ClickError(f"the action cannot be read: {error}") from error
+    return Click(
         user=_text(_mapping(body.get("user"), "`user`"), "id"),
         fleet=_text(value, "fleet"),
         instance=_text(value, "instance"),
@@ -89,12 +89,12 @@ def read_press(payload: object) -> Press:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise PressError(f"{what} is no object")
+        raise ClickError(f"{what} is no object")
     return cast("dict[str, Any]", value)
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:
     found = value.get(name)
     if not isinstance(found, str) or not found or len(found) > 200:
-        raise PressError(f"`{name}` is no text of 1 to 200 characters")
+        raise ClickError(f"`{name}` is no text of 1 to 200 characters")
     return found

@@ -43,7 +43,7 @@ class MissingPriceError(LookupError):
 P = TypeVar("P", bound=Price | None, covariant=True)
 
 
-class Part(NamedTuple, Generic[P]):
+class PricedInterval(NamedTuple, Generic[P]):
     """A part of a time span and the price in force. `end` is exclusive; no price: no source knows one."""
 
     price: P
@@ -137,7 +137,7 @@ class PriceBook:
             made._later.setdefault(_stated_key(price), []).append(price)  # noqa: SLF001
         return made
 
-    def closed(self, lines: Mapping[Sku, Sequence[Part[Price | None]]]) -> "PriceBook":
+    def closed(self, lines: Mapping[Sku, Sequence[PricedInterval[Price | None]]]) -> "PriceBook":
         """The same for a span that was closed with these prices, which nothing changes any more. Only of what was not
         asked for then it knows what this book knows.
         """
@@ -161,26 +161,26 @@ class PriceBook:
         """What each source says of that moment, in their order: the first one is in force."""
         return self._line(sku).known(moment)
 
-    def over(self, sku: Sku, start: datetime, end: datetime) -> tuple[Part[Price], ...]:
+    def over(self, sku: Sku, start: datetime, end: datetime) -> tuple[PricedInterval[Price], ...]:
         """The prices in force from `start` to `end` (exclusive), without a gap. Raises MissingPriceError."""
-        parts: list[Part[Price]] = []
+        parts: list[PricedInterval[Price]] = []
         for price, begin, finish in self.parts(sku, start, end):
             if price is None:
                 raise MissingPriceError(sku.name, sku.region, sku.zone, begin)
-            parts.append(Part(price, begin, finish))
+            parts.append(PricedInterval(price, begin, finish))
         return tuple(parts)
 
-    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[Part[Price | None]]:
+    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[PricedInterval[Price | None]]:
         """The span cut where the price changes; None where no source knows one."""
         line = self._line(sku)
         cuts = [start, *(cut for cut in line.changes if start < cut < end), end]
-        found: list[Part[Price | None]] = []
+        found: list[PricedInterval[Price | None]] = []
         for begin, finish in pairwise(cuts):
             price = line.at(begin)
             if found and found[-1].price == price:
-                found[-1] = Part(price, found[-1].start, finish)
+                found[-1] = PricedInterval(price, found[-1].start, finish)
             elif begin < finish:
-                found.append(Part(price, begin, finish))
+                found.append(PricedInterval(price, begin, finish))
         return found
 
     def machine(
@@ -263,7 +263,7 @@ class _Line:
 class _ClosedLine:
     """The prices of one sku in a span that was closed."""
 
-    def __init__(self, parts: Sequence[Part[Price | None]]) -> None:
+    def __init__(self, parts: Sequence[PricedInterval[Price | None]]) -> None:
         known = [part for part in parts if part.price is not None]
         self._parts = sorted(known, key=lambda part: part.start)
         self.changes = sorted({at for part in known for at in (part.start, part.end)})

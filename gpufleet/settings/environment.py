@@ -73,7 +73,7 @@ class Bucket(Strict):
     of them. Absent: whoever has the right in the account. Machines never may."""
 
 
-class Model(Strict):
+class ModelSettings(Strict):
     """A served model: its place in the bucket is `models/<name>`."""
 
     name: PoolName
@@ -92,7 +92,7 @@ class Engine(Strict):
     instance that boots has failed."""
 
 
-class Block(Strict):
+class CapacityBlock(Strict):
     """The time for which capacity was bought, in the cloud's words. AWS ends instances 30 minutes before `ends`."""
 
     starts: AwareDatetime
@@ -107,7 +107,7 @@ class Reserved(Strict):
     count: Instances
     existing: str | None = None
     """Id of a reservation bought elsewhere; absent: made here."""
-    block: Block | None = None
+    block: CapacityBlock | None = None
     """Present: `existing` is a Capacity Block, used by the spot watchdog within its time."""
     ends: date | None = None
     review_by: date | None = None
@@ -149,7 +149,7 @@ class Capacity(Strict):
         return self.on_demand or self.flex_start
 
 
-class Pool(Strict):
+class PoolSettings(Strict):
     """Identical replicas of one served model."""
 
     name: PoolName
@@ -185,7 +185,7 @@ class Machines(Strict):
     disk_mib_per_second: Positive = 125
 
 
-class Control(Strict):
+class ControlHostSettings(Strict):
     """The machine of watchdogs, Prometheus and router; absent: they run elsewhere."""
 
     machine_type: MachineType
@@ -250,8 +250,8 @@ class Settings(Strict):
     orders: OrderKeys
     """Of orders to node agents; the control host reads the private key."""
     machines: Machines
-    models: Annotated[tuple[Model, ...], Field(min_length=1)]
-    pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
+    models: Annotated[tuple[ModelSettings, ...], Field(min_length=1)]
+    pools: Annotated[tuple[PoolSettings, ...], Field(min_length=1)]
     budget: Budget | None = None
     budgets: tuple[PartBudget, ...] = ()
     """Of pools and teams, beside the environment's."""
@@ -262,7 +262,7 @@ class Settings(Strict):
     commitments: Commitments = Commitments()
     alerts: AlertsEntry = AlertsEntry()
     """Thresholds, where the defaults do not fit."""
-    control: Control | None = None
+    control: ControlHostSettings | None = None
     policies: Policies = Policies()
     prometheus_url: str | None = None
     """Absent: on the control host. So with the next two."""

@@ -27,7 +27,7 @@ GOOGLE_METRICS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class QuotaNeed:
     """What the pools may need of one quota at the same time."""
 
     quota: str | None
@@ -38,7 +38,7 @@ class Need:
     """Machine types and capacity, for people."""
 
 
-def needs(document: FleetDocument) -> tuple[Need, ...]:
+def needs(document: FleetDocument) -> tuple[QuotaNeed, ...]:
     """Every quota that the fleet's pools touch, with their maxima added up."""
     found: dict[tuple[str | None, str], tuple[int, set[str]]] = {}
     for pool in document.pools:
@@ -47,13 +47,13 @@ def needs(document: FleetDocument) -> tuple[Need, ...]:
                 total, labels = found.get((quota, unit), (0, set[str]()))
                 found[quota, unit] = (total + most * each, labels | {label})
     return tuple(
-        Need(quota=quota, unit=unit, most=total, for_=", ".join(sorted(labels)))
+        QuotaNeed(quota=quota, unit=unit, most=total, for_=", ".join(sorted(labels)))
         for (quota, unit), (total, labels) in sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class QuotaUsage:
     """What living instances take of one quota."""
 
     quota: str
@@ -61,7 +61,7 @@ class Use:
     used: int
 
 
-def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[Use, ...]:
+def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[QuotaUsage, ...]:
     """By quota. A machine without a GPU, or of a type or quota that is not known here, is in none."""
     found: dict[tuple[str, str], int] = {}
     for instance in instances:
@@ -73,7 +73,7 @@ def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[Use, ...]:
             continue
         if quota is not None:
             found[quota, unit] = found.get((quota, unit), 0) + each
-    return tuple(Use(quota=quota, unit=unit, used=used) for (quota, unit), used in sorted(found.items()))
+    return tuple(QuotaUsage(quota=quota, unit=unit, used=used) for (quota, unit), used in sorted(found.items()))
 
 
 def _most(pool: Pool) -> Iterable[tuple[GroupEntry, int]]:

@@ -14,7 +14,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.settings import KEY
 from gpufleet.settings.document.money import Budget, Commitments, PriceOverride
-from gpufleet.settings.environment import Model, Policies, Pool, Settings
+from gpufleet.settings.environment import ModelSettings, Policies, PoolSettings, Settings
 from gpufleet.settings.problems import UNKNOWN_KEY, Problem, SettingsError, from_validation
 
 
@@ -72,8 +72,8 @@ class Parts:
     cloud: Cloud | None = None
     environment: str = ""
     region: str = ""
-    models: tuple[Model, ...] = ()
-    pools: tuple[Pool, ...] = ()
+    models: tuple[ModelSettings, ...] = ()
+    pools: tuple[PoolSettings, ...] = ()
     budget: Budget | None = None
     prices: tuple[PriceOverride, ...] = ()
     commitments: Commitments = Commitments()

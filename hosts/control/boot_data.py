@@ -8,14 +8,14 @@ import shlex
 from typing import Final
 
 from gpufleet.domain.model import Cloud
-from hosts.control import bundle, places
+from hosts.control import bundle, paths
 from hosts.control.settings import ControlSettings
 from serving.user_data import FETCH, LARGEST, UserDataError
 
 
 def render(settings: ControlSettings, cloud: Cloud, region: str, sha256: str) -> str:
     """The bash script. Raises UserDataError when the cloud would refuse it, and for what is not a bundle's digest."""
-    if not places.SHA256.fullmatch(sha256):
+    if not paths.SHA256.fullmatch(sha256):
         raise UserDataError(f"{sha256!r} is not the sha256 of a bundle: 64 hexadecimal digits")
     script = _SCRIPT.format(
         settings=json.dumps(settings.to_json(), indent=1, ensure_ascii=True),
@@ -24,9 +24,9 @@ def render(settings: ControlSettings, cloud: Cloud, region: str, sha256: str) ->
         source=shlex.quote(f"{settings.bucket}/{bundle.key(sha256)}"),
         fetch=FETCH[cloud],
         kept=bundle.KEPT,
-        file=places.SETTINGS,
-        releases=places.RELEASES,
-        current=places.CURRENT,
+        file=paths.SETTINGS,
+        releases=paths.RELEASES,
+        current=paths.CURRENT,
     )
     if len(script.encode()) > LARGEST:
         raise UserDataError(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.bucket import BUNDLES
-from hosts.control import owned
+from hosts.control import root_files
 
 ARCHIVE_NAME: Final = "gpufleet-control.tar.gz"
 KEPT: Final = "bundle.tar.gz"
@@ -106,13 +106,13 @@ def is_unpacked(sha256: str, folder: Path) -> bool:
 
 def _is_same(archive: tarfile.TarFile, entry: tarfile.TarInfo, path: Path) -> bool:
     packed = archive.extractfile(entry)
-    with owned.open_regular(path) as file:
+    with root_files.open_regular(path) as file:
         return packed is not None and packed.read() == file.read()
 
 
 @contextmanager
 def _verified(sha256: str, folder: Path) -> Generator[tarfile.TarFile]:
-    with owned.open_regular(folder / KEPT) as file:
+    with root_files.open_regular(folder / KEPT) as file:
         found = hashlib.sha256()
         while piece := file.read(_PIECE):
             found.update(piece)
@@ -123,7 +123,7 @@ def _verified(sha256: str, folder: Path) -> Generator[tarfile.TarFile]:
             yield archive
 
 
-def rooms(root: Path) -> tuple[str, ...]:
+def package_names(root: Path) -> tuple[str, ...]:
     """The packages of the project that a control host needs. Raises BundleError."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
@@ -137,7 +137,7 @@ def _files(root: Path, dependencies: Path | None) -> Iterator[tuple[str, Path]]:
     found: dict[str, Path] = {}
     if dependencies is not None:
         found |= dict(_below(dependencies, dependencies))
-    for room in rooms(root):
+    for room in package_names(root):
         mine = dict(_below(root / room, root))
         if not mine:
             raise BundleError(f"{root / room}: holds nothing, so the bundle would not run")

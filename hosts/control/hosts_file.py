@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 
 LOOPBACK: Final = "127.0.0.1"
 _MARK: Final = "# gpufleet"
@@ -44,5 +44,5 @@ def lead_to_loopback(name: str, hosts: Path, is_here: Callable[[str], bool] = is
     there = hosts.read_text("utf-8").splitlines()
     wanted = [*(line for line in there if not line.endswith(_MARK)), f"{LOOPBACK} {name} {_MARK}"]
     if there != wanted:
-        write_whole(hosts, ("\n".join(wanted) + "\n").encode())
+        write_atomically(hosts, ("\n".join(wanted) + "\n").encode())
     return True

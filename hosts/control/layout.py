@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hosts.control import ledger_file, owned
-from hosts.control.places import LEDGER_GROUP, Places, User
+from hosts.control import ledger_file, root_files
+from hosts.control.paths import LEDGER_GROUP, Places, User
 
 ROOT: Final = "root"
 _NOTES: Final = ("release.json", "change.json", "ledger.before-upgrade.db", "secrets.env", "console.token")
@@ -88,10 +88,10 @@ def prepare(places: Places, ids: Ids | None) -> list[str]:
         _clear(folder, places, ids)
         # where the volume is mounted is root's to say, and on an emulated machine it is a link
         path = folder.path.resolve() if folder.path == places.data else folder.path
-        owned.make_folder(path, folder.mode)
+        root_files.make_folder(path, folder.mode)
         if ids is not None:
             _give(path, *ids.of(folder.user, folder.group))
-            owned.make_folder(path, folder.mode)
+            root_files.make_folder(path, folder.mode)
         if folder.path == places.host:
             moved += take_notes_over(places, by_root=ids is not None)
         if folder.path == places.ledger.parent:
@@ -108,7 +108,7 @@ def take_notes_over(places: Places, *, by_root: bool) -> list[str]:
         old = places.data / name
         if not _is_regular(old):
             continue
-        with owned.open_regular(old) as file:
+        with root_files.open_regular(old) as file:
             if by_root:
                 os.fchown(file.fileno(), 0, 0)
             os.fchmod(file.fileno(), 0o600)
@@ -131,7 +131,7 @@ def _take_ledger_over(places: Places, ids: Ids | None) -> list[str]:
         old = places.data / name
         if not _is_regular(old):
             continue
-        with owned.open_regular(old) as file:
+        with root_files.open_regular(old) as file:
             if ids is not None:
                 os.fchown(file.fileno(), *ids.of(User.WATCH, LEDGER_GROUP))
             os.fchmod(file.fileno(), ledger_file.MODE)
@@ -191,7 +191,7 @@ def _is_regular(path: Path) -> bool:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with owned.open_regular(path) as lock:
+        with root_files.open_regular(path) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

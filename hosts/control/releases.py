@@ -17,8 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
-from hosts.control import bundle, owned
-from hosts.control.places import COMMAND, SHA256, Places
+from hosts.control import bundle, root_files
+from hosts.control.paths import COMMAND, SHA256, Places
 
 VERSION: Final = 1
 
@@ -27,11 +27,11 @@ class ReleaseError(Exception):
     """A release cannot be had, made current or taken back. Says which, why and what to do."""
 
 
-class BusyError(ReleaseError):
+class ReleaseBusyError(ReleaseError):
     """Another change of releases goes on."""
 
 
-class Machine(Protocol):
+class HostMachine(Protocol):
     """What a change of releases does to the machine it runs on."""
 
     def fetch(self, sha256: str, target: Path) -> None:
@@ -77,7 +77,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ReleaseChange:
     """From one release to another, as it is written down before anything is stopped."""
 
     before: str
@@ -95,11 +95,11 @@ def _digest(found: object) -> str:
     return found
 
 
-def _change_of(found: dict[str, Any]) -> Change:
+def _change_of(found: dict[str, Any]) -> ReleaseChange:
     """Raises KeyError, TypeError, ValueError."""
     if not all(isinstance(found[word], str | None) for word in ("schema", "wrong")):
         raise TypeError("schema and wrong are texts")
-    change = Change(**found)
+    change = ReleaseChange(**found)
     return replace(change, before=_digest(change.before), to=_digest(change.to))
 
 
@@ -108,7 +108,7 @@ class Releases:
     """The releases of one control host."""
 
     places: Places
-    machine: Machine
+    machine: HostMachine
     say: Callable[[str], None]
 
     def running(self) -> str:
@@ -125,7 +125,7 @@ class Releases:
     def chosen(self) -> Chosen | None:
         """What was chosen last on this volume; None: nothing yet. Raises ReleaseError."""
         try:
-            found: Any = json.loads(owned.read(self.places.chosen))
+            found: Any = json.loads(root_files.read(self.places.chosen))
             if found["version"] != VERSION:
                 raise ReleaseError(f"{self.places.chosen}: version {found['version']!r} is not {VERSION}")
             return Chosen(
@@ -141,7 +141,7 @@ class Releases:
     def choose(self, sha256: str, previous: str | None, now: datetime) -> None:
         """Remember it on the volume: a machine that comes after this one takes it up."""
         body = {"version": VERSION, "current": sha256, "previous": previous, "at": now.isoformat(timespec="seconds")}
-        owned.write_durably(self.places.chosen, json.dumps(body, indent=1))
+        root_files.write_durably(self.places.chosen, json.dumps(body, indent=1))
 
     def stage(self, sha256: str) -> Path:
         """Have a release in its folder: fetched, or there already and what its digest says. Raises ReleaseError."""
@@ -198,7 +198,7 @@ class Releases:
                 return
             self.say(f"staging {sha256[:12]} beside {before[:12]}")
             self.machine.try_out(self.stage(sha256))
-            self._change(Change(before=before, to=sha256, schema=self.machine.schema()), now)
+            self._change(ReleaseChange(before=before, to=sha256, schema=self.machine.schema()), now)
             self.say(f"{sha256[:12]} runs, all services are well; `gpufleet upgrade --rollback` goes back")
             self._keep_only(sha256, before)
 
@@ -211,7 +211,7 @@ class Releases:
                 raise ReleaseError("no release is known to go back to: name one with --to")
             # an older release that does not know the ledger's tables says so here, before anything is stopped
             self.machine.try_out(self.stage(chosen.previous))
-            self._change(Change(before=current, to=chosen.previous, schema=self.machine.schema()), now)
+            self._change(ReleaseChange(before=current, to=chosen.previous, schema=self.machine.schema()), now)
             return chosen.previous
 
     def settle(self, now: datetime) -> bool:
@@ -223,10 +223,10 @@ class Releases:
         with self._alone():
             return self._settle(now)
 
-    def unsettled(self) -> Change | None:
+    def unsettled(self) -> ReleaseChange | None:
         """A change that goes on, or was cut off; None: there is none. Raises ReleaseError."""
         try:
-            found: Any = json.loads(owned.read(self.places.change))
+            found: Any = json.loads(root_files.read(self.places.change))
             if found.pop("version") != VERSION:
                 raise ReleaseError(f"{self.places.change}: is of another version than {VERSION}")
             return _change_of(found)
@@ -238,7 +238,7 @@ class Releases:
                 f"({self.places.ledger_copy} is the ledger before), then remove the file"
             ) from error
 
-    def _change(self, change: Change, now: datetime) -> None:
+    def _change(self, change: ReleaseChange, now: datetime) -> None:
         """From one release to another, both staged. Written down first: whoever comes after a death goes on here."""
         self.places.ledger_copy.unlink(missing_ok=True)
         self._note(change)
@@ -247,8 +247,8 @@ class Releases:
         self.link(change.to)
         self._finish(change, now)
 
-    def _note(self, change: Change) -> None:
-        owned.write_durably(self.places.change, json.dumps({"version": VERSION, **asdict(change)}))
+    def _note(self, change: ReleaseChange) -> None:
+        root_files.write_durably(self.places.change, json.dumps({"version": VERSION, **asdict(change)}))
 
     def _settle(self, now: datetime) -> bool:
         if (change := self.unsettled()) is None:
@@ -271,7 +271,7 @@ class Releases:
             self.say(f"{change.to[:12]} runs, all services are well")
         return True
 
-    def _finish(self, change: Change, now: datetime) -> None:
+    def _finish(self, change: ReleaseChange, now: datetime) -> None:
         """Start the release that is current now; when it is not well, go back and raise ReleaseError."""
         wrong = self._start()
         if wrong is None:
@@ -284,12 +284,12 @@ class Releases:
         self._back(change)
         raise ReleaseError(f"{change.to[:12]} was taken back, {change.before[:12]} runs again: {wrong}")
 
-    def _back(self, change: Change) -> None:
+    def _back(self, change: ReleaseChange) -> None:
         self.machine.stop()
         if self.places.ledger_copy.is_file() and self.machine.schema() != change.schema:
             self.say("the ledger's tables had been changed: it is put back as it was before")
             # the copy stays: a death here comes back
-            with owned.open_regular(self.places.ledger_copy) as copy:
+            with root_files.open_regular(self.places.ledger_copy) as copy:
                 self.machine.put_back_ledger(copy)
         self._go_on(change.before)
 
@@ -315,7 +315,7 @@ class Releases:
         """The ledger, for the way back; whoever wrote it has ended. A copy under its name is a whole one."""
         copy = self.places.ledger_copy
         part = copy.with_name(f".{copy.name}.part")
-        with owned.create(part) as file:
+        with root_files.create(part) as file:
             self.machine.save_ledger(file)
             file.flush()
             os.fsync(file.fileno())
@@ -327,16 +327,16 @@ class Releases:
     @contextmanager
     def _alone(self) -> Generator[None]:
         """Nobody else changes releases meanwhile; the kernel lets go of the lock when its holder dies."""
-        owned.make_folder(self.places.host, 0o700)
+        root_files.make_folder(self.places.host, 0o700)
         try:
-            lock = owned.open_regular(self.places.change_lock, os.O_WRONLY | os.O_CREAT)
+            lock = root_files.open_regular(self.places.change_lock, os.O_WRONLY | os.O_CREAT)
         except OSError as error:
             raise ReleaseError(f"{self.places.change_lock}: cannot be locked: {error}") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise BusyError("another change of releases goes on: wait for its end") from error
+                raise ReleaseBusyError("another change of releases goes on: wait for its end") from error
             yield
 
     def _keep_only(self, *digests: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hosts.control.places import LEDGER_GROUP, Places, User
+from hosts.control.paths import LEDGER_GROUP, Places, User
 from hosts.control.settings import ControlSettings, Role
 
 BOOT: Final = "gpufleet-boot.service"
@@ -52,7 +52,7 @@ class Rights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ServiceUnit:
     """One unit that runs for as long as the machine does."""
 
     name: str
@@ -65,7 +65,7 @@ class Service:
     memory: str = "2G"
 
 
-def services(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> tuple[Service, ...]:
+def services(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> tuple[ServiceUnit, ...]:
     """What this machine runs, in the order of their starts. `programs`: name to path of PROGRAMS."""
     router = (_router(settings, places),) if settings.routes or settings.role is Role.ROUTER else ()
     if settings.role is Role.ROUTER:
@@ -114,11 +114,11 @@ def _command(places: Places) -> str:
     return str(places.current / "bin" / "gpufleet")
 
 
-def _router(settings: ControlSettings, places: Places) -> Service:
+def _router(settings: ControlSettings, places: Places) -> ServiceUnit:
     bind, metrics = f"{settings.address}:8080", f"{settings.address}:8404"
     state, alone = places.state(User.ROUTER), settings.role is Role.ROUTER
     command = (_command(places), "router", "run", "--state", str(state), "--bind", bind, "--metrics", metrics)
-    return Service(
+    return ServiceUnit(
         name="gpufleet-router.service",
         what="router (HAProxy and its controller)",
         # a machine of its own has nobody who reads the cloud for it
@@ -134,8 +134,8 @@ def _router(settings: ControlSettings, places: Places) -> Service:
     )
 
 
-def _feed(settings: ControlSettings, places: Places) -> Service:
-    return Service(
+def _feed(settings: ControlSettings, places: Places) -> ServiceUnit:
+    return ServiceUnit(
         name="gpufleet-feed.service",
         what="what the cloud says, for services without credentials",
         command=(_command(places), "host", "feed"),
@@ -146,9 +146,9 @@ def _feed(settings: ControlSettings, places: Places) -> Service:
     )
 
 
-def _prometheus(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> Service:
+def _prometheus(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> ServiceUnit:
     time, size = RETENTION
-    return Service(
+    return ServiceUnit(
         name="gpufleet-prometheus.service",
         what="Prometheus",
         command=(
@@ -167,8 +167,8 @@ def _prometheus(settings: ControlSettings, places: Places, programs: Mapping[str
     )
 
 
-def _alertmanager(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> Service:
-    return Service(
+def _alertmanager(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> ServiceUnit:
+    return ServiceUnit(
         name="gpufleet-alertmanager.service",
         what="Alertmanager",
         command=(
@@ -186,8 +186,8 @@ def _alertmanager(settings: ControlSettings, places: Places, programs: Mapping[s
     )
 
 
-def _watch(settings: ControlSettings, places: Places) -> Service:
-    return Service(
+def _watch(settings: ControlSettings, places: Places) -> ServiceUnit:
+    return ServiceUnit(
         name="gpufleet-watch.service",
         what="watchdogs (idle, spot, scale, cost)",
         command=(_command(places), "watch", "run", "--apply", "--listen", f"{settings.inner}:9470"),
@@ -210,9 +210,9 @@ def _of_watchdogs(settings: ControlSettings, places: Places) -> Rights:
     )
 
 
-def _console(settings: ControlSettings, places: Places) -> Service:
+def _console(settings: ControlSettings, places: Places) -> ServiceUnit:
     listen = ("--listen", f"{settings.address}:9600", "--token-file", str(places.token_for(User.CONSOLE)))
-    return Service(
+    return ServiceUnit(
         name="gpufleet-console.service",
         what="console",
         command=(_command(places), "console", "--wait", "--feed", str(places.feed), *listen),
@@ -267,7 +267,7 @@ WantedBy=multi-user.target
 """
 
 
-def _unit(service: Service, places: Places) -> str:
+def _unit(service: ServiceUnit, places: Places) -> str:
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]

@@ -13,16 +13,16 @@ from typing import Final
 
 from gpufleet.domain.model import Cloud, Phase
 from gpufleet.domain.rsa import public_key
-from hosts.node import server, stopping
+from hosts.node import server, stop_marker
 from hosts.node.agent import SETTLE, Agent
-from hosts.node.boot import Boot, World
+from hosts.node.boot import BootSequence, NodeServices
 from hosts.node.disks import LocalDisks
 from hosts.node.engine_client import HttpEngine
-from hosts.node.life import Clock, Life
-from hosts.node.log import Log
+from hosts.node.log import NodeLog
 from hosts.node.orders import Nonces, Orders
 from hosts.node.ports import CloudSide, StepError
-from hosts.node.switch import FOLLOW, Switch
+from hosts.node.state import Clock, NodeState
+from hosts.node.switch import FOLLOW, RevisionSwitch
 from hosts.node.systemd import Systemd, run
 from serving import engine as engines
 from serving.cache import sync
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         return commands[argv[0]](root)
     except (InstanceSettingsError, StepError, CacheError) as error:
         if argv[0] == "run":
-            Log(now=Clock()).error("agent", outcome="failed", error=error)
+            NodeLog(now=Clock()).error("agent", outcome="failed", error=error)
         else:
             _say(str(error))
         return 1
@@ -126,15 +126,15 @@ def serve(root: Path) -> int:
     """Be the agent, until ended."""
     settings = load(root / "etc/gpu-fleet/instance.json")
     cloud = _cloud(settings)
-    log = Log(now=Clock(), environment=settings.environment, pool=settings.pool, resource=cloud.instance_id)
+    log = NodeLog(now=Clock(), environment=settings.environment, pool=settings.pool, resource=cloud.instance_id)
     file = root / "var/lib/gpu-fleet/agent.json"
-    life = Life(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
-    life.engine_stops = stopping.place(root)
+    life = NodeState(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
+    life.engine_stops = stop_marker.place(root)
     log.info("agent", outcome="started", phase=life.phase)
     engine = HttpEngine(
         f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.INTERFACES[settings.engine.kind]
     )
-    world = World(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
+    world = NodeServices(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
     agent = Agent(settings=settings, world=world, life=life, power_off=lambda: _power_off(log))
     orders = Orders(
         instance=cloud.instance_id,
@@ -143,8 +143,8 @@ def serve(root: Path) -> int:
         now=Clock(),
     )
     life.order_keys = orders.fingerprints
-    start = Boot(settings=settings, world=world, life=life)
-    change = Switch(boot=start, settle=SETTLE)
+    start = BootSequence(settings=settings, world=world, life=life)
+    change = RevisionSwitch(boot=start, settle=SETTLE)
     server.serve(life, address=cloud.address, checked=orders, ask=agent.ask_to_drain, switch=change.ask)
     if life.phase not in (Phase.DRAINED, Phase.FAILED):
         threading.Thread(target=_guarded(start.run, life), name="boot", daemon=True).start()
@@ -154,7 +154,7 @@ def serve(root: Path) -> int:
         time.sleep(TICK_S)
 
 
-def _guarded(work: Callable[[], object], life: Life) -> Callable[[], None]:
+def _guarded(work: Callable[[], object], life: NodeState) -> Callable[[], None]:
     """A fault of our own in the boot must end in `failed`, not in a thread that nobody misses."""
 
     def run() -> None:
@@ -166,7 +166,7 @@ def _guarded(work: Callable[[], object], life: Life) -> Callable[[], None]:
     return run
 
 
-def _follow(change: Switch) -> None:
+def _follow(change: RevisionSwitch) -> None:
     while True:
         time.sleep(FOLLOW.total_seconds())
         change.life.warn("revision", change.follow())
@@ -192,13 +192,13 @@ def _connect(settings: InstanceSettings) -> CloudSide:
 
             return Ec2Side(from_environment(), settings.region)
         case Cloud.GCP:
-            from gpufleet.clouds.gcp.signed import Metadata
+            from gpufleet.clouds.gcp.signed import GoogleMetadata
             from hosts.node.google import GoogleSide
 
-            return GoogleSide(Metadata())
+            return GoogleSide(GoogleMetadata())
 
 
-def _power_off(log: Log) -> None:
+def _power_off(log: NodeLog) -> None:
     """Of an instance that has failed for too long: it costs nothing more then."""
     try:
         with log.timed("power_off"):

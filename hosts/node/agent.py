@@ -8,11 +8,11 @@ from typing import Final
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
-from hosts.node import stopping
-from hosts.node.boot import World
-from hosts.node.drain import Move, Order, Scene, is_quiet, merge, next_move
-from hosts.node.life import Life
+from hosts.node import stop_marker
+from hosts.node.boot import NodeServices
+from hosts.node.drain import DrainStep, Order, Scene, is_quiet, merge, next_move
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
+from hosts.node.state import NodeState
 from serving import engine as engines
 from serving.instance_settings import InstanceSettings
 
@@ -30,8 +30,8 @@ class Agent:
     """One instance's agent after its boot was begun."""
 
     settings: InstanceSettings
-    world: World
-    life: Life
+    world: NodeServices
+    life: NodeState
     power_off: Callable[[], None]
     settle: timedelta = SETTLE
     _notices_at: datetime | None = field(default=None, init=False)
@@ -124,21 +124,21 @@ class Agent:
             return UnitState.ACTIVE
         return self.world.units.state(engines.UNIT)
 
-    def _do(self, move: Move, order: Order, now: datetime, load: EngineLoad | None) -> None:
+    def _do(self, move: DrainStep, order: Order, now: datetime, load: EngineLoad | None) -> None:
         match move:
-            case Move.WAIT:
+            case DrainStep.WAIT:
                 return
-            case Move.STOP:
+            case DrainStep.STOP:
                 self._stopping_since = now
                 if load is not None:
                     self.life.counters.requests_cut += int(load.running + load.waiting)
                 self.life.log.info("engine", outcome="stopping", requests_cut=self.life.counters.requests_cut)
-                stopping.mark(self.world.root)
+                stop_marker.mark(self.world.root)
                 self.world.units.stop(engines.UNIT)
-            case Move.KILL:
+            case DrainStep.KILL:
                 self.life.log.warning("engine", outcome="killed")
                 self.world.units.kill(engines.UNIT)
-            case Move.FINISH:
+            case DrainStep.FINISH:
                 self.life.requests_running = 0
                 self.life.enter(Phase.DRAINED)
                 self.life.log.info(

@@ -4,15 +4,15 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from gpufleet.clouds.aws import signed
-from gpufleet.clouds.aws.metadata import CredentialChain, Metadata
+from gpufleet.clouds.aws.metadata import CredentialChain, Ec2Metadata
 from hosts.node.ports import CloudNotice, Notice
-from serving.cache.store import Store
+from serving.cache.store import ObjectStore
 
 
 class Ec2Side:
     """EC2's metadata, SSM and S3 as the instance uses them."""
 
-    def __init__(self, metadata: Metadata, region: str) -> None:
+    def __init__(self, metadata: Ec2Metadata, region: str) -> None:
         """Ask for what never changes. Raises MetadataError."""
         self._metadata = metadata
         self._session = signed.session(region, CredentialChain(metadata=metadata))
@@ -39,7 +39,7 @@ class Ec2Side:
             raise OSError(f"secret {where!r}: on AWS it is ssm:/name")
         return signed.get_parameter(self._session, name)
 
-    def store(self, bucket: str) -> Store:
+    def store(self, bucket: str) -> ObjectStore:
         """The models' bucket, `s3://name`. Raises OSError."""
         parts = urlsplit(bucket)
         if parts.scheme != "s3":

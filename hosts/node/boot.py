@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gpufleet.domain.model import Phase
-from hosts.node import disks, driver, engine_key, health, stopping
-from hosts.node.life import Life, Step
+from hosts.node import disks, driver, engine_key, health, stop_marker
 from hosts.node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, StoppedError, Units, UnitState
+from hosts.node.state import BootStep, NodeState
 from serving import engine as engines
 from serving.cache.approval import check_approved
 from serving.cache.disk import Cache, CacheError, NoSpaceError
@@ -27,7 +27,7 @@ _LOOKS_PER_STATE: Final = 6
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class NodeServices:
     """What the agent works with."""
 
     units: Units
@@ -40,12 +40,12 @@ class World:
 
 
 @dataclass(slots=True, kw_only=True)
-class Boot:
+class BootSequence:
     """One boot of one instance."""
 
     settings: InstanceSettings
-    world: World
-    life: Life
+    world: NodeServices
+    life: NodeState
     lease: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """Holds the served revision against eviction for as long as the agent lives."""
     _model: Path | None = field(default=None, init=False)
@@ -110,7 +110,7 @@ class Boot:
             finally:
                 line["attempts"] = step.attempts
 
-    def _try(self, step: Step, action: Callable[[datetime], None], deadline: datetime) -> None:
+    def _try(self, step: BootStep, action: Callable[[datetime], None], deadline: datetime) -> None:
         while True:
             step.attempts += 1
             try:
@@ -128,7 +128,7 @@ class Boot:
                 self._end(step, None)
                 return
 
-    def _end(self, step: Step, error: str | None) -> None:
+    def _end(self, step: BootStep, error: str | None) -> None:
         step.ended, step.error = self.life.now(), error
 
     def _go_on(self) -> None:
@@ -220,7 +220,7 @@ class Boot:
                 serve,
                 cache_dir=PurePosixPath(self.cache_root),
                 key_file=PurePosixPath(engine_key.place(self.world.root)),
-                stopping_file=PurePosixPath(stopping.place(self.world.root)),
+                stopping_file=PurePosixPath(stop_marker.place(self.world.root)),
                 devices=devices,
             )
         except engines.ArgumentError as error:

@@ -29,7 +29,7 @@ def merge(held: Order | None, new: Order) -> Order:
     return replace(held, deadline=min(held.deadline, new.deadline), notice_at=held.notice_at or new.notice_at)
 
 
-class Move(StrEnum):
+class DrainStep(StrEnum):
     """What to do now."""
 
     WAIT = "wait"
@@ -52,23 +52,23 @@ class Scene:
     """When the engine was asked to stop."""
 
 
-def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelta) -> Move:
+def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelta) -> DrainStep:
     """What to do at this moment.
 
     `margin`: time before the deadline that is kept for stopping the engine; a quarter of it for killing what hangs.
     `settle`: how long the engine must have been quiet: what a router sent before it knew arrives in that time.
     """
     if scene.engine in (UnitState.INACTIVE, UnitState.FAILED):
-        return Move.FINISH
+        return DrainStep.FINISH
     if scene.stopping_since is not None:
         patience = min(order.deadline - margin / 4, scene.stopping_since + margin)
         # an engine that was told to stop in time, with nothing running, may take its margin; one that is late, less
-        return Move.KILL if scene.now >= max(patience, scene.stopping_since + margin / 4) else Move.WAIT
+        return DrainStep.KILL if scene.now >= max(patience, scene.stopping_since + margin / 4) else DrainStep.WAIT
     if scene.now >= _latest_stop(order, margin=margin, settle=settle):
-        return Move.STOP
+        return DrainStep.STOP
     if scene.quiet_since is not None and scene.now - scene.quiet_since >= settle:
-        return Move.STOP
-    return Move.WAIT
+        return DrainStep.STOP
+    return DrainStep.WAIT
 
 
 def _latest_stop(order: Order, *, margin: timedelta, settle: timedelta) -> datetime:

@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 from typing import Any, Final, cast
 
-from hosts.node.fetch import fetch
+from hosts.node.local_http import fetch
 from hosts.node.ports import EngineLoad, StepError
 from serving.engine import Interface
 from serving.exposition import parse, total

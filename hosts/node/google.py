@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from gpufleet.clouds.gcp import signed
 from gpufleet.domain.tags import PREEMPTION_NOTICE
 from hosts.node.ports import CloudNotice, Notice
-from serving.cache.store import Store
+from serving.cache.store import ObjectStore
 
 NOTICE: Final = timedelta(seconds=25)
 """Google ends a preempted instance 30 s after it says so, and says no time; five are kept for hearing of it late.
@@ -22,7 +22,9 @@ _MOVES: Final = "TERMINATE_ON_HOST_MAINTENANCE"
 class GoogleSide:
     """Compute Engine's metadata, Secret Manager and Cloud Storage as the instance uses them."""
 
-    def __init__(self, metadata: signed.Metadata, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self, metadata: signed.GoogleMetadata, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         """Ask for what never changes. Raises OSError."""
         self._metadata = metadata
         self._now = now
@@ -50,7 +52,7 @@ class GoogleSide:
             raise OSError(f"secret {where!r}: on Google Cloud it is gcp-secret:projects/P/secrets/NAME")
         return signed.secret(name, self._metadata.token())
 
-    def store(self, bucket: str) -> Store:
+    def store(self, bucket: str) -> ObjectStore:
         """The models' bucket, `gs://name`. Raises OSError."""
         parts = urlsplit(bucket)
         if parts.scheme != "gs":

@@ -7,7 +7,7 @@ from typing import Final
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.model import Cloud
-from hosts.node.fetch import fetch
+from hosts.node.local_http import fetch
 from serving import metrics
 from serving.exposition import Sample, parse
 
@@ -21,7 +21,7 @@ HARMLESS_XIDS: Final = frozenset({0, 13, 31, 43, 45})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class HealthReport:
     """What was seen."""
 
     broken: str | None = None
@@ -38,28 +38,28 @@ def expected_gpus(cloud: Cloud, machine_type: str) -> int | None:
         return None
 
 
-def check(address: str, expected: int | None = None) -> Report:
+def check(address: str, expected: int | None = None) -> HealthReport:
     """Ask the exporter on this machine. Without an answer nothing is known, which breaks nothing."""
     url = f"http://{address}:{metrics.PORTS[metrics.Source.DCGM]}/metrics"
     try:
         return judge(parse(fetch(url, _TIMEOUT_S).decode()), expected)
     except (OSError, ValueError) as error:
-        return Report(unknown=f"the GPU exporter gives no numbers: {error}")
+        return HealthReport(unknown=f"the GPU exporter gives no numbers: {error}")
 
 
-def judge(samples: Iterable[Sample], expected: int | None = None) -> Report:
+def judge(samples: Iterable[Sample], expected: int | None = None) -> HealthReport:
     """The verdict on a page of the exporter; `expected`: how many GPUs the machine was sold with."""
     page = [sample for sample in samples if not metrics.is_blank(sample.value)]
     gpus = {sample.labels.get("UUID") for sample in page if sample.name == metrics.FB_USED.name}
     if not gpus:
-        return Report(unknown="the GPU exporter names no GPU")
+        return HealthReport(unknown="the GPU exporter names no GPU")
     if expected is not None and len(gpus) < expected:
-        return Report(broken=f"{len(gpus)} of {expected} GPUs answer")
+        return HealthReport(broken=f"{len(gpus)} of {expected} GPUs answer")
     for sample in page:
         where = f"GPU {sample.labels.get('gpu')}"
         if sample.name == metrics.XID_ERRORS.name and sample.value not in HARMLESS_XIDS:
-            return Report(broken=f"{where}: XID error {sample.value:.0f}")
+            return HealthReport(broken=f"{where}: XID error {sample.value:.0f}")
         for metric, words in _FATAL:
             if sample.name == metric.name and sample.value > 0:
-                return Report(broken=f"{where}: {words} ({sample.value:.0f})")
-    return Report()
+                return HealthReport(broken=f"{where}: {words} ({sample.value:.0f})")
+    return HealthReport()

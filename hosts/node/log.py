@@ -24,7 +24,7 @@ def _to_stderr(line: str) -> None:
         sys.stderr.flush()
 
 
-class Log:
+class NodeLog:
     """Lines with the fields of one instance. Safe to use from many threads."""
 
     def __init__(

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, cast
 
-from gpufleet.domain.files import write_whole
-from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, OrderRefusedError, Refusal, read_body, read_header
+from gpufleet.domain.files import write_atomically
+from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, OrderRefusal, OrderRefusedError, read_body, read_header
 from gpufleet.domain.rsa import PublicKey
 
 VERSION: Final = 1
@@ -47,16 +47,16 @@ class Nonces:
             oldest = (self._now() - REMEMBERED).timestamp()
             self._taken = {key: when for key, when in self._taken.items() if when > oldest}
             if nonce in self._taken:
-                raise OrderRefusedError(Refusal.USED_NONCE, "this order was taken already: sign another one")
+                raise OrderRefusedError(OrderRefusal.USED_NONCE, "this order was taken already: sign another one")
             if len(self._taken) >= MOST:
-                raise OrderRefusedError(Refusal.TOO_MANY, f"{MOST} orders within {REMEMBERED}: try again later")
+                raise OrderRefusedError(OrderRefusal.TOO_MANY, f"{MOST} orders within {REMEMBERED}: try again later")
             self._taken[nonce] = at.timestamp()
             self._save()
 
     def _save(self) -> None:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file, json.dumps({"version": VERSION, "nonces": self._taken}).encode() + b"\n")
+            write_atomically(self._file, json.dumps({"version": VERSION, "nonces": self._taken}).encode() + b"\n")
         except OSError as error:
             # a full disk must not keep the instance from draining; what cannot be read back is refused by its time
             with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class Orders:
         key = self._keys.get(claim.fingerprint)
         if key is None:
             message = f"key {claim.fingerprint[:12]} is unknown here; known: {', '.join(k[:12] for k in self._keys)}"
-            raise OrderRefusedError(Refusal.UNKNOWN_KEY, message)
+            raise OrderRefusedError(OrderRefusal.UNKNOWN_KEY, message)
         if not key.may_verify(claim.signature):
             raise _bad_signature()
         return claim
@@ -104,7 +104,7 @@ class Orders:
         order = read_body(body)
         if order.instance != self._instance:
             raise OrderRefusedError(
-                Refusal.OTHER_INSTANCE, f"this is {self._instance}; the order is for another instance"
+                OrderRefusal.OTHER_INSTANCE, f"this is {self._instance}; the order is for another instance"
             )
         self._check_time(order.at)
         self._nonces.use(order.nonce, order.at)
@@ -114,11 +114,11 @@ class Orders:
         now, earliest = self._now(), self._nonces.earliest
         if abs(now - at) > WINDOW or (earliest is not None and at < earliest):
             message = f"signed at {_text(at)}; the clock here says {_text(now)}"
-            raise OrderRefusedError(Refusal.WRONG_TIME, message, now)
+            raise OrderRefusedError(OrderRefusal.WRONG_TIME, message, now)
 
 
 def _bad_signature() -> OrderRefusedError:
-    return OrderRefusedError(Refusal.BAD_SIGNATURE, "the signature is not of this body and that key")
+    return OrderRefusedError(OrderRefusal.BAD_SIGNATURE, "the signature is not of this body and that key")
 
 
 def _text(moment: datetime) -> str:

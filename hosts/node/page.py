@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from gpufleet.domain.model import Phase
-from hosts.node.life import Life
+from hosts.node.state import NodeState
 from serving import metrics
 from serving.exposition import Sample, render_family
 from serving.metrics import Metric
 
 
-def render(life: Life) -> str:
+def render(life: NodeState) -> str:
     """The page."""
     families: list[str] = []
     for metric, samples in _values(life):
@@ -18,7 +18,7 @@ def render(life: Life) -> str:
     return "".join(families)
 
 
-def _values(life: Life) -> Iterator[tuple[Metric, list[tuple[dict[str, str], float]]]]:
+def _values(life: NodeState) -> Iterator[tuple[Metric, list[tuple[dict[str, str], float]]]]:
     counters, steps, order = life.counters, life.steps(), life.order
     yield metrics.NODE_PHASE, [({"phase": phase.value}, float(phase is life.phase)) for phase in Phase]
     yield metrics.NODE_PHASE_SINCE, [({}, life.since.timestamp())]

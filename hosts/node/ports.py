@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from serving.cache.store import Store
+from serving.cache.store import ObjectStore
 
 
 class UnitState(StrEnum):
@@ -82,7 +82,7 @@ class CloudSide(Protocol):
         """`ssm:/name`. Raises OSError."""
         ...
 
-    def store(self, bucket: str) -> Store:
+    def store(self, bucket: str) -> ObjectStore:
         """The models' bucket."""
         ...
 

@@ -12,30 +12,30 @@ from typing import Any, Final
 from gpufleet.domain import orders
 from gpufleet.domain.connections import Bounded, TimelyRequests
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.orders import AgentOrder, Drain, OrderRefusedError, Refusal, Switch
+from gpufleet.domain.orders import AgentOrder, Drain, OrderRefusal, OrderRefusedError, Switch
 from hosts.node import page
 from hosts.node.drain import Order
-from hosts.node.life import Life
 from hosts.node.orders import Orders
-from hosts.node.switch import BusyError
+from hosts.node.state import NodeState
+from hosts.node.switch import SwitchBusyError
 from serving.exposition import CONTENT_TYPE
 
 HTTP_PORT: Final = 9500
 CHECK_PORT: Final = 9501
 _LONGEST_NUMBER: Final = 20
 _KNOWN: Final = f"there is GET /status, /metrics, /healthz and POST {orders.PATH}"
-_STATUSES: Final[Mapping[Refusal, HTTPStatus]] = {
-    Refusal.UNSIGNED: HTTPStatus.UNAUTHORIZED,
-    Refusal.UNKNOWN_KEY: HTTPStatus.UNAUTHORIZED,
-    Refusal.BAD_SIGNATURE: HTTPStatus.UNAUTHORIZED,
-    Refusal.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    Refusal.NO_LENGTH: HTTPStatus.LENGTH_REQUIRED,
-    Refusal.MALFORMED: HTTPStatus.BAD_REQUEST,
-    Refusal.OTHER_INSTANCE: HTTPStatus.FORBIDDEN,
-    Refusal.WRONG_TIME: HTTPStatus.FORBIDDEN,
-    Refusal.USED_NONCE: HTTPStatus.FORBIDDEN,
-    Refusal.TOO_MANY: HTTPStatus.SERVICE_UNAVAILABLE,
-    Refusal.BUSY: HTTPStatus.CONFLICT,
+_STATUSES: Final[Mapping[OrderRefusal, HTTPStatus]] = {
+    OrderRefusal.UNSIGNED: HTTPStatus.UNAUTHORIZED,
+    OrderRefusal.UNKNOWN_KEY: HTTPStatus.UNAUTHORIZED,
+    OrderRefusal.BAD_SIGNATURE: HTTPStatus.UNAUTHORIZED,
+    OrderRefusal.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    OrderRefusal.NO_LENGTH: HTTPStatus.LENGTH_REQUIRED,
+    OrderRefusal.MALFORMED: HTTPStatus.BAD_REQUEST,
+    OrderRefusal.OTHER_INSTANCE: HTTPStatus.FORBIDDEN,
+    OrderRefusal.WRONG_TIME: HTTPStatus.FORBIDDEN,
+    OrderRefusal.USED_NONCE: HTTPStatus.FORBIDDEN,
+    OrderRefusal.TOO_MANY: HTTPStatus.SERVICE_UNAVAILABLE,
+    OrderRefusal.BUSY: HTTPStatus.CONFLICT,
 }
 
 
@@ -45,7 +45,7 @@ class _Http(Bounded, HTTPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        life: Life,
+        life: NodeState,
         checked: Orders,
         ask: Callable[[DrainOwner, str, timedelta], Order],
         switch: Callable[[str], object],
@@ -100,9 +100,9 @@ class _Handler(TimelyRequests, BaseHTTPRequestHandler):
         said = self.headers.get("Content-Length", "0").strip()
         length = int(said) if said.isascii() and said.isdigit() and len(said) < _LONGEST_NUMBER else None
         if length is None or "Transfer-Encoding" in self.headers:
-            raise OrderRefusedError(Refusal.NO_LENGTH, f"Content-Length: is {said!r}, must say the body's bytes")
+            raise OrderRefusedError(OrderRefusal.NO_LENGTH, f"Content-Length: is {said!r}, must say the body's bytes")
         if length > orders.LARGEST:
-            raise OrderRefusedError(Refusal.TOO_LARGE, f"an order has at most {orders.LARGEST} bytes")
+            raise OrderRefusedError(OrderRefusal.TOO_LARGE, f"an order has at most {orders.LARGEST} bytes")
         claim = self._http.checked.claim(self.headers.get("Authorization", ""))
         body = self.rfile.read(length)
         self.close_connection = closes
@@ -116,8 +116,8 @@ class _Handler(TimelyRequests, BaseHTTPRequestHandler):
             case Switch(digest=digest):
                 try:
                     self._http.switch(digest)
-                except BusyError as error:
-                    raise OrderRefusedError(Refusal.BUSY, str(error)) from error
+                except SwitchBusyError as error:
+                    raise OrderRefusedError(OrderRefusal.BUSY, str(error)) from error
 
     def _refuse(self, status: HTTPStatus, message: str, refused: OrderRefusedError | None = None) -> None:
         """Say no, in the log too; `now` tells who signs orders what this agent's clock says."""
@@ -151,7 +151,7 @@ class _Handler(TimelyRequests, BaseHTTPRequestHandler):
 class _Check(Bounded):
     allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], life: Life) -> None:
+    def __init__(self, address: tuple[str, int], life: NodeState) -> None:
         self.life = life
         super().__init__(address, _CheckHandler)
 
@@ -166,7 +166,7 @@ class _CheckHandler(socketserver.BaseRequestHandler):
 
 
 def serve(  # noqa: PLR0913 - what its faces reach
-    life: Life,
+    life: NodeState,
     *,
     address: str,
     checked: Orders,

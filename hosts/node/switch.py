@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.model import Phase
-from hosts.node.boot import Boot
+from hosts.node.boot import BootSequence
 from hosts.node.drain import is_quiet
-from hosts.node.life import Life
 from hosts.node.ports import StepError, StoppedError
+from hosts.node.state import NodeState
 from serving.cache.disk import Cache, CacheError
 from serving.cache.manifest import ManifestError
 from serving.cache.sync import Progress, Sync, served_digest
@@ -20,20 +20,20 @@ FOLLOW: Final = timedelta(seconds=30)
 _LOOK_AGAIN_S: Final = 0.25
 
 
-class BusyError(RuntimeError):
+class SwitchBusyError(RuntimeError):
     """This instance cannot change its revision now; says why."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Switch:
+class RevisionSwitch:
     """Changes the revision of one instance. One instance of a pool at a time is the asker's care."""
 
-    boot: Boot
+    boot: BootSequence
     settle: timedelta
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
-    def life(self) -> Life:
+    def life(self) -> NodeState:
         return self.boot.life
 
     def ask(self, digest: str) -> threading.Thread | None:
@@ -41,9 +41,11 @@ class Switch:
         if digest == self.life.digest and self.life.ready:
             return None
         if not self.life.ready:
-            raise BusyError(f"the instance is {self.life.phase.value}; only one that is ready changes its revision")
+            raise SwitchBusyError(
+                f"the instance is {self.life.phase.value}; only one that is ready changes its revision"
+            )
         if not self._guard.acquire(blocking=False):
-            raise BusyError("it changes its revision already")
+            raise SwitchBusyError("it changes its revision already")
         thread = threading.Thread(target=self._guarded, args=(digest,), name="switch", daemon=True)
         thread.start()
         return thread

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 from hosts.node.ports import StepError, UnitState
 
 _LIMIT_S = 120
@@ -39,7 +39,7 @@ class Systemd:
             if path.is_file() and path.read_text("utf-8") == text:
                 return False
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text.encode())
+            write_atomically(path, text.encode())
         except OSError as error:
             raise StepError(f"the unit cannot be written to {path}: {error.strerror}") from error
         self._run(["systemctl", "daemon-reload"])

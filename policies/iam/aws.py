@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from policies.iam import actions
-from policies.iam.documents import IDENTITY, TRUST, Document, DocumentError, attached, documents, statements
+from policies.iam.documents import IDENTITY, TRUST, Document, PolicyDocumentError, attached, documents, statements
 from policies.iam.names import Names, filled, fits, says
 from policies.resource import ROLE, UNKNOWN, Resource
 from policies.rule import Wrong
@@ -23,7 +23,7 @@ _NAMES_OF_KINDS: Final = {IDENTITY: "policies of this role", TRUST: "trust polic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AllowedAction:
     """One action on one resource that the program allows, with the conditions that it always states."""
 
     action: str
@@ -40,7 +40,7 @@ class Entry:
 
 
 @lru_cache(maxsize=1)
-def listed() -> Mapping[str, tuple[Entry, ...]]:
+def listed() -> Mapping[str, tuple[AllowedAction, ...]]:
     """The list: kind of document to its entries."""
     found: Mapping[str, Any] = json.loads(LIST.read_text("utf-8"))
     return {kind: tuple(map(_entry, entries)) for kind, entries in found["documents"].items()}
@@ -64,8 +64,8 @@ def roles() -> frozenset[str]:
     return frozenset(entry.role for entry in listed()[IDENTITY])
 
 
-def _entry(raw: Mapping[str, Any]) -> Entry:
-    return Entry(
+def _entry(raw: Mapping[str, Any]) -> AllowedAction:
+    return AllowedAction(
         action=raw["action"],
         resource=raw.get("resource", ""),
         principal=principals(raw.get("principal")),
@@ -108,7 +108,7 @@ def _of_document(document: Document, resource: Resource, names: Names) -> Iterat
         return
     try:
         found = statements(document)
-    except DocumentError as error:
+    except PolicyDocumentError as error:
         yield Wrong(path=document.path, value=document.text, says=str(error))
         return
     if resource.type == ENDPOINT and _is_default(found):
@@ -121,7 +121,7 @@ def _of_document(document: Document, resource: Resource, names: Names) -> Iterat
 
 
 def _of_statement(
-    statement: Mapping[str, Any], kind: str, entries: Sequence[Entry], names: Names
+    statement: Mapping[str, Any], kind: str, entries: Sequence[AllowedAction], names: Names
 ) -> Iterator[tuple[Any, str]]:
     """A value of a statement, and what is wrong with it."""
     effect = statement.get("Effect")
@@ -138,7 +138,7 @@ def _of_statement(
         return
     try:
         asked = _Asked.of(statement, kind)
-    except DocumentError as error:
+    except PolicyDocumentError as error:
         yield dict(statement), str(error)
         return
     for action in asked.actions:
@@ -164,9 +164,9 @@ class _Asked:
         for name in ("Action", "Resource", "Principal"):
             said = statement.get(name)
             if name in wanted and not (principals(said) if name == "Principal" else _texts(said)):
-                raise DocumentError(f"names no {name}")
+                raise PolicyDocumentError(f"names no {name}")
             if name not in wanted and name in statement:
-                raise DocumentError(f"has a {name}, which does not belong in policies of its kind")
+                raise PolicyDocumentError(f"has a {name}, which does not belong in policies of its kind")
         return cls(
             actions=_texts(statement["Action"]),
             resources=_texts(statement.get("Resource", "")),
@@ -180,13 +180,13 @@ def _texts(value: Any) -> tuple[str, ...]:
     said: list[Any] = value if is_list(value) else [] if value is None else [value]
     for one in said:
         if not isinstance(one, str):
-            raise DocumentError(f"has {one!r} where a text belongs")
+            raise PolicyDocumentError(f"has {one!r} where a text belongs")
     return tuple(said)
 
 
 def _conditions(said: Any) -> dict[tuple[str, str], tuple[str, ...]]:
     if not is_map(said) or not all(map(is_map, said.values())):
-        raise DocumentError("has a Condition that is not a map of maps")
+        raise PolicyDocumentError("has a Condition that is not a map of maps")
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for operator, tests in said.items():
         for key, values in tests.items():
@@ -197,7 +197,7 @@ def _conditions(said: Any) -> dict[tuple[str, str], tuple[str, ...]]:
     return found
 
 
-def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[Entry], names: Names) -> str | None:
+def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[AllowedAction], names: Names) -> str | None:
     """Why the list does not cover one action of a statement; None: it does, on each resource, for each principal."""
     of_action = [e for e in entries if action.isascii() and e.action.lower() == action.lower()]
     whose = _NAMES_OF_KINDS.get(kind, f"policies of {kind}")
@@ -218,12 +218,12 @@ def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[Entry], nam
     return None
 
 
-def _is_named(principal: tuple[str, str], entry: Entry, names: Names) -> bool:
+def _is_named(principal: tuple[str, str], entry: AllowedAction, names: Names) -> bool:
     kind, name = principal
     return any(kind == k and says(pattern, name, names) for k, pattern in entry.principal)
 
 
-def _unlisted(action: str, entries: Sequence[Entry], whose: str) -> str:
+def _unlisted(action: str, entries: Sequence[AllowedAction], whose: str) -> str:
     if "*" not in action and "?" not in action:
         return f"is not an action that the list allows in {whose}{_limits(action)}"
     known = {entry.action.lower() for entry in entries}
@@ -243,12 +243,12 @@ def _limits(action: str) -> str:
     return f"; it can be limited to {actions.some(formats)}" if formats else ""
 
 
-def _elsewhere(action: str, resource: str, entries: Sequence[Entry], names: Names) -> str:
+def _elsewhere(action: str, resource: str, entries: Sequence[AllowedAction], names: Names) -> str:
     allowed = sorted({filled(e.resource, names) for e in entries})
     return f"is allowed on {resource}; the list allows it on {actions.some(allowed)}{_limits(action)}"
 
 
-def _lack(entry: Entry, asked: _Asked, names: Names) -> str | None:
+def _lack(entry: AllowedAction, asked: _Asked, names: Names) -> str | None:
     """The first condition of an entry that a statement does not state as strictly; None: it states all."""
     for operator, key, values in entry.condition:
         if not any(
@@ -260,7 +260,7 @@ def _lack(entry: Entry, asked: _Asked, names: Names) -> str | None:
     return None
 
 
-def _is_about(entry: Entry, resource: Resource, names: Names) -> bool:
+def _is_about(entry: AllowedAction, resource: Resource, names: Names) -> bool:
     if entry.service:
         return _is_of(entry.service, resource, names)
     return not entry.role or _is_role(entry.role, resource, names)
@@ -303,5 +303,5 @@ def _without_policy(endpoint: Resource, names: Names) -> Iterator[Wrong]:
 def _says_all(policy: Any) -> bool:
     try:
         return _is_default(statements(Document(path="policy", kind="", text=policy)))
-    except DocumentError:
+    except PolicyDocumentError:
         return False

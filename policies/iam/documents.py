@@ -18,7 +18,7 @@ _SAYS_ARN: Final = re.compile(r"(?:managed)?policyarns?", re.IGNORECASE)
 _ALWAYS_A_DOCUMENT: Final = frozenset({"policy", "assumeRolePolicy", "policyDocument", "inlinePolicy"})
 
 
-class DocumentError(ValueError):
+class PolicyDocumentError(ValueError):
     """A policy that cannot be read in one way alone; says why, a clause that follows `the policy`."""
 
 
@@ -85,16 +85,16 @@ def statements(document: Document) -> list[Mapping[str, Any]]:
     """The statements of a document. Raises DocumentError: nothing of it may be open to a second reading."""
     found = _parsed(document.text) if isinstance(document.text, str) else document.text
     if not is_map(found):
-        raise DocumentError("is not a JSON object")
+        raise PolicyDocumentError("is not a JSON object")
     if not _has_statements(found):
         return []  # rules for images, say: it allows nothing
     if strange := sorted(set(map(str, found)) - {"Version", "Id", "Statement"}):
-        raise DocumentError(f"has {', '.join(strange)}, which is not an element of a policy")
+        raise PolicyDocumentError(f"has {', '.join(strange)}, which is not an element of a policy")
     said = found.get("Statement")
     every: list[Any] = said if is_list(said) else [said]
     listed = [one for one in every if is_map(one)]
     if len(listed) < len(every):
-        raise DocumentError("has a Statement that is not a map or a list of maps")
+        raise PolicyDocumentError("has a Statement that is not a map or a list of maps")
     return listed
 
 
@@ -105,10 +105,10 @@ def _has_statements(value: Mapping[str, Any]) -> bool:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_once)
-    except DocumentError:
+    except PolicyDocumentError:
         raise
     except (ValueError, RecursionError) as error:
-        raise DocumentError("is not JSON") from error
+        raise PolicyDocumentError("is not JSON") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: set[str] = set()
     for key, value in pairs:
         if key.lower() in seen:
-            raise DocumentError(f"names {key} twice")
+            raise PolicyDocumentError(f"names {key} twice")
         seen.add(key.lower())
         found[key] = value
     return found

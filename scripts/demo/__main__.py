@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from localcloud.control import processes
-from localcloud.control.choice import stack_of
-from localcloud.control.environment import enter, is_ours, local_environment, marked
-from localcloud.control.waiting import LocalError
+from localcloud.lifecycle import processes
+from localcloud.lifecycle.environment import enter, is_ours, local_environment, marked
+from localcloud.lifecycle.selected_cloud import stack_of
+from localcloud.lifecycle.waiting import LocalError
 from localcloud.time_scale import FAST
 
 from gpufleet.domain.model import Cloud

@@ -9,14 +9,14 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import yaml
-from localcloud.control.choice import stack_of
-from localcloud.control.waiting import request_json
+from localcloud.lifecycle.selected_cloud import stack_of
+from localcloud.lifecycle.waiting import request_json
 from localcloud.machines.spec import MachineSpec
 
 from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import find_folders
-from hosts.control.places import Places
-from scripts.demo import look
+from hosts.control.paths import Places
+from scripts.demo import observe
 from scripts.demo.stage import Stage, StoryError
 from scripts.demo.traffic import Traffic
 
@@ -121,12 +121,12 @@ def _up(stage: Stage, *more: str) -> None:
 
 
 def _gpu_instances() -> frozenset[str]:
-    return frozenset(one["id"] for one in look.instances() if one["pool"])
+    return frozenset(one["id"] for one in observe.instances() if one["pool"])
 
 
 def _found(stage: Stage) -> Host | None:
     machines = find_folders(stage.environment, stage.root).machines
-    mine = [one for one in look.instances() if one["type"] == MACHINES[stage.cloud]]
+    mine = [one for one in observe.instances() if one["type"] == MACHINES[stage.cloud]]
     if not mine or not mine[0]["address"]:
         return None
     places = Places(root=machines / mine[0]["id"])
@@ -174,7 +174,7 @@ def _find_traces(stage: Stage, host: Host, traces: Traces) -> None:
     if REASON not in brakes:
         raise StoryError(f"the ledger of the new control host does not know the brake {REASON!r}")
     stage.fact("brake_kept", True, "its ledger knows the pause")
-    known = look.get_json(f"http://{host.address}:9093/api/v2/silence/{traces.silence}")
+    known = observe.get_json(f"http://{host.address}:9093/api/v2/silence/{traces.silence}")
     if known is None or known["status"]["state"] != "active":
         raise StoryError(f"Alertmanager of the new control host does not know the silence {traces.silence}: {known}")
     stage.fact("silence_kept", True, "its Alertmanager knows the silence")
@@ -191,7 +191,7 @@ def _end(stage: Stage, host: Host) -> None:
 
         boto3.client("ec2").terminate_instances(InstanceIds=[host.id])
     else:
-        from localcloud.gcp.places import PROJECT
+        from localcloud.gcp.locations import PROJECT
 
         from gpufleet.clouds.gcp.calls import GoogleCalls
 
@@ -204,7 +204,7 @@ def _end(stage: Stage, host: Host) -> None:
 def _serving(host: Host, at: float | None) -> tuple[float, frozenset[str]]:
     """When, and which instances' engines answer as its Prometheus knows it of then; None: now."""
     when = "" if at is None else f"&time={at}"
-    answer = look.get_json(f"http://{host.address}:9090/api/v1/query?query={quote(SERVING)}{when}")
+    answer = observe.get_json(f"http://{host.address}:9090/api/v1/query?query={quote(SERVING)}{when}")
     found: list[Any] = [] if answer is None else answer["data"]["result"]
     ids = frozenset(one["metric"]["instance_id"] for one in found)
     return (float(found[0]["value"][0]) if found else 0.0), ids

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from localcloud.control import seed, seed_google
-from localcloud.control.choice import chosen
-from localcloud.control.environment import token_of
-from localcloud.gcp.places import PROJECT
+from localcloud.gcp.locations import PROJECT
+from localcloud.lifecycle import seed, seed_google
+from localcloud.lifecycle.environment import token_of
+from localcloud.lifecycle.selected_cloud import chosen
 
 from gpufleet.clouds.gcp.signed import secret
 from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import Folders, find_folders
-from scripts.demo import look
+from scripts.demo import observe
 
 LARGEST: Final = 64 * 1024 * 1024
 
@@ -33,7 +33,7 @@ def places_with(secret: str, folders: Folders) -> list[str]:
     """Files below `.local` (logs, Pulumi's state, machines with their user data, the ledger) and Slack messages
     that hold a secret in clear."""
     found = [str(file.relative_to(folders.root)) for file in _files(folders.local) if secret.encode() in _read(file)]
-    return found + [f"Slack {one['ts']}" for one in look.slack_messages() if secret in str(one)]
+    return found + [f"Slack {one['ts']}" for one in observe.slack_messages() if secret in str(one)]
 
 
 def _files(folder: Path) -> Iterator[Path]:

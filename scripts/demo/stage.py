@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
+from localcloud.lifecycle.environment import MARK
+
 from gpufleet.domain.model import Cloud
-from localcloud.control.environment import MARK
 from scripts.demo.cast import SIMULATED, Cast
 
 LIMIT_S: Final = 240.0

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from localcloud.control.choice import stack_of
-from localcloud.control.environment import credentials_of
-from localcloud.control.parts import CONTROL_HOST
+from localcloud.lifecycle.environment import credentials_of
+from localcloud.lifecycle.parts import CONTROL_HOST
+from localcloud.lifecycle.selected_cloud import stack_of
 
 from gpufleet.console.exporter import LEAST_COVERED
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import find_folders
-from scripts.demo import control_host, look, secrets
+from scripts.demo import control_host, observe, secrets
 from scripts.demo.recompute import recompute
 from scripts.demo.stage import Done, Stage, StoryError
 from scripts.demo.traffic import Counted, Traffic
@@ -82,26 +82,26 @@ def _provision(stage: Stage) -> None:
 def _boot(stage: Stage) -> None:
     stage.title("Instances boot: user data, the node agent by its digest, the model onto local disk, the engine")
     took = stage.wait(
-        "every replica is up in HAProxy", look.ready_servers(stage, stage.cast.served), stage.cast.wait_s
+        "every replica is up in HAProxy", observe.ready_servers(stage, stage.cast.served), stage.cast.wait_s
     )
     stage.fact("boot_seconds", round(took, 1))
     stage.run("gpufleet", "router", "status")
-    for one in look.instances():
+    for one in observe.instances():
         stage.say(
-            f"{one['id']} {one['pool']:<5} {one['kind']:<8} {one['zone']} {one['address']}: {look.boot_of(one)}"
+            f"{one['id']} {one['pool']:<5} {one['kind']:<8} {one['zone']} {one['address']}: {observe.boot_of(one)}"
         )
-    engines = {one["pool"]: look.engine_version(one) for one in look.instances()}
+    engines = {one["pool"]: observe.engine_version(one) for one in observe.instances()}
     told = ", ".join(f"{pool} {version}" for pool, version in sorted(engines.items()))
     stage.fact("engines", engines, f"engines as they name themselves: {told}")
-    stage.fact("instances", {pool: len(look.instances(pool)) for pool in stage.cast.served})
-    stage.fact("reserved", sum(one["kind"] == "reserved" for one in look.instances("chat")))
-    stage.fact("spot_zones", sorted({one["zone"] for one in look.instances("chat") if one["kind"] == "spot"}))
+    stage.fact("instances", {pool: len(observe.instances(pool)) for pool in stage.cast.served})
+    stage.fact("reserved", sum(one["kind"] == "reserved" for one in observe.instances("chat")))
+    stage.fact("spot_zones", sorted({one["zone"] for one in observe.instances("chat") if one["kind"] == "spot"}))
     stage.wait("Prometheus has found every instance", lambda: _all_scraped(stage), stage.cast.wait_s)
     stage.fact("scraped", _scraped(), "Prometheus discovered them from the cloud API: engine, DCGM and agent answer")
 
 
 def _scraped() -> dict[str, int]:
-    found = look.query('count by (job) (up{instance_id!=""} == 1)')
+    found = observe.query('count by (job) (up{instance_id!=""} == 1)')
     return {one["metric"]["job"]: int(one["value"][1]) for one in found}
 
 
@@ -143,7 +143,7 @@ def _gained(stage: Stage, before: Mapping[str, int]) -> dict[str, int]:
 
 
 def _requests(stage: Stage) -> dict[str, int]:
-    pools = look.router_pools(stage)
+    pools = observe.router_pools(stage)
     return {
         pool: sum(int(server.get("requests") or 0) for server in pools.get(pool, [])) for pool in stage.cast.served
     }
@@ -154,10 +154,10 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
     stage.run("gpufleet", "watch", "spot", codes=(0, 3))
     stage.say("a policy acts only after somebody saw a dry run of it: that was one")
     failed = traffic.counted().failed
-    there = look.instances("chat")
+    there = observe.instances("chat")
     taken = stage.run("gpufleet", "local", "preempt", "--pool", "chat", "--notice", "10s")
     instance = taken.stdout.split()[0]
-    with look.phases_of(next(one for one in there if one["id"] == instance)) as phases:
+    with observe.phases_of(next(one for one in there if one["id"] == instance)) as phases:
         _watch_spot_until(stage, "it has drained and on-demand stands in", lambda: _replaced(instance))
     stage.fact("preempted", instance)
     stage.fact("preempted_phases", phases, f"{instance} was {', then '.join(phases)}, then gone")
@@ -191,16 +191,16 @@ def _say_deeds(stage: Stage, done: Done) -> None:
 
 
 def _still_there(instance: str) -> str | None:
-    return f"{instance} is still there" if any(one["id"] == instance for one in look.instances()) else None
+    return f"{instance} is still there" if any(one["id"] == instance for one in observe.instances()) else None
 
 
 def _on_demand() -> list[dict[str, Any]]:
-    return [one for one in look.instances("chat") if one["kind"] == "on-demand"]
+    return [one for one in observe.instances("chat") if one["kind"] == "on-demand"]
 
 
 def _replaced(instance: str) -> str | None:
     """Whether the preempted instance is gone and on-demand is ready."""
-    phases = [(look.agent_status(one) or {}).get("phase") for one in _on_demand()]
+    phases = [(observe.agent_status(one) or {}).get("phase") for one in _on_demand()]
     if "ready" in phases:
         return _still_there(instance)
     return f"on-demand instances: {phases}"
@@ -208,8 +208,8 @@ def _replaced(instance: str) -> str | None:
 
 def _fallback_over(stage: Stage) -> str | None:
     wanted = stage.cast.served["chat"] - stage.facts["reserved"]
-    spot = [one for one in look.instances("chat") if one["kind"] == "spot"]
-    phases = [(look.agent_status(one) or {}).get("phase") for one in spot]
+    spot = [one for one in observe.instances("chat") if one["kind"] == "spot"]
+    phases = [(observe.agent_status(one) or {}).get("phase") for one in spot]
     if phases.count("ready") >= wanted and not _on_demand():
         return None
     return f"spot: {phases}; on-demand: {len(_on_demand())}"
@@ -219,11 +219,11 @@ def _end_idle(stage: Stage) -> None:
     stage.title("Idle GPUs of batch: one has lost its metrics and is kept, the other is marked, drained and ended")
     broken = stage.run("gpufleet", "local", "fault", "--pool", "batch", "--what", "exporter", "--json").json()
     silenced = broken["instance"]
-    other = next(one["id"] for one in look.instances("batch") if one["id"] != silenced)
-    size = sum(look.groups("batch").values())
+    other = next(one["id"] for one in observe.instances("batch") if one["id"] != silenced)
+    size = sum(observe.groups("batch").values())
     stage.wait("the window of the idle watchdog is covered", lambda: _would_not_act(stage, other), stage.cast.wait_s)
     unseen = stage.run("gpufleet", "watch", "idle", "--apply")
-    if "--accept-policy" not in unseen.stdout or look.slack_messages_about(other):
+    if "--accept-policy" not in unseen.stdout or observe.slack_messages_about(other):
         raise StoryError("the idle watchdog acted on a policy of which nobody has seen a dry run")
     stage.fact("unseen_policy_waits", True, "its policy is new, so it waits until somebody has seen a dry run")
     stage.run("gpufleet", "watch", "idle", codes=(0, 3))
@@ -242,9 +242,9 @@ def _end_idle(stage: Stage) -> None:
     stage.fact("ended", other, f"{other} was ended through its group, desired and target lowered")
     stage.fact("silenced", silenced)
     stage.fact("silenced_reason", reasons.get(silenced), f"{silenced} was kept: {reasons.get(silenced)}")
-    stage.fact("batch_desired", [size, sum(look.groups("batch").values())])
-    stage.fact("chat_after_idle", len(look.instances("chat")), "chat was left alone")
-    messages = look.slack_messages_about(other)
+    stage.fact("batch_desired", [size, sum(observe.groups("batch").values())])
+    stage.fact("chat_after_idle", len(observe.instances("chat")), "chat was left alone")
+    messages = observe.slack_messages_about(other)
     stage.fact("slack_about_idle", len(messages))
     for message in messages[:2]:
         stage.say(f"Slack {message['channel']}:")
@@ -282,7 +282,7 @@ def _preview(stage: Stage) -> None:
 def _report(stage: Stage) -> None:
     stage.title("What it cost: USD per million tokens, idle, reserved, saved; the same to Slack")
     stage.run("gpufleet", "watch", "cost", codes=(0, 1))
-    before = len(look.slack_messages())
+    before = len(observe.slack_messages())
     stage.run("gpufleet", "report", "cost", "--since", "1h", "--post")
     report = stage.ask("gpufleet", "report", "cost", "--since", "1h", "--json").json()
     stage.fact("report", report)
@@ -294,7 +294,7 @@ def _report(stage: Stage) -> None:
         f"{again.charges} charges (seconds x price) make {again.usd:.4f} USD, counters' differences {again.prompt} "
     )
     stage.fact("recomputed", again.charges, f"from --json: {told}tokens in and {again.generation} out")
-    stage.fact("slack_reports", len(look.slack_messages()) - before, "the report is in Slack, too")
+    stage.fact("slack_reports", len(observe.slack_messages()) - before, "the report is in Slack, too")
     _check_dashboards(stage)
 
     key = secrets.order_key()
@@ -334,5 +334,5 @@ def farewell(stage: Stage) -> None:
     if stage.replaces_control_host:
         control_host.unprotect(stage)
     stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", *stage.settings, hide=BUSY)
-    stage.fact("instances_after_destroy", len(look.instances()), f"instances left: {len(look.instances())}")
+    stage.fact("instances_after_destroy", len(observe.instances()), f"instances left: {len(observe.instances())}")
     stage.fact("left", stage.end_cloud("--json").json())

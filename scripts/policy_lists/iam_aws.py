@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.settings import KEY
-from policies.iam.denied import BUCKET_POLICY
 from policies.iam.documents import attached, documents, statements
+from policies.iam.required_denials import BUCKET_POLICY
 from policies.resource import Resource
 from scripts.policy_lists.program import SUFFIX, Program
 

@@ -22,7 +22,7 @@ SOURCES: Final = (
     "localcloud/src/localcloud/__init__.py",
     "localcloud/src/localcloud/callers.py",
     "localcloud/src/localcloud/language_host",
-    "localcloud/src/localcloud/neighbours.py",
+    "localcloud/src/localcloud/same_user.py",
     "localcloud/src/localcloud/plugin_server.py",
     "gpufleet/__init__.py",
     "gpufleet/domain/__init__.py",

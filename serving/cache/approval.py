@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from serving.cache.manifest import ManifestError, check_digest
-from serving.cache.store import Store, Writer, read_object
+from serving.cache.store import ObjectStore, Writer, read_object
 
 VERSION: Final = 1
 _LARGEST: Final = 64 * 1024
@@ -51,7 +51,7 @@ def approve(writer: Writer, approval: Approval, *, model: str) -> None:
     writer.put_bytes(_key(model, approval.digest), json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
 
-def read_approval(store: Store, model: str, digest: str) -> Approval | None:
+def read_approval(store: ObjectStore, model: str, digest: str) -> Approval | None:
     """The note of a revision; None without one. Raises ManifestError for one about other bytes, OSError.
 
     PermissionError where it is absent, too, for who may not list the bucket.
@@ -71,7 +71,7 @@ def read_approval(store: Store, model: str, digest: str) -> Approval | None:
     return None
 
 
-def check_approved(store: Store, model: str, digest: str, environment: str) -> None:
+def check_approved(store: ObjectStore, model: str, digest: str, environment: str) -> None:
     """Raises NotApprovedError where the environment needs an approval that this revision does not have, ManifestError
     for one about other bytes, OSError."""
     if not needs_approval(environment):

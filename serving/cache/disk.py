@@ -34,7 +34,7 @@ class NoSpaceError(CacheError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CachedRevision:
     """A revision that is there, whole."""
 
     name: str
@@ -75,15 +75,15 @@ class Cache:
         names = (folder.name.rpartition("@")[0] for folder in self.root.glob(f"*@{check_digest(digest)}"))
         return next((found for name in names if (found := self.find(name, digest)) is not None), None)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CachedRevision]:
         """What is there, least recently wanted first."""
-        found: list[Entry] = []
+        found: list[CachedRevision] = []
         for folder in self.root.glob("[!.]*@*"):
             name, _, digest = folder.name.rpartition("@")
             if self.find(name, digest) is None:
                 continue
             manifest = parse((folder / MANIFEST).read_bytes())
-            entry = Entry(
+            entry = CachedRevision(
                 name=name,
                 digest=digest,
                 path=folder,
@@ -124,7 +124,7 @@ class Cache:
         with self._open_lock(f"{digest}.lease") as file:
             return not _try_lock(file, fcntl.LOCK_EX)
 
-    def evict(self, entry: Entry) -> bool:
+    def evict(self, entry: CachedRevision) -> bool:
         """Remove a revision. False when somebody serves it."""
         with self._open_lock(f"{entry.digest}.lease") as file:
             if not _try_lock(file, fcntl.LOCK_EX):
@@ -135,7 +135,7 @@ class Cache:
             (self.root / ".used" / entry.digest).unlink(missing_ok=True)
             return True
 
-    def make_room(self, needed: int, keep: str) -> list[Entry]:
+    def make_room(self, needed: int, keep: str) -> list[CachedRevision]:
         """Evict, least recently wanted first, until `needed` bytes are free; never `keep`, never a leased one.
 
         What dead syncs of other revisions left goes before any of them. Returns the revisions that went. Raises
@@ -150,7 +150,7 @@ class Cache:
                 f"{self.root}: {needed} bytes needed, {free} free, {sum(e.size for e in candidates)} could "
                 "be evicted: choose a machine type with more local NVMe, or a smaller model"
             )
-        gone: list[Entry] = []
+        gone: list[CachedRevision] = []
         for entry in candidates:
             if self._free() >= needed + _SPARE:
                 break

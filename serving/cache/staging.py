@@ -14,7 +14,7 @@ from typing import Final
 from serving.cache import manifest as manifests
 from serving.cache.disk import CacheError
 from serving.cache.manifest import CHUNK, File, Manifest
-from serving.cache.threads import Shared, in_threads
+from serving.cache.threads import WorkQueue, in_threads
 
 _PIECE: Final = 1024 * 1024
 _RESERVERS: Final = 4
@@ -45,7 +45,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ChunkJob:
     """One chunk to get right."""
 
     staged: Staged
@@ -64,7 +64,7 @@ class Job:
         return self.staged.file.chunks[self.index]
 
 
-def stage(folder: Path, manifest: Manifest, prefix: str) -> list[Job]:
+def stage(folder: Path, manifest: Manifest, prefix: str) -> list[ChunkJob]:
     """Give every file its place and its blocks, so that a full disk is found before the first byte comes.
 
     The chunks to get right, in order. Raises CacheError, OSError.
@@ -74,7 +74,7 @@ def stage(folder: Path, manifest: Manifest, prefix: str) -> list[Job]:
     files = [Staged(file=f, path=f"{folder}/{f.path}", key=f"{prefix}/{f.path}") for f in manifest.files]
     for staged in files:
         _make_plain(staged)
-    jobs = [Job(staged=staged, index=index) for staged in files for index in range(len(staged.file.chunks))]
+    jobs = [ChunkJob(staged=staged, index=index) for staged in files for index in range(len(staged.file.chunks))]
     in_threads(min(_RESERVERS, len(jobs)), _reserve, [job for job in jobs if len(job.staged.file.chunks) > 1])
     return jobs
 
@@ -100,7 +100,7 @@ def _make_plain(staged: Staged) -> None:
         os.close(handle)
 
 
-def _reserve(jobs: Shared[Job]) -> None:
+def _reserve(jobs: WorkQueue[ChunkJob]) -> None:
     for job in jobs:
         with opened(job.staged.path) as handle:
             os.posix_fallocate(handle, job.start, job.length)
@@ -125,7 +125,7 @@ def missing(folder: Path, manifest: Manifest) -> int:
     return manifest.size - have
 
 
-def is_right(handle: int, job: Job) -> bool:
+def is_right(handle: int, job: ChunkJob) -> bool:
     """Whether the bytes on disk are the manifest's."""
     seen = hashlib.sha256()
     offset, end = job.start, job.start + job.length
@@ -138,7 +138,7 @@ def is_right(handle: int, job: Job) -> bool:
     return seen.hexdigest() == job.sha256
 
 
-def was_kept(handle: int, job: Job) -> bool:
+def was_kept(handle: int, job: ChunkJob) -> bool:
     """Whether a chunk came before an earlier sync ended."""
     if job.staged.fresh:
         return False

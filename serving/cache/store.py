@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 
 
 class PartConsumer(Protocol):
@@ -19,7 +19,7 @@ class PartConsumer(Protocol):
     def __call__(self, piece: memoryview, /) -> None: ...
 
 
-class Told(Protocol):
+class ObjectCallback(Protocol):
     """Hears of the object that a range is from, before its first byte: its whole size and its version.
 
     None and "" where the store does not say. What it raises ends the read.
@@ -42,7 +42,7 @@ class Reader(Protocol):
         length: int,
         version: str | None,
         take: PartConsumer,
-        told: Told | None = None,
+        told: ObjectCallback | None = None,
     ) -> None:
         """Give exactly `length` bytes from `start` to `take`, in pieces that are valid only during the call.
 
@@ -53,7 +53,7 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """A place with objects by key."""
 
     def connect(self) -> Reader:
@@ -89,7 +89,7 @@ class FolderStore:
     def put_bytes(self, key: str, body: bytes) -> None:
         path = self._root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, body)
+        write_atomically(path, body)
 
     def put_file(self, key: str, path: Path) -> None:
         target = self._root / key
@@ -119,7 +119,7 @@ class FolderReader:
         length: int,
         version: str | None,
         take: PartConsumer,
-        told: Told | None = None,
+        told: ObjectCallback | None = None,
     ) -> None:
         size, found = self.size_and_version(key)
         if version is not None and found != version:

@@ -21,9 +21,9 @@ from serving.cache import manifest as manifests
 from serving.cache import staging
 from serving.cache.disk import Cache, CacheError
 from serving.cache.manifest import LARGEST_MANIFEST, Manifest, ManifestError
-from serving.cache.staging import Job, Staged
-from serving.cache.store import PartConsumer, Reader, Store, read_object
-from serving.cache.threads import Shared, in_threads
+from serving.cache.staging import ChunkJob, Staged
+from serving.cache.store import ObjectStore, PartConsumer, Reader, read_object
+from serving.cache.threads import WorkQueue, in_threads
 
 ATTEMPTS: Final = 6
 """Reads of one chunk before the sync fails."""
@@ -95,7 +95,7 @@ class Served:
     """Whether the control host changes replicas that run; else only those that boot serve it."""
 
 
-def read_served(store: Store, model: str) -> Served:
+def read_served(store: ObjectStore, model: str) -> Served:
     """What `<model>/served.json` says. Raises OSError, ManifestError."""
     with contextlib.closing(store.connect()) as reader:
         body = read_object(reader, f"{model}/served.json", 64 * 1024)
@@ -108,17 +108,17 @@ def read_served(store: Store, model: str) -> Served:
         raise ManifestError(f"{model}/served.json names no digest: run `gpufleet model rollout`") from error
 
 
-def served_digest(store: Store, model: str) -> str:
+def served_digest(store: ObjectStore, model: str) -> str:
     """The digest that `<model>/served.json` names. Raises OSError, ManifestError."""
     return read_served(store, model).digest
 
 
-def fetch_manifest(store: Store, model: str, digest: str) -> Manifest:
+def fetch_manifest(store: ObjectStore, model: str, digest: str) -> Manifest:
     """The manifest of a revision. Raises OSError, ManifestError."""
     return manifests.parse(_manifest_body(store, model, digest), digest)
 
 
-def _manifest_body(store: Store, model: str, digest: str) -> bytes:
+def _manifest_body(store: ObjectStore, model: str, digest: str) -> bytes:
     with contextlib.closing(store.connect()) as reader:
         return read_object(reader, f"{model}/{digest}/manifest.json", LARGEST_MANIFEST)
 
@@ -127,7 +127,7 @@ def _manifest_body(store: Store, model: str, digest: str) -> bytes:
 class Sync:
     """Brings revisions of one model into one cache."""
 
-    store: Store
+    store: ObjectStore
     cache: Cache
     model: str
     """Its prefix in the store: `models/chat`."""
@@ -167,7 +167,7 @@ class Sync:
         jobs = staging.stage(staged, manifest, f"{self.model}/{digest}/files")
         versions: dict[str, str] = {}
 
-        def work(jobs: Shared[Job]) -> None:
+        def work(jobs: WorkQueue[ChunkJob]) -> None:
             with contextlib.closing(self.store.connect()) as reader:
                 source = _Source(reader, versions)
                 for job in jobs:
@@ -175,7 +175,7 @@ class Sync:
 
         in_threads(max(1, min(self.workers, len(jobs))), work, jobs)
 
-    def _one(self, job: Job, source: "_Source", progress: Progress) -> None:
+    def _one(self, job: ChunkJob, source: "_Source", progress: Progress) -> None:
         """Get a chunk right; whoever has the last one of a file brings it to the disk, while others still read."""
         with staging.opened(job.staged.path) as handle:
             if self.verify and staging.was_kept(handle, job):
@@ -185,7 +185,7 @@ class Sync:
             if job.staged.chunk_is_here():
                 staging.settle(handle, job.staged.file)
 
-    def _read_until_right(self, handle: int, job: Job, source: "_Source", progress: Progress) -> None:
+    def _read_until_right(self, handle: int, job: ChunkJob, source: "_Source", progress: Progress) -> None:
         last: Exception | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -205,7 +205,7 @@ class Sync:
         assert last is not None
         raise last
 
-    def _read_once(self, handle: int, job: Job, source: "_Source") -> bool:
+    def _read_once(self, handle: int, job: ChunkJob, source: "_Source") -> bool:
         seen = hashlib.sha256()
         offset = job.start
 
@@ -235,7 +235,7 @@ class _Source:
     versions: dict[str, str]
     """Of all threads; grows by `setdefault` alone, which is one step of the interpreter."""
 
-    def read(self, job: Job, take: PartConsumer) -> None:
+    def read(self, job: ChunkJob, take: PartConsumer) -> None:
         """Give a chunk to `take`. Raises CorruptError, OSError."""
 
         def told(size: int | None, version: str) -> None:
@@ -277,6 +277,6 @@ def _verify_file(handle: int, staged: Staged) -> Iterator[str]:
         yield f"{file.path}: has {size} bytes instead of {file.size}"
         return
     for index in range(len(file.chunks)):
-        job = Job(staged=staged, index=index)
+        job = ChunkJob(staged=staged, index=index)
         if not staging.is_right(handle, job):
             yield f"{file.path}: bytes {job.start} to {job.start + job.length} are damaged"

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 Thing = TypeVar("Thing")
 
 
-class Shared(Generic[Thing]):
+class WorkQueue(Generic[Thing]):
     """What several threads take from, one thing at a time."""
 
     def __init__(self, things: Iterable[Thing]) -> None:
@@ -33,12 +33,12 @@ class Shared(Generic[Thing]):
         self._stopped = True
 
 
-def in_threads(count: int, work: Callable[[Shared[Thing]], None], things: Iterable[Thing]) -> None:
+def in_threads(count: int, work: Callable[[WorkQueue[Thing]], None], things: Iterable[Thing]) -> None:
     """Let `count` threads do `work`, which takes from `things` until nothing is left.
 
     Returns, or raises the first exception of any of them, when all have ended.
     """
-    shared, failures, started = Shared(things), list[BaseException](), list[threading.Thread]()
+    shared, failures, started = WorkQueue(things), list[BaseException](), list[threading.Thread]()
 
     def guarded() -> None:
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from serving.router.answers import busy
+from serving.router.error_pages import busy
 from serving.router.settings import ACTIVATOR_SOCKET, INNER_SOCKET, METRICS_SOCKET
 
 HELD_UNTIL: Final = "x-gpufleet-held-until"

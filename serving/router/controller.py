@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 from serving.router import breaker, engine_key, maps, membership
 from serving.router.activator import Activator, HoldRules
 from serving.router.certificates import Certificate
-from serving.router.exporter import Moment, metrics
+from serving.router.exporter import RouterSnapshot, metrics
 from serving.router.meter import Meter
 from serving.router.process import Haproxy, check_config
 from serving.router.render import render
 from serving.router.runtime import ServerStatus
 from serving.router.settings import RouterPaths, RouterSettings
-from serving.router.sources import Fleet, Sources, Told
+from serving.router.sources import FleetSource, RouterInputs, RouterSources
 from serving.router.status import describe
 from serving.router.topology import Replica, replicas_of
 
@@ -29,7 +29,7 @@ RESUME_LOOKS: Final = 30
 RESUME_EVERY_S: Final = 0.1
 
 
-class BusyError(RuntimeError):
+class RouterBusyError(RuntimeError):
     """Another controller has this state folder."""
 
 
@@ -37,7 +37,7 @@ class BusyError(RuntimeError):
 class Controller:
     """Drives one HAProxy. `say` gets one line for each thing that happens."""
 
-    fleet: Fleet
+    fleet: FleetSource
     settings: RouterSettings
     paths: RouterPaths
     say: Callable[[str], None]
@@ -51,14 +51,14 @@ class Controller:
     activator: Activator = field(init=False)
     certificate: Certificate = field(init=False)
     reloads: int = 0
-    _sources: Sources = field(init=False)
-    _told: Told = field(default_factory=Told)
+    _sources: RouterSources = field(init=False)
+    _told: RouterInputs = field(default_factory=RouterInputs)
     _maps: maps.Maps = field(default_factory=dict[maps.Map, dict[str, str]])
     _shape: tuple[str, str] = field(default=("", ""), repr=False)
     """The running configuration without its servers, and the engines' key: another one needs a reload."""
     _wanted: tuple[Replica, ...] = ()
     _shown: tuple[ServerStatus, ...] = ()
-    _memory: membership.Memory = field(default_factory=membership.Memory)
+    _memory: membership.MembershipState = field(default_factory=membership.MembershipState)
     _breaker: breaker.BreakerMemory = field(default_factory=breaker.BreakerMemory)
     _told_at: float | None = None
 
@@ -67,7 +67,7 @@ class Controller:
         self.meter = Meter(self.paths.access_log, self.paths.meter)
         self.activator = Activator(self.paths.state, self.metrics)
         self.certificate = Certificate(self.settings.certificate, self.paths.state)
-        self._sources = Sources(self.fleet, self.paths, self.note)
+        self._sources = RouterSources(self.fleet, self.paths, self.note)
         if self.meter.lost:
             self.say(self.meter.lost)
 
@@ -127,7 +127,7 @@ class Controller:
         """The page that Prometheus reads; called from the activator's thread."""
         pools = [pool.name for pool in self._told.topology.pools]
         shown, resting = self._shown, self._breaker.resting
-        moment = Moment(
+        moment = RouterSnapshot(
             held=dict.fromkeys(pools, 0) | dict(self.activator.held()),
             ready={pool: sum(s.pool == pool and s.ready for s in shown) for pool in pools},
             known={pool: sum(s.pool == pool for s in shown) for pool in pools},
@@ -156,7 +156,7 @@ class Controller:
         self._shown = ()
         self._tell_activator(self._told)
         self.haproxy.start()
-        self._memory, self._breaker = membership.Memory(), breaker.BreakerMemory()
+        self._memory, self._breaker = membership.MembershipState(), breaker.BreakerMemory()
 
     def _keep_running(self) -> None:
         if self.haproxy.running:
@@ -184,10 +184,10 @@ class Controller:
             self._told = told
             self._sources.keep(told)
 
-    def _shape_of(self, told: Told) -> tuple[str, str]:
+    def _shape_of(self, told: RouterInputs) -> tuple[str, str]:
         return render(told.topology, told.policy, (), self.settings), told.engine_key
 
-    def _reshape(self, told: Told, shape: tuple[str, str]) -> bool:
+    def _reshape(self, told: RouterInputs, shape: tuple[str, str]) -> bool:
         """Reload with another shape; what runs now stays if HAProxy refuses it."""
         wanted = self._wanted_maps(told)
         try:
@@ -208,13 +208,13 @@ class Controller:
         self.say(f"pools: {', '.join(pool.name for pool in told.topology.pools) or 'none'}")
         return True
 
-    def _wanted_maps(self, told: Told) -> maps.Maps:
+    def _wanted_maps(self, told: RouterInputs) -> maps.Maps:
         return maps.build(told.topology, told.policy, told.keys, maps.Live(p95_ms=self.meter.p95_ms(time.time())))
 
     def _write_maps(self, wanted: maps.Maps) -> None:
         (self.paths.state / maps.FOLDER).mkdir(exist_ok=True, mode=0o700)
         for name, entries in wanted.items():
-            write_whole(self.paths.state / name.file, maps.render_map(entries).encode())
+            write_atomically(self.paths.state / name.file, maps.render_map(entries).encode())
 
     def _write_config(self, wanted: maps.Maps, text: str, key: str) -> None:
         self._write_maps(wanted)
@@ -251,7 +251,7 @@ class Controller:
             self.note("inventory", f"inventory: {error}; keeping the servers there are")
 
     def _move_servers(self) -> None:
-        rules = membership.Rules(
+        rules = membership.MembershipRules(
             settings=self.settings,
             policy=self._told.policy,
             silent=self.settings.agent_silent_limit,
@@ -277,7 +277,7 @@ class Controller:
             self.note("admin socket", f"admin socket: {error}")
         self._tell_activator(self._told)
 
-    def _tell_activator(self, told: Told) -> None:
+    def _tell_activator(self, told: RouterInputs) -> None:
         rules = {pool.name: told.policy.pool(pool.name) for pool in told.topology.pools}
         self.activator.update(
             {name: HoldRules(most=rule.hold, seconds=rule.hold_seconds) for name, rule in rules.items()},
@@ -305,7 +305,7 @@ class Controller:
             self.note("log", f"access log: {error}")
 
     def _show(self) -> None:
-        write_whole(self.paths.status, json.dumps(self.describe(), indent=2).encode() + b"\n")
+        write_atomically(self.paths.status, json.dumps(self.describe(), indent=2).encode() + b"\n")
 
 
 def _try(step: Callable[[], None]) -> str:
@@ -325,7 +325,7 @@ def only_one(paths: RouterPaths) -> Generator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BusyError(
+            raise RouterBusyError(
                 f"{paths.state}: another router controller (process {_holder(lock)}) works here; "
                 "stop it, or give this one another --state"
             ) from None

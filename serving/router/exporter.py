@@ -8,14 +8,14 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from gpufleet.metrics_page import Labels, counter, gauge, histogram, page
-from serving.router.meter import BOUNDS_MS, Histogram, Meter
+from serving.router.meter import BOUNDS_MS, LatencyHistogram, Meter
 
 HELD: Final = "gpufleet_held_requests"
 REQUESTS: Final = "gpufleet_router_requests_total"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class RouterSnapshot:
     """What is true now, beside the counters."""
 
     held: Mapping[str, int]
@@ -29,12 +29,12 @@ class Moment:
     certificate_ends: float | None = None
 
 
-def metrics(meter: Meter, moment: Moment) -> str:
+def metrics(meter: Meter, moment: RouterSnapshot) -> str:
     """The whole page."""
     return page((*_now(moment), *_traffic(meter)))
 
 
-def _now(moment: Moment) -> Iterator[Metric]:
+def _now(moment: RouterSnapshot) -> Iterator[Metric]:
     yield gauge(HELD, "Requests that wait for a pool's first replica.", _by_pool(moment.held))
     yield gauge("gpufleet_router_ready_replicas", "Replicas that get requests.", _by_pool(moment.ready))
     yield gauge("gpufleet_router_replicas", "Replicas that are known.", _by_pool(moment.known))
@@ -71,7 +71,9 @@ def _by_pool(values: Mapping[str, int]) -> list[tuple[Labels, float]]:
     return [({"pool": pool}, value) for pool, value in values.items()]
 
 
-def _histograms(histograms: Mapping[str, Histogram]) -> Iterator[tuple[Labels, list[tuple[str, float]], float]]:
+def _histograms(
+    histograms: Mapping[str, LatencyHistogram],
+) -> Iterator[tuple[Labels, list[tuple[str, float]], float]]:
     bounds = (*(str(ms / 1000) for ms in BOUNDS_MS), "+Inf")
     for pool, one in histograms.items():
         yield {"pool": pool}, [*zip(bounds, accumulate(one.counts), strict=True)], one.total_ms / 1000

@@ -23,7 +23,7 @@ Key = tuple[str, str]
 """Backend and server."""
 
 
-class Step(StrEnum):
+class ServerStep(StrEnum):
     """What is done to one server."""
 
     ADD = "add"
@@ -39,17 +39,17 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ServerChange:
     """One step for one server, with the commands that do it."""
 
-    step: Step
+    step: ServerStep
     server: str
     """`backend/name`."""
     commands: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MembershipState:
     """What the last pass knew; times in seconds of a steady clock."""
 
     absent_since: Mapping[Key, float] = field(default_factory=dict[Key, float])
@@ -59,7 +59,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class MembershipRules:
     """How servers are checked, and how long things may be odd."""
 
     settings: RouterSettings
@@ -78,11 +78,11 @@ class Rules:
 def plan(
     wanted: Iterable[Replica],
     shown: Iterable[ServerStatus],
-    memory: Memory,
+    memory: MembershipState,
     *,
-    rules: Rules,
+    rules: MembershipRules,
     now: float,
-) -> tuple[tuple[Change, ...], Memory]:
+) -> tuple[tuple[ServerChange, ...], MembershipState]:
     """The changes of this pass, and what the next one has to know."""
     there = {(s.backend, s.name): s for s in shown}
     want = {(backend_for(r, rules.policy), r.name): r for r in wanted}
@@ -102,16 +102,18 @@ def plan(
             changes.append(_return(server))
             leaving.discard(key)
         elif key in silent and now - silent[key] >= rules.silent.total_seconds() and server.ready:
-            changes.append(_change(Step.SILENCE, server, f"set server {server.path} state maint"))
+            changes.append(_change(ServerStep.SILENCE, server, f"set server {server.path} state maint"))
     for key, since in lost.items():
         if now - since >= rules.unreachable.total_seconds():
-            changes.append(_change(Step.CUT, there[key], f"shutdown sessions server {there[key].path}"))
-    return tuple(changes), Memory(
+            changes.append(_change(ServerStep.CUT, there[key], f"shutdown sessions server {there[key].path}"))
+    return tuple(changes), MembershipState(
         absent_since=absent, silent_since=silent, unreachable_since=lost, leaving=frozenset(leaving)
     )
 
 
-def _depart(server: ServerStatus, since: float, left: bool, rules: Rules, now: float) -> Change | None:
+def _depart(
+    server: ServerStatus, since: float, left: bool, rules: MembershipRules, now: float
+) -> ServerChange | None:
     waited = now - since
     path = server.path
     if not left or not server.status.startswith("MAINT"):  # an agent's answer on its way may have undone it
@@ -119,19 +121,19 @@ def _depart(server: ServerStatus, since: float, left: bool, rules: Rules, now: f
             return None
         off = (f"disable agent {path}", f"disable health {path}", f"set server {path} state maint")
         # one that serves nobody is gone at once; if a request was faster, HAProxy refuses and a later pass does it
-        return _change(Step.LEAVE, server, *off, *([f"del server {path}"] if server.sessions == 0 else []))
+        return _change(ServerStep.LEAVE, server, *off, *([f"del server {path}"] if server.sessions == 0 else []))
     if server.sessions == 0:
-        return _change(Step.DELETE, server, f"set server {path} state maint", f"del server {path}")
+        return _change(ServerStep.DELETE, server, f"set server {path} state maint", f"del server {path}")
     if waited >= rules.cut.total_seconds():
-        return _change(Step.CUT, server, f"shutdown sessions server {path}")
+        return _change(ServerStep.CUT, server, f"shutdown sessions server {path}")
     return None
 
 
-def _add(backend: str, replica: Replica, rules: Rules) -> Change:
+def _add(backend: str, replica: Replica, rules: MembershipRules) -> ServerChange:
     path = f"{backend}/{replica.name}"
     arguments = server_arguments(replica, rules.policy.pool(replica.pool), rules.settings)
-    return Change(
-        step=Step.ADD,
+    return ServerChange(
+        step=ServerStep.ADD,
         server=path,
         commands=(
             f"add server {path} {server_address(replica)} {arguments}",
@@ -141,9 +143,9 @@ def _add(backend: str, replica: Replica, rules: Rules) -> Change:
     )
 
 
-def _return(server: ServerStatus) -> Change:
+def _return(server: ServerStatus) -> ServerChange:
     path = server.path
-    return _change(Step.RETURN, server, *_awaken(path), f"set server {path} state ready")
+    return _change(ServerStep.RETURN, server, *_awaken(path), f"set server {path} state ready")
 
 
 def _awaken(path: str) -> tuple[str, ...]:
@@ -156,5 +158,5 @@ def _awaken(path: str) -> tuple[str, ...]:
     )
 
 
-def _change(step: Step, server: ServerStatus, *commands: str) -> Change:
-    return Change(step=step, server=server.path, commands=commands)
+def _change(step: ServerStep, server: ServerStatus, *commands: str) -> ServerChange:
+    return ServerChange(step=step, server=server.path, commands=commands)

@@ -27,7 +27,7 @@ _READ: Final = 4 * 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
-class Histogram:
+class LatencyHistogram:
     """Counts by upper bound, as Prometheus has them (not yet summed up)."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
@@ -40,7 +40,7 @@ class Histogram:
 
 
 @dataclass(slots=True, kw_only=True)
-class Use:
+class KeyUsage:
     """What one key used of one model in one pool."""
 
     requests: int = 0
@@ -106,13 +106,13 @@ class Meter:
         self._log = log
         self._state = state
         self._free_above = free_above
-        self.use: dict[UseKey, Use] = {}
+        self.use: dict[UseKey, KeyUsage] = {}
         self.by_status: dict[tuple[str, str], int] = {}
         """Pool and status class (`2xx`)."""
         self.by_reason: dict[tuple[str, str], int] = {}
         """Pool and reason of the decision."""
-        self.all_ms: dict[str, Histogram] = {}
-        self.first_ms: dict[str, Histogram] = {}
+        self.all_ms: dict[str, LatencyHistogram] = {}
+        self.first_ms: dict[str, LatencyHistogram] = {}
         self.lines = 0
         self._recent: dict[str, deque[tuple[float, int]]] = {}
         self._inode = 0
@@ -190,7 +190,7 @@ class Meter:
         self.lines += len(rows)
         _bump(self.by_status, (name, f"{code // 100}xx" if code > 0 else "cut"), len(rows))
         _bump(self.by_reason, (name, (_word(why) if name else "") or "none"), len(rows))  # no pool, no reason for one
-        use = self.use.setdefault((_word(key), _word(model), name), Use())
+        use = self.use.setdefault((_word(key), _word(model), name), KeyUsage())
         use.requests += len(rows)
         if code >= 500 or code < 0 or end[:1] in "SsPRKIUD":
             use.failed += len(rows)
@@ -203,10 +203,10 @@ class Meter:
         use.tokens_out += sum(made)
         if 200 <= code < 300:
             use.unmetered += len(rows) - len(made)
-            self.all_ms.setdefault(name, Histogram()).add(all_ms)
+            self.all_ms.setdefault(name, LatencyHistogram()).add(all_ms)
             begun = [(wait or 0) + int(ms) for wait, ms in zip(waits, first, strict=True) if ms.isdigit()]
             if begun:
-                self.first_ms.setdefault(name, Histogram()).add(begun)
+                self.first_ms.setdefault(name, LatencyHistogram()).add(begun)
             recent = self._recent.setdefault(name, deque(maxlen=10_000))
             recent.extend(zip(map(float, arrived), all_ms, strict=True))
 
@@ -243,7 +243,7 @@ class Meter:
         state: dict[str, Any] = json.loads(self._state.read_text())
         self._inode, self._offset, self.lines = state["inode"], state["offset"], state["lines"]
         for key, model, pool, requests, failed, ms, tokens_in, tokens_out, unmetered in state["use"]:
-            self.use[(key, model, pool)] = Use(
+            self.use[(key, model, pool)] = KeyUsage(
                 requests=requests, failed=failed, replica_ms=ms, tokens_in=tokens_in, tokens_out=tokens_out,
                 unmetered=unmetered,
             )  # fmt: skip
@@ -251,7 +251,7 @@ class Meter:
         self.by_reason = {(pool, why): count for pool, why, count in state["by_reason"]}
         for name, store in (("all_ms", self.all_ms), ("first_ms", self.first_ms)):
             for pool, (total, *counts) in state[name].items():
-                store[pool] = Histogram(counts=counts, total_ms=total)
+                store[pool] = LatencyHistogram(counts=counts, total_ms=total)
 
 
 def _bump(counts: dict[tuple[str, str], int], key: tuple[str, str], more: int) -> None:

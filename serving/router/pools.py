@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from serving.router import engine_key
-from serving.router.answers import answer, busy, quoted
-from serving.router.patterns import QUESTION, START, TOKENS, taken
+from serving.router.body_patterns import QUESTION, START, TOKENS, taken
+from serving.router.error_pages import answer, busy, quoted
 from serving.router.policy import Balance, Placement, PoolPolicy, RouterPolicy
 from serving.router.rules import REASON
 from serving.router.settings import ACTIVATOR_SOCKET, RouterSettings, written

@@ -7,7 +7,7 @@ length and hold any character.
 from collections.abc import Iterable
 from typing import Final
 
-from serving.router.answers import busy, error_page, invalid, quoted
+from serving.router.error_pages import busy, error_page, invalid, quoted
 from serving.router.policy import RouterPolicy
 from serving.router.pools import sections
 from serving.router.rules import REASON, frontend, inner_frontend

@@ -10,9 +10,9 @@ leaves its variable as it was, so most need no condition at all.
 import json
 from typing import Final
 
-from serving.router.answers import answer, busy, invalid
+from serving.router.body_patterns import MODEL_EARLY, MODEL_LATE, taken
+from serving.router.error_pages import answer, busy, invalid
 from serving.router.maps import UNKNOWN_MS, Map, candidates
-from serving.router.patterns import MODEL_EARLY, MODEL_LATE, taken
 from serving.router.policy import Placement, RouterPolicy
 from serving.router.settings import CERTIFICATE, INNER_SOCKET, RouterSettings
 from serving.router.topology import Topology, backend_of, capacity_backends

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Protocol
 
-from gpufleet.domain.files import write_whole
+from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import CapacityType, Instance
 from gpufleet.settings.document import FleetDocument, parse, render
 from serving.router import engine_key
@@ -19,7 +19,7 @@ BELIEVED_S: Final = 600.0
 WRITTEN_EVERY_S: Final = 60.0
 
 
-class Fleet(Protocol):
+class FleetSource(Protocol):
     """Where the words about the fleet come from."""
 
     def document(self) -> FleetDocument:
@@ -44,7 +44,7 @@ class Fleet(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RouterInputs:
     """All that was read, whole and fit for each other."""
 
     document: FleetDocument | None = None
@@ -55,20 +55,20 @@ class Told:
     """Empty: not known yet."""
 
 
-class Sources:
+class RouterSources:
     """Reads them, and keeps what was good. `note(what, problem)` hears of each; empty: it is well."""
 
-    def __init__(self, fleet: Fleet, paths: RouterPaths, note: Callable[[str, str], None]) -> None:
+    def __init__(self, fleet: FleetSource, paths: RouterPaths, note: Callable[[str, str], None]) -> None:
         self._fleet = fleet
         self._paths = paths
         self._note = note
         self._kept_replicas: tuple[tuple[Replica, ...], float] = ((), 0.0)
 
-    def kept(self) -> Told:
+    def kept(self) -> RouterInputs:
         """What a router before this one found good."""
-        told = Told()
+        told = RouterInputs()
         try:
-            told = Told(engine_key=engine_key.kept(self._paths.engine_key))
+            told = RouterInputs(engine_key=engine_key.kept(self._paths.engine_key))
             document = parse(self._paths.last_document.read_bytes(), str(self._paths.last_document))
             told = replace(told, document=document, topology=from_document(document))
             policy = parse_policy(self._paths.last_policy.read_bytes(), str(self._paths.last_policy))
@@ -79,7 +79,7 @@ class Sources:
             self._note("kept", f"what the last router kept is of no use: {error}")
             return told
 
-    def read(self, last: Told) -> Told:
+    def read(self, last: RouterInputs) -> RouterInputs:
         """As it is now; of what cannot be read, the last good one."""
         told = last
         try:
@@ -97,11 +97,11 @@ class Sources:
             self._note("keys", f"API keys: {error}; keeping the last good ones")
         return told
 
-    def keep(self, told: Told) -> None:
+    def keep(self, told: RouterInputs) -> None:
         """Write down what HAProxy runs with."""
         if told.document is not None:
-            write_whole(self._paths.last_document, render(told.document).encode())
-        write_whole(self._paths.last_policy, render_policy(told.policy).encode())
+            write_atomically(self._paths.last_document, render(told.document).encode())
+        write_atomically(self._paths.last_policy, render_policy(told.policy).encode())
 
     def kept_replicas(self, topology: Topology, now: float) -> tuple[Replica, ...]:
         """What the router before this one sent requests to, if that was lately. `now`: seconds since 1970."""
@@ -126,13 +126,13 @@ class Sources:
             return
         known = {"at": now, "replicas": [asdict(replica) for replica in replicas]}
         try:
-            write_whole(self._paths.last_replicas, json.dumps(known).encode() + b"\n")
+            write_atomically(self._paths.last_replicas, json.dumps(known).encode() + b"\n")
             self._kept_replicas = (replicas, now)
             self._note("kept replicas", "")
         except OSError as error:
             self._note("kept replicas", f"the replicas are not written down for the next router: {error}")
 
-    def _with_engine_key(self, told: Told) -> Told:
+    def _with_engine_key(self, told: RouterInputs) -> RouterInputs:
         if told.document is None:
             return told
         try:
@@ -143,7 +143,7 @@ class Sources:
             self._note("engine key", f"engine key: {error}; {rest}")
         return told
 
-    def _with_policy(self, told: Told) -> Told:
+    def _with_policy(self, told: RouterInputs) -> RouterInputs:
         if told.document is None:
             return told
         try:

@@ -7,11 +7,11 @@ from typing import Any
 
 from serving.router.runtime import ServerStatus
 from serving.router.settings import RouterSettings
-from serving.router.sources import Told
+from serving.router.sources import RouterInputs
 
 
 def describe(  # noqa: PLR0913
-    told: Told,
+    told: RouterInputs,
     shown: Iterable[ServerStatus],
     resting: frozenset[tuple[str, str]],
     settings: RouterSettings,

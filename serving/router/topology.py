@@ -7,7 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from gpufleet.domain.model import CapacityType, Instance, InstanceState
-from gpufleet.domain.owners import owner_of
+from gpufleet.domain.ownership import owner_of
 from gpufleet.settings.document import FleetDocument
 
 ENGINE_PORT: Final = 8000

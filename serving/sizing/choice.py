@@ -11,18 +11,18 @@ from math import ceil
 from typing import Any, Final
 
 from gpufleet.domain import catalogue
-from gpufleet.domain.catalogue import Machine, UnknownMachineError
+from gpufleet.domain.catalogue import MachineType, UnknownMachineError
 from gpufleet.domain.model import CapacityType
-from serving.sizing.fit import MOST_SEQUENCES, Fit, Wish, spread
-from serving.sizing.model import Model, SizingError, Weights
-from serving.sizing.speed import Kind, Replica, Speed, Traffic, from_measurements, was_measured
+from serving.sizing.fit import MOST_SEQUENCES, Fit, FitRequest, spread
+from serving.sizing.model import ModelShape, SizingError, Weights
+from serving.sizing.speed import SizedReplica, Speed, SpeedOrigin, Traffic, from_measurements, was_measured
 
 MOST_OF_ONE: Final = 1000
 """Machines of one type that a mix may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class SizingDemand:
     """What is to be served."""
 
     traffic: Traffic
@@ -41,7 +41,7 @@ class Demand:
 class Offer:
     """A machine type at a price."""
 
-    machine: Machine
+    machine: MachineType
     capacity_type: CapacityType
     usd_per_hour: Decimal
     price_source: str
@@ -77,7 +77,7 @@ class Mix:
     usd_per_million_tokens: Decimal
 
 
-def ability(model: Model, weights: Weights, machine: Machine, demand: Demand) -> Able | str:
+def ability(model: ModelShape, weights: Weights, machine: MachineType, demand: SizingDemand) -> Able | str:
     """What a machine of that type does, or why it cannot.
 
     Its GPUs work as one engine or as several copies, whichever serves more; what somebody measured goes before
@@ -89,7 +89,7 @@ def ability(model: Model, weights: Weights, machine: Machine, demand: Demand) ->
         gpu = catalogue.gpu(machine.gpu)
     except UnknownMachineError:
         return f"nothing is known of {machine.gpu}"
-    whole = Replica(
+    whole = SizedReplica(
         model=model,
         weights=weights,
         gpu=gpu,
@@ -101,15 +101,15 @@ def ability(model: Model, weights: Weights, machine: Machine, demand: Demand) ->
     able = [way for way in ways if isinstance(way, Able)]
     if not able:
         return str(ways[0])
-    return max(able, key=lambda way: (way.speed.kind is Kind.MEASURED, way.speed.requests_per_s))
+    return max(able, key=lambda way: (way.speed.kind is SpeedOrigin.MEASURED, way.speed.requests_per_s))
 
 
-def _copies(model: Model, machine: Machine) -> list[int]:
+def _copies(model: ModelShape, machine: MachineType) -> list[int]:
     """How many whole engines may share the GPUs. Of experts one: vLLM spreads them over all copies."""
     return [1] if model.experts else [n for n in range(1, machine.gpu_count + 1) if machine.gpu_count % n == 0]
 
 
-def _copied(whole: Replica, copies: int, demand: Demand) -> Able | str:
+def _copied(whole: SizedReplica, copies: int, demand: SizingDemand) -> Able | str:
     """What that many copies do on GPUs that they share evenly, or why they cannot."""
     one = _alone(replace(whole, gpus=whole.gpus // copies), demand)
     if copies == 1 or isinstance(one, str):
@@ -125,10 +125,10 @@ def _copied(whole: Replica, copies: int, demand: Demand) -> Able | str:
     )
 
 
-def _alone(replica: Replica, demand: Demand) -> Able | str:
+def _alone(replica: SizedReplica, demand: SizingDemand) -> Able | str:
     traffic = demand.traffic
     context = traffic.input_tokens + traffic.output_tokens
-    wish = Wish(context=context, kv_fp8=demand.kv_fp8, weights_fp8=demand.weights_fp8)
+    wish = FitRequest(context=context, kv_fp8=demand.kv_fp8, weights_fp8=demand.weights_fp8)
     model, gpu, gpus = replica.model, replica.gpu, replica.gpus
     try:
         fits = spread(model, replica.weights, gpu, gpus, wish)
@@ -144,13 +144,13 @@ def _alone(replica: Replica, demand: Demand) -> Able | str:
     return Able(fit=fits, speed=speed)
 
 
-def rank(offers: Iterable[tuple[Offer, Able]], demand: Demand) -> list[Option]:
+def rank(offers: Iterable[tuple[Offer, Able]], demand: SizingDemand) -> list[Option]:
     """Cheapest first."""
     options = [_option(offer, able, demand) for offer, able in offers]
     return sorted(options, key=lambda option: (option.usd_per_hour, option.count, option.offer.machine.name))
 
 
-def _option(offer: Offer, able: Able, demand: Demand) -> Option:
+def _option(offer: Offer, able: Able, demand: SizingDemand) -> Option:
     count = max(1, ceil(demand.requests_per_s / able.speed.requests_per_s))
     cost = offer.usd_per_hour * count
     return Option(
@@ -162,7 +162,7 @@ def _option(offer: Offer, able: Able, demand: Demand) -> Option:
     )
 
 
-def cheapest_mix(options: Sequence[Option], demand: Demand) -> Mix | None:
+def cheapest_mix(options: Sequence[Option], demand: SizingDemand) -> Mix | None:
     """The cheapest whole numbers of machines that together serve the demand; None without options.
 
     Minimise Σ price × n subject to Σ requests per second × n ≥ demand, n whole: solved by HiGHS.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from serving.sizing.model import Attention, LatentAttention, Model, State
+from serving.sizing.model import Attention, LatentAttention, ModelShape, StateLayer
 
 NGRAM_TOKENS: Final = 4
 NGRAM_LONGEST: Final = 5
@@ -53,23 +53,23 @@ class Speculation:
         return json.dumps(said, separators=(",", ":"))
 
 
-def prefix_caching(model: Model) -> PrefixCaching:
+def prefix_caching(model: ModelShape) -> PrefixCaching:
     """As vLLM does by itself: no argument is needed."""
     if model.keeps_nothing:
         return PrefixCaching(on=False, reason="an encoder keeps nothing that could be used again")
-    if all(isinstance(layer, State) for layer in model.layers):
+    if all(isinstance(layer, StateLayer) for layer in model.layers):
         return PrefixCaching(on=False, reason="vLLM does not cache prefixes of models that keep a state alone")
     return PrefixCaching(on=True, reason="vLLM's default for it: equal beginnings of prompts are computed once")
 
 
-def speculation(model: Model) -> Speculation:
+def speculation(model: ModelShape) -> Speculation:
     """The best way that needs no second model."""
     if model.keeps_nothing:
         return Speculation(method=None, tokens=0, reason="it writes no tokens")
     if model.draft_layers:
         reason = f"the checkpoint brings {model.draft_layers} layer(s) of its own for it"
         return Speculation(method=Drafter.MTP, tokens=model.draft_layers, reason=reason)
-    if any(isinstance(layer, State) for layer in model.layers):
+    if any(isinstance(layer, StateLayer) for layer in model.layers):
         return Speculation(
             method=None, tokens=0, reason="a state that has gone on over wrong drafts is not known here"
         )
@@ -77,7 +77,7 @@ def speculation(model: Model) -> Speculation:
     return Speculation(method=Drafter.NGRAM, tokens=NGRAM_TOKENS, reason=reason)
 
 
-def drafting(model: Model) -> Model:
+def drafting(model: ModelShape) -> ModelShape:
     """The model as it is when it drafts for itself: its draft layers keep what its last attention layer keeps."""
     if speculation(model).method is not Drafter.MTP:
         return model

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from serving.sizing.defaults import DEFAULTS
-from serving.sizing.model import Attention, LatentAttention, Layer, Model, SizingError, State
+from serving.sizing.model import Attention, LatentAttention, Layer, ModelShape, SizingError, StateLayer
 
 Config = Mapping[str, Any]
 
@@ -97,7 +97,7 @@ _ALIASES: Final = {
 }
 
 
-def read(config: Config) -> Model:
+def read(config: Config) -> ModelShape:
     """The model that a config describes. Raises SizingError naming the field or family that is missing."""
     try:
         return _read(config)
@@ -109,7 +109,7 @@ def read(config: Config) -> Model:
         raise SizingError(f"config.json: a field is of another kind than it must be: {error}") from error
 
 
-def _read(config: Config) -> Model:
+def _read(config: Config) -> ModelShape:
     inner = _inner(config)
     family = str(inner.get("model_type") or config.get("model_type") or "")
     if not family:
@@ -120,7 +120,7 @@ def _read(config: Config) -> Model:
     hidden = _number(inner, "hidden_size")
     # dbrx keeps them in a part of its own
     experts = {**cast("Config", inner.get("ffn_config") or {}), **inner}
-    return Model(
+    return ModelShape(
         family=family,
         hidden=hidden,
         intermediate=int(_field(experts, "intermediate_size") or 4 * hidden),
@@ -273,7 +273,7 @@ def _latent(config: Config) -> tuple[Layer, ...]:
 
 
 def _mixed(family: str, config: Config) -> tuple[Layer, ...]:
-    readers: dict[str, Callable[[Config], State]] = {
+    readers: dict[str, Callable[[Config], StateLayer]] = {
         "mamba": _mamba1,
         "jamba": _mamba1,
         "qwen3_next": _delta_net,
@@ -313,7 +313,7 @@ def _mixed_kinds(family: str, config: Config) -> list[str]:
     return ["full" if i % period == offset else "state" for i in range(count)]
 
 
-def _mamba2(config: Config) -> State:
+def _mamba2(config: Config) -> StateLayer:
     heads = int(_first(config, "mamba_n_heads", "mamba_num_heads", "num_heads") or 0)
     head_size = int(_first(config, "mamba_d_head", "mamba_head_dim", "head_dim") or 0)
     size = int(_first(config, "mamba_d_state", "ssm_state_size", "state_size") or 0)
@@ -321,7 +321,7 @@ def _mamba2(config: Config) -> State:
     kernel = int(_first(config, "mamba_d_conv", "conv_kernel") or 4)
     if not (heads and head_size and size):
         raise SizingError("config.json: the state's heads, head size or state size is missing")
-    return State(
+    return StateLayer(
         conv_channels=heads * head_size + 2 * groups * size,
         conv_kernel=kernel,
         heads=heads,
@@ -331,11 +331,11 @@ def _mamba2(config: Config) -> State:
     )
 
 
-def _mamba1(config: Config) -> State:
+def _mamba1(config: Config) -> StateLayer:
     expand = int(_first(config, "mamba_expand", "expand") or 2)
     inner = int(config.get("intermediate_size") or 0) if config.get("model_type") == "mamba" else 0
     channels = inner or expand * _number(config, "hidden_size")
-    return State(
+    return StateLayer(
         conv_channels=channels,
         conv_kernel=int(_first(config, "mamba_d_conv", "conv_kernel") or 4),
         heads=channels,
@@ -344,10 +344,10 @@ def _mamba1(config: Config) -> State:
     )
 
 
-def _delta_net(config: Config) -> State:
+def _delta_net(config: Config) -> StateLayer:
     key = _number(config, "linear_num_key_heads") * _number(config, "linear_key_head_dim")
     value = _number(config, "linear_num_value_heads") * _number(config, "linear_value_head_dim")
-    return State(
+    return StateLayer(
         conv_channels=2 * key + value,
         conv_kernel=_number(config, "linear_conv_kernel_dim"),
         heads=_number(config, "linear_num_value_heads"),

@@ -7,7 +7,7 @@ from gpufleet.domain.catalogue import Gpu
 from serving.engine import VllmOptions
 from serving.sizing.decoding import drafting, speculation
 from serving.sizing.memory import BATCHED_TOKENS, CacheShape, KvLayout, layout
-from serving.sizing.model import Attention, Model, SizingError, Weights
+from serving.sizing.model import Attention, ModelShape, SizingError, Weights
 
 MIB: Final = 1024**2
 GIB: Final = 1024**3
@@ -31,7 +31,7 @@ _FP4: Final = frozenset({"mxfp4", "nvfp4", "modelopt_fp4"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class FitRequest:
     """What is asked of a machine."""
 
     context: int
@@ -47,7 +47,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class ParallelSplit:
     """How a model is spread over GPUs: each layer over `tp`, the layers over `pp`."""
 
     tp: int = 1
@@ -58,7 +58,7 @@ class Split:
         return self.tp * self.pp
 
 
-ONE_GPU: Final = Split()
+ONE_GPU: Final = ParallelSplit()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Fit:
     """The answer for one way of splitting a model over GPUs."""
 
     gpu: str
-    split: Split
+    split: ParallelSplit
     fits: bool
     reason: str
     """Why (not), in one line."""
@@ -83,7 +83,7 @@ class Fit:
     notes: tuple[str, ...] = ()
 
 
-def refusal(model: Model, gpu: Gpu, wish: Wish) -> str | None:
+def refusal(model: ModelShape, gpu: Gpu, wish: FitRequest) -> str | None:
     """Why this GPU cannot compute this model's numbers at all; None when it can."""
     if (wish.weights_fp8 or wish.kv_fp8) and not gpu.fp8:
         return f"{gpu.name} has no FP8 arithmetic"
@@ -94,7 +94,7 @@ def refusal(model: Model, gpu: Gpu, wish: Wish) -> str | None:
     return None
 
 
-def fit(model: Model, weights: Weights, gpu: Gpu, wish: Wish, split: Split = ONE_GPU) -> Fit:
+def fit(model: ModelShape, weights: Weights, gpu: Gpu, wish: FitRequest, split: ParallelSplit = ONE_GPU) -> Fit:
     """Try one split. Raises SizingError for a wish that no GPU can grant."""
     if wish.context > model.max_context:
         raise SizingError(f"context {wish.context} is longer than the model's {model.max_context}")
@@ -139,18 +139,18 @@ def fit(model: Model, weights: Weights, gpu: Gpu, wish: Wish, split: Split = ONE
     )
 
 
-def smallest_fit(model: Model, weights: Weights, gpu: Gpu, count: int, wish: Wish) -> Fit:
+def smallest_fit(model: ModelShape, weights: Weights, gpu: Gpu, count: int, wish: FitRequest) -> Fit:
     """The fewest of `count` GPUs that do; all of them when none does. Raises SizingError."""
     tried = [spread(model, weights, gpu, number, wish) for number in _powers(count)]
     possible = [answer for answer in tried if not _indivisible(model, answer.split.tp)]
     return next((answer for answer in possible if answer.fits), possible[-1])
 
 
-def spread(model: Model, weights: Weights, gpu: Gpu, count: int, wish: Wish) -> Fit:
+def spread(model: ModelShape, weights: Weights, gpu: Gpu, count: int, wish: FitRequest) -> Fit:
     """All of `count` GPUs: layers over as many as the heads divide over, stages over the rest. Raises SizingError."""
-    ways = [Split(tp=tp, pp=count // tp) for tp in range(count, 0, -1) if count % tp == 0]
+    ways = [ParallelSplit(tp=tp, pp=count // tp) for tp in range(count, 0, -1) if count % tp == 0]
     possible = [way for way in ways if not _indivisible(model, way.tp) and way.pp <= max(1, model.layer_count)]
-    tried = [fit(model, weights, gpu, wish, way) for way in possible or [Split(tp=count)]]
+    tried = [fit(model, weights, gpu, wish, way) for way in possible or [ParallelSplit(tp=count)]]
     return next((answer for answer in tried if answer.fits), tried[0])
 
 
@@ -159,14 +159,14 @@ def _powers(count: int) -> list[int]:
     return found if count in found else [*found, count]
 
 
-def _weights_on_gpu(weights: Weights, wish: Wish, split: Split, kv_heads: int) -> int:
+def _weights_on_gpu(weights: Weights, wish: FitRequest, split: ParallelSplit, kv_heads: int) -> int:
     on_gpu = weights.per_gpu(tp=split.tp, pp=split.pp, kv_heads=kv_heads)
     if wish.weights_fp8:
         on_gpu -= weights.quantizable // 2 // split.gpus
     return on_gpu
 
 
-def _overhead(model: Model, wish: Wish, split: Split) -> int:
+def _overhead(model: ModelShape, wish: FitRequest, split: ParallelSplit) -> int:
     """Activations of one batch, logits of the sampler, graphs and contexts.
 
     Per token: three intermediate and three hidden vectors in 16 bits. For an 8B Llama at 20,480 tokens that gives
@@ -178,13 +178,13 @@ def _overhead(model: Model, wish: Wish, split: Split) -> int:
     return wish.batched_tokens * per_token + logits + GRAPH_BYTES + CONTEXT_BYTES + together
 
 
-def _indivisible(model: Model, tp: int) -> str | None:
+def _indivisible(model: ModelShape, tp: int) -> str | None:
     if model.heads % tp:
         return f"{model.heads} attention heads cannot be split over {tp} GPUs"
     return None
 
 
-def _memory_reason(left: int, plan: KvLayout | None, at_once: float | None, wish: Wish) -> str | None:
+def _memory_reason(left: int, plan: KvLayout | None, at_once: float | None, wish: FitRequest) -> str | None:
     if left <= 0:
         return f"{-left / GIB:.1f} GiB too little for weights and activations"
     if plan is None or at_once is None:
@@ -197,13 +197,15 @@ def _memory_reason(left: int, plan: KvLayout | None, at_once: float | None, wish
     return None
 
 
-def _good_words(at_once: float | None, wish: Wish) -> str:
+def _good_words(at_once: float | None, wish: FitRequest) -> str:
     if at_once is None:
         return "fits; the model keeps no keys and values"
     return f"fits, with {at_once:.1f} requests of {wish.context} tokens at once"
 
 
-def _options(model: Model, gpu: Gpu, wish: Wish, split: Split, at_once: float | None) -> VllmOptions:
+def _options(
+    model: ModelShape, gpu: Gpu, wish: FitRequest, split: ParallelSplit, at_once: float | None
+) -> VllmOptions:
     options = VllmOptions(
         max_model_len=wish.context,
         tensor_parallel_size=split.tp,
@@ -222,6 +224,6 @@ def _options(model: Model, gpu: Gpu, wish: Wish, split: Split, at_once: float | 
     return options
 
 
-def _sequences(at_once: float | None, wish: Wish) -> int:
+def _sequences(at_once: float | None, wish: FitRequest) -> int:
     """Requests are mostly shorter than the longest one, so four times as many may run before the cache is full."""
     return MOST_SEQUENCES if at_once is None else max(wish.concurrency, min(MOST_SEQUENCES, int(at_once * 4)), 1)

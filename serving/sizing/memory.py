@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from serving.sizing.model import Attention, LatentAttention, Layer, Model, SizingError, State
+from serving.sizing.model import Attention, LatentAttention, Layer, ModelShape, SizingError, StateLayer
 
 BLOCK: Final = 16
 """Tokens per block on GPUs; vLLM's CPU platform takes 128."""
@@ -33,7 +33,7 @@ class CacheShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class LayerGroup:
     """Layers that share a block table."""
 
     layers: int
@@ -47,7 +47,7 @@ class KvLayout:
 
     bytes_per_block: int
     """One block of every layer of a group: the unit of the pool."""
-    groups: tuple[Group, ...]
+    groups: tuple[LayerGroup, ...]
     block: int
     max_model_len: int
 
@@ -68,7 +68,7 @@ class KvLayout:
         return int(self.concurrency(memory) * self.max_model_len)
 
 
-def layout(model: Model, shape: CacheShape) -> KvLayout | None:
+def layout(model: ModelShape, shape: CacheShape) -> KvLayout | None:
     """The layout; None for a model that keeps nothing. Raises SizingError."""
     if model.keeps_nothing:
         return None
@@ -76,19 +76,19 @@ def layout(model: Model, shape: CacheShape) -> KvLayout | None:
         raise SizingError(f"context {shape.max_model_len} is longer than the model's {model.max_context}")
     layers = model.layers[: -(-len(model.layers) // shape.pp)] if shape.pp > 1 else model.layers
     kinds = _by_kind(layers)
-    if any(isinstance(layer, State) for layer in kinds) and len(kinds) > 1:
+    if any(isinstance(layer, StateLayer) for layer in kinds) and len(kinds) > 1:
         return _hybrid(kinds, shape)
     pages = {layer: _page(layer, shape) for layer in kinds}
     if len(kinds) == 1:
         ((layer, count),) = kinds.items()
-        group = Group(layers=count, blocks_per_request=_blocks_per_request(layer, shape))
+        group = LayerGroup(layers=count, blocks_per_request=_blocks_per_request(layer, shape))
         return _layout(pages[layer] * count, [group], shape)
     if len(set(pages.values())) != 1:
         raise SizingError("layers with keys of different sizes: vLLM packs them by rules that are not modelled here")
     return _grouped(kinds, next(iter(pages.values())), shape)
 
 
-def _layout(bytes_per_block: int, groups: Sequence[Group], shape: CacheShape) -> KvLayout:
+def _layout(bytes_per_block: int, groups: Sequence[LayerGroup], shape: CacheShape) -> KvLayout:
     return KvLayout(
         bytes_per_block=bytes_per_block, groups=tuple(groups), block=shape.block, max_model_len=shape.max_model_len
     )
@@ -106,7 +106,7 @@ def _grouped(kinds: dict[Layer, int], page: int, shape: CacheShape) -> KvLayout:
     fewest, most = min(kinds.values()), max(kinds.values())
     size = most if most < fewest * 1.5 else fewest
     groups = [
-        Group(layers=size, blocks_per_request=_blocks_per_request(layer, shape))
+        LayerGroup(layers=size, blocks_per_request=_blocks_per_request(layer, shape))
         for layer, count in kinds.items()
         for _ in range(-(-count // size))
     ]
@@ -115,8 +115,8 @@ def _grouped(kinds: dict[Layer, int], page: int, shape: CacheShape) -> KvLayout:
 
 def _hybrid(kinds: dict[Layer, int], shape: CacheShape) -> KvLayout:
     """Attention beside states: the attention block is made so long that its page holds a state."""
-    states = [layer for layer in kinds if isinstance(layer, State)]
-    others = [layer for layer in kinds if not isinstance(layer, State)]
+    states = [layer for layer in kinds if isinstance(layer, StateLayer)]
+    others = [layer for layer in kinds if not isinstance(layer, StateLayer)]
     if len(states) != 1 or len(others) != 1:
         raise SizingError("several kinds of attention beside several kinds of states are not modelled here")
     state, attention = states[0], others[0]
@@ -134,13 +134,13 @@ def _page(layer: Layer, shape: CacheShape) -> int:
             return layer.page_bytes(block=shape.block, kv_bytes=shape.kv_bytes, tp=shape.tp)
         case LatentAttention():
             return layer.page_bytes(block=shape.block, kv_bytes=shape.kv_bytes)
-        case State():
+        case StateLayer():
             return layer.bytes_per_sequence(shape.tp)
 
 
 def _blocks_per_request(layer: Layer, shape: CacheShape) -> int:
     match layer:
-        case State():
+        case StateLayer():
             return 1
         case Attention(window=int(window)):
             tokens = min(window - 1 + shape.in_flight, shape.max_model_len)

@@ -45,7 +45,7 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class StateLayer:
     """A layer with a state of fixed size per sequence (Mamba, gated delta net)."""
 
     conv_channels: int
@@ -63,11 +63,11 @@ class State:
         return conv + self.heads // tp * self.head_size * self.state_size * self.ssm_dtype_bytes
 
 
-Layer = Attention | LatentAttention | State
+Layer = Attention | LatentAttention | StateLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ModelShape:
     """A model's shape."""
 
     family: str

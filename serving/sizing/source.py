@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from serving import weights
-from serving.cache.store import Reader, Store, read_object
+from serving.cache.store import ObjectStore, Reader, read_object
 from serving.sizing.model import SizingError
 from serving.weights import HeaderError, Tensor
 
@@ -13,7 +13,7 @@ _LARGEST_CONFIG: Final = 16 * 1024 * 1024
 _LARGEST_INDEX: Final = 64 * 1024 * 1024
 
 
-def read_config(store: Store, key: Callable[[str], str]) -> dict[str, Any]:
+def read_config(store: ObjectStore, key: Callable[[str], str]) -> dict[str, Any]:
     """config.json. Raises SizingError, OSError. `key` makes a store's key from a file's name."""
     reader = store.connect()
     try:
@@ -22,7 +22,7 @@ def read_config(store: Store, key: Callable[[str], str]) -> dict[str, Any]:
         reader.close()
 
 
-def read_tensors(store: Store, key: Callable[[str], str]) -> list[Tensor]:
+def read_tensors(store: ObjectStore, key: Callable[[str], str]) -> list[Tensor]:
     """Every tensor of every shard, from the headers alone. Raises SizingError, OSError."""
     reader = store.connect()
     try:

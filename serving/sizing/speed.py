@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Final
 
 from gpufleet.domain.catalogue import Gpu
-from serving.sizing.model import Attention, LatentAttention, Model, State, Weights
+from serving.sizing.model import Attention, LatentAttention, ModelShape, StateLayer, Weights
 
 EFFICIENCY: Final[Mapping[int, float]] = {1: 0.65, 2: 0.58, 4: 0.42, 8: 0.27}
 """Share of the peak that vLLM reached, by the GPUs that share a model: the median of the measured rows. Half of the
@@ -24,7 +24,7 @@ BATCHES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _FP8_NAMES: Final = frozenset({"fp8", "fbgemm_fp8", "modelopt"})
 
 
-class Kind(StrEnum):
+class SpeedOrigin(StrEnum):
     """Where a speed comes from."""
 
     MEASURED = "measured"
@@ -55,7 +55,7 @@ class Speed:
     concurrency: int
     ttft_s: float
     itl_s: float
-    kind: Kind
+    kind: SpeedOrigin
     source: str
 
 
@@ -101,7 +101,7 @@ def _rows() -> Iterator[Row]:
         )
 
 
-def precision(model: Model, *, weights_fp8: bool = False) -> str:
+def precision(model: ModelShape, *, weights_fp8: bool = False) -> str:
     """In what a model's matrices are multiplied, as the measured rows name it."""
     if weights_fp8 or model.quantization in _FP8_NAMES:
         return "fp8"
@@ -111,7 +111,7 @@ def precision(model: Model, *, weights_fp8: bool = False) -> str:
 
 
 def from_measurements(
-    model: Model, gpu: Gpu, gpus: int, traffic: Traffic, *, weights_fp8: bool = False
+    model: ModelShape, gpu: Gpu, gpus: int, traffic: Traffic, *, weights_fp8: bool = False
 ) -> Speed | None:
     """The best measured speed within the objective; None where nobody measured this, or none was fast enough."""
     shape = (model.family, model.hidden, model.layer_count, model.experts)
@@ -126,7 +126,7 @@ def from_measurements(
     return _best([_as_speed(row) for row in known], traffic)
 
 
-def was_measured(model: Model, gpu: Gpu, gpus: int, traffic: Traffic, *, weights_fp8: bool = False) -> bool:
+def was_measured(model: ModelShape, gpu: Gpu, gpus: int, traffic: Traffic, *, weights_fp8: bool = False) -> bool:
     """Whether rows of this exist at all: then a roofline has no say."""
     anything = Traffic(input_tokens=traffic.input_tokens, output_tokens=traffic.output_tokens)
     return from_measurements(model, gpu, gpus, anything, weights_fp8=weights_fp8) is not None
@@ -143,7 +143,7 @@ def _as_speed(row: Row) -> Speed:
         concurrency=row.concurrency,
         ttft_s=row.ttft_s,
         itl_s=row.itl_s,
-        kind=Kind.MEASURED,
+        kind=SpeedOrigin.MEASURED,
         source=f"InferenceX: {row.model} {row.precision}, {row.engine}, {row.input_tokens} to {row.output_tokens}",
     )
 
@@ -154,10 +154,10 @@ def _best(speeds: list[Speed], traffic: Traffic) -> Speed | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class SizedReplica:
     """A model on the GPUs of one machine."""
 
-    model: Model
+    model: ModelShape
     weights: Weights
     gpu: Gpu
     gpus: int
@@ -180,7 +180,7 @@ class Replica:
             concurrency=batch,
             ttft_s=ttft,
             itl_s=itl,
-            kind=Kind.ROOFLINE,
+            kind=SpeedOrigin.ROOFLINE,
             source=self._peak(),
         )
 
@@ -237,7 +237,7 @@ class Replica:
                 case LatentAttention():
                     # every GPU reads all of it
                     read += context * layer.page_bytes(block=1, kv_bytes=self.kv_bytes) * self.gpus
-                case State():
+                case StateLayer():
                     read += 2 * layer.bytes_per_sequence(1)
         return read
 

@@ -14,7 +14,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import EndCause, Pass, RunEnd
+from gpufleet.ledger.facts import CostPass, EndCause, RunEnd
 from gpufleet.ledger.outbox import messages
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.tables import PRICES
@@ -47,7 +47,7 @@ def ledger(tmp_path: Path) -> Engine:
             facts.add_prices(connection, [seen])
         for at in (*(T0 - 2 * WEEK + n * HOUR for n in range(14 * 24 + 5)), T0 + 5 * HOUR - timedelta(minutes=4)):
             facts.add_pass(
-                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+                connection, CostPass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )
     return engine
 
@@ -99,7 +99,9 @@ def test_hours_are_due_until_they_are_told_and_only_with_a_channel(tmp_path: Pat
 def test_a_pass_that_died_before_its_messages_is_told_by_the_next(tmp_path: Path, ledger: Engine) -> None:
     fleet = load_one(str(document(tmp_path, budget=None)))
     with writing(ledger) as connection:  # its facts are there: the fixture's, and another pass of the same hour
-        facts.add_pass(connection, Pass(environment=FLEET, at=NOW, host="h", metrics_from=None, metrics_until=None))
+        facts.add_pass(
+            connection, CostPass(environment=FLEET, at=NOW, host="h", metrics_from=None, metrics_until=None)
+        )
     alerts.enqueue_all(fleet, ledger, NOW + timedelta(minutes=5))
     assert messages(ledger)[0].message.text.startswith("dev: 4.80 USD/h, usually 2.00")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.bundles import EXPORT, ROOT, make, publish
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from gpufleet.toolchain.folders import find_folders
 from hosts.control import bundle
 
@@ -23,7 +23,7 @@ def test_a_bundle_lies_under_its_digest(tmp_path: Path) -> None:
 def test_an_unknown_processor_is_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(AppError, match="choose x86_64 or aarch64") as error:
         publish(str(tmp_path), "riscv64", "3.11", dependencies=False)
-    assert error.value.code is Code.WRONG_USE
+    assert error.value.code is ErrorCode.WRONG_USE
     assert not list(tmp_path.iterdir())
 
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from app import alerts, cost_sums, unseen
+from app import alerts, cost_sums, unobserved
 from app.errors import AppError
 from app.fleets import load_one
 from cli.main import build
@@ -165,9 +165,9 @@ def test_what_a_pass_leaves_and_tells_needs_no_price(fleet: Path) -> None:
     made = load_one(str(fleet))
     engine: Engine = open_ledger(made.ledger_url)
     now = T0 + 6 * HOUR + timedelta(minutes=1)
-    cost_sums.leave(made, engine, now)
+    cost_sums.store_sums(made, engine, now)
     alerts.enqueue_all(made, engine, now)
-    unseen.enqueue_all(made, engine, now)
+    unobserved.enqueue_all(made, engine, now)
     for one in messages(engine):
         if "budget is used" in one.message.text:
             assert "no price of x9.large" in one.message.text or "not collected" in one.message.text

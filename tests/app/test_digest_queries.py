@@ -17,7 +17,7 @@ from gpufleet.costs.digest import Digest
 from gpufleet.domain.model import CapacityType
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import Pass
+from gpufleet.ledger.facts import CostPass
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.teams import TeamReading, add_team_readings
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, document, fill, run
@@ -37,7 +37,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         facts.add_runs(connection, [run("i-old", -60 * 24, CapacityType.ON_DEMAND)])
         for at in (T0 - 60 * DAY + n * HOUR for n in range(61 * 24)):
             facts.add_pass(
-                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+                connection, CostPass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )
         for step in range(30 * 6):
             add_team_readings(connection, [_reading(team, step) for team in range(request.param)])
@@ -98,7 +98,7 @@ def test_more_days_of_a_larger_fleet_take_no_more_queries(tmp_path: Path) -> Non
     fill(engine)
     with writing(engine) as connection:
         facts.add_runs(connection, [run(f"i-{number}", -60 * 24, CapacityType.ON_DEMAND) for number in range(40)])
-        first = Pass(environment=FLEET, at=T0 - 60 * DAY, host="h", metrics_from=None, metrics_until=None)
+        first = CostPass(environment=FLEET, at=T0 - 60 * DAY, host="h", metrics_from=None, metrics_until=None)
         facts.add_pass(connection, first)
     engine.dispose()
     counts = {days: _digest(tmp_path, days, 0)[1] for days in (1, 7, 28)}

@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from app import console_book
-from app.console_book import LiveBook
+from app import console_data
+from app.console_data import LiveConsoleData
 from app.feed import BELIEVED_S, FedFleet, FedInventory, FeedPaths, fed_limits
-from app.feeder import LIMITS_EVERY_S, Feeder
+from app.feed_writer import LIMITS_EVERY_S, Feeder
 from app.router_fleet import LiveFleet
 from app.wiring import AllInstances
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import InstanceList, InstanceState
 from gpufleet.settings.document import FleetDocument, parse, render
-from gpufleet.settings.quotas import Need
+from gpufleet.settings.quotas import QuotaNeed
 from serving.router.policy import PoolPolicy, RouterPolicy
 from serving.router.topology import from_document, replicas_of
 from tests.fixtures.router.router import document, instance
@@ -63,7 +63,7 @@ class Cloud:
         self._asked("instances")
         return self.listed_
 
-    def limits(self, document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
+    def limits(self, document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str, float]:
         self._asked("limits")
         return {"L-1": 64.0}
 
@@ -276,7 +276,7 @@ def test_a_console_without_credentials_keeps_by_the_ledger_alone(
     def no_cloud(document: FleetDocument) -> AllInstances:
         raise AssertionError("it asks the cloud")
 
-    monkeypatch.setattr(console_book, "inventory_of", no_cloud)
+    monkeypatch.setattr(console_data, "inventory_of", no_cloud)
     fleet = FLEET.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
     fed.cloud.fleet = fleet
     # without addresses, since the console asks agents for phases that Prometheus does not tell
@@ -286,7 +286,7 @@ def test_a_console_without_credentials_keeps_by_the_ledger_alone(
 
     fed.now = time.time()
     fed.tick()
-    book = LiveBook(lambda: [parse(render(fleet).encode(), "fleet.json")], fed.said.append, fed.folder)
+    book = LiveConsoleData(lambda: [parse(render(fleet).encode(), "fleet.json")], fed.said.append, fed.folder)
     [view] = book.views()
     assert [one.id for one in view.read.instances or ()] == ["i-1", "i-2", "i-3"]
     assert "i-1 is kept until" in book.keep(view, "i-1", "ann")

@@ -14,8 +14,8 @@ import pytest
 import structlog
 
 from app import logs
-from app.errors import AppError, Code
-from app.passes import Kind, Options
+from app.errors import AppError, ErrorCode
+from app.passes import Options, WatchdogKind
 from cli import watch_cost
 from cli.output import Exit
 from cli.watch_pass import Show, over_fleets
@@ -128,11 +128,11 @@ def fleet(tmp_path: Path) -> FleetDocument:
     return document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}", "notify": None})
 
 
-def over(world: World) -> Kind:
+def over(world: World) -> WatchdogKind:
     def make(read: FleetDocument, ports: Any) -> IdleWatchdog:
         return IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger, log=ports.log))
 
-    return Kind(name="idle", make=make)
+    return WatchdogKind(name="idle", make=make)
 
 
 def a_pass(world: World, fleet: FleetDocument) -> Exit:
@@ -237,7 +237,7 @@ def test_another_form_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv(logs.VARIABLE, value)
     with pytest.raises(AppError, match=f"{logs.VARIABLE}={value}: write one of json, text") as refused:
         logs.configure(always=True)
-    assert refused.value.code is Code.WRONG_USE
+    assert refused.value.code is ErrorCode.WRONG_USE
 
 
 @pytest.fixture(params=["full", "closed"])

@@ -1,6 +1,6 @@
 """`gpufleet status` while the key that signs orders changes: which instances would refuse the new one."""
 
-from app.watching import refused_orders
+from app.fleet_view import refused_orders
 
 OLD, NEW = "0" * 64, "f" * 64
 

@@ -9,7 +9,7 @@ from app.fleets import ENVIRONMENTS, load_one
 from app.router_fleet import LiveFleet
 from gpufleet.settings.document import render
 from hosts.control import units
-from hosts.control.places import Places
+from hosts.control.paths import Places
 from hosts.control.settings import ControlSettings
 from tests.fixtures.router.router import document
 

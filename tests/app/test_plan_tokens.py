@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.plan_tokens import Expected, expected, words
-from gpufleet.prices.plan.cost import Line, PlanCost, Priced
+from gpufleet.prices.plan.cost import CostLine, PlanCost, Priced
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.stacks.settings_files import a_pool
 
@@ -17,15 +17,15 @@ MEASURED = ROOT / "serving" / "sizing" / "data" / "measured.csv"
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def line(machine_type: str, desired: str, usd: str, kind: str = "on-demand") -> Line:
+def line(machine_type: str, desired: str, usd: str, kind: str = "on-demand") -> CostLine:
     price = Decimal(usd)
-    return Line(
+    return CostLine(
         pool="chat", what=kind, sku=f"aws:ec2:{machine_type}:{kind}", least=Decimal(0), desired=Decimal(desired),
         most=Decimal(9), price=Priced(usd_per_hour=price, low=price, high=price, prices=()),
     )  # fmt: skip
 
 
-def of(source: str, *lines: Line) -> Expected:
+def of(source: str, *lines: CostLine) -> Expected:
     config: Mapping[str, Any] = {
         "gpu-fleet:fleet": {
             "cloud": "aws",
@@ -73,7 +73,9 @@ def test_a_measured_pool(name: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_nobody_measured_is_unknown_and_never_made_up(source: str, lines: tuple[Line, ...], why: str) -> None:
+def test_what_nobody_measured_is_unknown_and_never_made_up(
+    source: str, lines: tuple[CostLine, ...], why: str
+) -> None:
     found = of(source, *lines)
     assert found.usd_per_million_tokens is None
     assert why in words(found)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app import prices
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.fleets import load_one
 from app.wiring import prices_of
 from cli.main import build
@@ -53,7 +53,7 @@ def test_named_machine_types_replace_the_fleet_s(tmp_path: Path) -> None:
     assert names == {"g5.xlarge"}
     with pytest.raises(AppError, match=r"g6\.xlrge") as error:
         list(prices.quotes(fleet(tmp_path), ["g6.xlrge"], T0))
-    assert error.value.code is Code.WRONG_USE
+    assert error.value.code is ErrorCode.WRONG_USE
 
 
 def seen(kind: str, usd: str, as_of: datetime, zone: str | None = None) -> Price:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from app import cost_pass, prices
-from app.cost_pass import Progress
+from app.cost_pass import CostPassListener
 from app.fleets import load_one
 from app.ledgers import open_ledger_of
 from app.wiring import prices_of
@@ -117,7 +117,7 @@ def test_a_failure_waits_for_the_next_day_and_fails_no_pass(
     ]  # fmt: skip
 
     said: list[str] = []
-    progress = Progress(written=lambda _: None, problem=said.append)
+    progress = CostPassListener(written=lambda _: None, problem=said.append)
     fresh = fleet.model_copy(update={"environment": "other"})
     engine = open_ledger_of(fresh)
     cost_pass.refresh_prices(fresh, engine, progress, T0)

@@ -12,7 +12,7 @@ import pytest
 from app import revisions
 from app.errors import AppError
 from app.model_rollouts import Waiting
-from app.revisions import Sources, look, wanted
+from app.revisions import RevisionSources, look, wanted
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Instance
@@ -78,7 +78,7 @@ class Host:
     strangers: tuple[Instance, ...] = ()
 
     def look(self, fleet: FleetDocument, *, apply: bool = True) -> bool:
-        sources = Sources(
+        sources = RevisionSources(
             instances=lambda: [*map(instance, self.agents.digests), *self.strangers],
             agents=self.agents,
             brakes=lambda: self.brakes,

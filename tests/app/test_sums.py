@@ -14,18 +14,18 @@ from rich.console import Console
 from sqlalchemy import Engine
 
 from app import cost_sums
+from app.fleet_view import Costs, Watched
 from app.fleets import load_one
-from app.watching import Costs, Watched
 from app.wiring import Wired, wire
 from gpufleet.clouds.prometheus import Prometheus
-from gpufleet.console import book
+from gpufleet.console import ledger_data
 from gpufleet.console.text import screen
 from gpufleet.console.view import CostView, FleetView
 from gpufleet.domain.model import InstanceList
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import Pass
+from gpufleet.ledger.facts import CostPass
 from gpufleet.ledger.history import prices
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.sums import Span, read_sums, write_sums
@@ -61,7 +61,7 @@ def ledger(filled: Path, tmp_path: Path) -> Iterator[Engine]:
 
 
 def left(ledger: Engine, now: datetime) -> tuple[CostView, CostView | None]:
-    found = book.costs_left(ledger, FLEET, now)
+    found = ledger_data.costs_left(ledger, FLEET, now)
     assert found is not None
     return found
 
@@ -69,14 +69,16 @@ def left(ledger: Engine, now: datetime) -> tuple[CostView, CostView | None]:
 def looked(ledger: Engine, at: datetime) -> None:
     """The cost watchdog comes round again."""
     with writing(ledger) as connection:
-        facts.add_pass(connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None))
+        facts.add_pass(
+            connection, CostPass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+        )
 
 
 @pytest.mark.parametrize("since", [pytest.param("11:00", id="hour"), pytest.param("00:00", id="today")])
 def test_what_a_pass_leaves_is_what_the_report_says(
     fleet: FleetDocument, ledger: Engine, tmp_path: Path, since: str
 ) -> None:
-    cost_sums.leave(fleet, ledger, LOOK)
+    cost_sums.store_sums(fleet, ledger, LOOK)
     hour, today = left(ledger, LOOK)
     found = hour if since == "11:00" else today
     window = ("--since", f"2026-11-20T{since}", "--until", "2026-11-20T12:00")
@@ -92,15 +94,18 @@ def test_what_a_pass_leaves_is_what_the_report_says(
 
 
 def test_sums_left_are_those_that_a_screen_adds_up_itself(fleet: FleetDocument, ledger: Engine) -> None:
-    cost_sums.leave(fleet, ledger, LOOK)
-    anew = [book.cost(cost_sums.add_up(fleet, ledger, [span], LOOK), span) for span in (Span.HOUR, Span.TODAY)]
+    cost_sums.store_sums(fleet, ledger, LOOK)
+    anew = [
+        ledger_data.cost(cost_sums.compute_sums(fleet, ledger, [span], LOOK), span)
+        for span in (Span.HOUR, Span.TODAY)
+    ]
     assert list(left(ledger, LOOK)) == anew
 
 
 def test_a_later_pass_takes_the_place_of_the_sums_before_it(fleet: FleetDocument, ledger: Engine) -> None:
     with ledger.connect() as connection:
         assert read_sums(connection, FLEET) == []
-    cost_sums.leave(fleet, ledger, LOOK)
+    cost_sums.store_sums(fleet, ledger, LOOK)
     with ledger.connect() as connection:
         first = read_sums(connection, FLEET)
     assert {one.pool for one in first} == {None, "chat", "batch"}
@@ -114,8 +119,8 @@ def test_a_later_pass_takes_the_place_of_the_sums_before_it(fleet: FleetDocument
 
 def test_a_ledger_that_knows_nothing_has_no_sums(fleet: FleetDocument, tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-    cost_sums.leave(fleet, engine, LOOK)
-    assert book.costs_left(engine, FLEET, LOOK) is None
+    cost_sums.store_sums(fleet, engine, LOOK)
+    assert ledger_data.costs_left(engine, FLEET, LOOK) is None
     engine.dispose()
 
 
@@ -130,14 +135,14 @@ def test_a_ledger_that_knows_nothing_has_no_sums(fleet: FleetDocument, tmp_path:
 def test_sums_are_taken_while_they_are_of_the_last_pass(
     fleet: FleetDocument, ledger: Engine, look_after: timedelta | None, taken: bool
 ) -> None:
-    cost_sums.leave(fleet, ledger, LOOK)
+    cost_sums.store_sums(fleet, ledger, LOOK)
     if look_after is not None:
         looked(ledger, LOOK + look_after)
-    assert (book.costs_left(ledger, FLEET, LOOK + HOUR) is not None) == taken
+    assert (ledger_data.costs_left(ledger, FLEET, LOOK + HOUR) is not None) == taken
 
 
 def test_yesterday_is_not_today(fleet: FleetDocument, ledger: Engine) -> None:
-    cost_sums.leave(fleet, ledger, LOOK)
+    cost_sums.store_sums(fleet, ledger, LOOK)
     assert left(ledger, LOOK.replace(hour=23, minute=59))[1] is not None
     hour, today = left(ledger, LOOK + timedelta(days=1))
     assert (hour.known_until, today) == (LOOK, None)
@@ -183,7 +188,7 @@ def shown(view: FleetView) -> str:
 def test_a_status_shows_what_was_left_unless_it_is_asked_for_more(
     ledger: Engine, wired: Wired, costs: Costs, usd: Decimal | None
 ) -> None:
-    cost_sums.leave(wired.document, ledger, LOOK)
+    cost_sums.store_sums(wired.document, ledger, LOOK)
     with ledger.connect() as connection:
         marked = [replace(one, usd=Decimal(7)) for one in read_sums(connection, FLEET)]
     with writing(ledger) as connection:
@@ -206,7 +211,7 @@ def test_a_status_adds_up_where_no_pass_has_left_anything(ledger: Engine, wired:
 def test_a_status_says_how_old_its_costs_are(ledger: Engine, wired: Wired, age: timedelta, old: bool) -> None:
     at = datetime.now(UTC) - age
     looked(ledger, at)
-    cost_sums.leave(wired.document, ledger, at)
+    cost_sums.store_sums(wired.document, ledger, at)
     text = shown(look(wired, Costs.LEFT))
     assert f"costs as of {at:%H:%M} UTC, {'3 h' if old else '3 min'} ago" in text
     assert ("`gpufleet watch cost` has written nothing since" in text) == old
@@ -234,6 +239,6 @@ def test_what_has_no_price_is_counted_and_not_made_up(fleet: FleetDocument, ledg
     with writing(ledger) as connection:
         connection.exec_driver_sql("delete from price_observations")
         connection.exec_driver_sql("update runs set machine_type = 'x9.unknown'")
-    cost_sums.leave(fleet, ledger, LOOK)
+    cost_sums.store_sums(fleet, ledger, LOOK)
     hour, _ = left(ledger, LOOK)
     assert hour.unpriced > 0

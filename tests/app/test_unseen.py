@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, select
 from typer.testing import CliRunner
 
-from app import cost_pass, unseen
+from app import cost_pass, unobserved
 from app.fleets import load_one
 from app.ledgers import open_ledger_of
 from cli.main import build
@@ -16,7 +16,7 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.ledger import decisions, facts
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import Pass
+from gpufleet.ledger.facts import CostPass
 from gpufleet.ledger.tables import OUTBOX
 from gpufleet.settings.document import FleetDocument
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, run
@@ -33,7 +33,7 @@ def fleet(tmp_path: Path) -> FleetDocument:
         facts.add_runs(connection, alive)
         for at in (T0 - 40 * HOUR, NOW):
             facts.add_pass(
-                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+                connection, CostPass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )
     return made
 
@@ -78,15 +78,15 @@ def test_the_time_without_metrics_is_waste_from_a_day_on(fleet: FleetDocument, t
 def test_people_hear_what_it_costs_once_and_not_before_a_day(fleet: FleetDocument) -> None:
     engine = open_ledger_of(fleet)
     decided(fleet, BLIND, -19, Reason.METRICS_MISSING)
-    assert unseen.enqueue_all(fleet, engine, T0 + 5 * HOUR) == 0
-    assert unseen.enqueue_all(fleet, engine, NOW) == 1
+    assert unobserved.enqueue_all(fleet, engine, T0 + 5 * HOUR) == 0
+    assert unobserved.enqueue_all(fleet, engine, NOW) == 1
     (said,) = messages(engine).values()
     assert said.startswith("dev: of pool chat 1 instances are kept")
     assert "i-blind (g6.xlarge, on-demand) since 2026-11-19 11:00 UTC" in said
     assert "metrics missing, at 0.8048 USD/h, 20.12 USD so far" in said
     with writing(engine) as connection:
         facts.add_runs(connection, [run(BLIND, -30, CapacityType.ON_DEMAND, last_seen_at=NOW + 3 * DAY)])
-    assert [unseen.enqueue_all(fleet, engine, NOW + days * DAY) for days in (1, 2, 3)] == [0, 0, 0]
+    assert [unobserved.enqueue_all(fleet, engine, NOW + days * DAY) for days in (1, 2, 3)] == [0, 0, 0]
 
 
 def test_one_message_a_day_names_all_of_a_pool_that_went_blind_together(fleet: FleetDocument) -> None:
@@ -96,25 +96,25 @@ def test_one_message_a_day_names_all_of_a_pool_that_went_blind_together(fleet: F
         facts.add_runs(connection, runs)
     for name in names:
         decided(fleet, name, -30, Reason.METRICS_MISSING)
-    assert unseen.enqueue_all(fleet, engine, NOW) == 1
+    assert unobserved.enqueue_all(fleet, engine, NOW) == 1
     (said,) = messages(engine).values()
     assert "12 instances" in said and "i-00" in said and "and 2 others" in said
-    assert unseen.enqueue_all(fleet, engine, NOW + DAY) == 0
+    assert unobserved.enqueue_all(fleet, engine, NOW + DAY) == 0
     decided(fleet, SEEN, 6, Reason.METRICS_MISSING)
     with writing(engine) as connection:
         facts.add_runs(connection, [run(SEEN, -30, CapacityType.ON_DEMAND, last_seen_at=NOW + 2 * DAY)])
-    assert unseen.enqueue_all(fleet, engine, NOW + DAY + HOUR) == 1, "one more, a day later"
+    assert unobserved.enqueue_all(fleet, engine, NOW + DAY + HOUR) == 1, "one more, a day later"
 
 
 def test_one_that_is_gone_is_not_reported(fleet: FleetDocument) -> None:
     decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
-    assert unseen.enqueue_all(fleet, open_ledger_of(fleet), NOW + 2 * HOUR) == 0
+    assert unobserved.enqueue_all(fleet, open_ledger_of(fleet), NOW + 2 * HOUR) == 0
 
 
 def test_without_a_channel_nobody_is_notified(fleet: FleetDocument) -> None:
     decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
     silent = fleet.model_copy(update={"notify": None})
-    assert unseen.enqueue_all(silent, open_ledger_of(fleet), NOW) == 0
+    assert unobserved.enqueue_all(silent, open_ledger_of(fleet), NOW) == 0
 
 
 def test_the_cost_pass_notifies(fleet: FleetDocument) -> None:

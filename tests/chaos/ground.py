@@ -42,7 +42,7 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
         with started(folder, network, "--name", name_of("cloud", f"{network}.0.2")) as cloud:
             for name, value in ((ENGINE_KEY, signing.ENGINE_KEY), (ORDER_KEY, signing.pem())):
                 cloud.client("ssm").put_parameter(Name=name, Value=value, Type="SecureString")
-            cloud.publish_model("chat", tiny_model.Shape())
+            cloud.publish_model("chat", tiny_model.TinyModelShape())
             engine = make_engine(folder / "pulumi", network, ("aws",))
             traffic = PatientTraffic(
                 host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2, timeout_s=PATIENCE_S

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from app.ledgers import ledger_name
-from app.passes import Kind, Options
+from app.passes import Options, WatchdogKind
 from cli.watch_pass import over_fleets
 from gpufleet.domain.decisions import Reason
 from gpufleet.ledger import operations
@@ -26,13 +26,15 @@ def fleet(tmp_path: Path) -> FleetDocument:
     return document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}", "notify": None})
 
 
-def over_world() -> Kind:
+def over_world() -> WatchdogKind:
     """The idle watchdog, with a made-up cloud and the real ledger."""
     world = idle_world(1)
-    return Kind(name="idle", make=lambda read, ports: IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger)))
+    return WatchdogKind(
+        name="idle", make=lambda read, ports: IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger))
+    )
 
 
-def reasons(kind: Kind, fleet: FleetDocument, options: Options) -> dict[str, str]:
+def reasons(kind: WatchdogKind, fleet: FleetDocument, options: Options) -> dict[str, str]:
     _, [answer] = over_fleets(kind, [fleet], options)
     return {decision["resource"]: decision["reason_code"] for decision in answer["decisions"]}
 
@@ -61,7 +63,7 @@ def test_a_dry_run_that_makes_the_ledger_says_whom_it_does_not_count_for(
 def test_a_hash_that_is_no_policys_is_a_mistake_and_names_those_that_are(fleet: FleetDocument) -> None:
     with pytest.raises(AppError, match=f"no pool has that idle policy; there is batch {DIGEST}") as said:
         over_fleets(over_world(), [fleet], Options(apply=True, accept=("0123abcd",)))
-    assert said.value.code is Code.WRONG_USE
+    assert said.value.code is ErrorCode.WRONG_USE
 
 
 def test_a_hash_is_that_of_each_pool_with_such_a_policy(fleet: FleetDocument) -> None:

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.brakes import remove_keep
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
+from app.fleet_view import Costs, Watched
 from app.fleets import load
 from app.ledgers import ledger_name
-from app.watching import Costs, Watched
 from app.wiring import open_engine
 from cli.main import build
 from gpufleet.domain.brakes import Brake, BrakeKind
@@ -36,7 +36,7 @@ def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> Non
     words = [command, "chat", "--reason", "x", "--for", "999999999d", "--fleet", str(document(tmp_path))]
     done = CliRunner().invoke(build("brakes"), words)
     assert isinstance(done.exception, AppError), done.exception
-    assert done.exception.code is Code.WRONG_USE
+    assert done.exception.code is ErrorCode.WRONG_USE
     assert "--for 999999999d" in str(done.exception)
 
 
@@ -74,7 +74,7 @@ def test_wrong_words_are_said_with_the_remedy(tmp_path: Path, words: list[str], 
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
     assert isinstance(done.exception, AppError), done.exception
-    assert (done.exception.code, said in str(done.exception)) == (Code.WRONG_USE, True), done.exception
+    assert (done.exception.code, said in str(done.exception)) == (ErrorCode.WRONG_USE, True), done.exception
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_target_that_is_set_again_is_held_by_the_last_one_alone(tmp_path: Path
     assert (shown[0]["target"], shown[0]["held_by"]) == (3, "cid")
     assert shown[0]["held_until"] > now.isoformat(timespec="seconds")
     assert f"; held by cid until {shown[0]['held_until']})" in call("target", "chat").stdout
-    ended = operations.Change(by="idle", reason="ended", at=now, because="idle:i-1")
+    ended = operations.TargetChange(by="idle", reason="ended", at=now, because="idle:i-1")
     assert operations.lower_target(engine, fleet, "chat", 0, ended).value == 3, "held"
     assert call("resume", "chat").exit_code == 0
     assert not operations.brakes(engine, fleet, now)
@@ -318,8 +318,8 @@ class Knows:
     ("scope", "error", "code", "left"),
     [
         pytest.param("i-1", None, None, 0, id="it is gone"),
-        pytest.param("i-2", None, Code.WRONG_USE, 1, id="nobody ever braked it"),
-        pytest.param("i-1", OSError("no answer"), Code.FAILED, 1, id="who knows whether it is gone"),
+        pytest.param("i-2", None, ErrorCode.WRONG_USE, 1, id="nobody ever braked it"),
+        pytest.param("i-1", OSError("no answer"), ErrorCode.FAILED, 1, id="who knows whether it is gone"),
     ],
 )
 def test_the_pause_of_an_instance_that_is_gone_can_be_released(
@@ -327,7 +327,7 @@ def test_the_pause_of_an_instance_that_is_gone_can_be_released(
     monkeypatch: pytest.MonkeyPatch,
     scope: str,
     error: OSError | None,
-    code: Code | None,
+    code: ErrorCode | None,
     left: int,
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"

@@ -14,7 +14,7 @@ from gpufleet.toolchain.folders import ROOT
 from localcloud import tiny_model
 from tests.fixtures import hub
 
-SMALL = tiny_model.Shape(layers=1, hidden=32, intermediate=32, heads=1, kv_heads=1, shards=2)
+SMALL = tiny_model.TinyModelShape(layers=1, hidden=32, intermediate=32, heads=1, kv_heads=1, shards=2)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.errors import AppError, Code
-from app.models import Shelf
+from app.errors import AppError, ErrorCode
+from app.models import ModelRegistry
 from app.stores import open_place
 from cli.main import build
 from localcloud import tiny_model
@@ -64,7 +64,7 @@ def test_roll_out_and_roll_back(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     at = ("--name", "chat", "--bucket", bucket)
     first = add(model, bucket)
-    tiny_model.make(model, tiny_model.Shape(seed=1))
+    tiny_model.make(model, tiny_model.TinyModelShape(seed=1))
     second = add(model, bucket, "second")
     assert first != second
     run("model", "rollout", first, *at)
@@ -120,14 +120,14 @@ def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_
     of_environment(bucket, "prod")
     with pytest.raises(AppError, match=f"not approved.*gpufleet model approve {first[:12]}") as refused:
         run("model", "rollout", first, *at)
-    assert refused.value.code is Code.FAILED
+    assert refused.value.code is ErrorCode.FAILED
     assert not (bucket / "models/chat/served.json").exists()
     run("model", "approve", first[:12], *at, "--by", "ada", "--note", "EVAL-7")
     assert run("model", "rollout", first, *at)["served"] == first
     (row,) = run("model", "show", *at)
     assert (row["approved"]["by"], row["approved"]["note"]) == ("ada", "EVAL-7")
     # the note of one revision is no note of another
-    tiny_model.make(model, tiny_model.Shape(seed=1))
+    tiny_model.make(model, tiny_model.TinyModelShape(seed=1))
     second = add(model, bucket, "second")
     notes = bucket / "approvals/chat"
     (notes / f"{second}.json").write_bytes((notes / f"{first}.json").read_bytes())
@@ -162,12 +162,12 @@ def test_a_way_back_that_was_killed_goes_on_and_does_not_turn_round(model: Path,
     bucket = tmp_path / "bucket"
     at = ("--name", "chat", "--bucket", bucket)
     first = add(model, bucket)
-    tiny_model.make(model, tiny_model.Shape(seed=1))
+    tiny_model.make(model, tiny_model.TinyModelShape(seed=1))
     second = add(model, bucket, "second")
     run("model", "rollout", first, *at)
     run("model", "rollout", second, *at)
     # what a `rollback --fleet` leaves that dies after its history was written, and after served.json was
-    shelf = Shelf(str(bucket), "chat")
+    shelf = ModelRegistry(str(bucket), "chat")
     for dies_after in ("history", "served.json"):
         shelf.write_history(shelf.history().with_served(second, going_back_to=first))
         if dies_after == "served.json":

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.table import Table
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from cli.addresses import host_and_port
 from cli.output import STDOUT
 from cli.windows import parse_window
@@ -24,7 +24,7 @@ def test_an_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
 def test_an_address_that_is_none_is_wrong_use(text: str) -> None:
     with pytest.raises(AppError, match="--listen .*write HOST:PORT with a port up to 65535, as h:1") as caught:
         host_and_port("--listen", text, "h:1")
-    assert caught.value.code is Code.WRONG_USE
+    assert caught.value.code is ErrorCode.WRONG_USE
 
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
@@ -34,7 +34,7 @@ NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 def test_a_window_that_lies_ahead_is_not_shown_as_free(since: str, until: str) -> None:
     with pytest.raises(AppError, match=rf"--since '{since}' .* lies ahead") as caught:
         parse_window(since, until, "UTC", NOW)
-    assert caught.value.code is Code.WRONG_USE
+    assert caught.value.code is ErrorCode.WRONG_USE
     assert parse_window("2026-11-01", until, "UTC", NOW).until > NOW  # the rest of a month may lie ahead
 
 

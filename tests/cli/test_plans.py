@@ -8,7 +8,7 @@ import pytest
 
 from cli import plans
 from cli.output import STDOUT
-from gpufleet.domain.decisions import Action, Budget, Decision, Plan, Reason
+from gpufleet.domain.decisions import Action, ChangeBudget, Decision, Plan, Reason
 
 GROUP = "chat-reserved-us-east-1a-g6-xlarge-90b28f5"
 PLAN = Plan(
@@ -67,7 +67,7 @@ def test_a_plan_keeps_each_word_whole(width: int, lines: list[str]) -> None:
 
 
 def test_the_json_of_a_plan_carries_its_budget() -> None:
-    budget = Budget(per_run=2, per_hour=12, used_this_hour=3)
+    budget = ChangeBudget(per_run=2, per_hour=12, used_this_hour=3)
     assert plans.plan_json(replace(PLAN, budget=budget), ())["budget"] == {
         "per_run": 2,
         "per_hour": 12,

@@ -67,7 +67,7 @@ def test_a_terminal_shows_it_as_text(terminal: Callable[[], str], how: str) -> N
         case "panel":
             output.STDOUT.print(Panel(table()))
         case "error":
-            output.say(str(AppError(EVIL)))
+            output.note(str(AppError(EVIL)))
         case _:
             write_text(EVIL, None)
             output.write(EVIL)

@@ -12,13 +12,15 @@ from components.capacity import Owned, PoolCapacity
 from gpufleet.domain import tags
 from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType
 from gpufleet.settings.document import GroupEntry
-from gpufleet.settings.environment import Block, Capacity, OnDemand, Reserved, Spot
+from gpufleet.settings.environment import Capacity, CapacityBlock, OnDemand, Reserved, Spot
 from tests.fixtures.fakes import RecordingMocks
 
 GROUP = "aws:autoscaling/group:Group"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 TYPES = ("g6.xlarge", "g5.xlarge")
-BLOCK = Block(starts=datetime(2026, 12, 1, 11, 30, tzinfo=UTC), ends=datetime(2026, 12, 15, 11, 30, tzinfo=UTC))
+BLOCK = CapacityBlock(
+    starts=datetime(2026, 12, 1, 11, 30, tzinfo=UTC), ends=datetime(2026, 12, 15, 11, 30, tzinfo=UTC)
+)
 CAPACITY = PoolCapacity(
     target=3,
     spare=0,

@@ -9,7 +9,7 @@ import pytest
 from components.capacity import Owned, PoolCapacity
 from components.gcp.gpu_pool import BASE_NAME_LIMIT, GpuPool, GpuPoolArgs, instance_base
 from components.gcp.templates import Template
-from gpufleet.settings.environment import Block, Capacity, FlexStart, OnDemand, Reserved, Spot
+from gpufleet.settings.environment import Capacity, CapacityBlock, FlexStart, OnDemand, Reserved, Spot
 from tests.fixtures.fakes import RecordingMocks
 
 GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
@@ -24,7 +24,7 @@ BLOCK = Reserved(
     machine_type="a3-highgpu-8g",
     count=1,
     existing="bought",
-    block=Block(starts=datetime(2027, 1, 1, tzinfo=UTC), ends=datetime(2027, 1, 8, tzinfo=UTC)),
+    block=CapacityBlock(starts=datetime(2027, 1, 1, tzinfo=UTC), ends=datetime(2027, 1, 8, tzinfo=UTC)),
 )
 
 

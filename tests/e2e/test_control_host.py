@@ -18,7 +18,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from hosts.control.places import Places, User
+from hosts.control.paths import Places, User
 from tests.fixtures.e2e.control_ground import LIMIT_S, SLACK, SLACK_VALUE, Machine, OnAws, OnGoogle, World
 from tests.fixtures.e2e.embedded_cloud import EmbeddedCloud, started, wait_for
 from tests.fixtures.networks import free_network

@@ -13,8 +13,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from localcloud.control import processes, sockets
-from localcloud.control.environment import is_ours
+from localcloud.lifecycle import processes, sockets
+from localcloud.lifecycle.environment import is_ours
 
 from gpufleet.toolchain.folders import ROOT, find_folders
 from scripts.demo.recompute import recompute

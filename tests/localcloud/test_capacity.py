@@ -6,10 +6,10 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from localcloud.addresses import ZONES, Places
 from localcloud.aws.capacity import Capacity, Kind, Use
 from localcloud.aws.refusals import Shortage
 from localcloud.aws.spot_prices import ON_DEMAND, history, spot_price
-from localcloud.places import ZONES, Places
 
 
 def _use(zone: str = "us-east-1a", machine_type: str = "g6.xlarge", kind: Kind = Kind.SPOT) -> Use:

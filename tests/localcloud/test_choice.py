@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from localcloud.control.choice import FLEET_URLS, choose, chosen, stack_of
-from localcloud.control.environment import settings_of
+from localcloud.lifecycle.environment import settings_of
+from localcloud.lifecycle.selected_cloud import FLEET_URLS, choose, chosen, stack_of
 
 from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import ROOT, Folders

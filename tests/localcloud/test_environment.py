@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from localcloud.callers import TOKEN_FILE, VARIABLE, make_token
-from localcloud.control.environment import (
+from localcloud.lifecycle.environment import (
     NO_TOKEN,
     exports,
     is_ours,
@@ -14,7 +14,7 @@ from localcloud.control.environment import (
     marked,
     token_of,
 )
-from localcloud.control.waiting import LocalError
+from localcloud.lifecycle.waiting import LocalError
 
 from gpufleet.toolchain.folders import Folders
 

@@ -18,10 +18,10 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from localcloud.addresses import ACCESS_KEY, METADATA_PORT, REGION
 from localcloud.callers import TOKEN_FILE, WORDS, Unknown, make_token
 from localcloud.engine.api import EngineServer
 from localcloud.engine.arguments import parse
-from localcloud.places import ACCESS_KEY, METADATA_PORT, REGION
 
 from localcloud import dcgm, node_exporter
 from tests.fixtures.clouds.emulator import (
@@ -354,10 +354,10 @@ def test_what_a_machine_serves_is_for_no_page_of_another_site(tmp_path: Path, se
 def made(server: str, folder: Path) -> ThreadingHTTPServer:
     """One of a machine's servers, on a free port."""
     if server == "node exporter":
-        return node_exporter.Server(("127.0.0.1", 0), folder)
+        return node_exporter.NodeExporterServer(("127.0.0.1", 0), folder)
     if server == "DCGM exporter":
         hardware = dcgm.hardware_of("g6.xlarge", "i-1")
-        return dcgm.Server(("127.0.0.1", 0), dcgm.Simulator(hardware=hardware, engine_url="", faults=folder))
+        return dcgm.DcgmServer(("127.0.0.1", 0), dcgm.Simulator(hardware=hardware, engine_url="", faults=folder))
     engine = EngineServer(parse(["serve", str(folder), "--host", "127.0.0.1", "--port", "0"]))
     engine.server_bind()
     engine.server_activate()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from localcloud.gcp.groups import Group
+from localcloud.gcp.groups import ManagedGroup
+from localcloud.gcp.locations import PROJECT
 from localcloud.gcp.operations import GROUPS, SYSTEM, USER
-from localcloud.gcp.places import PROJECT
 from localcloud.gcp.store import Key
 from localcloud.time_scale import TimeScale
 
@@ -58,7 +58,7 @@ def properties(**more: Any) -> dict[str, Any]:
     }
 
 
-def spot(cloud: Emulated, size: int = 1) -> Group:
+def spot(cloud: Emulated, size: int = 1) -> ManagedGroup:
     """A group of spot instances whose loop has not run yet."""
     healing = [{"healthCheck": "global/healthChecks/h", "initialDelaySec": 300}]
     return cloud.make_group("spot", size, f"zones/{ZONE}", properties(scheduling=SPOT), autoHealingPolicies=healing)
@@ -86,7 +86,7 @@ def kinds(cloud: Emulated, name: str = "spot") -> list[ActivityKind]:
     return [activity.kind for activity in told(cloud, name)]
 
 
-def member(group: Group) -> str:
+def member(group: ManagedGroup) -> str:
     (found,) = group.members
     return found.name
 

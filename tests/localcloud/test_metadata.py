@@ -5,10 +5,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from localcloud.metadata import Facts, listing, tree
+from localcloud.metadata import InstanceFacts, listing, tree
 
 _NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-_FACTS = Facts(
+_FACTS = InstanceFacts(
     instance_id="i-1",
     machine_type="g6.xlarge",
     zone="us-east-1a",

@@ -8,12 +8,11 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import empty_pb2
-from pulumi.runtime.proto import language_pb2 as language
-from pulumi.runtime.proto import language_pb2_grpc
-
 from localcloud.language_host.children import Children
 from localcloud.language_host.servicer import LanguageHost
 from localcloud.plugin_server import make_server
+from pulumi.runtime.proto import language_pb2 as language
+from pulumi.runtime.proto import language_pb2_grpc
 
 NOBODY = 65534
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from localcloud.control import processes, sockets
-from localcloud.control.processes import Process
+from localcloud.lifecycle import processes, sockets
+from localcloud.lifecycle.processes import Process
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = (

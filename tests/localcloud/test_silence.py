@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 
 import pytest
+from localcloud.addresses import METADATA_PORT
 from localcloud.faults import Silence
 from localcloud.gcp import metadata as google
-from localcloud.places import METADATA_PORT
 
 from localcloud import metadata as amazon
 from tests.fixtures.e2e.embedded_cloud import wait_for
@@ -42,10 +42,10 @@ def _amazon(address: str, switch: Switch) -> Callable[[], None]:
 
 
 def _google(address: str, switch: Switch) -> Callable[[], None]:
-    def facts() -> google.Facts:
-        return google.Facts(row={}, zone="z", preempted=False, maintenance=False, now=datetime.now(UTC))
+    def facts() -> google.InstanceFacts:
+        return google.InstanceFacts(row={}, zone="z", preempted=False, maintenance=False, now=datetime.now(UTC))
 
-    return google.MetadataServer(address, facts, lambda key, principal: None, switch).close
+    return google.GoogleMetadataServer(address, facts, lambda key, principal: None, switch).close
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ ASK = {"model": "chat", "prompt": "hello", "max_tokens": 2}
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EngineServer]:
-    tiny_model.make(tmp_path / "model", tiny_model.Shape())
+    tiny_model.make(tmp_path / "model", tiny_model.TinyModelShape())
     settings = parse(["serve", str(tmp_path / "model"), "--served-model-name", "chat", "--host", "127.0.0.1"])
     made = EngineServer(settings)
     made.server_address = ("127.0.0.1", 0)

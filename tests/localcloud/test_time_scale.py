@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from localcloud.control.environment import local_environment
+from localcloud.lifecycle.environment import local_environment
 from localcloud.time_scale import FAST, VARIABLE, of_environment
 
 from gpufleet.toolchain.folders import Folders

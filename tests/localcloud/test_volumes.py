@@ -7,13 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from localcloud.machines.image import disks
+from localcloud.machines.spec import MachineSpec
+from localcloud.machines.volumes import Volume, VolumePool, attached, unmount_all
 
 from gpufleet.domain.model import Cloud
 from hosts.control import volume
 from hosts.node.ports import StepError
-from localcloud.machines.image import disks
-from localcloud.machines.spec import MachineSpec
-from localcloud.machines.volumes import Shelf, Volume, attached, unmount_all
 
 VOLUME = Volume(id="vol-1", device="nvme-Amazon_Elastic_Block_Store_vol1")
 DEVICE = f"dev/disk/by-id/{VOLUME.device}"
@@ -54,7 +54,7 @@ def _use(root: Path) -> str:
 
 
 def test_the_next_machine_finds_what_the_last_one_wrote(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / ".volumes")
+    shelf = VolumePool(tmp_path / ".volumes")
     first, second = _machine(tmp_path, "first"), _machine(tmp_path, "second")
     with pytest.raises(StepError, match="is not attached"):
         _use(first)
@@ -76,7 +76,7 @@ def test_the_next_machine_finds_what_the_last_one_wrote(tmp_path: Path) -> None:
 
 def test_a_boot_begins_with_nothing_mounted_and_the_volume_there(tmp_path: Path) -> None:
     root = _machine(tmp_path, "one")
-    Shelf(tmp_path / ".volumes").attach(VOLUME, root)
+    VolumePool(tmp_path / ".volumes").attach(VOLUME, root)
     _use(root)
     (root / "var/lib/data/ledger").write_text("facts")
     unmount_all(root)
@@ -86,7 +86,7 @@ def test_a_boot_begins_with_nothing_mounted_and_the_volume_there(tmp_path: Path)
 
 
 def test_a_deleted_volume_takes_its_content_along(tmp_path: Path) -> None:
-    shelf, root = Shelf(tmp_path / ".volumes"), _machine(tmp_path, "one")
+    shelf, root = VolumePool(tmp_path / ".volumes"), _machine(tmp_path, "one")
     shelf.attach(VOLUME, root)
     _use(root)
     shelf.detach(VOLUME.id, root)
@@ -97,7 +97,7 @@ def test_a_deleted_volume_takes_its_content_along(tmp_path: Path) -> None:
 
 def test_disk_commands_refuse_as_the_real_ones_do(tmp_path: Path) -> None:
     root = _machine(tmp_path, "one")
-    Shelf(tmp_path / ".volumes").attach(VOLUME, root)
+    VolumePool(tmp_path / ".volumes").attach(VOLUME, root)
     run, device = _commands(root), str(root / DEVICE)
     (root / "data").mkdir()
     with pytest.raises(StepError, match="exit code 32: mount: .* wrong fs type"):

@@ -18,8 +18,8 @@ from pulumi_policy import EnforcementLevel, StackValidationArgs, StackValidation
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context, ContextError, from_config
+from policies.pack import RULES, check, policies
 from policies.resource import UNKNOWN, Resource
-from policies.rules import RULES, check, policies
 from tests.fixtures.stacks.settings_files import a_pool
 from tests.policies.test_rules import (
     DEV,
@@ -293,7 +293,7 @@ def test_settings_that_are_not_a_map_are_an_error(text: str) -> None:
 
 
 def test_the_rules_do_not_wait_for_the_model_of_the_settings() -> None:
-    asked = "import sys, policies.rules; print('pydantic' in sys.modules)"
+    asked = "import sys, policies.pack; print('pydantic' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "False\n"
 

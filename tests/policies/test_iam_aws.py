@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from components.aws import permissions
-from components.aws.permissions import Machine
+from components.aws.permissions import MachineRole
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context
 from policies.iam import actions
+from policies.pack import RULES, check
 from policies.resource import UNKNOWN, Resource
-from policies.rules import RULES, check
 from tests.fixtures.policies.iam import AWS, RULE, said
 from tests.policies.test_rules import TODAY
 
@@ -321,7 +321,7 @@ def test_other_ways_to_permissions_are_refused(kind: str, props: dict[str, Any])
 
 def test_without_settings_no_account_is_known_and_none_may_be_a_wildcard() -> None:
     nothing = Context(today=TODAY)
-    role = permissions.role_name("prod", Machine.CONTROL)
+    role = permissions.role_name("prod", MachineRole.CONTROL)
     assert said(POLICY, {"policy": text(allow()), "role": f"{role}-0a1b2c3"}, nothing) == []
     wide = text(allow(resource=GROUPS.replace(ACCOUNT, "*")))
     assert said(POLICY, {"policy": wide, "role": f"{role}-0a1b2c3"}, nothing)
@@ -352,7 +352,7 @@ def test_a_name_of_many_wildcards_is_expanded_at_once() -> None:
 
 def test_own_policies_need_no_database_of_actions() -> None:
     code = (
-        "import sys; from policies import rules; from tests.policies.test_iam_aws import allow, of_control, text;"
+        "import sys; from policies import pack; from tests.policies.test_iam_aws import allow, of_control, text;"
         "assert of_control(text(allow())) == []; print('policy_sentry' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from policies.context import Context
+from policies.pack import check
 from policies.resource import UNKNOWN, Resource
-from policies.rules import check
 from tests.fixtures.policies.iam import AWS, GCP, RULE
 from tests.policies import test_iam_aws as of_aws
 from tests.policies import test_iam_google as of_google

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from policies.context import Context, from_config
+from policies.pack import RULES, check
 from policies.resource import UNKNOWN, Resource
-from policies.rules import RULES, check
 from scripts.policy_lists import __main__ as lists
 from scripts.policy_lists import resource_types
 from scripts.policy_lists.matrix import ROOT

@@ -12,7 +12,7 @@ import yaml
 from cli.main import main
 from cli.output import ANSWER_BEGUN
 from gpufleet.settings.environment import PolicyException
-from policies.rules import RULES
+from policies.pack import RULES
 from tests.fixtures.stacks.settings_files import AWS, FLEET, changed
 
 ALARM, INGRESS = "aws:cloudwatch/metricAlarm:MetricAlarm", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"

@@ -11,11 +11,11 @@ from gpufleet.prices.plan.preview import parse
 from gpufleet.settings.environment import PolicyException
 from policies import references
 from policies.context import Context
+from policies.pack import check
 from policies.preview import resources_of
-from policies.references_of import NOTHING, REFERENCES
+from policies.reference_table import NOTHING, REFERENCES
 from policies.resource import UNKNOWN, Resource
 from policies.resource_types import MADE
-from policies.rules import check
 from tests.policies.test_rules import DEV, GCP_TEMPLATE, GROUP, TEMPLATE
 
 (RULE,) = references.RULES

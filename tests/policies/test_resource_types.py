@@ -11,9 +11,9 @@ import pytest
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context, from_config
+from policies.pack import check
 from policies.resource import Resource
 from policies.resource_types import MADE
-from policies.rules import check
 from tests.fixtures.stacks.settings_files import AWS, GCP
 
 TODAY = date(2026, 11, 21)

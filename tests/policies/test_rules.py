@@ -13,9 +13,9 @@ from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context, from_config
+from policies.pack import RULES, check
 from policies.resource import UNKNOWN, Properties, Resource, plain
 from policies.rule import Rule, Violation
-from policies.rules import RULES, check
 from tests.fixtures.stacks.settings_files import a_pool
 
 TODAY = date(2026, 11, 21)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from benchmarks import activity as kinds
 from benchmarks.bench_replay import history
 from gpufleet.domain.policies import IdlePolicy
-from replay import idle, net
-from replay.histories import Activity
+from replay import idle, net_savings
+from replay.histories import ActivityHistory
 from watchdogs.idle import timer
 
 MINUTE = timedelta(minutes=1)
@@ -21,7 +21,7 @@ STEP = kinds.STEP / 60
 """Minutes."""
 
 
-def busy_and_idle(*idle_minutes: int) -> Activity:
+def busy_and_idle(*idle_minutes: int) -> ActivityHistory:
     """One replica that works for a minute before and after each of these idle times."""
     column = [1.0]
     for minutes in idle_minutes:
@@ -33,16 +33,16 @@ def busy_and_idle(*idle_minutes: int) -> Activity:
 @pytest.mark.parametrize("kind", ["drift", "bursty", "cron"])
 def test_fixed_timers_are_what_their_replay_says(kind: str, cold_start: int) -> None:
     found = history(kinds.KINDS[kind](6, 0.5, 3))
-    saved, stops = net.fixed_timers(found, cold_start)
+    saved, stops = net_savings.fixed_timers(found, cold_start)
     for minutes in (15, 47, 60, 90):
-        score = idle.play(found, idle.Timer(activity=found, name="", after=60.0 * minutes), cold_start)
-        at = minutes - int(net.MINUTES[0])
+        score = idle.play(found, idle.FixedTimerRule(activity=found, name="", after=60.0 * minutes), cold_start)
+        at = minutes - int(net_savings.MINUTES[0])
         assert (saved[at], stops[at]) == (pytest.approx(score.saved_rows * score.step / 3600), score.stops)
 
 
 def test_nets_are_those_worked_out_by_hand() -> None:
     """Idle times of 20, 50, 100 and 400 minutes."""
-    nets = net.compared(busy_and_idle(20, 50, 100, 400), IdlePolicy(), 0)
+    nets = net_savings.compared(busy_and_idle(20, 50, 100, 400), IdlePolicy(), 0)
     at_30, at_60 = nets["30m"], nets["1h"]
     assert at_30["foresight"] == pytest.approx((20 + 70 + 370) / 60)
     assert at_60["foresight"] == pytest.approx((40 + 340) / 60)

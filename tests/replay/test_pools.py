@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from replay import pools
-from replay.histories import Activity, load_activity
+from replay.histories import ActivityHistory, load_activity
 
 HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total,pool"
 
 
-def history(chance: random.Random, path: Path, ticks: int) -> Activity:
+def history(chance: random.Random, path: Path, ticks: int) -> ActivityHistory:
     """Spells and rests, holes, replicas that fall silent, one to three pools, steps that are even or not."""
     count, shape = chance.choice([2, 3, 5, 9]), chance.choice([(1.5, 2.5), (3.0, 0.5), (0.5, 5.0)])
     missing, empty, uneven = chance.choice([0, 0, 0.1]), chance.choice([0, 0, 0.1]), chance.random() < 0.3
@@ -49,7 +49,7 @@ def history(chance: random.Random, path: Path, ticks: int) -> Activity:
     ],
 )
 def test_not_reported_is_not_at_rest(rows: str, rest: str) -> None:
-    found = Activity(
+    found = ActivityHistory(
         replicas=["a", "b"],
         times=np.arange(len(rows)) * 60.0,
         step=60.0,

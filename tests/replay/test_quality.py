@@ -9,8 +9,8 @@ from benchmarks import activity as kinds
 from benchmarks import markets
 from benchmarks.bench_replay import history
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import histories, net, pools, requests, sizers, spot
-from replay.histories import Market
+from replay import histories, net_savings, pools, requests, sizers, spot
+from replay.histories import MarketHistory
 
 REPLICAS = 94
 COLD_START = 180.0
@@ -34,7 +34,7 @@ def test_a_pool_that_varies_as_chance_has_it_saves_more_than_its_peak_with_a_mar
 @pytest.mark.parametrize("kind", ["drift", "dense", "dead"])
 def test_each_alone_our_rule_is_worth_nearly_what_the_best_fixed_timer_is(kind: str) -> None:
     """At most 5 points of foresight's net behind a timer chosen afterwards; docs/watchdogs.md has all kinds."""
-    nets = net.compared(history(kinds.KINDS[kind](REPLICAS, 0.95, 1)), IdlePolicy(), COLD_START)
+    nets = net_savings.compared(history(kinds.KINDS[kind](REPLICAS, 0.95, 1)), IdlePolicy(), COLD_START)
     for price in ("30m", "1h"):
         assert nets[price]["own"] >= nets[price]["best_timer"] - 0.05 * nets[price]["foresight"]
         assert nets[price]["own_wrong_stops"] == 0
@@ -47,9 +47,10 @@ def test_spot_falls_below_its_target_less_than_skyserve_for_less_money_and_hardl
     """On twenty days of a market whose zones fail one by one: 0.39 / 0.63 % / 19 against 0.39 / 1.21 % / 185."""
     names, room = markets.crossing(markets.NINE_ZONES, days, seed)
     times = np.arange(len(room)) * markets.STEP
-    found = Market(zones=names, times=times, available=room.astype(np.float64), prices=None)
+    found = MarketHistory(zones=names, times=times, available=room.astype(np.float64), prices=None)
     own, skyserve = (
-        spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer() for name in ("own", "skyserve")
+        spot.play(found, spot.SpotTerms(target=4), spot.rule(name, SpotPolicy())).answer()
+        for name in ("own", "skyserve")
     )
     assert float(own["below_target_percent"]) <= 0.7 * float(skyserve["below_target_percent"])
     assert float(own["cost_ratio"]) <= float(skyserve["cost_ratio"])
@@ -63,9 +64,12 @@ def test_a_market_that_takes_what_boots_is_left_for_on_demand(ticks: int) -> Non
     """
     random = np.random.default_rng(1)
     room = 8.0 * (np.cumsum(random.uniform(size=(ticks, 9)) < 0.05, axis=0) % 2)
-    found = Market(zones=[f"z{n}" for n in range(9)], times=60.0 * np.arange(len(room)), available=room, prices=None)
+    found = MarketHistory(
+        zones=[f"z{n}" for n in range(9)], times=60.0 * np.arange(len(room)), available=room, prices=None
+    )
     own, skyserve = (
-        spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer() for name in ("own", "skyserve")
+        spot.play(found, spot.SpotTerms(target=4), spot.rule(name, SpotPolicy())).answer()
+        for name in ("own", "skyserve")
     )
     assert float(own["below_target_percent"]) <= 0.5 * float(skyserve["below_target_percent"])
     assert float(own["cost_ratio"]) <= 1
@@ -76,7 +80,7 @@ def test_a_load_that_is_restless_about_its_level_costs_little_more_than_its_peak
     tokens = 40_000 * np.random.default_rng(1).uniform(size=2 * 8640)
     found = histories.Arrivals(tick=10.0, tokens=tokens, tokens_per_request=1000.0)
     sizer = sizers.sizer("own", ScalePolicy(), COLD_START)
-    answer = requests.play(found, requests.Terms(tokens_per_second=250), sizer, "own").answer()
+    answer = requests.play(found, requests.RequestTerms(tokens_per_second=250), sizer, "own").answer()
     assert float(answer["cost_ratio"]) <= 1.18
     assert float(answer["slo_missed_percent"]) <= 0.1
     assert float(answer["moves"]) <= 100

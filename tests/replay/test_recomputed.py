@@ -94,7 +94,7 @@ def test_a_market_with_losses_and_prices(tmp_path: Path, seed: int) -> None:
         time += chance.choice([195.0, 195.0, 195.0, 60.0, 3000.0])
     path = tmp_path / "market.csv"
     path.write_text("\n".join(lines) + "\n")
-    terms = spot.Terms(
+    terms = spot.SpotTerms(
         target=chance.randrange(1, 5), spare=chance.randrange(3), cold_start=chance.choice([0.0, 195.0, 390.0])
     )
     for name in spot.NAMES:
@@ -131,7 +131,7 @@ def test_tokens_that_wait_in_line(seed: int) -> None:
     )
     wait, parts, near = chance.choice([0.5, 4.0, 10.0, 15.0, 40.0]), 100, 0.02
     arrivals = histories.Arrivals(tick=10.0, tokens=np.array(tokens, dtype=float), tokens_per_request=7.0)
-    terms = requests.Terms(tokens_per_second=2, cold_start=cold, max_wait=wait)
+    terms = requests.RequestTerms(tokens_per_second=2, cold_start=cold, max_wait=wait)
     ours = requests.play(arrivals, terms, script, "script").answer()
     late, more, fewer = (
         plain_replay.late_tokens(tokens, script.ready, 20, wait / 10 + slack, parts) for slack in (0, -near, near)

@@ -44,7 +44,7 @@ SKYSERVE = {
 )
 def test_spot_markets(rule: str, name: str, answer: tuple[float, ...]) -> None:
     shape = SHAPES[name]
-    terms = spot.Terms(target=shape.target, spare=shape.spare)
+    terms = spot.SpotTerms(target=shape.target, spare=shape.spare)
     score = spot.play(made(random.Random(1), shape), terms, spot.rule(rule, SpotPolicy()))
     assert tuple(score.answer().values())[3:] == answer
 
@@ -84,6 +84,6 @@ def test_replicas_of_pools(tmp_path: Path, rule: str, seed: int, answer: tuple[f
     assert saved(score) == answer
 
 
-def saved(score: idle.Score) -> tuple[str | int | float, ...]:
+def saved(score: idle.IdleScore) -> tuple[str | int | float, ...]:
     """GPU-hours saved, stops, wakes, percent unserved."""
     return tuple(score.answer()[name] for name in ("gpu_hours_saved", "stops", "wakes", "unserved_percent"))

@@ -13,11 +13,11 @@ import pytest
 from gpufleet.domain.policies import ScalePolicy
 from replay import histories, requests, sizers
 from replay.histories import Arrivals
-from replay.requests import Terms
+from replay.requests import RequestTerms
 from replay.rows import TraceError
 from replay.sizers import EMPTY, Queue
 
-TERMS = Terms(tokens_per_second=100, cold_start=20, max_wait=10)
+TERMS = RequestTerms(tokens_per_second=100, cold_start=20, max_wait=10)
 
 
 class Fixed:
@@ -57,7 +57,7 @@ def test_tokens_that_wait_longer_than_allowed_are_counted_once() -> None:
 def test_a_wait_is_shorter_than_a_tick_too(tmp_path: Path, max_wait: float, late: float) -> None:
     path, sizer = tmp_path / "requests.csv", Fixed(1)
     path.write_text("time_s,input_tokens,output_tokens\n0,20,0\n600,0,0\n")
-    terms = Terms(tokens_per_second=1, max_wait=max_wait)
+    terms = RequestTerms(tokens_per_second=1, max_wait=max_wait)
     answer = requests.play(histories.load_requests(path, None), terms, sizer, "fixed").answer()  # type: ignore[arg-type]
     assert answer["slo_missed_percent"] == pytest.approx(late, abs=0.5)
 
@@ -72,7 +72,7 @@ def test_a_wait_is_shorter_than_a_tick_too(tmp_path: Path, max_wait: float, late
 def test_what_waits_at_the_end_is_served_on(tmp_path: Path, text: str, late: float) -> None:
     path = tmp_path / "requests.csv"
     path.write_text("time_s,input_tokens,output_tokens\n" + text)
-    terms = Terms(tokens_per_second=1000, max_wait=10)
+    terms = RequestTerms(tokens_per_second=1000, max_wait=10)
     score = requests.play(histories.load_requests(path, None), terms, Fixed(1), "fixed")  # type: ignore[arg-type]
     answer = score.answer()
     assert answer["slo_missed_percent"] == pytest.approx(late, abs=0.01)
@@ -90,7 +90,7 @@ def test_what_starts_without_a_cold_start_serves_at_once(cold_start: float, late
         def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
             return 4 if at == 10 else 0
 
-    terms = Terms(tokens_per_second=100, cold_start=cold_start, max_wait=0)
+    terms = RequestTerms(tokens_per_second=100, cold_start=cold_start, max_wait=0)
     sizer: Any = Late(0)
     assert requests.play(arrivals(0, 4000, 0, 0), terms, sizer, "late").answer()["slo_missed_percent"] == late
 
@@ -102,7 +102,7 @@ def test_what_never_gets_served_is_late_too() -> None:
 
 def test_the_fixed_peak_is_the_fewest_replicas_without_a_late_token() -> None:
     assert requests.fixed_peak(arrivals(1000, 5000, 0, 0), TERMS) == 3
-    assert requests.fixed_peak(arrivals(1000, 5000, 0, 0), Terms(tokens_per_second=100, max_wait=0)) == 5
+    assert requests.fixed_peak(arrivals(1000, 5000, 0, 0), RequestTerms(tokens_per_second=100, max_wait=0)) == 5
 
 
 @pytest.mark.parametrize("name", sizers.NAMES)
@@ -183,7 +183,7 @@ def test_load_that_fits_into_one_replica_exactly_asks_for_no_other(
     """Sums of fractions are off by the last bit, and that asked for up to twenty."""
     path = tmp_path / "rates.csv"
     path.write_text("time_s,rate_rps\n" + "".join(f"{n * step!r},{rate!r}\n" for n in range(1000)))
-    found, terms = histories.load_requests(path, size), Terms(tokens_per_second=rate * size)
+    found, terms = histories.load_requests(path, size), RequestTerms(tokens_per_second=rate * size)
     sizer = sizers.sizer(name, ScalePolicy(), terms.cold_start)
     answer = requests.play(found, terms, sizer, name).answer()
     assert (answer["peak_replicas"], answer["moves"], answer["cost_ratio"]) == (1, 0, 1.0)
@@ -197,7 +197,7 @@ def test_rates_of_the_same_work_are_the_same_whenever_they_begin(tmp_path: Path,
         path = tmp_path / f"{begin}.csv"
         lines = (f"{begin + n * 3.5},{50 if n < 40 else 1}\n" for n in range(80))
         path.write_text("time_s,rate_rps\n" + "".join(lines))
-        found, terms = histories.load_requests(path, None), Terms(tokens_per_second=1000, max_wait=0)
+        found, terms = histories.load_requests(path, None), RequestTerms(tokens_per_second=1000, max_wait=0)
         sizer = sizers.sizer(name, ScalePolicy(), terms.cold_start)
         answers.append(requests.play(found, terms, sizer, name).answer())
     assert answers[0] == answers[1]
@@ -208,7 +208,7 @@ def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
     """Ten minutes at ten times the load: more than the load itself is wanted only until the queue is gone."""
     day = [500.0] * 360 + [10_000.0] * 60 + [500.0] * 360
     sizer = sizers.sizer("own", ScalePolicy(), 180)
-    terms = Terms(tokens_per_second=100, cold_start=180, max_wait=10)
+    terms = RequestTerms(tokens_per_second=100, cold_start=180, max_wait=10)
     answer = requests.play(arrivals(*day), terms, sizer, "own").answer()
     # ten replicas carry the load; what queued in three minutes of a start is as much again for three minutes
     assert 10 < answer["peak_replicas"] <= 32  # type: ignore[operator]
@@ -233,7 +233,7 @@ def test_what_comes_later_changes_nothing_before(tmp_path: Path) -> None:
         path.write_text("time_s,input_tokens,output_tokens\n" + early + later)
         found = histories.load_requests(path, None)
         rule: Any = Noted(sizers.sizer("own", ScalePolicy(), 180))
-        requests.play(found, Terms(tokens_per_second=500), rule, "own")
+        requests.play(found, RequestTerms(tokens_per_second=500), rule, "own")
         played.append(rule.seen)
     assert max(queue for queue, _ in played[0]) > 1
     assert played[0] == played[1][: len(played[0])]

@@ -9,7 +9,7 @@ from gpufleet.domain.policies import SpotPolicy
 from replay import rows
 from replay.histories import load_market
 from replay.rows import TraceError
-from replay.spot import NAMES, ON_DEMAND, Moves, State, Terms, rule
+from replay.spot import NAMES, ON_DEMAND, Moves, RuleState, SpotTerms, rule
 from replay.spot import play as play_market
 
 HEADER = "time_s,zone,available\n"
@@ -27,7 +27,7 @@ def calm(ticks: int, zones: str = "abc", room: int = 9) -> list[str]:
 
 def play(path: Path, name: str = "own", **terms: float) -> dict[str, str | int | float]:
     given = {"target": 4, "spare": 0, "cold_start": 200.0} | terms
-    return play_market(load_market(path), Terms(**given), rule(name, SpotPolicy())).answer()  # type: ignore[arg-type]
+    return play_market(load_market(path), SpotTerms(**given), rule(name, SpotPolicy())).answer()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,13 +47,13 @@ def test_the_newest_beyond_what_a_zone_gives_are_lost_and_their_tick_is_not_paid
         name = "once"
         lost: list[int] = []
 
-        def decide(self, state: State) -> Moves:
+        def decide(self, state: RuleState) -> Moves:
             self.lost += [m.number for m in state.lost]
             return Moves(launch=next(launches, ()))
 
     player = Once()
     path = trace(tmp_path, "0,a,3", "100,a,1", "200,a,3")
-    score = play_market(load_market(path), Terms(target=1, spare=0, cold_start=100), player)
+    score = play_market(load_market(path), SpotTerms(target=1, spare=0, cold_start=100), player)
     assert player.lost == [2, 3]
     assert score.preemptions == 2
     assert score.answer()["cost_ratio"] == pytest.approx(0.3 * (3 + 1) / 2)
@@ -66,11 +66,11 @@ def test_a_refusal_is_free_and_comes_back_within_the_tick(tmp_path: Path) -> Non
     class Stubborn:
         name = "stubborn"
 
-        def decide(self, state: State) -> Moves:
+        def decide(self, state: RuleState) -> Moves:
             seen.append(list(state.refused))
             return Moves(launch=[0] if len(seen) == 1 else [ON_DEMAND] if state.refused else [])
 
-    score = play_market(load_market(trace(tmp_path, "0,a,0", "100,a,0")), Terms(target=1), Stubborn())
+    score = play_market(load_market(trace(tmp_path, "0,a,0", "100,a,0")), SpotTerms(target=1), Stubborn())
     assert seen == [[], [0], []]
     assert (score.spot_launches, score.on_demand_launches) == (0, 1)
     assert score.answer()["cost_ratio"] == 1.0
@@ -167,7 +167,7 @@ def test_an_extra_goes_where_it_was_wanted_for_and_is_not_ended_again(tmp_path: 
         for zone, room in zip("abcdefghi", row, strict=True)
     ]
     path.write_text("\n".join(["time_s,zone,available", *lines, ""]))
-    terms = Terms(target=6, spare=2, cold_start=0.0)
+    terms = SpotTerms(target=6, spare=2, cold_start=0.0)
     answer = play_market(load_market(path), terms, rule("own", SpotPolicy())).answer()
     assert answer["below_target_percent"] == 0
     assert float(answer["spot_launches"]) < 15

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from localcloud.control.choice import stack_of
-from localcloud.control.environment import MARK
+from localcloud.lifecycle.environment import MARK
+from localcloud.lifecycle.selected_cloud import stack_of
 from localcloud.machines.image.docker import program
 
 from gpufleet.domain.model import Cloud

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from serving import metrics
-from serving.metrics import Kind, Metric, Source
+from serving.metrics import Metric, MetricKind, Source
 
 PREFIXES = {
     Source.ENGINE: "vllm:", Source.DCGM: "DCGM_FI_", Source.NODE: "gpufleet_node_", Source.HOST: "node_",
@@ -15,7 +15,7 @@ def test_names_tell_source_and_kind(metric: Metric) -> None:
     assert metric.name.startswith(PREFIXES[metric.source])
     assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", metric.name)
     if metric.source is not Source.DCGM:
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     assert metric.unit
     assert metric.meaning
 

@@ -8,8 +8,8 @@ import pytest
 
 from gpufleet.prices.plan.preview import parse
 from policies.context import from_config
+from policies.pack import check
 from policies.preview import resources_of
-from policies.rules import check
 from policies.settings import FROM_FILE, config_of
 from tests.fixtures.stacks.engine import ROOT, Engine, make_engine
 

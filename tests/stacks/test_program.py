@@ -10,7 +10,7 @@ import yaml
 
 from gpufleet.domain.model import Cloud
 from gpufleet.prices.plan.extras import extras, root_disk_units
-from gpufleet.prices.plan.preview import Declared
+from gpufleet.prices.plan.preview import PlannedResource
 from gpufleet.settings.document import FleetDocument
 from tests.fixtures.fakes import RecordingMocks
 from tests.fixtures.stacks.running import ROOT, run, written
@@ -62,7 +62,7 @@ def test_what_the_program_rents_beside_instances_is_what_the_document_lists(
     mocks: RecordingMocks, path: Path
 ) -> None:
     run(path, mocks)
-    declared = [Declared(type=r.typ, name=r.name, urn=r.name, inputs=r.inputs) for r in mocks.resources]
+    declared = [PlannedResource(type=r.typ, name=r.name, urn=r.name, inputs=r.inputs) for r in mocks.resources]
     priced, _, unknown = extras(declared)
     listed = written(mocks, Cloud(path.stem.removeprefix("Pulumi.").split("-")[0])).shared
     assert unknown == []

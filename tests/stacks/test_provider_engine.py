@@ -14,7 +14,7 @@ from typing import Any
 
 import boto3
 import pytest
-from localcloud.places import ACCESS_KEY
+from localcloud.addresses import ACCESS_KEY
 from localcloud.provider.install import plugin_dir, plugin_version
 from localcloud.time_scale import FAST
 

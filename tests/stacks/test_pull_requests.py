@@ -116,7 +116,7 @@ def test_a_pull_request_that_edits_the_pack_and_its_lists_is_judged_by_the_base_
     theirs = checkouts.theirs
     with (theirs / "stacks" / "aws.py").open("a") as file:
         file.write(UNSAFE)
-    with (theirs / "policies" / "rules.py").open("a") as file:
+    with (theirs / "policies" / "pack.py").open("a") as file:
         file.write(NO_RULES)
     types = theirs / "policies" / "lists" / "resource_types.json"
     types.write_text(json.dumps({**json.loads(types.read_text()), "aws:ec2/securityGroup:SecurityGroup": [""]}))

@@ -111,7 +111,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("block that is no time", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": True},
      f"{POOL0}.capacity.reserved.0.block: "
-     "input should be a valid dictionary or instance of Block (is True)"),
+     "input should be a valid dictionary or instance of CapacityBlock (is True)"),
     ("block with another end beside it", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
       "pools.0.capacity.reserved.0.ends": "2026-12-15"},
@@ -245,7 +245,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      f"{FLEET}.policies.exceptions.0.until: is past, so the exception no longer holds (is '2026-01-01'); "
      "remove it, or have its owner agree to a later day"),
     ("a pool that is no map", AWS, {"pools.1": "chat"}, f"{FLEET}.pools.1: "
-     "input should be a valid dictionary or instance of Pool (is 'chat')"),
+     "input should be a valid dictionary or instance of PoolSettings (is 'chat')"),
     ("settings that are no map", {FLEET: ["aws"]}, {},
      f"{FLEET}: must be a map (is ['aws'])"),
     ("no settings", {"aws:region": "us-east-1"}, {}, f"{FLEET}: is missing; write the environment there"),

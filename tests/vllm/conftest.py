@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from localcloud.vllm import ENVIRONMENT
 from localcloud.vllm import environment as vllm_environment
 

@@ -13,7 +13,7 @@ from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.toolchain.folders import ROOT
 from serving.engine import FLAGS, EngineKind, Serve, serve_arguments
 from serving.sizing import families
-from serving.sizing.fit import Wish, smallest_fit
+from serving.sizing.fit import FitRequest, smallest_fit
 from serving.sizing.model import SizingError, weigh
 from serving.weights import Tensor
 from stacks import reading
@@ -56,7 +56,10 @@ def of_sizing() -> Iterator[tuple[str, list[str]]]:
             [Tensor(name="model.layers.0.mlp.up_proj.weight", dtype="BF16", shape=(1024, 1024), size=2 << 20)]
         )
         for gpu in gpus:
-            for wish in (Wish(context=512, speculate=True), Wish(context=512, kv_fp8=True, weights_fp8=True)):
+            for wish in (
+                FitRequest(context=512, speculate=True),
+                FitRequest(context=512, kv_fp8=True, weights_fp8=True),
+            ):
                 try:
                     found = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, wish)
                 except (SizingError, UnknownMachineError):

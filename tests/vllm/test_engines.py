@@ -8,7 +8,7 @@ import pytest
 
 from localcloud import tiny_model
 from serving import metrics
-from serving.metrics import Kind, Source
+from serving.metrics import MetricKind, Source
 from tests.fixtures.vllm.servers import KEY, Server, Streams, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -75,7 +75,7 @@ def test_every_name_that_we_read_is_served_with_its_type(server: Server) -> None
         if metric.source is not Source.ENGINE or (server.kind, metric) in NOT_SIMULATED:
             continue
         assert f"# TYPE {metric.name} {metric.kind}" in text, metric.name
-        suffix = "_count" if metric.kind is Kind.HISTOGRAM else ""
+        suffix = "_count" if metric.kind is MetricKind.HISTOGRAM else ""
         samples = [sample for sample in page if sample.name == metric.name + suffix]
         assert samples, metric.name
         assert {sample.labels["model_name"] for sample in samples if "model_name" in sample.labels} <= {"tiny"}
@@ -84,7 +84,7 @@ def test_every_name_that_we_read_is_served_with_its_type(server: Server) -> None
 
 def test_idle_stays_idle(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
-    counters = [m for m in metrics.ALL.values() if m.source is Source.ENGINE and m.kind is Kind.COUNTER]
+    counters = [m for m in metrics.ALL.values() if m.source is Source.ENGINE and m.kind is MetricKind.COUNTER]
     before = {metric.name: server.value(metric) for metric in counters}
     for _ in range(6):
         time.sleep(0.3)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from localcloud.gcp.places import PROJECT
+from localcloud.gcp.locations import PROJECT
 
 from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model

@@ -67,7 +67,7 @@ def machines(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
     assert vllm.is_dir()
     folder = tmp_path_factory.mktemp("cloud")
     with started(folder, free_network()) as cloud:
-        cloud.publish_model("code", tiny_model.Shape(seed=1, context=CONTEXTS["code"]))
+        cloud.publish_model("code", tiny_model.TinyModelShape(seed=1, context=CONTEXTS["code"]))
         for name in CONTEXTS:
             cloud.make_group(f"{name}-spot", cloud.user_data(settings(name)), pool=name)
         instances = {name: cloud.one_member(f"{name}-spot") for name in CONTEXTS}

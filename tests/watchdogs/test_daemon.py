@@ -22,7 +22,7 @@ import pytest
 
 from app.errors import AppError
 from app.fleets import load_each
-from app.passes import Kind
+from app.passes import WatchdogKind
 from cli.output import Exit
 from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
 from gpufleet.clouds.aws.notices import queue_name
@@ -145,7 +145,7 @@ def test_rules_that_come_later_are_heeded_without_a_restart(fleet: Path, monkeyp
     """`pulumi up` writes the document anew while the daemon runs."""
     looked: list[str] = []
 
-    def look(kind: Kind, *_: object) -> tuple[Exit, list[object]]:
+    def look(kind: WatchdogKind, *_: object) -> tuple[Exit, list[object]]:
         looked.append(kind.name)
         return Exit.DONE, []
 
@@ -185,7 +185,7 @@ class Failing:
     ],
 )
 def test_the_calls_of_a_pass_that_fails_are_counted(fleet: Path, error: Exception | None) -> None:
-    kind = Kind(name="idle", make=lambda _, ports: Failing(ports, error))
+    kind = WatchdogKind(name="idle", make=lambda _, ports: Failing(ports, error))
     daemon = Daemon(fleet_urls=(str(fleet),), apply=False)
     with suppress(AppError, ValueError):
         assert not daemon._watch(kind, 0)  # pyright: ignore[reportPrivateUsage]
@@ -334,7 +334,7 @@ def test_a_fleet_whose_document_cannot_be_read_stops_no_other(
     """At the start, and in the middle: its passes begin when it can be read."""
     looked: list[str] = []
 
-    def look(kind: Kind, documents: Sequence[FleetDocument], *_: object) -> tuple[Exit, list[object]]:
+    def look(kind: WatchdogKind, documents: Sequence[FleetDocument], *_: object) -> tuple[Exit, list[object]]:
         looked.append(f"{kind.name} {documents[0].environment}")
         return Exit.DONE, []
 

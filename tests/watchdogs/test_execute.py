@@ -14,7 +14,7 @@ from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Pl
 from gpufleet.domain.model import Instance
 from tests.fixtures.watchdogs.plain import START, instance
 from tests.fixtures.watchdogs.worlds import FakeMessages, World, idle_world
-from watchdogs.execute import Executor, Rules
+from watchdogs.execute import ExecutionRules, Executor
 from watchdogs.idle.acting import RULES as IDLE
 from watchdogs.orphans.acting import RULES as ORPHANS
 from watchdogs.ports import LEASE_OVER
@@ -36,12 +36,17 @@ def brake(kind: BrakeKind, scope: str, until: datetime | None = None, owner: str
     return Brake(since=START, kind=kind, scope=scope, owner=owner, reason="demo", until=until)
 
 
-def executor(world: World, rules: Rules = IDLE) -> Executor:
+def executor(world: World, rules: ExecutionRules = IDLE) -> Executor:
     return Executor(world.ports(), rules)
 
 
 def held(
-    rules: Rules, brakes: Sequence[Set], *, reason: Reason = Reason.SURPLUS, drains: bool = False, tag: str = ""
+    rules: ExecutionRules,
+    brakes: Sequence[Set],
+    *,
+    reason: Reason = Reason.SURPLUS,
+    drains: bool = False,
+    tag: str = "",
 ) -> str | None:
     """What an end of instance one is held back with; None: it may go on."""
     world = idle_world(2)
@@ -97,7 +102,7 @@ def test_of_several_brakes_the_one_that_lasts_longest_is_named() -> None:
         pytest.param(SPOT, False, False, id="spot"),
     ],
 )
-def test_a_held_target(rules: Rules, drains: bool, holds: bool) -> None:
+def test_a_held_target(rules: ExecutionRules, drains: bool, holds: bool) -> None:
     found = held(rules, [(BrakeKind.TARGET, "batch")], drains=drains)
     assert found == ("its pool's target is held by ana until `gpufleet resume`: demo" if holds else None)
 
@@ -146,7 +151,7 @@ def test_spot_drains_what_the_cloud_takes_whatever_its_tag_says(reason: Reason) 
 @pytest.mark.parametrize("rules", [SPOT, SCALE], ids=["spot", "scale"])
 @pytest.mark.parametrize("kind", BrakeKind)
 @pytest.mark.parametrize("scope", ["all", "batch"])
-def test_groups_and_pools_are_held_by_pauses_alone(rules: Rules, kind: BrakeKind, scope: str) -> None:
+def test_groups_and_pools_are_held_by_pauses_alone(rules: ExecutionRules, kind: BrakeKind, scope: str) -> None:
     world = idle_world()
     world.brakes = [brake(kind, scope)]
     found = executor(world, rules).held_back(decided("batch-spot-a", Action.RESIZE))
@@ -221,7 +226,7 @@ def test_what_a_step_gives_back_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("rules", [*ALL.values(), SCALE], ids=[*ALL, "scale"])
-def test_a_conflict_is_no_error(rules: Rules) -> None:
+def test_a_conflict_is_no_error(rules: ExecutionRules) -> None:
     world = idle_world()
     run = executor(world, rules)
     run.attempt(decided(), fail(ConflictError("somebody changed it")))
@@ -238,7 +243,7 @@ def test_a_conflict_is_no_error(rules: Rules) -> None:
     ],
 )
 @pytest.mark.parametrize("error", [CloudError("throttled"), TimeoutError("no answer")])
-def test_a_step_that_fails_fails_alone(rules: Rules, keys: list[str], error: OSError) -> None:
+def test_a_step_that_fails_fails_alone(rules: ExecutionRules, keys: list[str], error: OSError) -> None:
     world = idle_world()
     run = executor(world, rules)
     run.attempt(decided(), fail(error))
@@ -419,7 +424,7 @@ class Mail(FakeMessages):
     [(IDLE, "ended"), (ORPHANS, "ended"), (SPOT, "spot:ended"), (SCALE, "scale:ended")],
     ids=["idle", "orphans", "spot", "scale"],
 )
-def test_keys_of_messages_keep_their_prefix(rules: Rules, key: str) -> None:
+def test_keys_of_messages_keep_their_prefix(rules: ExecutionRules, key: str) -> None:
     world = idle_world()
     Executor(replace(world.ports(), messages=Mail(world)), rules).notify("ended", "ended")
     assert list(world.messages) == [f"{key} {{}}"]

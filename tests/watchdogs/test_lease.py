@@ -16,7 +16,7 @@ from tests.fixtures.watchdogs.plain import START, document, instance
 from tests.fixtures.watchdogs.worlds import idle_world
 from watchdogs import signals
 from watchdogs.draining import Drain, until_drained
-from watchdogs.idle.last_look import LastLooks
+from watchdogs.idle.final_check import FinalChecks
 from watchdogs.ports import Ports
 
 OTHER = "another-host/b/c/1/2"
@@ -74,7 +74,7 @@ def _spot(ports: Ports, drains: list[Drain]) -> None:
 
 
 def _idle(ports: Ports, drains: list[Drain]) -> None:
-    looks = LastLooks(ports, signals.of_environment("test"))
+    looks = FinalChecks(ports, signals.of_environment("test"))
     assert len(list(looks.wait(drains, LONG))) == 1
 
 

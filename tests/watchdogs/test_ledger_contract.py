@@ -13,7 +13,7 @@ from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
 from gpufleet.domain.evidence import AgentStatus
-from gpufleet.domain.last_lists import Answer, LastLists
+from gpufleet.domain.last_lists import CachedAnswer, LastLists
 from gpufleet.domain.model import CapacityType, Group, GroupList, Phase, SuspendedProcess
 from gpufleet.ledger import operations
 from gpufleet.ledger.fleet import FleetLedger
@@ -167,9 +167,9 @@ def test_the_lists_that_were_noted_last_are_found_by_another_process(both: Both)
     )  # fmt: skip
     status = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, phase_since=START)
     noted = LastLists(
-        groups=Answer(value=GroupList(groups={"a": group}, errors={"b": "throttled"}), at=START),
-        instances=Answer(value=(one,), at=START),
-        statuses=Answer(value={one.id: status}, at=LATER),
+        groups=CachedAnswer(value=GroupList(groups={"a": group}, errors={"b": "throttled"}), at=START),
+        instances=CachedAnswer(value=(one,), at=START),
+        statuses=CachedAnswer(value={one.id: status}, at=LATER),
     )
     for lists in (LastLists(), noted):
         both.ledger.note_last_lists(lists, LATER)

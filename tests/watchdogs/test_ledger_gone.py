@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.errors import AppError
-from app.passes import Kind, Options, kinds
+from app.passes import Options, WatchdogKind, kinds
 from cli.output import Exit
 from cli.watch_pass import over_fleets
 from gpufleet.domain.model import InstanceList
@@ -67,7 +67,7 @@ class Fatal:
         return getattr(self.inner, name)
 
 
-def dying(kind: Kind, server: Server) -> Kind:
+def dying(kind: WatchdogKind, server: Server) -> WatchdogKind:
     return replace(
         kind,
         make=lambda read, ports: kind.make(read, replace(ports, inventory=Fatal(ports.inventory, server))),

@@ -11,11 +11,11 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy, ScalePolicy
 from gpufleet.settings.document import DocumentError, FleetDocument
 from tests.fixtures.watchdogs.plain import START, document, instance
-from watchdogs.idle import words as idle
-from watchdogs.orphans import words as orphans
+from watchdogs.idle import messages as idle
+from watchdogs.orphans import messages as orphans
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import active
-from watchdogs.scale.view import PoolView, Pressure
+from watchdogs.scale.view import Pressure, ScalePool
 
 LATER = START + timedelta(minutes=10)
 MACHINE = instance(1, pool=None, group=None)
@@ -100,7 +100,7 @@ def test_a_schedule_rests_on_the_dates_that_the_settings_name(moment: str, targe
 def test_on_a_holiday_nothing_is_raised_by_the_hour() -> None:
     holiday = datetime(2026, 12, 25, 10, tzinfo=UTC)
     calm = Pressure(reporting=1, kv_cache=0.1, kv_cache_peak=0.1)
-    plain = PoolView(name="batch", policy=entry(), target=1, min=1, max=8, ready=1, pressure=calm)
+    plain = ScalePool(name="batch", policy=entry(), target=1, min=1, max=8, ready=1, pressure=calm)
     (working,) = decide([plain], holiday).decisions
     assert (working.action, working.reason, working.to_size) == (Action.RETARGET, Reason.SCHEDULE, 4)
     (resting,) = decide([replace(plain, policy=entry("2026-12-25"))], holiday).decisions

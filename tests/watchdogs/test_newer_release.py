@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from app.ledgers import ledger_name
 from cli.main import build
-from gpufleet.console import book
+from gpufleet.console import ledger_data
 from gpufleet.console.text import brake as brake_text
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.brakes import Brake, BrakeKind
@@ -194,8 +194,8 @@ def brake(scope: str) -> Brake:
     return Brake(kind=BrakeKind(NEW), scope=scope, owner="ann", reason="a freeze", since=START, until=None)
 
 
-def change() -> operations.Change:
-    return operations.Change(by="idle", reason="ended", at=START, because="idle:i-1")
+def change() -> operations.TargetChange:
+    return operations.TargetChange(by="idle", reason="ended", at=START, because="idle:i-1")
 
 
 def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> Non
     path.write_text(render(fleet))
     wrote(engine, fleet, "idle", START)
     operations.set_brake(engine, name, brake("batch"))
-    (newest, *_) = book.about(engine, name, "i-1")
+    (newest, *_) = ledger_data.about(engine, name, "i-1")
     assert (newest.outcome is not None and newest.outcome.kind.sentence, newest.decision.reason.sentence) == (
         SHOWN,
         SHOWN,
     )
-    assert book.reasons(engine, name, ["i-1"]) == {"i-1": f"idle: {SHOWN}"}
+    assert ledger_data.reasons(engine, name, ["i-1"]) == {"i-1": f"idle: {SHOWN}"}
     (held,) = operations.brakes(engine, name, START)
     assert brake_text(held).startswith(f"{SHOWN} batch by ann")
     said = CliRunner().invoke(build("watch"), ["watch", "why", "i-1", "--fleet", str(path)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.passes import Kind, Options
+from app.passes import Options, WatchdogKind
 from cli.output import Exit
 from cli.watch_pass import over_fleets
 from gpufleet.domain.activity import CloudError
@@ -149,7 +149,7 @@ def test_a_pass_that_is_cut_short_says_whether_it_had_acted(
             raise CloudError("throttled")
 
     world.before = fail
-    kind = Kind(name="spot", make=lambda read, _: SpotWatchdog(read, world.ports()))
+    kind = WatchdogKind(name="spot", make=lambda read, _: SpotWatchdog(read, world.ports()))
     fleet = FLEET.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db", "notify": None})
     code, [answer] = over_fleets(kind, [fleet], Options(apply=True))
     assert (code, answer["error"]) == (Exit.FAILED, "throttled")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.passes import Kind, Options
+from app.passes import Options, WatchdogKind
 from cli.output import STDERR, Exit, print_json
 from cli.watch_pass import Show, over_fleets
 from gpufleet.ledger import operations
@@ -21,7 +21,7 @@ from watchdogs.idle.watchdog import IdleWatchdog
 
 LOST = {"gone": "", "full": "gpufleet: this could not be printed: [Errno 28] No space left on device\n"}
 """Where nothing can be printed, and what is said of it on stderr."""
-IDLE = Kind(
+IDLE = WatchdogKind(
     name="idle", make=lambda fleet, ports: IdleWatchdog(fleet, replace(idle_world(1).ports(), ledger=ports.ledger))
 )
 """One idle instance in each fleet, and the real ledger."""

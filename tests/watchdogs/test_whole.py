@@ -10,7 +10,7 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance, InstanceState
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
 from tests.fixtures.watchdogs.worlds import FakeInventory, World, idle_world
-from watchdogs.observe.whole import MOST_ASKED, SETTLED, Reader, reporting_unlisted, unlisted
+from watchdogs.observe.completeness import MOST_ASKED, SETTLED, InstanceReader, reporting_unlisted, unlisted
 
 ONE, OTHER = instance(1), instance(2)
 OLD = timedelta(minutes=10)
@@ -36,46 +36,46 @@ LACKING = [
 @pytest.mark.parametrize(("other", "lives"), LACKING)
 def test_what_its_group_has_and_the_list_lacks(other: Instance | None, lives: bool) -> None:
     world = world_with(other)
-    found = unlisted(Reader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    found = unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
     assert list(found.living) == ([OTHER.id] if lives else []) and not found.unknown
 
 
 def test_one_that_lost_its_tags_is_of_the_group_that_lists_it() -> None:
     world = world_with(replace(OTHER, pool=None, environment=None, group=None))
-    found = unlisted(Reader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    found = unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
     assert found.living[OTHER.id].group == "batch-spot-a"
 
 
 def test_one_that_cannot_be_read_may_live() -> None:
     world = world_with(OTHER)
     world.before = broken
-    found = unlisted(Reader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    found = unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
     assert not found.living and found.unknown == {OTHER.id: ("batch-spot-a", "no answer")}
 
 
 def test_a_list_that_lacks_more_than_can_be_read_is_not_whole() -> None:
     world = idle_world(MOST_ASKED + 1)
     with pytest.raises(CloudError, match="it is not whole"):
-        unlisted(Reader(FakeInventory(world)), world.groups.values(), (), START)
+        unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), (), START)
     for key, one in world.instances.items():
         world.instances[key] = replace(one, state=InstanceState.TERMINATED)
-    assert not unlisted(Reader(FakeInventory(world)), world.groups.values(), (), START).living
+    assert not unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), (), START).living
 
 
 def test_of_an_empty_list_no_more_than_twenty_are_read_one_by_one() -> None:
     world, calls = idle_world(100), list[str]()
     world.before = calls.append
     with pytest.raises(CloudError, match="it is not whole"):
-        unlisted(Reader(FakeInventory(world)), world.groups.values(), (), START)
+        unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), (), START)
     with pytest.raises(CloudError, match="it is not whole"):
-        reporting_unlisted(Reader(FakeInventory(world)), "test", world.evidence, (), START)
+        reporting_unlisted(InstanceReader(FakeInventory(world)), "test", world.evidence, (), START)
     assert calls == ["instance"] * 40
 
 
 def test_each_is_read_once_in_a_pass() -> None:
     world, calls = idle_world(2), list[str]()
     world.before = calls.append
-    reader = Reader(FakeInventory(world))
+    reader = InstanceReader(FakeInventory(world))
     for _ in range(3):
         unlisted(reader, world.groups.values(), {ONE.id: ONE}, START)
     assert calls == ["instance"]
@@ -84,7 +84,7 @@ def test_each_is_read_once_in_a_pass() -> None:
 def test_a_whole_list_asks_for_nothing_more() -> None:
     world, calls = idle_world(2), list[str]()
     world.before = calls.append
-    reader = Reader(FakeInventory(world))
+    reader = InstanceReader(FakeInventory(world))
     unlisted(reader, world.groups.values(), world.instances, START)
     reporting_unlisted(reader, "test", world.evidence, world.instances, START)
     assert not calls
@@ -95,7 +95,7 @@ def test_a_whole_list_asks_for_nothing_more() -> None:
 )
 def test_what_reports_and_the_list_lacks(other: Instance | None, lives: bool) -> None:
     world = world_with(other)
-    found = reporting_unlisted(Reader(FakeInventory(world)), "test", world.evidence, [ONE.id], START)
+    found = reporting_unlisted(InstanceReader(FakeInventory(world)), "test", world.evidence, [ONE.id], START)
     assert [one.id for one in found] == ([OTHER.id] if lives else [])
 
 
@@ -112,7 +112,7 @@ def test_what_reports_and_the_list_lacks(other: Instance | None, lives: bool) ->
     ],
 )
 def test_either_source_reports_for_its_instance(evidence: Evidence, counts: bool) -> None:
-    reader = Reader(FakeInventory(idle_world(2)))
+    reader = InstanceReader(FakeInventory(idle_world(2)))
     assert bool(reporting_unlisted(reader, "test", {OTHER.id: evidence}, [ONE.id], START)) is counts
 
 

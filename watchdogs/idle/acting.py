@@ -19,20 +19,20 @@ from gpufleet.domain.evidence import STALE_AFTER, Evidence, is_free_if_taken, is
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
 from watchdogs import signals
-from watchdogs.draining import Drain, has_gone, leaving
-from watchdogs.execute import Executor, Rules
-from watchdogs.idle import last_look, words
+from watchdogs.draining import Drain, is_terminated, leaving
+from watchdogs.execute import ExecutionRules, Executor
+from watchdogs.idle import final_check, messages
+from watchdogs.idle.checks import judge
 from watchdogs.idle.decide import (
     LEFT_TO_ITS_CLOUD,
     WATCHDOG,
-    Observed,
+    IdleObservation,
     case_of,
     counts_as_healthy,
     in_service,
     is_our_drain,
 )
-from watchdogs.idle.judge import judge
-from watchdogs.idle.last_look import Heard, LastLooks, Unheard
+from watchdogs.idle.final_check import DrainConfirmed, DrainUnconfirmed, FinalChecks
 from watchdogs.idle.timer import Timer
 from watchdogs.ports import Ports
 
@@ -45,13 +45,13 @@ EvidenceOf = Callable[[Instance, timedelta, datetime], Evidence | None]
 
 
 def _failure(decision: Decision, error: str, _: datetime) -> tuple[str, str]:
-    return f"failed:{decision.resource}:{decision.action}", words.failed(decision, error)
+    return f"failed:{decision.resource}:{decision.action}", messages.failed(decision, error)
 
 
-RULES: Final = Rules(watchdog=WATCHDOG, tag_keeps=True, failure=_failure)
+RULES: Final = ExecutionRules(watchdog=WATCHDOG, tag_keeps=True, failure=_failure)
 
 
-class Actor:
+class IdleActor:
     """Acts on the plan of one pass."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Actor:
         document: FleetDocument,
         ports: Ports,
         executor: Executor,
-        observed: Observed,
+        observed: IdleObservation,
         evidence_of: EvidenceOf,
     ) -> None:
         self._document = document
@@ -75,8 +75,8 @@ class Actor:
         """Give an outcome to what a killed run began and what is over by now; the rest goes on through the plan."""
         if decision.action is not Action.END:
             self._settle_mark(decision)
-        elif has_gone(self._ports, self._document, self._ports.inventory.instance(decision.resource)):
-            self._executor.notify(f"ended:{decision.resource}", words.ended(decision, None), decision)
+        elif is_terminated(self._ports, self._document, self._ports.inventory.instance(decision.resource)):
+            self._executor.notify(f"ended:{decision.resource}", messages.ended(decision, None), decision)
             self._executor.done(decision, "ended by an earlier run that did not live to say so")
 
     def _settle_mark(self, decision: Decision) -> None:
@@ -133,13 +133,13 @@ class Actor:
         timer = Timer(policy=entry, cold_start=self._observed.pools[instance.pool or ""].cold_start)
         # a cold start that is measured anew only adds to this: the promise holds
         promised = replace(timer, cold_start=timedelta(0))
-        text = words.marked(instance, decision, since + promised.grace, since + timer.grace)
+        text = messages.marked(instance, decision, since + promised.grace, since + timer.grace)
         self._executor.notify(f"marked:{instance.id}:{tags.write_time(since)}", text, decision, may_keep=True)
 
     def _notify_unmark(self, since: datetime | None, decision: Decision) -> None:
         if since is not None:
             key = f"stays:{decision.resource}:{tags.write_time(since)}"
-            self._executor.notify(key, words.unmarked(decision), decision)
+            self._executor.notify(key, messages.unmarked(decision), decision)
 
     # endings
 
@@ -164,14 +164,14 @@ class Actor:
         if not drains:
             return
         longest = max(self._document.pool(decision.pool or "").drain_deadline for decision, _ in drains)
-        looks = LastLooks(self._ports, signals.of_environment(self._document.environment))
+        looks = FinalChecks(self._ports, signals.of_environment(self._document.environment))
         for look in looks.wait(drains, longest):
-            if isinstance(look, Heard):
+            if isinstance(look, DrainConfirmed):
                 self._executor.attempt(look.decision, lambda _, heard=look: self._end(heard))
             else:
                 self._not_yet(look)
 
-    def _not_yet(self, look: Unheard) -> Outcome:
+    def _not_yet(self, look: DrainUnconfirmed) -> Outcome:
         """Not drained, or nothing newer is known of it. What is not known to rest is not ended, however long."""
         decision = look.decision
         if look.error is not None:
@@ -181,12 +181,12 @@ class Actor:
             return self._executor.waiting(decision, detail)
         since = self._instances[decision.resource].idle_since
         key = f"unheard:{decision.resource}:{'' if since is None else tags.write_time(since)}"
-        self._executor.notify(key, words.unheard(decision, look.silent), decision)
+        self._executor.notify(key, messages.unheard(decision, look.silent), decision)
         silent = " and ".join(look.silent)
         detail = f"nothing from its {silent} since it said `drained`; the next pass goes on"
         return self._executor.waiting(decision, f"{Reason.METRICS_STALE.sentence}: {detail}")
 
-    def _end(self, heard: Heard) -> Outcome:
+    def _end(self, heard: DrainConfirmed) -> Outcome:
         """Look a last time, lower the target, end it through its group."""
         ports, decision = self._ports, heard.decision
         if (objected := self._objection(heard)) is not None:
@@ -210,7 +210,7 @@ class Actor:
         self._executor.intend(decision)
         target = ports.ledger.lower_target(pool.name, pool.min, f"{WATCHDOG}:{instance.id}", ports.clock.now())
         ports.groups.end(instance.id, instance.group, lower_desired=True)
-        self._executor.notify(f"ended:{instance.id}", words.ended(decision, target.value), decision)
+        self._executor.notify(f"ended:{instance.id}", messages.ended(decision, target.value), decision)
         return self._executor.done(decision, f"ended; target {target.value}")
 
     def _is_taken_for_nothing(self, instance: Instance) -> bool:
@@ -286,7 +286,7 @@ class Actor:
         detail = f"{objection.reason.sentence} {objection.detail}".strip()
         return self._executor.off(decision, detail)
 
-    def _objection(self, heard: Heard) -> Objection | None:
+    def _objection(self, heard: DrainConfirmed) -> Objection | None:
         """What the sources say against an end since the agent said `drained`."""
         instance = self._instances[heard.decision.resource]
         entry = self._document.pool(instance.pool or "").watchdogs.idle
@@ -295,7 +295,7 @@ class Actor:
         now = self._ports.metrics.now()
         fresh = self._evidence_of(instance, STALE_AFTER * signals.longest_interval(self._ports.metrics), now)
         seen = replace(self._observed, evidence={} if fresh is None else {instance.id: fresh})
-        return last_look.objection(case_of(instance, seen, entry, now), heard, now)
+        return final_check.objection(case_of(instance, seen, entry, now), heard, now)
 
 
 def _late(evidence: Evidence | None, took: timedelta) -> Objection | None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import IntEnum, auto
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Budget, Decision, Objection, Plan, Reason
+from gpufleet.domain.decisions import Action, ChangeBudget, Decision, Objection, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence, is_left_to_its_cloud
 from gpufleet.domain.model import Instance
@@ -19,7 +19,7 @@ from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
 from watchdogs.attempts import FailedAttempts, is_stuck, tried_last
 from watchdogs.brakes import kept_by_tag
-from watchdogs.idle.judge import Case, Check, judge
+from watchdogs.idle.checks import Case, Check, judge
 from watchdogs.idle.timer import Timer
 from watchdogs.scale.view import Need
 
@@ -38,7 +38,7 @@ UNSCALED: Final = Need(replicas=0, reason=Reason.NO_WATCHDOG, detail="it has no 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
+class IdlePool:
     """What the watchdog must know of a pool."""
 
     name: str
@@ -82,14 +82,14 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class IdleObservation:
     """All that one pass looked at."""
 
     instances: Sequence[Instance]
     evidence: Mapping[str, Evidence]
     agents: Mapping[str, AgentStatus]
-    pools: Mapping[str, PoolView]
-    budget: Budget
+    pools: Mapping[str, IdlePool]
+    budget: ChangeBudget
     """Over all pools."""
     gpus_expected: Mapping[str, int] = field(default_factory=dict[str, int])
     """By machine type."""
@@ -113,7 +113,7 @@ class Observed:
     """The same by group: it could not be read."""
 
 
-def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
+def decide(observed: IdleObservation, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
     """One decision for every instance."""
     decisions = [_decide_one(instance, observed, now, checks) for instance in observed.instances]
     if any(decision.action is Action.END for decision in decisions):
@@ -121,9 +121,9 @@ def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = N
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=observed.budget)
 
 
-def _share_out(decisions: list[Decision], observed: Observed, now: datetime) -> None:
+def _share_out(decisions: list[Decision], observed: IdleObservation, now: datetime) -> None:
     """Keep, in place, those that floors and budgets have no room for."""
-    room = _Room(observed, decisions)
+    room = _Remaining(observed, decisions)
     turns = {
         n: _turn(decision, observed, now) for n, decision in enumerate(decisions) if decision.action is Action.END
     }
@@ -160,7 +160,7 @@ class _Turn(IntEnum):
     NEW = auto()
 
 
-def _turn(decision: Decision, observed: Observed, now: datetime) -> _Turn:
+def _turn(decision: Decision, observed: IdleObservation, now: datetime) -> _Turn:
     if decision.resource in observed.begun:
         return _Turn.BEGUN
     if not is_our_drain(observed.agents.get(decision.resource)):
@@ -168,7 +168,7 @@ def _turn(decision: Decision, observed: Observed, now: datetime) -> _Turn:
     return _Turn.STUCK if is_stuck(observed.attempts, decision.resource, now) else _Turn.DRAINS
 
 
-def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: datetime) -> Case:
+def case_of(instance: Instance, observed: IdleObservation, policy: IdlePolicy, now: datetime) -> Case:
     """What is known of one instance, as `judge` wants it."""
     pool = observed.pools.get(instance.pool or "")
     return Case(
@@ -184,7 +184,9 @@ def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: dat
     )
 
 
-def _decide_one(instance: Instance, observed: Observed, now: datetime, checks: Sequence[Check] | None) -> Decision:
+def _decide_one(
+    instance: Instance, observed: IdleObservation, now: datetime, checks: Sequence[Check] | None
+) -> Decision:
     """What the watchdog would like, before floor and budget."""
     pool = observed.pools.get(instance.pool or "")
     usd = observed.usd_per_hour.get(instance.id)
@@ -250,7 +252,7 @@ def _idle(
     return _decision(instance, Action.END, objection, evidence, usd)
 
 
-def _seen(pool: PoolView, decision: Decision) -> Decision:
+def _seen(pool: IdlePool, decision: Decision) -> Decision:
     if pool.policy_seen or decision.action in (Action.KEEP, Action.UNMARK):  # an unmark ends nothing
         return decision
     return decision.kept(Reason.POLICY_UNSEEN, f"would {decision.action}: {decision.reason.sentence}")
@@ -272,10 +274,10 @@ def _loses_its_mark(instance: Instance, reason: Reason) -> bool:
     )
 
 
-class _Room:
+class _Remaining:
     """What floors and budgets still allow in this pass."""
 
-    def __init__(self, observed: Observed, decisions: Sequence[Decision]) -> None:
+    def __init__(self, observed: IdleObservation, decisions: Sequence[Decision]) -> None:
         self._pools = observed.pools
         # at a target of 0 even the spare goes, so somebody who may work keeps one
         self._at_work = {
@@ -288,7 +290,7 @@ class _Room:
             for pool in observed.pools.values()
             if pool.policy is not None
         }
-        self._budgets = budgets.Room(observed.budget, parts)
+        self._budgets = budgets.RemainingBudget(observed.budget, parts)
         self._targets = {pool.name: pool.target for pool in observed.pools.values()}
         self._healthy: dict[str, int] = {}
         for instance in observed.instances:
@@ -331,14 +333,14 @@ def in_service(agent: AgentStatus | None) -> bool:
     return agent is not None and agent.ready and not agent.draining and not agent.drained
 
 
-def is_heard(instance: Instance, observed: Observed) -> bool:
+def is_heard(instance: Instance, observed: IdleObservation) -> bool:
     """Whether it lives, and its engine reports now."""
     evidence = observed.evidence.get(instance.id)
     engine = evidence.engine if evidence is not None else None
     return instance.alive and evidence is not None and engine is not None and evidence.is_new(engine)
 
 
-def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
+def counts_as_healthy(instance: Instance, observed: IdleObservation) -> bool:
     """Whether the pool may lean on it when another one goes: alive, ready as its agent says, its engine heard of now.
 
     An agent that was not asked, or does not answer, promises nothing.

@@ -12,26 +12,26 @@ from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Action, Objection, Plan, Reason
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
-from gpufleet.domain.owners import owner_of
+from gpufleet.domain.ownership import owner_of
 from gpufleet.domain.tags import ROLE, ROUTER
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
-from watchdogs.idle import acting, words
+from watchdogs.idle import acting, messages
+from watchdogs.idle.checks import METRIC_CHECKS, judge
 from watchdogs.idle.decide import (
     UNSCALED,
     WATCHDOG,
-    Observed,
-    PoolView,
+    IdleObservation,
+    IdlePool,
     case_of,
     decide,
     is_heard,
     is_our_drain,
 )
-from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.machines import known_of
-from watchdogs.observe.whole import Reader, reporting_unlisted, unlisted
+from watchdogs.observe.completeness import InstanceReader, reporting_unlisted, unlisted
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Ports
 from watchdogs.scale import hours
@@ -54,7 +54,7 @@ class IdleWatchdog:
         self._ports = ports
         self._series = signals.of_environment(document.environment)
 
-    def dry(self) -> Pass[Observed]:
+    def dry(self) -> Pass[IdleObservation]:
         """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         observed = self.observe(now)
@@ -63,12 +63,12 @@ class IdleWatchdog:
         see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=observed, plan=plan)
 
-    def apply(self) -> Pass[Observed]:
+    def apply(self) -> Pass[IdleObservation]:
         """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
         now = self._ports.clock.now()
         observed = self.observe(now)
         executor = Executor(self._ports, acting.RULES)
-        actor = acting.Actor(self._document, self._ports, executor, observed, self.evidence_of)
+        actor = acting.IdleActor(self._document, self._ports, executor, observed, self.evidence_of)
         executor.settle(actor.settle)
         plan = decide(observed, now)
         executor.record(plan)
@@ -76,7 +76,7 @@ class IdleWatchdog:
         actor.act(plan)
         return executor.finish(observed, plan)
 
-    def _report(self, executor: Executor, observed: Observed, plan: Plan) -> None:
+    def _report(self, executor: Executor, observed: IdleObservation, plan: Plan) -> None:
         """Notify people of pools and groups about which nothing is decided: once a day."""
         for name, why in (*observed.uncertain.items(), *observed.unread.items()):
             text = f"Nothing of {name} is ended: {why.reason.sentence}. {why.detail}."
@@ -96,17 +96,17 @@ class IdleWatchdog:
     def _claim(self, one: Instance) -> str | None:
         """What to say of an instance that only claims to be one of ours; None: it does not."""
         if one.claimed_pool is not None:
-            return words.claims(one)
+            return messages.claims(one)
         routers = self._document.router.machines
         is_router = one.is_of_the_house and one.tags.get(ROLE) == ROUTER
-        return words.claims_router(one) if is_router and routers is not None and one.id not in routers else None
+        return messages.claims_router(one) if is_router and routers is not None and one.id not in routers else None
 
-    def observe(self, now: datetime) -> Observed:
+    def observe(self, now: datetime) -> IdleObservation:
         """Everything that `decide` judges. Raises OSError: a part is not the whole."""
         ports = self._ports
         instances, unread = self._instances()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
-        reader = Reader(ports.inventory)
+        reader = InstanceReader(ports.inventory)
         reader.fails(unread)
         evidence, missing = self._evidence(instances, reader, now)
         ended = ports.ledger.ended_since(WATCHDOG, now - budgets.HOUR)
@@ -115,7 +115,7 @@ class IdleWatchdog:
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
         known = known_of(self._document.cloud, instances)
-        base = Observed(
+        base = IdleObservation(
             instances=instances,
             evidence=evidence,
             agents={},
@@ -191,8 +191,8 @@ class IdleWatchdog:
         self,
         instances: Sequence[Instance],
         missing: Sequence[Instance],
-        pools: Mapping[str, PoolView],
-        unread: tuple[Reader, Mapping[str, str]],
+        pools: Mapping[str, IdlePool],
+        unread: tuple[InstanceReader, Mapping[str, str]],
         now: datetime,
     ) -> dict[str, Objection]:
         """By pool: what the list lacks of it. Those that report themselves, all of a pool of which it has none, and
@@ -219,7 +219,7 @@ class IdleWatchdog:
         return frozenset(i.group for i in instances if i.group is not None and self._grace_is_over(i, now))
 
     def _others(
-        self, asked: Sequence[Instance], watched: Sequence[Instance], observed: Observed, now: datetime
+        self, asked: Sequence[Instance], watched: Sequence[Instance], observed: IdleObservation, now: datetime
     ) -> list[Instance]:
         """Of pools of which one may be ended some that stay: can they carry the pool? Twice as many as are needed."""
         ends = Counter(i.pool or "" for i in asked if self._grace_is_over(i, now))
@@ -235,8 +235,8 @@ class IdleWatchdog:
         return found
 
     def _with_cold_starts(
-        self, views: Mapping[str, PoolView], asked: Sequence[Instance], agents: Mapping[str, AgentStatus]
-    ) -> dict[str, PoolView]:
+        self, views: Mapping[str, IdlePool], asked: Sequence[Instance], agents: Mapping[str, AgentStatus]
+    ) -> dict[str, IdlePool]:
         """With what a start of each pool takes, of those that were asked and as the ledger remembers."""
         by_pool: dict[str, list[Instance]] = {name: [] for name in views}
         for instance in asked:
@@ -245,8 +245,8 @@ class IdleWatchdog:
         return {name: replace(view, cold_start=took[name]) for name, view in views.items()}
 
     def _with_needs(
-        self, views: Mapping[str, PoolView], asked: Sequence[Instance], now: datetime
-    ) -> dict[str, PoolView]:
+        self, views: Mapping[str, IdlePool], asked: Sequence[Instance], now: datetime
+    ) -> dict[str, IdlePool]:
         """What scale needs of the pools of which one may be ended: of others nobody asks. Raises OSError."""
         due = {i.pool for i in asked if self._grace_is_over(i, now)}
         pools = [pool for pool in self._document.pools if pool.name in due]
@@ -271,7 +271,7 @@ class IdleWatchdog:
         return signals.gather(self._ports.metrics, series, window, now).get(instance.id)
 
     def _evidence(
-        self, instances: Sequence[Instance], reader: Reader, now: datetime
+        self, instances: Sequence[Instance], reader: InstanceReader, now: datetime
     ) -> tuple[dict[str, Evidence], Sequence[Instance]]:
         """By instance, and whom the list of instances lacks though they report themselves.
 
@@ -305,17 +305,17 @@ class IdleWatchdog:
 
     def _pools(
         self, instances: Sequence[Instance], brakes: Sequence[Brake], ended: Mapping[str, int], now: datetime
-    ) -> dict[str, PoolView]:
+    ) -> dict[str, IdlePool]:
         ledger = self._ports.ledger
         today = ledger.ended_since(WATCHDOG, now - DAY)
         members = Counter(instance.pool for instance in instances)
         targets = ledger.targets()
         names = digests(self._document, WATCHDOG)
-        views: dict[str, PoolView] = {}
+        views: dict[str, IdlePool] = {}
         for pool in self._document.pools:
             entry = pool.watchdogs.idle
             target = targets.get(pool.name)
-            views[pool.name] = PoolView(
+            views[pool.name] = IdlePool(
                 name=pool.name,
                 policy=entry,
                 floor=max(pool.min, self._scheduled(pool, now)),
@@ -353,7 +353,7 @@ def _left_today(pool: Pool, there: int, ended: int) -> int | None:
     return math.ceil(entry.max_stops_per_day * max(pool.target, there)) - ended
 
 
-def _quiet(instance: Instance, observed: Observed, now: datetime) -> bool:
+def _quiet(instance: Instance, observed: IdleObservation, now: datetime) -> bool:
     """Whether the metrics alone have no objection: only then is the agent worth a call."""
     view = observed.pools[instance.pool or ""]
     return view.policy is not None and judge(case_of(instance, observed, view.policy, now), METRIC_CHECKS) is None

@@ -14,10 +14,10 @@ from typing import Final, Generic, TypeVar
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.evidence import AgentStatus
-from gpufleet.domain.last_lists import Answer, LastLists
+from gpufleet.domain.last_lists import CachedAnswer, LastLists
 from gpufleet.domain.model import Group, GroupList, Instance
-from watchdogs.observe.happened import Happened
-from watchdogs.observe.whole import Reader, Unlisted, unlisted
+from watchdogs.observe.activities import Happened
+from watchdogs.observe.completeness import InstanceReader, Unlisted, unlisted
 from watchdogs.ports import Ports
 
 LASTS: Final = timedelta(minutes=5)
@@ -32,17 +32,17 @@ _T = TypeVar("_T")
 class Last(Generic[_T]):
     """The last answer to a question about all pools."""
 
-    answer: Answer[_T] | None = None
+    answer: CachedAnswer[_T] | None = None
 
     def ask(
-        self, call: Callable[[], _T], now: datetime, noted: Callable[[], Answer[_T] | None]
+        self, call: Callable[[], _T], now: datetime, noted: Callable[[], CachedAnswer[_T] | None]
     ) -> tuple[_T, str | None]:
         """The answer, or the last one and why there is no other. Raises OSError when there is none, or an old one.
 
         `noted`: the last one of another process.
         """
         try:
-            self.answer = Answer(value=call(), at=now)
+            self.answer = CachedAnswer(value=call(), at=now)
         except OSError as error:
             last = self.answer or noted()
             if last is None or now - last.at > LASTS:
@@ -52,7 +52,7 @@ class Last(Generic[_T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class ObservedFleet:
     """What one look read."""
 
     groups: Mapping[str, Group]
@@ -110,7 +110,7 @@ class Lists:
 class Looks:
     """What the looks of one pass share: the next look reads only what this pass may have changed."""
 
-    reader: Reader
+    reader: InstanceReader
     lists: Lists
     started: datetime
     """When the pass began, in whole seconds as activities are."""
@@ -176,7 +176,7 @@ class Looks:
         return self._instances
 
 
-def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> Fleet:
+def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> ObservedFleet:
     """One look. Raises OSError when a shared list cannot be read and no recent one is known."""
     lists = looks.lists
     noted = cache(ports.ledger.last_lists)
@@ -191,7 +191,7 @@ def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> Fle
     statuses, old_statuses = lists.statuses.ask(
         lambda: ports.agents.statuses(list(members.values())), now, lambda: noted().statuses
     )
-    return Fleet(
+    return ObservedFleet(
         groups=groups.groups,
         listed=listed,
         members=members,

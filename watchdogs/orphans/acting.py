@@ -13,29 +13,29 @@ from typing import Final
 from gpufleet.domain import tags
 from gpufleet.domain.decisions import Action, Decision, Objection, Outcome, Plan, Reason
 from gpufleet.domain.model import Instance
-from watchdogs.execute import Executor, Rules
-from watchdogs.orphans import words
+from watchdogs.execute import ExecutionRules, Executor
+from watchdogs.orphans import messages
+from watchdogs.orphans.checks import judge_orphan
 from watchdogs.orphans.decide import WATCHDOG, case_of, stop_objection
-from watchdogs.orphans.judge import judge_orphan
-from watchdogs.orphans.view import Observed
+from watchdogs.orphans.view import OrphanObservation
 from watchdogs.ports import Account, Ports
 
-LookAgain = Callable[[Instance, str, datetime], Observed]
+LookAgain = Callable[[Instance, str, datetime], OrphanObservation]
 """What is known of one instance that a rule names, asked for anew. Raises OSError."""
 
 
 def _failure(decision: Decision, error: str, now: datetime) -> tuple[str, str]:
-    return f"failed:{decision.resource}:{now:%Y%m%d}", words.failed(decision, error)
+    return f"failed:{decision.resource}:{now:%Y%m%d}", messages.failed(decision, error)
 
 
-RULES: Final = Rules(watchdog=WATCHDOG, failure=_failure)
+RULES: Final = ExecutionRules(watchdog=WATCHDOG, failure=_failure)
 
 
-class Actor:
+class OrphanActor:
     """Acts on the plan of one pass."""
 
     def __init__(
-        self, ports: Ports, account: Account, executor: Executor, seen: Observed, look_again: LookAgain
+        self, ports: Ports, account: Account, executor: Executor, seen: OrphanObservation, look_again: LookAgain
     ) -> None:
         self._ports = ports
         self._executor = executor
@@ -93,14 +93,14 @@ class Actor:
         said = None if against is None else f"{against.reason.sentence}, {against.detail}"
         key = f"marked:{instance.id}:{tags.write_time(since)}"
         self._executor.notify(
-            key, words.marked(instance, rule, decision, since + rule.grace, said), decision, may_keep=True
+            key, messages.marked(instance, rule, decision, since + rule.grace, said), decision, may_keep=True
         )
 
     def _notify_unmark(self, decision: Decision) -> None:
         since = self._marked(decision)
         if since is not None:
             self._executor.notify(
-                f"stays:{decision.resource}:{tags.write_time(since)}", words.unmarked(decision), decision
+                f"stays:{decision.resource}:{tags.write_time(since)}", messages.unmarked(decision), decision
             )
 
     def _stop(self, decision: Decision) -> Outcome:
@@ -143,4 +143,4 @@ class Actor:
 
     def _notify_stop(self, decision: Decision) -> None:
         key = f"stopped:{decision.resource}:{decision.detail[:60]}"
-        self._executor.notify(key, words.stopped(decision), decision)
+        self._executor.notify(key, messages.stopped(decision), decision)

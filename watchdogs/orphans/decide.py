@@ -17,9 +17,9 @@ from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from watchdogs import budgets
 from watchdogs.attempts import tried_last
-from watchdogs.idle.judge import Case, Check
-from watchdogs.orphans.judge import judge_orphan, said_of
-from watchdogs.orphans.view import Observed, name_of, obstacle
+from watchdogs.idle.checks import Case, Check
+from watchdogs.orphans.checks import judge_orphan, said_of
+from watchdogs.orphans.view import OrphanObservation, name_of, obstacle
 
 WATCHDOG: Final = "orphans"
 _UNMARKING: Final = frozenset(
@@ -36,12 +36,12 @@ _UNMARKING: Final = frozenset(
 """What takes a mark away: the next one starts a new grace, with a new message."""
 
 
-def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
+def decide(seen: OrphanObservation, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
     """One decision for every orphan, the dearest first; an unknown price comes before all: it may be the highest.
 
     One that cannot be read is left alone, and with it whoever has its name.
     """
-    room = _Room(seen)
+    room = _Remaining(seen)
     twice = _named_twice(seen.orphans) | seen.unread.keys()
     decisions: list[Decision] = []
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
@@ -61,7 +61,7 @@ def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None)
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=seen.budget)
 
 
-def _unread(seen: Observed) -> list[Decision]:
+def _unread(seen: OrphanObservation) -> list[Decision]:
     """Those of which nothing is known but that they are there."""
     named = {instance.id for instance in seen.orphans}
     return [
@@ -71,14 +71,14 @@ def _unread(seen: Observed) -> list[Decision]:
     ]
 
 
-def _stray(seen: Observed, instance: Instance) -> str:
+def _stray(seen: OrphanObservation, instance: Instance) -> str:
     """What an instance of this environment is doing outside its pools, as far as its tags say it."""
     if instance.environment != seen.environment or instance.group is None:
         return ""
     return f"its group {instance.group} is in no pool of the fleet document: was a `pulumi up` cut off?"
 
 
-def look(seen: Observed, rule: OrphanPolicy, now: datetime) -> Plan:
+def look(seen: OrphanObservation, rule: OrphanPolicy, now: datetime) -> Plan:
     """What each would be found to be, whoever made it: a plan that keeps all of them."""
     decisions: list[Decision] = []
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
@@ -87,7 +87,7 @@ def look(seen: Observed, rule: OrphanPolicy, now: datetime) -> Plan:
     return Plan(watchdog=WATCHDOG, at=now, decisions=(*decisions, *_unread(seen)))
 
 
-def case_of(seen: Observed, instance: Instance, rule: OrphanPolicy, now: datetime) -> Case:
+def case_of(seen: OrphanObservation, instance: Instance, rule: OrphanPolicy, now: datetime) -> Case:
     """What is known of one orphan, as `judge` wants it. It has no node agent that this fleet may trust."""
     return Case(
         instance=instance,
@@ -101,7 +101,7 @@ def case_of(seen: Observed, instance: Instance, rule: OrphanPolicy, now: datetim
     )
 
 
-def stop_objection(seen: Observed, instance: Instance, rule: OrphanPolicy) -> Objection | None:
+def stop_objection(seen: OrphanObservation, instance: Instance, rule: OrphanPolicy) -> Objection | None:
     """What stands against a stop of an idle orphan that a rule names; None: nothing."""
     if rule.action is not OrphanAction.STOP:
         return Objection(reason=Reason.MARK_ONLY, detail=f"rule {rule.name}")
@@ -118,7 +118,7 @@ def stop_objection(seen: Observed, instance: Instance, rule: OrphanPolicy) -> Ob
 
 
 def _decide_one(
-    seen: Observed, instance: Instance, rule: OrphanPolicy, now: datetime, checks: Sequence[Check] | None
+    seen: OrphanObservation, instance: Instance, rule: OrphanPolicy, now: datetime, checks: Sequence[Check] | None
 ) -> Decision:
     """What the rule would like, before budgets."""
     if rule.name in seen.paused_by:
@@ -142,12 +142,12 @@ def _decide_one(
     return _decision(seen, instance, rule, Action.STOP, still)
 
 
-class _Room:
+class _Remaining:
     """What budgets still allow in this pass."""
 
-    def __init__(self, seen: Observed) -> None:
+    def __init__(self, seen: OrphanObservation) -> None:
         parts = {rule.name: budgets.of(rule, seen.stopped_this_hour.get(rule.name, 0)) for rule in seen.rules}
-        self._budgets = budgets.Room(seen.budget, parts)
+        self._budgets = budgets.RemainingBudget(seen.budget, parts)
 
     def take(self, decision: Decision) -> Decision:
         """The decision, or why there is no room for it."""
@@ -160,7 +160,7 @@ class _Room:
         return decision
 
 
-def _unless_unseen(seen: Observed, rule: OrphanPolicy, decision: Decision) -> Decision:
+def _unless_unseen(seen: OrphanObservation, rule: OrphanPolicy, decision: Decision) -> Decision:
     if rule.name not in seen.unseen or decision.action in (Action.KEEP, Action.UNMARK):
         return decision
     detail = f"would {decision.action}: {decision.reason.sentence}"
@@ -172,19 +172,21 @@ def _named_twice(orphans: Sequence[Instance]) -> set[str]:
     return {key for key, machines in Counter(instance.id for instance in orphans).items() if machines > 1}
 
 
-def _by_price(seen: Observed, instance: Instance) -> tuple[bool, float, str]:
+def _by_price(seen: OrphanObservation, instance: Instance) -> tuple[bool, float, str]:
     usd = seen.usd_per_hour.get(instance.id)
     return usd is not None, -float(usd or 0), instance.id
 
 
-def _kept(seen: Observed, instance: Instance, rule: OrphanPolicy | None, why: Objection, now: datetime) -> Decision:
+def _kept(
+    seen: OrphanObservation, instance: Instance, rule: OrphanPolicy | None, why: Objection, now: datetime
+) -> Decision:
     """Left alone; the line says who it is."""
     evidence = seen.evidence.get(instance.id)
     described = "; ".join(part for part in (why.detail, _who(seen, instance, evidence, now)) if part)
     return _decision(seen, instance, rule, Action.KEEP, Objection(reason=why.reason, detail=described))
 
 
-def _who(seen: Observed, instance: Instance, evidence: Evidence | None, now: datetime) -> str:
+def _who(seen: OrphanObservation, instance: Instance, evidence: Evidence | None, now: datetime) -> str:
     hours = (now - instance.launched_at).total_seconds() / 3600
     age = f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.0f} h"
     active = seen.active.get(instance.id)
@@ -199,7 +201,7 @@ def _who(seen: Observed, instance: Instance, evidence: Evidence | None, now: dat
 
 
 def _decision(
-    seen: Observed, instance: Instance, rule: OrphanPolicy | None, action: Action, why: Objection
+    seen: OrphanObservation, instance: Instance, rule: OrphanPolicy | None, action: Action, why: Objection
 ) -> Decision:
     active = seen.active.get(instance.id)
     said = said_of(seen.evidence.get(instance.id))

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gpufleet.domain import tags
-from gpufleet.domain.decisions import Budget, FailedAttempts
+from gpufleet.domain.decisions import ChangeBudget, FailedAttempts
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance
-from gpufleet.domain.owners import owner_of
+from gpufleet.domain.ownership import owner_of
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.settings.document import FleetDocument
 
@@ -34,7 +34,7 @@ KEEPERS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class OrphanObservation:
     """All that one pass looked at."""
 
     environment: str
@@ -43,7 +43,7 @@ class Observed:
     rules: Sequence[OrphanPolicy]
     """The first that names an instance holds for it."""
     evidence: Mapping[str, Evidence]
-    budget: Budget
+    budget: ChangeBudget
     """Over all rules."""
     unread: Mapping[str, str] = field(default_factory=dict[str, str])
     """By instance of the account that cannot be read, whoever it belongs to: why."""

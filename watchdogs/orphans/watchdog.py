@@ -17,9 +17,9 @@ from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.machines import known_of
-from watchdogs.orphans.acting import RULES, Actor
+from watchdogs.orphans.acting import RULES, OrphanActor
 from watchdogs.orphans.decide import WATCHDOG, decide
-from watchdogs.orphans.view import Observed, outside
+from watchdogs.orphans.view import OrphanObservation, outside
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Account, Ports
 
@@ -32,7 +32,7 @@ AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class OrphanScope:
     """Whom a pass looks at, and whom it tells of trouble."""
 
     known: Sequence[FleetDocument] = ()
@@ -46,7 +46,7 @@ class Scope:
 class OrphanWatchdog:
     """Looks at every GPU instance of an account and region that no pool owns."""
 
-    def __init__(self, document: FleetDocument, ports: Ports, scope: Scope = Scope()) -> None:  # noqa: B008 - frozen
+    def __init__(self, document: FleetDocument, ports: Ports, scope: OrphanScope = OrphanScope()) -> None:  # noqa: B008 - frozen
         if ports.account is None:
             raise ValueError("the orphan watchdog needs the port `account`")
         self._document = document
@@ -56,7 +56,7 @@ class OrphanWatchdog:
         self._scope = scope
         self._rules = {rule.name: rule for rule in document.orphans}
 
-    def dry(self) -> Pass[Observed]:
+    def dry(self) -> Pass[OrphanObservation]:
         """Observe and decide. The plan is for people to read, and from now on its rules count as seen."""
         now = self._ports.clock.now()
         try:
@@ -69,19 +69,19 @@ class OrphanWatchdog:
             see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=seen, plan=plan)
 
-    def apply(self) -> Pass[Observed]:
+    def apply(self) -> Pass[OrphanObservation]:
         """One whole pass. Raises OSError when the account could not be observed whole; then nothing was done."""
         now = self._ports.clock.now()
         seen = self.observe(now)
         executor = Executor(self._ports, RULES)
-        actor = Actor(self._ports, self._account, executor, seen, self._look_again)
+        actor = OrphanActor(self._ports, self._account, executor, seen, self._look_again)
         executor.settle(actor.settle)
         plan = decide(seen, now)
         executor.record(plan)
         actor.act(plan)
         return executor.finish(seen, plan)
 
-    def observe(self, now: datetime) -> Observed:
+    def observe(self, now: datetime) -> OrphanObservation:
         """Everything that `decide` judges. Raises OSError; MetricsError (one of them) when only metrics lack."""
         listed = self._account.gpus()
         orphans = outside(listed.instances, self._known)
@@ -93,12 +93,12 @@ class OrphanWatchdog:
         except OSError as error:
             raise MetricsError(str(error), seen) from error
 
-    def _without_metrics(self, orphans: Sequence[Instance], now: datetime) -> Observed:
+    def _without_metrics(self, orphans: Sequence[Instance], now: datetime) -> OrphanObservation:
         ledger = self._ports.ledger
         brakes = [brake for brake in ledger.brakes(now) if brake.holds(now)]
         known = known_of(self._document.cloud, orphans)
         stopped = ledger.ended_since(WATCHDOG, now - budgets.HOUR)
-        seen = Observed(
+        seen = OrphanObservation(
             environment=self._document.environment,
             orphans=orphans,
             rules=tuple(self._rules.values()),
@@ -134,7 +134,7 @@ class OrphanWatchdog:
                 marks.pop((past.resource, past.pool or ""), None)
         return marks
 
-    def _look_again(self, instance: Instance, rule: str, now: datetime) -> Observed:
+    def _look_again(self, instance: Instance, rule: str, now: datetime) -> OrphanObservation:
         """Its evidence begins with its mark: passes that were paused, or blind, or did not run, saw none of it."""
         named = self._rules[rule]
         seen = replace(self._without_metrics(outside([instance], self._known), now), rules=(named,))
@@ -142,7 +142,7 @@ class OrphanWatchdog:
         whole = replace(named, window=max(named.window, now - since))
         return replace(seen, evidence=self._evidence(replace(seen, rules=(whole,)), now))
 
-    def _evidence(self, seen: Observed, now: datetime) -> dict[str, Evidence]:
+    def _evidence(self, seen: OrphanObservation, now: datetime) -> dict[str, Evidence]:
         """Of those that a rule names. Rules with the same window and source share the queries."""
         asked: dict[tuple[EvidenceSource, timedelta, str, str], list[str]] = {}
         for instance in seen.orphans:
@@ -156,7 +156,7 @@ class OrphanWatchdog:
                 continue
             for start in range(0, len(ids), AT_ONCE):
                 chosen = of_instances(ids[start : start + AT_ONCE])
-                series = signals.Series(labels=chosen, engine_job=engine_job, gpu_job=gpu_job)
+                series = signals.SeriesSelector(labels=chosen, engine_job=engine_job, gpu_job=gpu_job)
                 found |= signals.gather(self._ports.metrics, series, window, now)
         return found
 
@@ -182,7 +182,7 @@ class OrphanWatchdog:
 class MetricsError(CloudError):
     """The instances are known, their metrics are not."""
 
-    def __init__(self, words: str, seen: Observed) -> None:
+    def __init__(self, words: str, seen: OrphanObservation) -> None:
         super().__init__(words)
         self.seen = seen
 

@@ -19,8 +19,8 @@ from typing import Final
 
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason
 from watchdogs.scale.hours import active
-from watchdogs.scale.missing import missing
-from watchdogs.scale.view import Demand, Need, PoolView, Pressure
+from watchdogs.scale.missing_data import missing
+from watchdogs.scale.view import Demand, Need, Pressure, ScalePool
 
 WATCHDOG: Final = "scale"
 SPARE: Final = 0.5
@@ -34,12 +34,12 @@ QUEUE_WITHIN_S: Final = 60.0
 """A queue is a stock: it is worked off within this time, or within a start where that takes longer."""
 
 
-def decide(views: Sequence[PoolView], now: datetime) -> Plan:
+def decide(views: Sequence[ScalePool], now: datetime) -> Plan:
     """One decision for each pool."""
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(_pool(view, now) for view in views))
 
 
-def _pool(view: PoolView, now: datetime) -> Decision:
+def _pool(view: ScalePool, now: datetime) -> Decision:
     if view.paused_by is not None:
         return _keep(view, Reason.PAUSED, view.paused_by)
     if view.held_by is not None and view.min <= view.target <= view.max:
@@ -54,7 +54,7 @@ def _pool(view: PoolView, now: datetime) -> Decision:
     return _down(view, wanted, most)
 
 
-def least(view: PoolView, now: datetime) -> Need:
+def least(view: ScalePool, now: datetime) -> Need:
     """The fewest replicas that this watchdog would not raise again soon. Between the pool's min and max.
 
     What keeps a target from being lowered keeps the replicas, too. What is not known asks for nothing.
@@ -69,12 +69,12 @@ def least(view: PoolView, now: datetime) -> Need:
     return Need(replicas=left, reason=Reason.LOAD_NEEDS_ALL, detail=obstacle)
 
 
-def _most(view: PoolView, now: datetime) -> Need:
+def _most(view: ScalePool, now: datetime) -> Need:
     """What asks for most."""
     return max(_needs(view, now), key=lambda need: need.replicas)
 
 
-def _needs(view: PoolView, now: datetime) -> Iterator[Need]:
+def _needs(view: ScalePool, now: datetime) -> Iterator[Need]:
     rule = active(view.policy.schedule, now)
     if rule is None:
         yield Need(replicas=view.min, reason=Reason.POOL_FLOOR, detail=f"min is {view.min}")
@@ -92,7 +92,7 @@ def _needs(view: PoolView, now: datetime) -> Iterator[Need]:
         yield from _of_pressure(view, view.pressure)
 
 
-def _of_demand(view: PoolView, demand: Demand) -> Iterator[Need]:
+def _of_demand(view: ScalePool, demand: Demand) -> Iterator[Need]:
     needed = with_spare(demand.peak, view.policy.headroom)
     detail = (
         f"work for {demand.now:.2f} replicas, up to {demand.peak:.2f} within {view.policy.down_after}, "
@@ -106,7 +106,7 @@ def with_spare(peak: float, headroom: float) -> float:
     return max(peak + SPARE * math.sqrt(peak), peak * (1 + headroom))
 
 
-def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[Need]:
+def _of_pressure(view: ScalePool, pressure: Pressure) -> Iterator[Need]:
     policy, replicas = view.policy, pressure.reporting
     if pressure.backlog_s is not None:
         yield from _of_backlog(view, pressure, pressure.backlog_s)
@@ -129,7 +129,7 @@ def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[Need]:
             yield Need(replicas=wanted, reason=Reason.OBJECTIVE_MISSED, detail=detail)
 
 
-def _of_backlog(view: PoolView, pressure: Pressure, backlog_s: float) -> Iterator[Need]:
+def _of_backlog(view: ScalePool, pressure: Pressure, backlog_s: float) -> Iterator[Need]:
     """Room to work the queue off in the time that another replica takes to start: sooner, none could help."""
     if pressure.waiting > view.policy.waiting_per_replica_above * pressure.reporting:
         usual = pressure.reporting if view.demand is None else view.demand.now
@@ -138,7 +138,7 @@ def _of_backlog(view: PoolView, pressure: Pressure, backlog_s: float) -> Iterato
         yield Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
 
 
-def _down(view: PoolView, wanted: int, most: Need) -> Decision:
+def _down(view: ScalePool, wanted: int, most: Need) -> Decision:
     if wanted == view.target:
         reason = Reason.LOAD_NEEDS_ALL if most.reason is Reason.LOAD_HIGH else most.reason
         return _keep(view, reason if view.target > view.min else Reason.AS_WANTED, most.detail)
@@ -155,7 +155,7 @@ def _down(view: PoolView, wanted: int, most: Need) -> Decision:
     return _move(view, left, Reason.LOAD_LOW, f"the highest load of {view.policy.down_after} fits into {left}")
 
 
-def _room_to_fall(view: PoolView, pressure: Pressure, left: int, most: int) -> tuple[int, str | None]:
+def _room_to_fall(view: ScalePool, pressure: Pressure, left: int, most: int) -> tuple[int, str | None]:
     """From `left` up to `most` the fewest into which the highest load would fit, and why fewer would not do."""
     why = None
     while left < most and (obstacle := _obstacle(view, pressure, left)) is not None:
@@ -163,7 +163,7 @@ def _room_to_fall(view: PoolView, pressure: Pressure, left: int, most: int) -> t
     return left, why
 
 
-def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
+def _obstacle(view: ScalePool, pressure: Pressure, left: int) -> str | None:
     """Why the highest load of the window would not fit into `left` replicas."""
     policy = view.policy
     if left == 0:
@@ -190,7 +190,7 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
     return None
 
 
-def _life(view: PoolView, pressure: Pressure) -> str | None:
+def _life(view: ScalePool, pressure: Pressure) -> str | None:
     """What the last replica was there for within the window: whoever has work has a pool of one at least."""
     for what, amount in (
         ("requests at once", pressure.running_peak + pressure.waiting_peak),
@@ -207,7 +207,7 @@ def _whole(replicas: float) -> int:
     return math.ceil(replicas - 1e-9)
 
 
-def _move(view: PoolView, to: int, reason: Reason, detail: str) -> Decision:
+def _move(view: ScalePool, to: int, reason: Reason, detail: str) -> Decision:
     # what nobody has read must end nothing; waiting requests are not to wait for a reader
     if not view.policy_seen and to < view.target:
         return _keep(view, Reason.POLICY_UNSEEN, f"would set {to}: {detail}")
@@ -225,7 +225,7 @@ def _move(view: PoolView, to: int, reason: Reason, detail: str) -> Decision:
     )
 
 
-def _keep(view: PoolView, reason: Reason, detail: str) -> Decision:
+def _keep(view: ScalePool, reason: Reason, detail: str) -> Decision:
     return Decision(
         resource=view.name,
         pool=view.name,
@@ -236,7 +236,7 @@ def _keep(view: PoolView, reason: Reason, detail: str) -> Decision:
     )
 
 
-def _evidence(view: PoolView) -> dict[str, str]:
+def _evidence(view: ScalePool) -> dict[str, str]:
     found: dict[str, object] = {
         "target": view.target,
         "ready": view.ready,

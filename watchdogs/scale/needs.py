@@ -15,7 +15,7 @@ from watchdogs import boots
 from watchdogs.ports import Metrics
 from watchdogs.scale import hours, pressure
 from watchdogs.scale.decide import least
-from watchdogs.scale.view import Need, PoolView
+from watchdogs.scale.view import Need, ScalePool
 
 HORIZON: Final = timedelta(hours=1)
 """What is needed again within this time is not worth an end: its cold start, and spot that may be gone by then."""
@@ -41,7 +41,7 @@ def needed_soon(  # noqa: PLR0913, PLR0917 - what a look at some pools consists 
         policy = policies.get(pool.name)
         if policy is None:
             continue
-        view = PoolView(
+        view = ScalePool(
             name=pool.name,
             policy=policy,
             target=targets[pool.name],

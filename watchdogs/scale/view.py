@@ -57,7 +57,7 @@ class Pressure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
+class ScalePool:
     """One pool."""
 
     name: str

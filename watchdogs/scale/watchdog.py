@@ -14,15 +14,15 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.brakes import paused_by, target_held_by
-from watchdogs.execute import Executor, Pass, Rules
+from watchdogs.execute import ExecutionRules, Executor, Pass
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Ports
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import WATCHDOG, decide
 from watchdogs.scale.needs import cold_starts
-from watchdogs.scale.view import PoolView
+from watchdogs.scale.view import ScalePool
 
-RULES: Final = Rules(watchdog=WATCHDOG, fails_alone=False, key_prefix=f"{WATCHDOG}:")
+RULES: Final = ExecutionRules(watchdog=WATCHDOG, fails_alone=False, key_prefix=f"{WATCHDOG}:")
 
 
 class ScaleWatchdog:
@@ -33,7 +33,7 @@ class ScaleWatchdog:
         self._ports = ports
         self._digests = digests(document, WATCHDOG)
 
-    def dry(self) -> Pass[tuple[PoolView, ...]]:
+    def dry(self) -> Pass[tuple[ScalePool, ...]]:
         """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         views, _ = self._look(now)
@@ -41,7 +41,7 @@ class ScaleWatchdog:
         see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=views, plan=plan)
 
-    def apply(self) -> Pass[tuple[PoolView, ...]]:
+    def apply(self) -> Pass[tuple[ScalePool, ...]]:
         """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
         now = self._ports.clock.now()
         views, targets = self._look(now)
@@ -80,7 +80,7 @@ class ScaleWatchdog:
             text = f"Pool {decision.pool} wakes from zero: {decision.detail}."
             executor.notify(f"wake:{decision.pool}:{there.version}", text)
 
-    def _look(self, now: datetime) -> tuple[tuple[PoolView, ...], Mapping[str, Target]]:
+    def _look(self, now: datetime) -> tuple[tuple[ScalePool, ...], Mapping[str, Target]]:
         ports = self._ports
         pools = [pool for pool in self._document.pools if pool.watchdogs.scale is not None]
         if not pools:
@@ -107,12 +107,12 @@ class ScaleWatchdog:
         readings: pressure.Readings,
         targets: Mapping[str, Target],
         brakes: Sequence[Brake],
-    ) -> PoolView:
+    ) -> ScalePool:
         if pool.watchdogs.scale is None:
             raise ValueError(f"pool {pool.name!r} has no scale watchdog")
         ready = [i for i in members if (s := statuses.get(i.id)) is not None and s.ready and not s.draining]
         known = [usd for i in ready if (usd := self._ports.prices.usd_per_hour(i)) is not None]
-        return PoolView(
+        return ScalePool(
             name=pool.name,
             target=targets[pool.name].value if pool.name in targets else pool.target,
             min=pool.min,

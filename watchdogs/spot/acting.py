@@ -12,8 +12,8 @@ from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Pl
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
-from watchdogs.draining import Drain, has_gone, leaving, sleep_and_renew, until_drained
-from watchdogs.execute import Executor, Rules
+from watchdogs.draining import Drain, is_terminated, leaving, sleep_and_renew, until_drained
+from watchdogs.execute import ExecutionRules, Executor
 from watchdogs.observe.fleet import Looks
 from watchdogs.ports import Ports
 from watchdogs.spot import lifecycle
@@ -34,7 +34,7 @@ AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERV
 """Growth whose answer decides whether on-demand is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
 """What the decisions about a pool's spot groups say when none of them gives."""
-RULES: Final = Rules(
+RULES: Final = ExecutionRules(
     watchdog=WATCHDOG,
     brakes=frozenset({BrakeKind.PAUSE, BrakeKind.KEEP}),
     tag_keeps=True,
@@ -45,7 +45,7 @@ RULES: Final = Rules(
 
 def settle(executor: Executor, ports: Ports, document: FleetDocument, decision: Decision) -> None:
     """Give an outcome to an end that has none. What lives is judged anew by this pass. Raises OSError."""
-    if not has_gone(ports, document, ports.inventory.instance(decision.resource)):
+    if not is_terminated(ports, document, ports.inventory.instance(decision.resource)):
         executor.off(decision, "a run was killed before it ended it; it is judged anew")
         return
     text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason.sentence}; {decision.detail}."
@@ -63,7 +63,7 @@ class _Ask:
     """Instances that the group listed before and that were not alive: they are no answer."""
 
 
-class Answers:
+class PendingResizes:
     """What one pass has asked for and not been answered yet.
 
     Each pool waits within its `fallback_after`, however many groups it asks.
@@ -155,7 +155,7 @@ class Answers:
         return self.since[pool] + OTHERS_AFTER * patience, self.since[pool] + patience
 
 
-class Actor:
+class SpotActor:
     """Acts on the plan of one look."""
 
     def __init__(  # noqa: PLR0913 - what the look read, and what the pass waits for
@@ -166,7 +166,7 @@ class Actor:
         groups: Mapping[str, Group],
         instances: Mapping[str, Instance],
         looks: Looks,
-        answers: Answers,
+        answers: PendingResizes,
     ) -> None:
         self._document = document
         self._ports = ports

@@ -13,12 +13,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Decision, Objection, Plan, Reason, Spend
+from gpufleet.domain.decisions import Action, Decision, Objection, Plan, Reason, SpendRate
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import lifecycle, risk, zones
 from watchdogs.spot.limits import CHOSEN, within_budgets, within_ceilings, within_certainty
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.sizes import Sizes, ends_of_runs, reserved_group, surge, without_ending
 
 WATCHDOG: Final = "spot"
@@ -29,7 +29,7 @@ _IN_VAIN: Final = frozenset({Reason.BOOTS_FAILING, Reason.CANNOT_LAUNCH})
 _TOO_MANY: Final = "asked for more than is needed now"
 
 
-def decide(pools: Sequence[PoolView], now: datetime, spend: Spend | None = None) -> Plan:
+def decide(pools: Sequence[SpotPool], now: datetime, spend: SpendRate | None = None) -> Plan:
     """One decision for every group, and one for every instance that is to go or is held on to.
 
     `spend` is what the whole fleet costs as it runs; None: it has no limit.
@@ -40,7 +40,7 @@ def decide(pools: Sequence[PoolView], now: datetime, spend: Spend | None = None)
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=budget, spend=spend)
 
 
-def split(seen: PoolView, now: datetime) -> list[Decision]:
+def split(seen: SpotPool, now: datetime) -> list[Decision]:
     """The decisions for one pool, before budgets and ceilings."""
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
@@ -69,7 +69,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     return decisions if pool.policy_seen else [_unseen(decision) for decision in decisions]
 
 
-def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
+def _spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     """Grow where spot is to be had; give up unanswered asks; shrink what the target no longer needs.
 
     A group that looks for an instance by itself already is asked in the same way, so that its answer is waited for.
@@ -96,7 +96,7 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     return decisions + _surplus_spot(pool, sizes, now)
 
 
-def _asks(pool: PoolView, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
+def _asks(pool: SpotPool, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
     """How many more to ask of each spot group now, and why: some are missing, or one is to move."""
     if zones.is_out_of_time(pool, now):
         return {}, Reason.SPOT_WANTED
@@ -106,7 +106,7 @@ def _asks(pool: PoolView, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int
     return asks, Reason.SPOT_WANTED
 
 
-def _growth(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+def _growth(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
     cost = None if group.usd_per_hour is None else -group.usd_per_hour * (size - group.desired)
     unknown = zones.unpriced(pool, group)
     if unknown is None:
@@ -115,7 +115,7 @@ def _growth(pool: PoolView, group: GroupView, size: int, reason: Reason, detail:
     return replace(grown, usd_per_hour=cost, evidence={zones.CEILING: f"not judged: {unknown}"})
 
 
-def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
+def _move(pool: SpotPool, sizes: Sizes, now: datetime) -> str | None:
     """Where one spot instance would be safer; only from a calm pool, and only where a surge is allowed."""
     if pool.policy.max_surge < 1 or pool.spare == 0:
         return None  # without a spare each loss is felt, and more zones are more losses (docs/watchdogs.md)
@@ -136,7 +136,7 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
     return risk.best_move(spots, zones.counts(pool), needed, goals, zones.LEAST_GAIN)
 
 
-def _surplus_spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
+def _surplus_spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
     if sizes.spot_ready <= sizes.spot_needed or lifecycle.somebody_leaves(pool, now):
         return []
@@ -150,7 +150,7 @@ def _surplus_spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]
     return [*(_kept(pool, member) for member in kept), *ends]
 
 
-def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
+def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     """Buy what neither reserved nor spot gives in time; give back what nobody needs any more."""
     group = pool.fallback()
     if group is None:
@@ -177,13 +177,13 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     return _give_back(pool, group, sizes, now)
 
 
-def _obstacle(pool: PoolView, group: GroupView, now: datetime) -> Decision | None:
+def _obstacle(pool: SpotPool, group: GroupView, now: datetime) -> Decision | None:
     """Why nothing is bought though something is missing; None: it may be."""
     closed = group.frozen or group.closed or zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
     return None if closed is None else _keep(pool, group, closed.reason, closed.detail)
 
 
-def _fallback(pool: PoolView, group: GroupView, sizes: Sizes, lacks: int) -> Decision:
+def _fallback(pool: SpotPool, group: GroupView, sizes: Sizes, lacks: int) -> Decision:
     """So many more of what stands in, up to its group's maximum; or that they are on their way."""
     there = len(pool.members_of(group.name))
     most = max(group.max, there)
@@ -208,7 +208,7 @@ def _why_missing(sizes: Sizes) -> str:
     return f"{sizes.missing} missing, not counting {boots}"
 
 
-def _not_more(pool: PoolView, group: GroupView, asked: int) -> str:
+def _not_more(pool: SpotPool, group: GroupView, asked: int) -> str:
     """Why more is wanted of what stands in, and no more is asked for."""
     if asked <= 0:
         return f"at its largest size of {group.max}"
@@ -216,7 +216,7 @@ def _not_more(pool: PoolView, group: GroupView, asked: int) -> str:
     return f"{asked} on their way" if refused is None else f"{asked} asked for, the cloud refuses: {refused}"
 
 
-def _give_back(pool: PoolView, group: GroupView, sizes: Sizes, now: datetime) -> list[Decision]:
+def _give_back(pool: SpotPool, group: GroupView, sizes: Sizes, now: datetime) -> list[Decision]:
     """One on-demand instance, when enough spot has been ready for the hold and the rest carries the target."""
     needed = max(0, pool.target - sizes.stable)
     # one that hangs stands in for nobody, and goes when nobody is needed
@@ -245,13 +245,13 @@ def _give_back(pool: PoolView, group: GroupView, sizes: Sizes, now: datetime) ->
     return [_keep(pool, group, reason, detail), *words, _end(pool, goes, reason, detail)]
 
 
-def _give_back_first(member: Member) -> tuple[object, ...]:
+def _give_back_first(member: PoolMember) -> tuple[object, ...]:
     """One that is not ready before one that serves: of those the youngest, which is furthest from being ready."""
     age = member.launched_at.timestamp() * (1 if member.ready else -1)
     return member.late, member.ready, not member.idle, member.busy, age, member.id
 
 
-def _places_of_taken(pool: PoolView) -> list[Decision]:
+def _places_of_taken(pool: SpotPool) -> list[Decision]:
     """What its cloud took leaves its group with the group lowered."""
     return [
         Decision(
@@ -267,7 +267,7 @@ def _places_of_taken(pool: PoolView) -> list[Decision]:
     ]
 
 
-def _drained(pool: PoolView) -> list[Decision]:
+def _drained(pool: SpotPool) -> list[Decision]:
     """What drained for a notice or for this watchdog is ended with its group lowered.
 
     Otherwise the group would look for another one in the zone that has just run out. What its cloud takes for nothing
@@ -291,7 +291,7 @@ def _drained(pool: PoolView) -> list[Decision]:
     return decisions
 
 
-def _failed(pool: PoolView, now: datetime) -> list[Decision]:
+def _failed(pool: SpotPool, now: datetime) -> list[Decision]:
     """An instance whose boot failed, or whose engine crashed, is ended without a drain: nothing is served there.
 
     It is missed already, so another one is asked for where spot is best: were its group left as large as it was, two
@@ -324,7 +324,7 @@ def _failed(pool: PoolView, now: datetime) -> list[Decision]:
     return decisions
 
 
-def _launched_for_nothing(pool: PoolView, now: datetime) -> list[Decision]:
+def _launched_for_nothing(pool: SpotPool, now: datetime) -> list[Decision]:
     """What a group launched by itself, for those whose boots had failed: it would go on for ever."""
     decisions: list[Decision] = []
     for group in pool.groups:
@@ -340,7 +340,7 @@ def _launched_for_nothing(pool: PoolView, now: datetime) -> list[Decision]:
     return decisions
 
 
-def _crashes(pool: PoolView, now: datetime) -> list[Decision]:
+def _crashes(pool: SpotPool, now: datetime) -> list[Decision]:
     """That engines crash again and again, so that the next one is replaced later."""
     waits = lifecycle.crash_waits(pool, now)
     if not waits:
@@ -357,15 +357,15 @@ def _unseen(decision: Decision) -> Decision:
     return decision.kept(Reason.POLICY_UNSEEN, f"would {decision.action}: {decision.reason.sentence}")
 
 
-def _keep(pool: PoolView, group: GroupView, reason: Reason, detail: str = "") -> Decision:
+def _keep(pool: SpotPool, group: GroupView, reason: Reason, detail: str = "") -> Decision:
     return Decision(resource=group.name, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
 
 
-def _kept(pool: PoolView, member: Member) -> Decision:
+def _kept(pool: SpotPool, member: PoolMember) -> Decision:
     return lifecycle.kept(pool, member, Reason.KEPT_BY_PEOPLE, member.kept_by or "")
 
 
-def _resize(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+def _resize(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
     return Decision(
         resource=group.name,
         pool=pool.name,
@@ -377,7 +377,7 @@ def _resize(pool: PoolView, group: GroupView, size: int, reason: Reason, detail:
     )
 
 
-def _end(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decision:
+def _end(pool: SpotPool, member: PoolMember, reason: Reason, detail: str) -> Decision:
     return Decision(
         resource=member.id,
         pool=pool.name,

@@ -18,7 +18,7 @@ from typing import Final
 from gpufleet.domain.decisions import Action, Decision, PastAction, Reason
 from gpufleet.domain.drains import DrainOwner
 from watchdogs import boots
-from watchdogs.spot.pool_view import Crash, Member, PoolView
+from watchdogs.spot.pool_view import Crash, PoolMember, SpotPool
 
 # readiness
 
@@ -37,7 +37,7 @@ def missed(actions: Iterable[PastAction]) -> dict[str, datetime]:
     return found
 
 
-def readiness_changes(pool: PoolView, known: Mapping[str, datetime], now: datetime) -> list[Decision]:
+def readiness_changes(pool: SpotPool, known: Mapping[str, datetime], now: datetime) -> list[Decision]:
     """What is to be noted for later passes: who is not ready any more, and who is again."""
     found: list[Decision] = []
     for member in pool.members:
@@ -48,7 +48,7 @@ def readiness_changes(pool: PoolView, known: Mapping[str, datetime], now: dateti
     return found
 
 
-def with_late(pool: PoolView, now: datetime) -> PoolView:
+def with_late(pool: SpotPool, now: datetime) -> SpotPool:
     """The pool with those marked that have not been ready for too long."""
     late = {m.id for m in pool.members if _is_awaited(m) and now - _due(pool, m) > pool.policy.fallback_after}
     if not late:
@@ -61,7 +61,7 @@ def with_replaced(there: int, late: int, wanted: int) -> int:
     return max(there, there + late - wanted)
 
 
-def hung(pool: PoolView, now: datetime) -> list[Decision]:
+def hung(pool: SpotPool, now: datetime) -> list[Decision]:
     """A word about each of those that are late by so much, or drain for so long, that people must look at them."""
     late = [
         kept(pool, member, Reason.NOT_READY, f"since {_due(pool, member):%Y-%m-%d %H:%M} UTC")
@@ -75,28 +75,28 @@ def hung(pool: PoolView, now: datetime) -> list[Decision]:
     ]
 
 
-def _is_awaited(member: Member) -> bool:
+def _is_awaited(member: PoolMember) -> bool:
     return member.ready_since is None and not member.leaving and not member.failed
 
 
-def _due(pool: PoolView, member: Member) -> datetime:
+def _due(pool: SpotPool, member: PoolMember) -> datetime:
     """When it should have been ready: after its boot, or when it was first missed."""
     booted = _booted(pool, member)
     return booted if member.missed_since is None else max(booted, member.missed_since)
 
 
-def _booted(pool: PoolView, member: Member) -> datetime:
+def _booted(pool: SpotPool, member: PoolMember) -> datetime:
     """When its boot should be over; while its agent reports progress: when that must have ended."""
     span = boot_span(pool, member)
     return member.launched_at + (max(span, pool.boot_limit) if member.progresses else span)
 
 
-def boot_span(pool: PoolView, member: Member) -> timedelta:
+def boot_span(pool: SpotPool, member: PoolMember) -> timedelta:
     """What its boot should take, by its machine type where boots of that are remembered."""
     return member.boot_expected or pool.boot_expected
 
 
-def kept(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decision:
+def kept(pool: SpotPool, member: PoolMember, reason: Reason, detail: str) -> Decision:
     """A decision that leaves a member as it is, and why."""
     return Decision(resource=member.id, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
 
@@ -104,7 +104,7 @@ def kept(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decisio
 # draining
 
 
-def drains_idle(member: Member) -> bool:
+def drains_idle(member: PoolMember) -> bool:
     """Whether the idle watchdog ends it: the target falls with it. It ends none that people keep."""
     return member.leaving and member.kept_by is None and member.drain_by is DrainOwner.IDLE
 
@@ -113,7 +113,7 @@ TAKEN_FROM: Final = "taken from"
 """Under this the decision about an instance that its cloud took names its group."""
 
 
-def losses(pool: PoolView, noted: Collection[str]) -> list[Decision]:
+def losses(pool: SpotPool, noted: Collection[str]) -> list[Decision]:
     """Notes that the cloud takes what this watchdog does not end: the zone has lost it, whoever is quicker."""
     found: list[Decision] = []
     for member in (m for m in pool.members if m.under_notice and m.id not in noted):
@@ -124,7 +124,7 @@ def losses(pool: PoolView, noted: Collection[str]) -> list[Decision]:
     return found
 
 
-def somebody_leaves(pool: PoolView, now: datetime) -> bool:
+def somebody_leaves(pool: SpotPool, now: datetime) -> bool:
     """Whether one is on its way out, so that the next one waits. What people drained or keep may stay for days, and a
     drain that does not end is waited for no longer.
     """
@@ -134,7 +134,7 @@ def somebody_leaves(pool: PoolView, now: datetime) -> bool:
     )
 
 
-def drains_too_long(pool: PoolView, member: Member, now: datetime) -> bool:
+def drains_too_long(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
     """Whether its drain should have been over long ago: its agent hangs, or whoever drained it forgot it."""
     since = member.missed_since
     if since is None or not _is_leaving(member) or member.under_notice:
@@ -142,7 +142,7 @@ def drains_too_long(pool: PoolView, member: Member, now: datetime) -> bool:
     return now - since > pool.drain_deadline + HUNG_AFTER
 
 
-def _is_leaving(member: Member) -> bool:
+def _is_leaving(member: PoolMember) -> bool:
     """A person's drain stays until that person ends it. What idle has drained serves nobody already, and may wait for
     evidence that never comes. Neither holds of what the cloud takes.
     """
@@ -153,12 +153,12 @@ def _is_leaving(member: Member) -> bool:
     return member.drain_by is not DrainOwner.PERSON and not (member.drained and member.drain_by is DrainOwner.IDLE)
 
 
-def may_be_asked(member: Member) -> bool:
+def may_be_asked(member: PoolMember) -> bool:
     """Whether it serves or will, and has an agent that can be asked to drain. People hear of the others."""
     return not (member.leaving or member.failed or member.silent or member.held)
 
 
-def first_free(order: Sequence[Member]) -> tuple[list[Member], Member | None]:
+def first_free(order: Sequence[PoolMember]) -> tuple[list[PoolMember], PoolMember | None]:
     """The first that nobody keeps, with those before it whom somebody does."""
     kept = list(takewhile(lambda member: member.kept_by is not None, order))
     return kept, order[len(kept)] if len(kept) < len(order) else None
@@ -201,7 +201,7 @@ def crashes(actions: Iterable[PastAction]) -> dict[str, list[Crash]]:
     return found
 
 
-def crash_waits(pool: PoolView, now: datetime) -> list[datetime]:
+def crash_waits(pool: SpotPool, now: datetime) -> list[datetime]:
     """When each crashed engine is replaced whose replacement waits: the first at once, then after growing pauses.
 
     A crash that comes back with each new instance would otherwise buy one after the other. What a person fixed waits

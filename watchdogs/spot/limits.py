@@ -21,11 +21,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Budget, Decision, Objection, PastAction, Reason, Spend
+from gpufleet.domain.decisions import Action, ChangeBudget, Decision, Objection, PastAction, Reason, SpendRate
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs import budgets
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.sizes import is_over, surge, without_ending
 
 # certainty
@@ -34,7 +34,7 @@ OF: Final = "because_of"
 """Under this a decision names the other resource that its reason is about."""
 
 
-def within_certainty(pool: PoolView, decisions: Sequence[Decision]) -> list[Decision]:
+def within_certainty(pool: SpotPool, decisions: Sequence[Decision]) -> list[Decision]:
     """The decisions with those kept that would touch what is not known, and one about each of these."""
     held = {group.name: group.frozen for group in pool.groups if group.frozen is not None}
     suspended = {group.name: group.suspended for group in pool.groups if group.suspended}
@@ -50,7 +50,7 @@ def within_certainty(pool: PoolView, decisions: Sequence[Decision]) -> list[Deci
     return found + [_kept(pool, key, why) for key, why in held.items() if key not in decided]
 
 
-def _certain(pool: PoolView, decision: Decision, held: Objection | None) -> Decision:
+def _certain(pool: SpotPool, decision: Decision, held: Objection | None) -> Decision:
     if held is not None:
         return _kept(pool, decision.resource, held)
     shrinks = decision.action is Action.RESIZE and (decision.to_size or 0) < (decision.from_size or 0)
@@ -63,7 +63,7 @@ def _certain(pool: PoolView, decision: Decision, held: Objection | None) -> Deci
     return decision.kept(doubt.reason, f"would {decision.action}: {decision.reason.sentence}; {doubt.detail}")
 
 
-def _kept(pool: PoolView, resource: str, why: Objection) -> Decision:
+def _kept(pool: SpotPool, resource: str, why: Objection) -> Decision:
     of = {} if why.of is None else {OF: why.of}
     return Decision(
         resource=resource, pool=pool.name, action=Action.KEEP, reason=why.reason, detail=why.detail, evidence=of
@@ -92,8 +92,8 @@ def _may_be_chosen(past: PastAction) -> bool:
 
 
 def within_budgets(
-    pools: Sequence[PoolView], decisions: Sequence[Decision], now: datetime
-) -> tuple[list[Decision], Budget]:
+    pools: Sequence[SpotPool], decisions: Sequence[Decision], now: datetime
+) -> tuple[list[Decision], ChangeBudget]:
     """The decisions, with those kept that there is no room for, and the budget over all pools.
 
     The dearest go first, so that a short budget saves the most. A move to another zone begins only where the end that
@@ -105,20 +105,22 @@ def within_budgets(
     drains = {member for members in begun.values() for member in members}
     waiting = [n for n, decision in enumerate(decisions) if _needs_room(decision) and decision.resource not in drains]
     if waiting:
-        room = budgets.Room(whole, parts)
+        room = budgets.RemainingBudget(whole, parts)
         for n in sorted(waiting, key=lambda n: (-(decisions[n].usd_per_hour or Decimal(0)), decisions[n].resource)):
             allowed[n] = _allowed(room, decisions[n])
     return allowed, whole
 
 
-def _budgets(pools: Sequence[PoolView], begun: Mapping[str, Sequence[str]]) -> tuple[Budget, dict[str, Budget]]:
+def _budgets(
+    pools: Sequence[SpotPool], begun: Mapping[str, Sequence[str]]
+) -> tuple[ChangeBudget, dict[str, ChangeBudget]]:
     """Over all pools, and of each."""
     parts = {pool.name: budgets.of(pool.policy, pool.ended_this_hour + len(begun[pool.name])) for pool in pools}
     used = sum(part.used_this_hour for part in parts.values())
     return budgets.in_all(parts.values(), sum(len(pool.members) for pool in pools), used), parts
 
 
-def _drains_by_choice(pool: PoolView, member: Member, now: datetime) -> bool:
+def _drains_by_choice(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
     """What people keep may stay for days, and goes by their choice; what its cloud takes goes by nobody's."""
     ours = member.leaving and member.drain_by is DrainOwner.SPOT and member.kept_by is None
     return ours and not member.under_notice and not is_over(pool, member, now)
@@ -130,7 +132,7 @@ def _needs_room(decision: Decision) -> bool:
     return decision.reason is Reason.SAFER_ZONE
 
 
-def _allowed(room: budgets.Room, decision: Decision) -> Decision:
+def _allowed(room: budgets.RemainingBudget, decision: Decision) -> Decision:
     pool = decision.pool or ""
     if (full := room.objection(pool)) is not None:
         detail = f"would {decision.action}: {decision.reason.sentence}; {decision.detail}"
@@ -149,32 +151,32 @@ STARTS_PER_MAX: Final = 3
 loss of everything, and spot that comes back."""
 
 
-def most_counted(pool: PoolView) -> int:
+def most_counted(pool: SpotPool) -> int:
     """Most instances of a pool, in all its groups. Not counted is who drains, is under notice, or whose time ends."""
     return pool.max + pool.spare + surge(pool.policy)
 
 
-def most_in_all(pool: PoolView) -> int:
+def most_in_all(pool: SpotPool) -> int:
     """Most instances of a pool together with those that do not count."""
     return pool.max + most_counted(pool)
 
 
-def most_starts(pool: PoolView) -> int:
+def most_starts(pool: SpotPool) -> int:
     """Most starts of a pool within an hour."""
     stated = pool.policy.max_starts_per_hour
     return STARTS_PER_MAX * pool.max if stated is None else stated
 
 
 def within_ceilings(
-    pools: Sequence[PoolView], decisions: Sequence[Decision], now: datetime, spend: Spend | None = None
-) -> tuple[list[Decision], Spend | None]:
+    pools: Sequence[SpotPool], decisions: Sequence[Decision], now: datetime, spend: SpendRate | None = None
+) -> tuple[list[Decision], SpendRate | None]:
     """The decisions, with growth cut to what the ceilings allow, and what the fleet costs with that growth.
 
     `spend` is what runs, in all pools; None: the fleet has no such limit. Growth that is stopped altogether is kept,
     with the ceiling's reason and numbers.
     """
     of_pools = by_pool(decisions)
-    rooms = {pool.name: _Room(pool, of_pools[pool.name], now) for pool in pools}
+    rooms = {pool.name: _PoolHeadroom(pool, of_pools[pool.name], now) for pool in pools}
     purse = None if spend is None else _Purse(spend)
     if purse is not None:
         for room in rooms.values():
@@ -190,7 +192,7 @@ def by_pool(decisions: Iterable[Decision]) -> Mapping[str | None, Sequence[Decis
     return found
 
 
-def _within(rooms: Mapping[str, "_Room"], purse: "_Purse | None", decision: Decision) -> Decision:
+def _within(rooms: Mapping[str, "_PoolHeadroom"], purse: "_Purse | None", decision: Decision) -> Decision:
     more = _growth(decision)
     room = rooms.get(decision.pool or "")
     if room is None or more <= 0 or room.is_reserved(decision.resource):
@@ -234,10 +236,10 @@ def _cut(decision: Decision, more: int, granted: int, limit: _Limit) -> Decision
     return replace(numbered, to_size=size, usd_per_hour=cost, detail=detail)
 
 
-class _Room:
+class _PoolHeadroom:
     """What one pool holds and asks for, and what it may still ask for."""
 
-    def __init__(self, pool: PoolView, decisions: Sequence[Decision], now: datetime) -> None:
+    def __init__(self, pool: SpotPool, decisions: Sequence[Decision], now: datetime) -> None:
         self._pool = pool
         self._groups = {group.name: group for group in pool.groups}
         more = {d.resource: max(0, _growth(d)) for d in decisions if self.is_reserved(d.resource)}
@@ -281,7 +283,7 @@ def _limit(reason: Reason, used: int, most: int, of_what: str) -> _Limit:
     return _Limit(reason=reason, room=most - used, detail=f"{used} of {most} {of_what}", numbers=numbers)
 
 
-def _open_asks(pool: PoolView, group: GroupView) -> int:
+def _open_asks(pool: SpotPool, group: GroupView) -> int:
     """How many a group may still launch at its size. It replaces what it lists and what has died: that may come, too.
 
     Only groups of flex-start replace nothing.
@@ -293,7 +295,7 @@ def _open_asks(pool: PoolView, group: GroupView) -> int:
 class _Purse:
     """What the fleet costs while a plan is made."""
 
-    def __init__(self, spend: Spend) -> None:
+    def __init__(self, spend: SpendRate) -> None:
         self.spend = spend
 
     def limit(self, usd_per_hour: Decimal | None) -> _Limit:

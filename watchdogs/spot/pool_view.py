@@ -16,7 +16,7 @@ from watchdogs.spot import risk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class PoolMember:
     """One instance of a group."""
 
     id: str
@@ -114,7 +114,7 @@ class Crash:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
+class SpotPool:
     """One pool, at one look of one pass."""
 
     name: str
@@ -123,7 +123,7 @@ class PoolView:
     max: int
     policy: SpotPolicy
     groups: Sequence[GroupView]
-    members: Sequence[Member]
+    members: Sequence[PoolMember]
     events: Sequence[Activity]
     """What happened to its groups, oldest first."""
     pass_started: datetime
@@ -156,7 +156,7 @@ class PoolView:
     incomplete: Objection | None = None
     """Why nothing of it is ended or made smaller: a list of all pools could not be read, and an old one is used."""
 
-    def members_of(self, group: str) -> Sequence[Member]:
+    def members_of(self, group: str) -> Sequence[PoolMember]:
         return [member for member in self.members if member.group == group]
 
     def events_of(self, group: str) -> Sequence[Activity]:
@@ -166,7 +166,7 @@ class PoolView:
     def groups_of(self, capacity_type: CapacityType) -> Sequence[GroupView]:
         return [group for group in self.groups if group.capacity_type is capacity_type]
 
-    def spot_places(self) -> Sequence[risk.Place]:
+    def spot_places(self) -> Sequence[risk.ZonePlacement]:
         """Its spot groups, the cheaper first."""
         return sorted(map(_place, self.groups_of(CapacityType.SPOT)), key=lambda place: place.usd_per_hour)
 
@@ -176,8 +176,8 @@ class PoolView:
         return found[0] if found else None
 
 
-def _place(group: GroupView) -> risk.Place:
-    return risk.Place(
+def _place(group: GroupView) -> risk.ZonePlacement:
+    return risk.ZonePlacement(
         name=group.name,
         region=risk.region_of(group.zone or group.name),
         losses_per_hour=group.losses_per_hour,

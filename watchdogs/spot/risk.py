@@ -34,7 +34,7 @@ TROUBLE_HALF_LIFE: Final = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class ZoneHistory:
     """Losses and hours of presence of a zone, faded, as of a moment."""
 
     at: datetime
@@ -43,7 +43,7 @@ class Memory:
     failed_at: datetime | None = None
     """When it last lost or refused us; None: never seen."""
 
-    def passed(self, now: datetime, *, present: bool) -> "Memory":
+    def passed(self, now: datetime, *, present: bool) -> "ZoneHistory":
         """The memory after some more time, with us there or not."""
         if now <= self.at:
             return self
@@ -51,11 +51,11 @@ class Memory:
         spent = (now - self.at) / timedelta(hours=1) if present else 0.0
         return replace(self, at=now, losses=self.losses * fading, hours=self.hours * fading + spent)
 
-    def lost(self) -> "Memory":
+    def lost(self) -> "ZoneHistory":
         """The memory after a loss."""
         return replace(self, losses=self.losses + 1, failed_at=self.at)
 
-    def refused(self) -> "Memory":
+    def refused(self) -> "ZoneHistory":
         """The memory after the zone had no room for one more."""
         return replace(self, failed_at=self.at)
 
@@ -85,7 +85,7 @@ _CHANGES: Final = {
 """By how many instances a zone has more of us after it."""
 
 
-def recall(events: Sequence[Activity], present_since: Sequence[datetime], now: datetime) -> Memory:
+def recall(events: Sequence[Activity], present_since: Sequence[datetime], now: datetime) -> ZoneHistory:
     """The memory of a zone from its group's activities (oldest first) and from who is there now."""
     edges = [(event.at, event.kind) for event in events if event.kind in _CHANGES]
     launched = {at for at, kind in edges if kind is ActivityKind.LAUNCHED}
@@ -93,7 +93,7 @@ def recall(events: Sequence[Activity], present_since: Sequence[datetime], now: d
     # who is there but whose launch lies before the first activity that we know
     known = [at for at in present_since if all(abs(at - there) > SAME_LOSS for there in launched)]
     edges += [(at, ActivityKind.LAUNCHED) for at in known]
-    memory, there, last_loss = Memory(at=begun), 0, None
+    memory, there, last_loss = ZoneHistory(at=begun), 0, None
     for at, kind in sorted(edges, key=lambda edge: edge[0]):
         memory = memory.passed(at, present=there > 0)
         there = max(0, there + _CHANGES[kind])
@@ -119,7 +119,7 @@ UNKNOWN_PRICE: Final = Decimal("Infinity")
 """Of equals, what nobody knows the price of is taken for the dearest."""
 
 
-class Place(NamedTuple):
+class ZonePlacement(NamedTuple):
     """A zone, as the arithmetic wants it."""
 
     name: str
@@ -133,7 +133,7 @@ Counts = Mapping[str, int]
 """Instances by place."""
 
 
-def risk(places: Sequence[Place], counts: Counts, needed: int) -> float:
+def risk(places: Sequence[ZonePlacement], counts: Counts, needed: int) -> float:
     """Expected falls below `needed` per hour. With fewer than needed: as if the spare were 0."""
     spare = max(0, sum(counts.values()) - needed)
     held = [(place, counts[place.name]) for place in places if counts.get(place.name, 0) > 0]
@@ -164,14 +164,14 @@ def with_one_less(counts: Counts, place: str) -> dict[str, int]:
     return {**counts, place: counts.get(place, 0) - 1}
 
 
-def crowding(places: Sequence[Place], counts: Counts, spare: int) -> float:
+def crowding(places: Sequence[ZonePlacement], counts: Counts, spare: int) -> float:
     """The risk of a placement that is still being filled: what is more than the spare in one place."""
     there = [(place.losses_per_hour, counts.get(place.name, 0)) for place in places]
     return sum(rate * ((1 + DEPTH * n if n > spare else 0) + 5 * SINGLE * n) for rate, n in there)
 
 
 def best_addition(
-    able: Sequence[Place], places: Sequence[Place], counts: Counts, needed: int, spare: int
+    able: Sequence[ZonePlacement], places: Sequence[ZonePlacement], counts: Counts, needed: int, spare: int
 ) -> str | None:
     """Which of those that are able one more does most good in, beside what all places hold: the first of equals.
 
@@ -179,7 +179,7 @@ def best_addition(
     """
     filled = sum(counts.values()) + 1 >= needed
 
-    def badness(place: Place) -> float:
+    def badness(place: ZonePlacement) -> float:
         after = with_one_more(counts, place.name)
         # what the others hold is the same wherever it goes
         return risk(places, after, needed) if filled else crowding(able, after, spare)
@@ -187,7 +187,7 @@ def best_addition(
     return min(able, key=badness).name if able else None
 
 
-def best_removal(places: Sequence[Place], counts: Counts, needed: int) -> str:
+def best_removal(places: Sequence[ZonePlacement], counts: Counts, needed: int) -> str:
     """Where one less does least harm: the dearest of equals."""
     held = [place for place in places if counts.get(place.name, 0) > 0]
     return min(
@@ -196,7 +196,7 @@ def best_removal(places: Sequence[Place], counts: Counts, needed: int) -> str:
 
 
 def best_move(
-    places: Sequence[Place], counts: Counts, needed: int, reachable: Sequence[str], least_gain: float
+    places: Sequence[ZonePlacement], counts: Counts, needed: int, reachable: Sequence[str], least_gain: float
 ) -> str | None:
     """The place to which a move of one instance lowers the risk most: the cheapest of equals.
 

@@ -15,7 +15,7 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from watchdogs.spot import lifecycle, zones
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 
 _STANDS_IN: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
 
@@ -28,7 +28,7 @@ def surge(policy: SpotPolicy) -> int:
 class Sizes:
     """The arithmetic of a pool."""
 
-    def __init__(self, pool: PoolView, now: datetime, reserved_coming: int) -> None:
+    def __init__(self, pool: SpotPool, now: datetime, reserved_coming: int) -> None:
         kinds = {group.name: group.capacity_type for group in pool.groups}
         self.reserved = reserved_coming
         self.reserved_ready = 0
@@ -80,7 +80,7 @@ MARGIN: Final = timedelta(minutes=5)
 """For a pass that fails or comes late."""
 
 
-class Term(StrEnum):
+class GroupTerm(StrEnum):
     """Where in its time a group is."""
 
     EARLY = "early"
@@ -92,25 +92,25 @@ class Term(StrEnum):
     """It drains, or is over."""
 
 
-def term(pool: PoolView, group: GroupView, now: datetime) -> Term:
+def term(pool: SpotPool, group: GroupView, now: datetime) -> GroupTerm:
     """Where in its time a group is now. Each begins at its very moment."""
     if group.opens is not None and now < group.opens:
-        return Term.EARLY
+        return GroupTerm.EARLY
     if group.closes is None:
-        return Term.OPEN
+        return GroupTerm.OPEN
     return _before(pool, group.closes, now)
 
 
-def _before(pool: PoolView, end: datetime, now: datetime) -> Term:
+def _before(pool: SpotPool, end: datetime, now: datetime) -> GroupTerm:
     """Where in its time something is that the cloud ends then."""
     leaves = end - pool.drain_deadline - MARGIN
     if now >= leaves:
-        return Term.LEAVING
+        return GroupTerm.LEAVING
     replaced = leaves - pool.policy.fallback_after - pool.boot_expected - MARGIN
-    return Term.REPLACED if now >= replaced else Term.OPEN
+    return GroupTerm.REPLACED if now >= replaced else GroupTerm.OPEN
 
 
-def without_ending(pool: PoolView, now: datetime) -> PoolView:
+def without_ending(pool: SpotPool, now: datetime) -> SpotPool:
     """The pool as it will be: members whose time is almost over count as leaving."""
     ending = {g.name for g in pool.groups_of(CapacityType.RESERVED) if term(pool, g, now) in _ENDING}
     over = {m.id for m in pool.members if m.ends_at is not None and _before(pool, m.ends_at, now) in _ENDING}
@@ -120,13 +120,13 @@ def without_ending(pool: PoolView, now: datetime) -> PoolView:
     return replace(pool, members=members)
 
 
-def is_over(pool: PoolView, member: Member, now: datetime) -> bool:
+def is_over(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
     """Whether it drains, or is to, because its time ends."""
     ends = [member.ends_at, *(group.closes for group in pool.groups if group.name == member.group)]
-    return any(end is not None and _before(pool, end, now) is Term.LEAVING for end in ends)
+    return any(end is not None and _before(pool, end, now) is GroupTerm.LEAVING for end in ends)
 
 
-def ends_of_runs(pool: PoolView, now: datetime) -> Sequence[Decision]:
+def ends_of_runs(pool: SpotPool, now: datetime) -> Sequence[Decision]:
     """Instances that the cloud is about to end are drained and ended before it does, one decision each."""
     return [
         Decision(
@@ -137,20 +137,20 @@ def ends_of_runs(pool: PoolView, now: datetime) -> Sequence[Decision]:
             detail=f"the cloud ends it at {member.ends_at:%Y-%m-%d %H:%M} UTC",
         )
         for member in pool.members
-        if member.ends_at is not None and _before(pool, member.ends_at, now) is Term.LEAVING
+        if member.ends_at is not None and _before(pool, member.ends_at, now) is GroupTerm.LEAVING
     ]
 
 
-def reserved_group(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decision]:
+def reserved_group(pool: SpotPool, group: GroupView, now: datetime) -> Sequence[Decision]:
     """What becomes of one reserved group: in full within its time if it boots, nothing outside it."""
     found = term(pool, group, now)
     listed = len(pool.members_of(group.name)) + group.unseen
-    if found is Term.EARLY:
+    if found is GroupTerm.EARLY:
         return [_sized(pool, group, 0, Reason.TERM_NOT_BEGUN, f"begins at {group.opens:%Y-%m-%d %H:%M} UTC")]
-    if found is Term.OPEN:
+    if found is GroupTerm.OPEN:
         return [_open(pool, group, listed, now)]
     until = f"the cloud ends it from {group.closes:%Y-%m-%d %H:%M} UTC on"
-    if found is Term.REPLACED:
+    if found is GroupTerm.REPLACED:
         detail = f"{until}; others are asked for"
         return [_sized(pool, group, group.desired, Reason.TERM_ENDS, detail)]
     members = pool.members_of(group.name)
@@ -161,7 +161,7 @@ def reserved_group(pool: PoolView, group: GroupView, now: datetime) -> Sequence[
     return [_sized(pool, group, min(group.desired, listed), Reason.TERM_ENDS, until), *leaving]
 
 
-def _open(pool: PoolView, group: GroupView, listed: int, now: datetime) -> Decision:
+def _open(pool: SpotPool, group: GroupView, listed: int, now: datetime) -> Decision:
     if (failing := group.closed or zones.boots_failing(pool, group, now)) is not None:
         # what is asked for and has not come would fail, too
         return _sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)
@@ -172,7 +172,7 @@ def _open(pool: PoolView, group: GroupView, listed: int, now: datetime) -> Decis
     return _sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")
 
 
-def _sized(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+def _sized(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
     keeps = size == group.desired
     return Decision(
         resource=group.name,
@@ -185,4 +185,4 @@ def _sized(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: 
     )
 
 
-_ENDING: Final = frozenset({Term.REPLACED, Term.LEAVING})
+_ENDING: Final = frozenset({GroupTerm.REPLACED, GroupTerm.LEAVING})

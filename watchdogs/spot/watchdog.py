@@ -12,7 +12,7 @@ from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.boots import Boot
-from gpufleet.domain.decisions import Decision, PastAction, Plan, Reason, Spend, Target
+from gpufleet.domain.decisions import Decision, PastAction, Plan, Reason, SpendRate, Target
 from gpufleet.domain.model import CapacityType, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from gpufleet.settings.document.money import Unpriced
@@ -20,17 +20,17 @@ from watchdogs import boots, budgets, hooks
 from watchdogs.brakes import kept_by_people, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.idle.decide import WATCHDOG as IDLE
-from watchdogs.observe.ends import Ends
-from watchdogs.observe.fleet import Fleet, Lists, Looks, read
-from watchdogs.observe.happened import calm
-from watchdogs.observe.whole import Reader
+from watchdogs.observe.activities import calm
+from watchdogs.observe.completeness import InstanceReader
+from watchdogs.observe.end_reasons import Ends
+from watchdogs.observe.fleet import Lists, Looks, ObservedFleet, read
 from watchdogs.policy import see_all
 from watchdogs.ports import CutShortError, Ports
 from watchdogs.spot import acting, lifecycle
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.limits import OF, chosen_ends
-from watchdogs.spot.pool_view import PoolView
-from watchdogs.spot.views import Known, Views
+from watchdogs.spot.pool_view import SpotPool
+from watchdogs.spot.view_builder import SpotFacts, Views
 
 REMEMBERED: Final = timedelta(days=3)
 """How far back activities are read for a zone's memory: three of its half-lives."""
@@ -49,10 +49,10 @@ _OF_ONE_CASE: Final = re.compile(r"\b(?=\w*\d)[\w.:/-]+")
 class _Seen:
     """One look at the fleet."""
 
-    fleet: Fleet
-    views: tuple[PoolView, ...]
-    known: Known
-    spend: Spend | None
+    fleet: ObservedFleet
+    views: tuple[SpotPool, ...]
+    known: SpotFacts
+    spend: SpendRate | None
     """What all pools cost as they run; None: nothing stops their growth."""
     news: tuple[Boot, ...]
     """Boots of which this look saw more than the ledger knows."""
@@ -68,11 +68,11 @@ class SpotWatchdog:
         self._lists = lists or Lists()
         self._pass_looks = _looks_of(ports, self._lists)
         self._views = Views(document, ports)
-        self._answers = acting.Answers(document, ports, self._pass_looks)
+        self._answers = acting.PendingResizes(document, ports, self._pass_looks)
         self._ends = Ends(ports)
         self._acted = False
 
-    def dry(self) -> Pass[tuple[PoolView, ...]]:
+    def dry(self) -> Pass[tuple[SpotPool, ...]]:
         """Observe and decide once. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         seen = self._look(now, now)
@@ -80,7 +80,7 @@ class SpotWatchdog:
         see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=seen.views, plan=plan)
 
-    def apply(self) -> Pass[tuple[PoolView, ...]]:
+    def apply(self) -> Pass[tuple[SpotPool, ...]]:
         """One whole pass. Raises OSError when the fleet could not be observed whole: CutShortError where it had acted
         before.
         """
@@ -92,10 +92,10 @@ class SpotWatchdog:
                 raise CutShortError(str(error)) from error
             raise
 
-    def _looks(self) -> Pass[tuple[PoolView, ...]]:
+    def _looks(self) -> Pass[tuple[SpotPool, ...]]:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._pass_looks = _looks_of(self._ports, self._lists)
-        self._answers = acting.Answers(self._document, self._ports, self._pass_looks)
+        self._answers = acting.PendingResizes(self._document, self._ports, self._pass_looks)
         executor = Executor(self._ports, acting.RULES)
         executor.settle(partial(acting.settle, executor, self._ports, self._document))
         rounds = 0
@@ -108,7 +108,7 @@ class SpotWatchdog:
             plan = decide(seen.views, now, seen.spend)
             executor.record(plan)
             self._report(executor, seen, plan)
-            actor = acting.Actor(
+            actor = acting.SpotActor(
                 self._document,
                 self._ports,
                 executor,
@@ -183,7 +183,7 @@ class SpotWatchdog:
         for view in seen.views:
             self._report_view(executor, view)
 
-    def _report_view(self, executor: Executor, view: PoolView) -> None:
+    def _report_view(self, executor: Executor, view: SpotPool) -> None:
         """Notify people of what a cloud said or did of itself: of each thing once."""
         for name, event in unknown(view.events).items():
             text = f"Pool {view.name}, {event.group}: its cloud said what gpufleet does not know: {event.detail}"
@@ -208,7 +208,7 @@ class SpotWatchdog:
         seen = self._boots(before, fleet, found, actions, now)
         events = _with_launches(found, seen, now)
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
-        known = Known(
+        known = SpotFacts(
             pass_started=started,
             asked_since=self._answers.since,
             awaited=self._answers.awaited,
@@ -233,7 +233,7 @@ class SpotWatchdog:
         news = tuple(boots.changed(before, seen))
         return _Seen(fleet=fleet, views=views, known=known, news=news, spend=spend)
 
-    def _spend(self, listed: Iterable[Instance]) -> Spend | None:
+    def _spend(self, listed: Iterable[Instance]) -> SpendRate | None:
         """What the instances of all pools cost, also of those that no spot watchdog looks at."""
         budget = self._document.budget
         if budget is None or budget.stop_growth_at_usd_per_hour is None:
@@ -241,7 +241,7 @@ class SpotWatchdog:
         running = [i for i in listed if i.alive and (i.pool is not None or i.group is not None)]
         found = [self._ports.prices.usd_per_hour(instance) for instance in running]
         known = [price for price in found if price is not None]
-        return Spend(
+        return SpendRate(
             limit_usd_per_hour=budget.stop_growth_at_usd_per_hour,
             usd_per_hour=sum(known, Decimal(0)),
             unpriced=len(found) - len(known),
@@ -251,7 +251,7 @@ class SpotWatchdog:
     def _boots(
         self,
         before: Sequence[Boot],
-        fleet: Fleet,
+        fleet: ObservedFleet,
         events: Sequence[Activity],
         actions: Sequence[PastAction],
         now: datetime,
@@ -276,7 +276,7 @@ class SpotWatchdog:
     def _activities(
         self,
         pools: Sequence[Pool],
-        fleet: Fleet,
+        fleet: ObservedFleet,
         targets: Mapping[str, Target],
         lost: Collection[str],
         now: datetime,
@@ -304,7 +304,7 @@ class SpotWatchdog:
 def _looks_of(ports: Ports, lists: Lists) -> Looks:
     """Of a pass that begins now."""
     lists.happened.begin()
-    return Looks(Reader(ports.inventory), lists, ports.clock.now().replace(microsecond=0))
+    return Looks(InstanceReader(ports.inventory), lists, ports.clock.now().replace(microsecond=0))
 
 
 def _with_launches(events: Sequence[Activity], seen: Sequence[Boot], now: datetime) -> list[Activity]:

@@ -16,7 +16,7 @@ from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.spot import risk
-from watchdogs.spot.pool_view import GroupView, PoolView
+from watchdogs.spot.pool_view import GroupView, SpotPool
 from watchdogs.spot.risk import LOSSES, TROUBLE_HALF_LIFE
 
 ZONE_SHARE: Final = 0.5
@@ -50,7 +50,7 @@ _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 """Behind a launch hook a launch goes on until the instance is ready."""
 
 
-def place(pool: PoolView, missing: int, now: datetime, besides: Collection[str] = ()) -> Mapping[str, int]:
+def place(pool: SpotPool, missing: int, now: datetime, besides: Collection[str] = ()) -> Mapping[str, int]:
     """How many more to ask of each group now; `besides`: groups that are not to be asked."""
     asks: dict[str, int] = {}
     if missing <= 0:
@@ -80,7 +80,7 @@ def place(pool: PoolView, missing: int, now: datetime, besides: Collection[str] 
     return asks
 
 
-def with_others(pool: PoolView, asks: Mapping[str, int], most: int, now: datetime) -> Mapping[str, int]:
+def with_others(pool: SpotPool, asks: Mapping[str, int], most: int, now: datetime) -> Mapping[str, int]:
     """The same, and other zones beside them once one has refused or is slow: one each, `most` in all.
 
     All that give are kept until others are ready, and then given back.
@@ -98,12 +98,12 @@ def with_others(pool: PoolView, asks: Mapping[str, int], most: int, now: datetim
     return found
 
 
-def is_out_of_time(pool: PoolView, now: datetime) -> bool:
+def is_out_of_time(pool: SpotPool, now: datetime) -> bool:
     """Whether this pass has waited for the pool's groups for `fallback_after`: it asks no more of them."""
     return pool.asked_since is not None and now - pool.asked_since >= pool.policy.fallback_after
 
 
-def _named(pool: PoolView, now: datetime) -> set[str]:
+def _named(pool: SpotPool, now: datetime) -> set[str]:
     """Spot groups in zones that a refusal of spot named a moment ago, as those that have what it refused.
 
     For as long as one that refuses is left alone at most. Clouds have been seen to name zones that then refused.
@@ -115,12 +115,12 @@ def _named(pool: PoolView, now: datetime) -> set[str]:
     return {name for name, zone in spot.items() if zone in zones}
 
 
-def _share(pool: PoolView) -> int:
+def _share(pool: SpotPool) -> int:
     """Most instances of one zone while others give: what the loss of one zone may cost at most."""
     return max(1, math.ceil(ZONE_SHARE * (pool.target + pool.spare)))
 
 
-def counts(pool: PoolView) -> dict[str, int]:
+def counts(pool: SpotPool) -> dict[str, int]:
     """Spot instances that count, by group."""
     found = {group.name: 0 for group in pool.groups_of(CapacityType.SPOT)}
     for member in pool.members:
@@ -129,7 +129,7 @@ def counts(pool: PoolView) -> dict[str, int]:
     return found
 
 
-def extra(pool: PoolView, base: int, now: datetime) -> int:
+def extra(pool: SpotPool, base: int, now: datetime) -> int:
     """One more than the spare, where a zone's loss would take more than the spare and one more pays for itself.
 
     Only for a pool that has a spare: without one, people chose money over a steady target.
@@ -153,7 +153,7 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
     return 1 if risk_now - risk.risk(spots, risk.with_one_more(held, best), needed) > ADD_EXTRA else 0
 
 
-def taken_young(pool: PoolView, now: datetime) -> int:
+def taken_young(pool: SpotPool, now: datetime) -> int:
     """How many spot instances were taken lately before they were ready.
 
     Of those that no look has seen, their groups may report both launch and end.
@@ -177,7 +177,7 @@ def taken_young(pool: PoolView, now: datetime) -> int:
     return young + len(unseen)
 
 
-def reachable(pool: PoolView, now: datetime) -> list[str]:
+def reachable(pool: SpotPool, now: datetime) -> list[str]:
     """Groups that may be tried for a better place: open, with room, and not asked for a while."""
     recent = {e.group for e in pool.events if (e.kind.refuses or e.kind in _ANSWERS) and now - e.at < TRY_AGAIN}
     held, most = counts(pool), _share(pool)
@@ -191,22 +191,22 @@ def reachable(pool: PoolView, now: datetime) -> list[str]:
     ]
 
 
-def under_notice(pool: PoolView, group: str) -> bool:
+def under_notice(pool: SpotPool, group: str) -> bool:
     """Whether the cloud is just taking an instance of that group."""
     return any(member.under_notice for member in pool.members_of(group))
 
 
-def _reserved(pool: PoolView) -> int:
+def _reserved(pool: SpotPool) -> int:
     names = {group.name for group in pool.groups_of(CapacityType.RESERVED)}
     return sum(1 for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late)
 
 
-def untried(pool: PoolView, now: datetime) -> list[GroupView]:
+def untried(pool: SpotPool, now: datetime) -> list[GroupView]:
     """The spot groups that may still be asked in this pass."""
     return [group for group in pool.groups_of(CapacityType.SPOT) if _closed(pool, group, now) is None]
 
 
-def verdict(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
+def verdict(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     """What speaks against a group; None: nothing."""
     closed = _closed(pool, group, now)
     if closed is not None:
@@ -217,7 +217,7 @@ def verdict(pool: PoolView, group: GroupView, now: datetime) -> Objection | None
     return None
 
 
-def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
+def penalty(pool: SpotPool, group: GroupView, now: datetime) -> float:
     """From 1 right after a setback down to 0 when the back-off is over; setbacks add up."""
     span = pool.policy.zone_backoff
     if span <= timedelta(0):
@@ -228,12 +228,12 @@ def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
     return sum([*noticed, *(1 - (now - event.at) / span for event in setbacks)], start=0.0)
 
 
-def _since(pool: PoolView, group: GroupView, moment: datetime) -> list[Activity]:
+def _since(pool: SpotPool, group: GroupView, moment: datetime) -> list[Activity]:
     """What happened to a group after a moment, oldest first."""
     return [event for event in pool.events_of(group.name) if event.at > moment]
 
 
-def _closed(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
+def _closed(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     """Why a group must not be asked in this pass."""
     return (
         group.frozen
@@ -247,7 +247,7 @@ def _closed(pool: PoolView, group: GroupView, now: datetime) -> Objection | None
     )
 
 
-def _too_dear(pool: PoolView, group: GroupView) -> Objection | None:
+def _too_dear(pool: SpotPool, group: GroupView) -> Objection | None:
     """What its price says against a zone: spot is never bought at the on-demand price or above the ceiling."""
     if group.usd_per_hour is None or pool.on_demand_usd is None:
         return None
@@ -257,7 +257,7 @@ def _too_dear(pool: PoolView, group: GroupView) -> Objection | None:
     return Objection(reason=Reason.SPOT_TOO_DEAR, detail=f"{group.usd_per_hour} USD/h, ceiling {ceiling}")
 
 
-def unpriced(pool: PoolView, group: GroupView) -> str | None:
+def unpriced(pool: SpotPool, group: GroupView) -> str | None:
     """Which price is missing, so that nobody knows whether a zone is too dear; None: neither.
 
     It is asked all the same. Neither cloud takes more for spot than for on-demand, which a refusal would buy instead.
@@ -267,7 +267,7 @@ def unpriced(pool: PoolView, group: GroupView) -> str | None:
     return "the on-demand price is unknown" if pool.on_demand_usd is None else None
 
 
-def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
+def at_quota(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     """A quota holds for the whole account and region: no other zone helps, and asking again does not either.
 
     Each way of buying has its own, and an account may have one for all of them.
@@ -282,7 +282,7 @@ def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Objection | Non
     return Objection(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
 
 
-def refused_last(pool: PoolView, group: GroupView) -> str | None:
+def refused_last(pool: SpotPool, group: GroupView) -> str | None:
     """What the cloud said of the newest thing that a group tried, if it refused."""
     events = pool.events_of(group.name)
     return _said(events[-1]) if events and events[-1].kind.refuses else None
@@ -294,14 +294,14 @@ def _said(event: Activity) -> str:
     return said if len(said) <= 120 else textwrap.shorten(said, 120, placeholder="…")
 
 
-def boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
+def boots_failing(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     """Whether a group must not grow because nothing boots there, whatever it is asked for."""
     if (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
     return Objection(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {BOOT_SPAN}")
 
 
-def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
+def failed_boots(pool: SpotPool, group: GroupView, now: datetime) -> int:
     """Boots of a group that failed lately: of those that are there, and of those that have left.
 
     Lately: since one went well, or since a person said that they are to be tried again.
@@ -309,13 +309,13 @@ def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
     return len(_failures(pool, group, now))
 
 
-def closed_since(pool: PoolView, group: GroupView, now: datetime) -> datetime | None:
+def closed_since(pool: SpotPool, group: GroupView, now: datetime) -> datetime | None:
     """From when on a group launches for nothing: the failed boot that closed it was alive then. None: it is open."""
     failures = sorted(_failures(pool, group, now).values())
     return failures[FAILING_BOOTS - 1] if len(failures) >= FAILING_BOOTS else None
 
 
-def _failures(pool: PoolView, group: GroupView, now: datetime) -> dict[str, datetime]:
+def _failures(pool: SpotPool, group: GroupView, now: datetime) -> dict[str, datetime]:
     """By instance that failed to boot: when a look saw it last."""
     members = pool.members_of(group.name)
     own = [boot for boot in pool.boots if boot.group == group.name]
@@ -339,7 +339,7 @@ def _failures(pool: PoolView, group: GroupView, now: datetime) -> dict[str, date
     return {key: seen for key, (seen, failed_at) in found.items() if failed_at > since}
 
 
-def _refused(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
+def _refused(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     events = pool.events_of(group.name)
     refused = [event for event in events if event.kind.refuses and event.at >= pool.pass_started]
     looks_by_itself = group.desired > len(pool.members_of(group.name)) and not group.awaited
@@ -359,7 +359,7 @@ def pause(refusals: int, backoff: timedelta) -> timedelta:
     return backoff * min(MOST_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
 
 
-def _refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]:
+def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]:
     """When a zone has refused within its back-off and given nothing since, newest first.
 
     A group asks for many instances at once, and not again before the first pause is over: what is refused within that
@@ -375,7 +375,7 @@ def _refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]
     return found
 
 
-def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
+def _pausing(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     """A zone that has refused in earlier passes, and given nothing since, is asked again after growing pauses."""
     refused = _refusals(pool, group, now)
     left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
@@ -385,7 +385,7 @@ def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Objection | Non
     return Objection(reason=Reason.ZONE_BACKING_OFF, detail=detail)
 
 
-def _full(pool: PoolView, group: GroupView) -> Objection | None:
+def _full(pool: SpotPool, group: GroupView) -> Objection | None:
     if len(pool.members_of(group.name)) < group.max:
         return None
     return Objection(reason=Reason.AS_WANTED, detail=f"at its largest size of {group.max}")

@@ -6,7 +6,7 @@ from typing import Final
 
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.state_bucket import StateBucket
-from gpufleet.clouds.foundation import Step, public_half, secrets_of
+from gpufleet.clouds.foundation import BootstrapStep, public_half, secrets_of
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.rsa import PublicKey
 
@@ -53,24 +53,24 @@ def account_of(calls: AwsCalls) -> str:
     return str(calls.one("sts", "get_caller_identity")["Account"])
 
 
-def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[Step]:
+def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[BootstrapStep]:
     """What is there and what is missing, in the order in which it is made. Raises CloudError."""
     bucket = StateBucket(calls, wanted.bucket, wanted.region, wanted.account)
     exists = bucket.exists()
     lacks = bucket.lacks() if exists else []
-    yield Step(
+    yield BootstrapStep(
         what=f"state bucket {wanted.bucket} (versioned, encrypted, no public access, TLS only)"
         + (f": it is there and lacks {', '.join(lacks)}" if lacks else ""),
         present=exists and not lacks,
         make=bucket.make,
     )
-    yield Step(
+    yield BootstrapStep(
         what=f"key {wanted.key_alias} for secrets in Pulumi's state (rotated yearly)",
         present=_there(calls, "kms", "describe_key", KeyId=wanted.key_alias),
         make=lambda: _make_key(calls, wanted),
     )
     for secret in secrets_of(wanted.engine_key, wanted.order_key):
-        yield Step(
+        yield BootstrapStep(
             what=secret.what,
             present=_is_secret(calls, secret.name),
             make=lambda secret=secret: _make_secret(calls, secret.name, secret.make()),

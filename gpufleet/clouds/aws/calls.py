@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
-from gpufleet.clouds.aws.lean import lean
+from gpufleet.clouds.aws.instance_parser import lean
 from gpufleet.clouds.aws.moments import moment
 from gpufleet.domain.activity import CloudError
 

@@ -10,7 +10,7 @@ from gpufleet.clouds.aws.reasons import end_reason
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError, UnreadableError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
-from gpufleet.domain.owners import NO_GROUPS, OwnedGroup
+from gpufleet.domain.ownership import NO_GROUPS, OwnedGroup
 
 PAGE: Final = 1000
 MALFORMED: Final = (KeyError, AttributeError, TypeError, ValueError)

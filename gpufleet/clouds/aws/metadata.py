@@ -24,7 +24,7 @@ class MetadataError(OSError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Metadata:
+class Ec2Metadata:
     """A client with its session token."""
 
     endpoint: str
@@ -102,17 +102,17 @@ class Metadata:
             return answer.read().decode()
 
 
-def from_environment() -> Metadata:
+def from_environment() -> Ec2Metadata:
     """The service of this instance, at $AWS_EC2_METADATA_SERVICE_ENDPOINT or where EC2 has it."""
     endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or DEFAULT_ENDPOINT
-    return Metadata(endpoint=endpoint.rstrip("/"), now=lambda: datetime.now(UTC))
+    return Ec2Metadata(endpoint=endpoint.rstrip("/"), now=lambda: datetime.now(UTC))
 
 
 @dataclass(slots=True, kw_only=True)
 class CredentialChain:
     """Keys of the environment, else of the instance's role, renewed before they end."""
 
-    metadata: Metadata
+    metadata: Ec2Metadata
     _held: Credentials | None = field(default=None, init=False)
 
     def __call__(self) -> Credentials:

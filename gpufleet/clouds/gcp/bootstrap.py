@@ -16,7 +16,7 @@ import requests
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 
-from gpufleet.clouds.foundation import Step, public_half, secrets_of
+from gpufleet.clouds.foundation import BootstrapStep, public_half, secrets_of
 from gpufleet.clouds.gcp.calls import ENDPOINT
 from gpufleet.clouds.gcp.emulator import emulator
 from gpufleet.clouds.gcp.login import credentials, emulated
@@ -73,7 +73,7 @@ class Foundation:
         return f"gcpkms://{self.key}"
 
 
-class Rest:
+class GoogleRest:
     """Calls of Google's REST services with the credentials at hand."""
 
     def __init__(self) -> None:
@@ -107,30 +107,30 @@ class Rest:
         return self._session
 
 
-def steps(rest: Rest, wanted: Foundation) -> Iterator[Step]:
+def steps(rest: GoogleRest, wanted: Foundation) -> Iterator[BootstrapStep]:
     """What is there and what is missing, in the order in which it is made. Raises CloudError."""
     bucket = _bucket(rest, wanted)
     lacks = _lacks(bucket) if bucket is not None else []
-    yield Step(
+    yield BootstrapStep(
         what=f"state bucket {wanted.bucket} (versioned, uniform access, no public access)"
         + (f": it is there and lacks {', '.join(lacks)}" if lacks else ""),
         present=bucket is not None and not lacks,
         make=lambda: _make_bucket(rest, wanted),
     )
-    yield Step(
+    yield BootstrapStep(
         what=f"key {wanted.key} for secrets in Pulumi's state (rotated yearly)",
         present=rest.ask("cloudkms", "GET", f"/v1/{wanted.key}") is not None,
         make=lambda: _make_key(rest, wanted),
     )
     for secret in secrets_of(wanted.engine_key, wanted.order_key):
-        yield Step(
+        yield BootstrapStep(
             what=secret.what,
             present=_has_value(rest, wanted, secret.name),
             make=lambda secret=secret: _make_secret(rest, wanted, secret.name, secret.make()),
         )
 
 
-def environments(rest: Rest, project: str) -> frozenset[str]:
+def environments(rest: GoogleRest, project: str) -> frozenset[str]:
     """Environments that have engine keys in a project. Raises CloudError."""
     found: set[str] = set()
     token = ""
@@ -144,7 +144,7 @@ def environments(rest: Rest, project: str) -> frozenset[str]:
             return frozenset(found)
 
 
-def public_key(rest: Rest, wanted: Foundation) -> PublicKey | None:
+def public_key(rest: GoogleRest, wanted: Foundation) -> PublicKey | None:
     """The public half of the key that signs orders; None where there is no such key yet. Raises CloudError."""
     place = f"/v1/projects/{wanted.project}/secrets/{wanted.order_key}/versions/latest:access"
     found = rest.ask("secretmanager", "GET", place)
@@ -153,7 +153,7 @@ def public_key(rest: Rest, wanted: Foundation) -> PublicKey | None:
     return public_half(wanted.order_key, base64.b64decode(found["payload"]["data"]).decode(errors="replace"))
 
 
-def _bucket(rest: Rest, wanted: Foundation) -> Mapping[str, Any] | None:
+def _bucket(rest: GoogleRest, wanted: Foundation) -> Mapping[str, Any] | None:
     """The bucket among those of the project: a stranger may have taken the name, which is one for all the world."""
     asked = f"/storage/v1/b?project={quote(wanted.project)}&prefix={wanted.bucket}"
     listed: Mapping[str, Any] = rest.ask("storage", "GET", asked) or {}
@@ -170,7 +170,7 @@ def _lacks(bucket: Mapping[str, Any]) -> list[str]:
     return [word for word, is_held in held.items() if is_held is not True]
 
 
-def _make_bucket(rest: Rest, wanted: Foundation) -> None:
+def _make_bucket(rest: GoogleRest, wanted: Foundation) -> None:
     """Make it, or set what it lacks. A name that is a stranger's is refused by Google."""
     settings = {
         "versioning": {"enabled": True},
@@ -186,7 +186,7 @@ def _make_bucket(rest: Rest, wanted: Foundation) -> None:
     rest.ask("storage", "POST", f"/storage/v1/b?project={quote(wanted.project)}", body)
 
 
-def _make_key(rest: Rest, wanted: Foundation) -> None:
+def _make_key(rest: GoogleRest, wanted: Foundation) -> None:
     place, _, _ = wanted.key_ring.rpartition("/")
     if rest.ask("cloudkms", "GET", f"/v1/{wanted.key_ring}") is None:
         rest.ask("cloudkms", "POST", f"/v1/{place}?keyRingId={KEY_RING}", {})
@@ -202,13 +202,13 @@ def _in_a_year() -> str:
     return (datetime.now(UTC) + timedelta(days=365)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _has_value(rest: Rest, wanted: Foundation, name: str) -> bool:
+def _has_value(rest: GoogleRest, wanted: Foundation, name: str) -> bool:
     """A secret without a version guards nothing: a run that was killed between the two goes on here."""
     versions = f"/v1/projects/{wanted.project}/secrets/{name}/versions/latest"
     return rest.ask("secretmanager", "GET", versions) is not None
 
 
-def _make_secret(rest: Rest, wanted: Foundation, name: str, value: str) -> None:
+def _make_secret(rest: GoogleRest, wanted: Foundation, name: str, value: str) -> None:
     home = f"/v1/projects/{wanted.project}/secrets"
     try:
         rest.ask("secretmanager", "POST", f"{home}?secretId={name}", {"replication": {"automatic": {}}})

@@ -6,7 +6,7 @@ Standard library only: the node agent carries this.
 import os
 from typing import Final
 
-from gpufleet.clouds.gcp.signed import Metadata
+from gpufleet.clouds.gcp.signed import GoogleMetadata
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.loopback import on_loopback
 
@@ -38,4 +38,4 @@ def emulator_token(endpoint: str) -> str | None:
     host = os.environ.get("GCE_METADATA_HOST", "")
     if (token := os.environ.get(TOKEN)) or not on_loopback(f"http://{host}"):
         return token or None
-    return Metadata(host=host).token()
+    return GoogleMetadata(host=host).token()

@@ -69,7 +69,7 @@ class _Operations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ManagedInstance:
     """An instance of a group, as its manager sees it."""
 
     instance: str
@@ -165,14 +165,14 @@ class GoogleGroups:
             self._resizes.forget(group)
         self._calls.finish(service, operation, **place, **{_BODY[service, operation]: body})
 
-    def templates(self, group: str) -> tuple[str, Sequence[Member]]:
+    def templates(self, group: str) -> tuple[str, Sequence[ManagedInstance]]:
         """Name of the template that a group wants, and its instances. Raises CloudError."""
         service, place = self._place(group)
         raw = self._calls.one(service, "get", **place)
         members = self._calls.pages(service, "list_managed_instances", **place)
         wanted = next((v.instance_template for v in raw.versions), "") or raw.instance_template
         return _name(wanted), tuple(
-            Member(
+            ManagedInstance(
                 instance=_name(m.instance), template=_name(m.version.instance_template), action=str(m.current_action)
             )
             for m in members

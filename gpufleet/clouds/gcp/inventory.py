@@ -14,7 +14,7 @@ from gpufleet.clouds.gcp.operations import ENDS, PAGE, POWERED_OFF, TOGETHER, ca
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, UnreadableError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
-from gpufleet.domain.owners import NO_GROUPS, OwnedGroup
+from gpufleet.domain.ownership import NO_GROUPS, OwnedGroup
 
 _STATES: Final = {
     "PROVISIONING": InstanceState.PENDING,

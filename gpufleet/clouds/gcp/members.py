@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpufleet.clouds.gcp.calls import GoogleCalls
 from gpufleet.clouds.gcp.group_lists import group_of
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.owners import OwnedGroup
+from gpufleet.domain.ownership import OwnedGroup
 
 BELIEVED_S: Final = 300.0
 """For so long after it was listed an instance is taken for a member, at least: who was abandoned meanwhile still

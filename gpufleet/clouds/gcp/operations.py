@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpufleet.clouds.gcp.calls import GoogleCalls
 from gpufleet.domain.activity import ActivityKind
-from gpufleet.domain.lives import Ending
+from gpufleet.domain.instance_history import InstanceEnd
 
 PAGE: Final = 500
 Lives = Mapping[tuple[str, int], Sequence[Any]]
@@ -80,13 +80,13 @@ def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
     return lives
 
 
-def ending(instance_id: str, told: Sequence[Any]) -> Ending:
+def ending(instance_id: str, told: Sequence[Any]) -> InstanceEnd:
     """One end from all operations that state it.
 
     A preemption is announced, then carried out by somebody: its own time counts only where nothing came after it.
     """
     carried_out = [operation for operation in told if operation.operation_type != PREEMPTED]
-    return Ending(
+    return InstanceEnd(
         instance_id=instance_id,
         ended_at=min(began(operation) for operation in carried_out or told),
         preempted=len(carried_out) < len(told),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpufleet.clouds.gcp.emulator import emulator
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.catalogue import Machine, machine
+from gpufleet.domain.catalogue import MachineType, machine
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.prices import Price
 
@@ -95,7 +95,7 @@ class GooglePrices:
             raise CloudError(f"{SOURCE} could not be read: {error}") from error
 
 
-def price_of(wanted: Machine, kind: str, skus: Sequence[Mapping[str, Any]], region: str, now: datetime) -> Price:
+def price_of(wanted: MachineType, kind: str, skus: Sequence[Mapping[str, Any]], region: str, now: datetime) -> Price:
     """A machine type's price per hour, from its components. Raises CloudError when one has no single price."""
     total, effective = Decimal(0), datetime(1970, 1, 1, tzinfo=UTC)
     for part in components(wanted, kind):
@@ -114,7 +114,7 @@ def price_of(wanted: Machine, kind: str, skus: Sequence[Mapping[str, Any]], regi
     )
 
 
-def components(wanted: Machine, kind: str) -> Iterator[Component]:
+def components(wanted: MachineType, kind: str) -> Iterator[Component]:
     """What a machine type is made of. Raises CloudError for a GPU that the catalog's words are not known of."""
     prefix = "Spot Preemptible " if kind == "spot" else ""
     family = wanted.name.split("-", 1)[0].upper()

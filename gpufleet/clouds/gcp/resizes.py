@@ -20,7 +20,7 @@ _SHARED_FOR_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ResizeRequest:
     """The last resize of a group by this process."""
 
     size: int
@@ -46,12 +46,12 @@ class Resizes:
     def __init__(self, calls: GoogleCalls, clock: Callable[[], float]) -> None:
         self._calls = calls
         self._clock = clock
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, ResizeRequest] = {}
         self._sizes: dict[str, tuple[int, float]] = {}
         """As they were last read or set, and when."""
         self._listed: dict[str, _Listed] = {}
 
-    def asked(self, name: str) -> Asked | None:
+    def asked(self, name: str) -> ResizeRequest | None:
         """The last resize by this process, unless the group has another size by now."""
         return self._asked.get(name)
 
@@ -64,7 +64,7 @@ class Resizes:
         """Set a size. Raises CloudError where the cloud refuses that at once."""
         self.forget(name)
         state = self._calls.begin(service, "resize", **place, size=size)
-        self._asked[name] = Asked(
+        self._asked[name] = ResizeRequest(
             size=size,
             operation=str(state.name),
             began=began(state) if has_times(state) else None,
@@ -111,7 +111,7 @@ class Resizes:
             raise_failed(f"the resize of {name} to {asked.size}", state)
         return asked.size
 
-    def _state(self, asked: Asked, place: Mapping[str, str]) -> Any | None:
+    def _state(self, asked: ResizeRequest, place: Mapping[str, str]) -> Any | None:
         """The operation of a resize; None: it is not known any more, or not yet."""
         if "zone" not in place:
             state: Any = self._calls.one(

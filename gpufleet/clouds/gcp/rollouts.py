@@ -25,7 +25,7 @@ REASON: Final = "a newer template is rolled out"
 _GOING: Final = frozenset({"ABANDONING", "DELETING"})
 
 
-class Agents(Protocol):
+class RolloutAgents(Protocol):
     """The node agents."""
 
     def statuses(self, instances: Sequence[Instance]) -> Mapping[str, Mapping[str, Any]]:
@@ -43,7 +43,7 @@ class GoogleRollouts:
 
     groups: GoogleGroups
     inventory: GoogleInventory
-    agents: Agents
+    agents: RolloutAgents
     pool: Pool
     say: Callable[[str], None]
     now: Callable[[], float] = field(default=time.monotonic)

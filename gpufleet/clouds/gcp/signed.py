@@ -25,7 +25,7 @@ STORAGE: Final = "https://storage.googleapis.com"
 
 
 @dataclass(slots=True, kw_only=True)
-class Metadata:
+class GoogleMetadata:
     """The metadata server as an instance sees it, at $GCE_METADATA_HOST or where Google has it."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -12,9 +12,9 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.money import HOURS_PER_MONTH
 from gpufleet.domain.prices import Price, Rank
 from gpufleet.prices.book import machine_sku, parse_as_of
-from gpufleet.prices.plan.lines import Line, Priced
+from gpufleet.prices.plan.lines import CostLine, Priced
 from gpufleet.settings.document.money import BlockEntry
-from gpufleet.settings.environment import Block
+from gpufleet.settings.environment import CapacityBlock
 from gpufleet.settings.reading import Parts
 
 SKU: Final = "capacity-block"
@@ -23,13 +23,13 @@ _HOUR: Final = Decimal(3600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class BlockTerm:
     """A block of the settings."""
 
     reservation: str
     machine_type: str
     count: int
-    block: Block
+    block: CapacityBlock
     fee: BlockEntry | None
     """What was paid for it, as the settings' commitments declare it."""
 
@@ -56,10 +56,10 @@ class Term:
         )
         return Priced(usd_per_hour=usd, low=usd, high=usd, prices=(price,))
 
-    def line(self, pool: str, sku: str, price: Priced) -> Line:
+    def line(self, pool: str, sku: str, price: Priced) -> CostLine:
         """Paid for at every size of the pool, used or not."""
         units = Decimal(self.count)
-        return Line(
+        return CostLine(
             pool=pool,
             what=CapacityType.RESERVED.value,
             sku=sku,
@@ -72,12 +72,12 @@ class Term:
         )
 
 
-def terms(settings: Parts) -> dict[str, Term]:
+def terms(settings: Parts) -> dict[str, BlockTerm]:
     """Every block of an environment's settings, by the id of its reservation."""
     fees = {fee.reservation: fee for fee in settings.commitments.blocks}
     bought = [reserved for pool in settings.pools for reserved in pool.capacity.reserved]
     return {
-        reserved.existing: Term(
+        reserved.existing: BlockTerm(
             reservation=reserved.existing,
             machine_type=reserved.machine_type,
             count=reserved.count,

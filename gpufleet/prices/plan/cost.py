@@ -20,10 +20,10 @@ from gpufleet.prices.book import MissingPriceError, PriceBook, Sku
 from gpufleet.prices.plan import blocks
 from gpufleet.prices.plan.extras import Extra, extras, root_disk_units
 from gpufleet.prices.plan.groups import PlannedGroup, PlannedReservation, groups, reservations
-from gpufleet.prices.plan.lines import Line, Priced
-from gpufleet.prices.plan.preview import Declared, Preview
+from gpufleet.prices.plan.lines import CostLine, Priced
+from gpufleet.prices.plan.preview import PlannedResource, Preview
 from gpufleet.settings import reading
-from gpufleet.settings.environment import Pool
+from gpufleet.settings.environment import PoolSettings
 from gpufleet.settings.problems import SettingsError
 from gpufleet.settings.reading import Parts
 
@@ -56,7 +56,7 @@ class Fallback:
 class PlanCost:
     """The cost of a set of resources."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[CostLine, ...]
     fallbacks: tuple[Fallback, ...]
     by_use: tuple[str, ...]
     """Resources billed by use, which a plan cannot know."""
@@ -134,7 +134,7 @@ def parts_of(config: Mapping[str, Any]) -> Parts:
     return found
 
 
-def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> PlanCost:
+def plan_cost(preview: Preview, declared: Sequence[PlannedResource], rates: Rates) -> PlanCost:
     """What `declared` (the preview's `before` or `after`) costs. PlanCostError names all without a price."""
     settings = parts_of(preview.config)
     pools, terms = {pool.name: pool for pool in settings.pools}, blocks.terms(settings)
@@ -142,7 +142,7 @@ def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> P
         planned, paid = list(groups(declared)), list(reservations(declared))
         priced, by_use, unknown = extras(declared)
     problems: list[str] = []
-    lines: list[Line] = []
+    lines: list[CostLine] = []
     fallbacks: list[Fallback] = []
     by_pool: dict[str, list[PlannedGroup]] = defaultdict(list)
     for group in planned:
@@ -185,7 +185,7 @@ def _as_the_program_writes() -> Generator[None]:
         raise PlanCostError((words,)) from error
 
 
-def _block(group: PlannedGroup, term: blocks.Term, rates: Rates, problems: list[str]) -> Iterator[Line]:
+def _block(group: PlannedGroup, term: blocks.BlockTerm, rates: Rates, problems: list[str]) -> Iterator[CostLine]:
     """A block is paid whatever runs in it; nothing of it counts for the size of its pool, which outlives it."""
     if term.block.ends <= rates.now:
         return
@@ -204,14 +204,14 @@ def _block(group: PlannedGroup, term: blocks.Term, rates: Rates, problems: list[
     yield term.line(group.pool, sku, price)
 
 
-def _extra_lines(priced: Sequence[Extra], rates: Rates, problems: list[str]) -> Iterator[Line]:
+def _extra_lines(priced: Sequence[Extra], rates: Rates, problems: list[str]) -> Iterator[CostLine]:
     for extra in priced:
         try:
             price = rates.named(extra.sku)
         except MissingPriceError as error:
             problems.append(f"{extra.name}: {error}")
             continue
-        yield Line(
+        yield CostLine(
             pool=SHARED,
             what=f"{extra.what} {extra.name}",
             sku=extra.sku,
@@ -223,15 +223,15 @@ def _extra_lines(priced: Sequence[Extra], rates: Rates, problems: list[str]) -> 
 
 
 def _root_disks(
-    declared: Sequence[Declared], machines: Sequence[Line], rates: Rates, problems: list[str]
-) -> list[Line]:
+    declared: Sequence[PlannedResource], machines: Sequence[CostLine], rates: Rates, problems: list[str]
+) -> list[CostLine]:
     """The root disks of all instances, by the largest of the launch templates."""
     units: dict[str, Decimal] = {}
     for template in declared:
         for sku, amount in root_disk_units(template):
             units[sku] = max(units.get(sku, ZERO), amount)
     instances = [line for line in machines if line.what in set(CapacityType)]
-    found: list[Line] = []
+    found: list[CostLine] = []
     for sku, amount in units.items():
         try:
             price = rates.named(sku)
@@ -241,7 +241,7 @@ def _root_disks(
         for hours in sorted({line.hours_per_month for line in instances}, reverse=True):
             of_them = [line for line in instances if line.hours_per_month == hours]
             found.append(
-                Line(
+                CostLine(
                     pool=SHARED,
                     what="root disks",
                     sku=sku,
@@ -260,7 +260,7 @@ class _Pool:
 
     def __init__(
         self,
-        settings: Pool,
+        settings: PoolSettings,
         of_pool: Sequence[PlannedGroup],
         held: Sequence[PlannedReservation],
         rates: Rates,
@@ -275,7 +275,7 @@ class _Pool:
         stand_in = settings.capacity.stand_in
         self._stand_in_max = stand_in.max if stand_in else 0
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[CostLine]:
         yield from self._prepaid()
         limits = self._settings
         on_demand_most = max(min(self._stand_in_max, limits.max - self._reserved), 0)
@@ -287,7 +287,7 @@ class _Pool:
         if on_demand:
             yield from self._line(on_demand, 0 if spot else least, on_demand_most)
 
-    def _prepaid(self) -> Iterator[Line]:
+    def _prepaid(self) -> Iterator[CostLine]:
         used = sum(group.desired for group in self._of(CapacityType.RESERVED))
         bought = [(r.name, r.pool, r.machine_type, r.count, r.zone) for r in self._held] or [
             (g.name, g.pool, g.machine_types[0], g.desired, g.zone)
@@ -300,7 +300,7 @@ class _Pool:
                 units = Decimal(count)
                 note = f"{min(used, count)} used, {max(count - used, 0)} unused"
                 used = max(used - count, 0)
-                yield Line(
+                yield CostLine(
                     pool=pool,
                     what=CapacityType.RESERVED.value,
                     sku=price.prices[0].sku,
@@ -331,10 +331,10 @@ class _Pool:
     def _of(self, kind: CapacityType) -> list[PlannedGroup]:
         return [group for group in self._groups if group.capacity_type is kind]
 
-    def _line(self, of_kind: Sequence[PlannedGroup], least: int, most: int) -> Iterator[Line]:
+    def _line(self, of_kind: Sequence[PlannedGroup], least: int, most: int) -> Iterator[CostLine]:
         price = self._mixed(of_kind)
         if price is not None:
-            yield Line(
+            yield CostLine(
                 pool=of_kind[0].pool,
                 what=of_kind[0].capacity_type.value,
                 sku=", ".join(dict.fromkeys(p.sku for p in price.prices)),

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from gpufleet.prices.plan.groups import AWS_GROUP, AWS_RESERVATION, GCP_GROUPS, GCP_RESERVATION
-from gpufleet.prices.plan.preview import UNKNOWN, Declared, as_list, as_map
+from gpufleet.prices.plan.preview import UNKNOWN, PlannedResource, as_list, as_map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,11 @@ class Extra:
     units: Decimal
 
 
-def extras(declared: Iterable[Declared]) -> tuple[list[Extra], list[Declared], list[Declared]]:
+def extras(declared: Iterable[PlannedResource]) -> tuple[list[Extra], list[PlannedResource], list[PlannedResource]]:
     """Priced extras, resources billed by use, and resources of unknown kind."""
     priced: list[Extra] = []
-    by_use: list[Declared] = []
-    unknown: list[Declared] = []
+    by_use: list[PlannedResource] = []
+    unknown: list[PlannedResource] = []
     for resource in declared:
         kind = resource.type
         if kind in PRICED:
@@ -59,7 +59,7 @@ def gp3_units(gib: int, iops: int, mib_per_second: int) -> Iterator[tuple[str, s
         yield "disk throughput", "aws:ebs:gp3:mib-per-second", Decimal(mib_per_second - 125)
 
 
-def root_disk_units(template: Declared) -> Iterator[tuple[str, Decimal]]:
+def root_disk_units(template: PlannedResource) -> Iterator[tuple[str, Decimal]]:
     """What the root disk of each instance of a template is billed for; nothing for what is no template."""
     if template.type == "aws:ec2/launchTemplate:LaunchTemplate":
         for mapping in map(as_map, as_list(template.inputs.get("blockDeviceMappings"))):
@@ -78,12 +78,12 @@ def _stated(inputs: Mapping[str, Any], key: str, default: int) -> int:
     return default if value in (None, "", UNKNOWN) else int(str(value).split(".")[0])
 
 
-def _aws_volume(resource: Declared) -> Iterator[Extra]:
+def _aws_volume(resource: PlannedResource) -> Iterator[Extra]:
     for what, sku, units in volume_units(resource.inputs, "size"):
         yield Extra(name=resource.name, what=what, sku=sku, units=units)
 
 
-def _aws_instance(resource: Declared) -> Iterator[Extra]:
+def _aws_instance(resource: PlannedResource) -> Iterator[Extra]:
     machine = resource.inputs.get("instanceType")
     yield Extra(name=resource.name, what="machine", sku=f"aws:ec2:{machine}:on-demand", units=Decimal(1))
     root = as_map(resource.inputs.get("rootBlockDevice"))
@@ -92,21 +92,21 @@ def _aws_instance(resource: Declared) -> Iterator[Extra]:
             yield Extra(name=resource.name, what=what, sku=sku, units=units)
 
 
-def _one(what: str, sku: str) -> Callable[[Declared], Iterator[Extra]]:
-    def extra(resource: Declared) -> Iterator[Extra]:
+def _one(what: str, sku: str) -> Callable[[PlannedResource], Iterator[Extra]]:
+    def extra(resource: PlannedResource) -> Iterator[Extra]:
         yield Extra(name=resource.name, what=what, sku=sku, units=Decimal(1))
 
     return extra
 
 
-def _endpoint(resource: Declared) -> Iterator[Extra]:
+def _endpoint(resource: PlannedResource) -> Iterator[Extra]:
     # gateway endpoints (S3) are free; an interface endpoint is billed per zone
     if resource.inputs.get("vpcEndpointType") == "Interface":
         zones = len(as_list(resource.inputs.get("subnetIds"))) or 1
         yield Extra(name=resource.name, what="endpoint", sku="aws:vpc:interface-endpoint", units=Decimal(zones))
 
 
-def _gcp_instance(resource: Declared) -> Iterator[Extra]:
+def _gcp_instance(resource: PlannedResource) -> Iterator[Extra]:
     machine = resource.inputs.get("machineType")
     yield Extra(name=resource.name, what="machine", sku=f"gcp:compute:{machine}:on-demand", units=Decimal(1))
     root = as_map(as_map(resource.inputs.get("bootDisk")).get("initializeParams"))
@@ -115,13 +115,13 @@ def _gcp_instance(resource: Declared) -> Iterator[Extra]:
         yield Extra(name=resource.name, what="disk", sku=f"gcp:disk:{kind}:gib", units=Decimal(int(root["size"])))
 
 
-def _gcp_disk(resource: Declared) -> Iterator[Extra]:
+def _gcp_disk(resource: PlannedResource) -> Iterator[Extra]:
     kind = resource.inputs.get("type") or "pd-balanced"
     size = Decimal(int(resource.inputs.get("size") or 0))
     yield Extra(name=resource.name, what="disk", sku=f"gcp:disk:{kind}:gib", units=size)
 
 
-PRICED: Final[Mapping[str, Callable[[Declared], Iterator[Extra]]]] = {
+PRICED: Final[Mapping[str, Callable[[PlannedResource], Iterator[Extra]]]] = {
     "aws:ebs/volume:Volume": _aws_volume,
     "aws:ec2/instance:Instance": _aws_instance,
     "aws:ec2/natGateway:NatGateway": _one("NAT gateway", "aws:vpc:nat-gateway"),

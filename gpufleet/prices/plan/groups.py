@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
-from gpufleet.prices.plan.preview import UNKNOWN, Declared, as_list, as_map
+from gpufleet.prices.plan.preview import UNKNOWN, PlannedResource, as_list, as_map
 
 AWS_GROUP: Final = "aws:autoscaling/group:Group"
 AWS_RESERVATION: Final = "aws:ec2/capacityReservation:CapacityReservation"
@@ -44,7 +44,7 @@ class PlannedReservation:
     zone: str | None = None
 
 
-def groups(declared: Sequence[Declared]) -> Iterator[PlannedGroup]:
+def groups(declared: Sequence[PlannedResource]) -> Iterator[PlannedGroup]:
     """Every group with the tags of a pool."""
     by_urn = {resource.urn: resource for resource in declared}
     for resource in declared:
@@ -71,7 +71,7 @@ def groups(declared: Sequence[Declared]) -> Iterator[PlannedGroup]:
             )
 
 
-def _target(group: Declared, by_urn: Mapping[str, Declared]) -> str | None:
+def _target(group: PlannedResource, by_urn: Mapping[str, PlannedResource]) -> str | None:
     """The one reservation that a group's template may use, where the program names it."""
     template = _template(group, "launchTemplate", by_urn) or _template(group, "versions", by_urn)
     if template is None:
@@ -82,7 +82,7 @@ def _target(group: Declared, by_urn: Mapping[str, Declared]) -> str | None:
     return str(found) if found and found != UNKNOWN else None
 
 
-def reservations(declared: Iterable[Declared]) -> Iterator[PlannedReservation]:
+def reservations(declared: Iterable[PlannedResource]) -> Iterator[PlannedReservation]:
     """Every reservation with the tags of a pool."""
     for resource in declared:
         inputs = resource.inputs
@@ -116,29 +116,31 @@ def _labels(raw: Any) -> dict[str, str]:
     return {key: str(labels[tags.label(key)]) for key in tags.REQUIRED if tags.label(key) in labels}
 
 
-def _overrides(group: Declared) -> tuple[str, ...]:
+def _overrides(group: PlannedResource) -> tuple[str, ...]:
     template = as_map(as_map(group.inputs.get("mixedInstancesPolicy")).get("launchTemplate"))
     found = [as_map(override).get("instanceType") for override in as_list(template.get("overrides"))]
     return tuple(str(machine) for machine in found if machine)
 
 
-def _selections(group: Declared) -> tuple[str, ...]:
+def _selections(group: PlannedResource) -> tuple[str, ...]:
     policy = as_map(group.inputs.get("instanceFlexibilityPolicy"))
     chosen = map(as_map, as_list(policy.get("instanceSelections")))
     return tuple(str(machine) for selection in chosen for machine in as_list(selection.get("machineTypes")))
 
 
-def _template(group: Declared, key: str, by_urn: Mapping[str, Declared]) -> Declared | None:
+def _template(group: PlannedResource, key: str, by_urn: Mapping[str, PlannedResource]) -> PlannedResource | None:
     return next((by_urn[urn] for urn in group.depends.get(key, ()) if urn in by_urn), None)
 
 
-def _from_template(group: Declared, key: str, field: str, by_urn: Mapping[str, Declared]) -> tuple[str, ...]:
+def _from_template(
+    group: PlannedResource, key: str, field: str, by_urn: Mapping[str, PlannedResource]
+) -> tuple[str, ...]:
     template = _template(group, key, by_urn)
     machine = template.inputs.get(field) if template else None
     return (str(machine),) if machine and machine != UNKNOWN else ()
 
 
-def _size(group: Declared, key: str) -> int:
+def _size(group: PlannedResource, key: str) -> int:
     # the cloud's word first: watchdogs own sizes, and a plan does not undo them
     for source in (group.outputs, group.inputs):
         value = source.get(key)

@@ -23,7 +23,7 @@ class Priced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CostLine:
     """One row: so many units at a price. Units at the least, at the desired and at the highest size."""
 
     pool: str

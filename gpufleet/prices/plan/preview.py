@@ -21,7 +21,7 @@ class PreviewError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class PlannedResource:
     """One resource: what the program says (`inputs`) and what the cloud last said (`outputs`)."""
 
     type: str
@@ -42,8 +42,8 @@ class Preview:
     """A plan: the configuration it was made with, the resources before and after."""
 
     config: Mapping[str, Any]
-    before: tuple[Declared, ...]
-    after: tuple[Declared, ...]
+    before: tuple[PlannedResource, ...]
+    after: tuple[PlannedResource, ...]
 
 
 def parse(text: str | bytes) -> Preview:
@@ -78,15 +78,15 @@ def parse(text: str | bytes) -> Preview:
         raise PreviewError(f"a step has no {error}; make it with `pulumi preview --json --show-sames`") from error
 
 
-def _states(steps: Sequence[Mapping[str, Any]], key: str) -> tuple[Declared, ...]:
+def _states(steps: Sequence[Mapping[str, Any]], key: str) -> tuple[PlannedResource, ...]:
     # a replacement shows the same resource in three steps; the last word on a URN counts
     found = {str(step["urn"]): _declared(step, as_map(step[key])) for step in steps if step.get(key)}
     return tuple(found.values())
 
 
-def _declared(step: Mapping[str, Any], state: Mapping[str, Any]) -> Declared:
+def _declared(step: Mapping[str, Any], state: Mapping[str, Any]) -> PlannedResource:
     old = as_map(step.get("oldState"))
-    return Declared(
+    return PlannedResource(
         type=str(state["type"]),
         name=str(step["urn"]).rsplit("::", 1)[-1],
         urn=str(step["urn"]),

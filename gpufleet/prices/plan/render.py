@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from gpufleet.domain.money import CENT, HOURS_PER_MONTH
-from gpufleet.prices.plan.cost import Line, PlanCost
+from gpufleet.prices.plan.cost import CostLine, PlanCost
 
 
 def money(amount: Decimal) -> str:
@@ -99,7 +99,7 @@ def _sums(cost: PlanCost) -> dict[str, str]:
     }
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: CostLine) -> dict[str, Any]:
     return {
         "pool": line.pool,
         "what": line.what,
@@ -128,13 +128,13 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _units(line: Line) -> str:
+def _units(line: CostLine) -> str:
     if line.least == line.desired == line.most:
         return f"{line.desired.normalize():f}"
     return f"{line.desired.normalize():f} ({line.least.normalize():f} to {line.most.normalize():f})"
 
 
-def _price(line: Line) -> str:
+def _price(line: CostLine) -> str:
     mark = " (unverified)" if line.price.unverified else ""
     now, low, high = line.price.usd_per_hour, line.price.low, line.price.high
     if low == high:

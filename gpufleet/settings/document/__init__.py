@@ -13,13 +13,13 @@ from pydantic import AwareDatetime, Field, PrivateAttr, ValidationError, model_v
 
 from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import CapacityType, Cloud
-from gpufleet.domain.owners import OwnedGroup
+from gpufleet.domain.ownership import OwnedGroup
 from gpufleet.domain.parsed import is_map
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
 from gpufleet.settings.document.ledger import why_unverified
-from gpufleet.settings.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry, Unpriced
+from gpufleet.settings.document.money import Budget, Commitments, PartBudget, PriceSettings, SharedEntry, Unpriced
 from gpufleet.settings.document.orders import OrderKeys, is_of_environment, secret_names_begin
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
 from gpufleet.settings.problems import from_validation
@@ -148,7 +148,7 @@ class FleetDocument(Strict):
     budgets: tuple[PartBudget, ...] = ()
     orphans: tuple[OrphanRule, ...] = ()
     pools: tuple[Pool, ...]
-    prices: Prices = Prices()
+    prices: PriceSettings = PriceSettings()
     shared: tuple[SharedEntry, ...] = ()
     commitments: Commitments = Commitments()
     alerts: AlertsEntry = AlertsEntry()

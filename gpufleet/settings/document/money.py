@@ -56,7 +56,7 @@ class PriceOverride(Strict):
     unverified: bool = False
 
 
-class Prices(Strict):
+class PriceSettings(Strict):
     overrides: tuple[PriceOverride, ...] = ()
 
 

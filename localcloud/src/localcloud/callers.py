@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gpufleet.domain.files import write_private
-from gpufleet.domain.loopback import FOREIGN_WORDS, Foreign, foreign
+from gpufleet.domain.loopback import FOREIGN_MESSAGES, Foreign, foreign
 
 TOKEN_FILE: Final = "token"  # noqa: S105 - the file's name
 VARIABLE: Final = "GPUFLEET_EMULATOR_TOKEN"
@@ -43,7 +43,7 @@ class Unknown(StrEnum):
 Refusal = Foreign | Unknown
 WORDS: Final = MappingProxyType(
     {
-        **FOREIGN_WORDS,
+        **FOREIGN_MESSAGES,
         Unknown.NO_TOKEN: f"the request shows no token of this embedded cloud: {REMEDY}",
         Unknown.WRONG_TOKEN: f"the request's token is not of this start of the embedded cloud: {REMEDY}",
         Unknown.NO_SIGNATURE: "the request has no signature in its Authorization header: the embedded cloud takes "
@@ -109,7 +109,7 @@ Header = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class CallerCheck:
     """The check of one server's requests, by their headers alone; each server asks it first."""
 
     callers: Callers

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Final
 
 from localcloud import time_scale
+from localcloud.addresses import Places
 from localcloud.callers import TOKEN_FILE, make_token
-from localcloud.places import Places
 
 _LOCK_FILE: Final = "cloud.lock"
 

@@ -9,16 +9,18 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document.alerts import AlertSettings
 from gpufleet.toolchain.folders import PULUMI_VERSION, Folders, find_folders
 from gpufleet.toolchain.pulumi_cli import find_pulumi
-from localcloud.control import bring_up, cloud_client, parts, processes, take_down
-from localcloud.control.environment import enter, exports, local_environment
-from localcloud.control.waiting import LocalError
+from localcloud.lifecycle import cloud_client, parts, processes
+from localcloud.lifecycle import down as take_down
+from localcloud.lifecycle import up as bring_up
+from localcloud.lifecycle.environment import enter, exports, local_environment
+from localcloud.lifecycle.waiting import LocalError
 
 T = TypeVar("T")
 app = typer.Typer(
@@ -159,7 +161,7 @@ def fault(
 
 def _who(pool: str | None, instance: str | None) -> dict[str, str]:
     if pool is None and instance is None:
-        raise AppError("say whom: give --pool NAME or --instance ID", Code.WRONG_USE)
+        raise AppError("say whom: give --pool NAME or --instance ID", ErrorCode.WRONG_USE)
     return {name: value for name, value in (("pool", pool), ("instance", instance)) if value is not None}
 
 
@@ -174,7 +176,7 @@ def _duration(text: str) -> timedelta:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise AppError(f"--notice: {error}", Code.WRONG_USE) from error
+        raise AppError(f"--notice: {error}", ErrorCode.WRONG_USE) from error
 
 
 def _pulumi(folders: Folders) -> Path:

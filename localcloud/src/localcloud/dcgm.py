@@ -22,7 +22,7 @@ from typing import Any, Final
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from localcloud.faults import FAULT_FOLDER
-from localcloud.neighbours import is_admitted
+from localcloud.same_user import is_admitted
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, parse, render_family, total
 from serving.metrics import Metric
@@ -39,7 +39,7 @@ _IDLE_SHARE: Final = 0.18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
+class GpuHardware:
     """The GPUs of the machine."""
 
     name: str
@@ -51,7 +51,7 @@ class Hardware:
 
 
 @dataclass(slots=True)
-class State:
+class GpuState:
     """What the GPUs do now."""
 
     active: float = 0.0
@@ -64,10 +64,10 @@ class State:
 class Simulator:
     """Samples the engine and writes the page."""
 
-    hardware: Hardware
+    hardware: GpuHardware
     engine_url: str
     faults: Path
-    state: State = field(default_factory=State)
+    state: GpuState = field(default_factory=GpuState)
     frozen_page: str | None = None
 
     def sample(self, seconds: float) -> None:
@@ -171,7 +171,7 @@ class Simulator:
         }
 
 
-class Server(ThreadingHTTPServer):
+class DcgmServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Silent."""
 
     def do_GET(self) -> None:
-        assert isinstance(self.server, Server)
+        assert isinstance(self.server, DcgmServer)
         if not is_admitted(self, "DCGM exporter"):
             return
         simulator = self.server.simulator
@@ -217,12 +217,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def hardware_of(machine_type: str, seed: str) -> Hardware:
+def hardware_of(machine_type: str, seed: str) -> GpuHardware:
     """The GPUs of a machine type. Raises catalogue.UnknownMachineError."""
     cloud = Cloud.AWS if "." in machine_type else Cloud.GCP
     machine = catalogue.machine(cloud, machine_type)
     gpu = catalogue.gpu(machine.gpu)
-    return Hardware(
+    return GpuHardware(
         name=machine.gpu, count=machine.gpu_count, memory_mib=machine.gpu_memory_mib, watts=gpu.watts, seed=seed
     )
 
@@ -291,7 +291,7 @@ def main() -> int:
         engine_url=(given.engine or f"http://{host}:8000").rstrip("/"),
         faults=Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULT_FOLDER,
     )
-    server = Server((host, int(port)), simulator)
+    server = DcgmServer((host, int(port)), simulator)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()
     print(
         f"simulated GPU exporter: {hardware.count} x {hardware.name} on {host}:{port}; no GPU is here",

@@ -11,6 +11,8 @@ from typing import Final
 
 from moto.ec2.models import EC2Backend
 
+from localcloud.addresses import Places
+from localcloud.admin_api import AdminApi
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
 from localcloud.aws.groups import LivingAutoScaling
@@ -18,14 +20,12 @@ from localcloud.aws.images import add_images
 from localcloud.aws.install import install
 from localcloud.aws.reconcile import one_round
 from localcloud.aws.server import Endpoint, Front
-from localcloud.aws.world import World
-from localcloud.callers import Callers, Door
-from localcloud.control_api import Control
+from localcloud.aws.state import AwsState
+from localcloud.callers import CallerCheck, Callers
 from localcloud.faults import Faults
 from localcloud.gcp.embedded import GoogleCloud
-from localcloud.hardware import LoopbackHardware
-from localcloud.machines.yard import Yard
-from localcloud.places import Places
+from localcloud.hardware import LoopbackMachines
+from localcloud.machines.manager import MachineManager
 from localcloud.slack.server import SlackSink
 from localcloud.time_scale import TimeScale
 
@@ -42,11 +42,11 @@ class CloudError(Exception):
 class EmbeddedCloud:
     """A started cloud."""
 
-    world: World
+    world: AwsState
     ec2: EC2Backend
     scaling: LivingAutoScaling
-    yard: Yard
-    hardware: LoopbackHardware
+    yard: MachineManager
+    hardware: LoopbackMachines
     endpoint: Endpoint
     google: GoogleCloud
     slack: SlackSink
@@ -84,16 +84,16 @@ def start(options: StartOptions) -> EmbeddedCloud:
     places, machines, time_scale = options.places, options.machines, options.time_scale
     callers = Callers(options.token)
     calls = Calls()
-    yard = Yard(machines, plain=options.plain)
+    yard = MachineManager(machines, plain=options.plain)
     faults = Faults(machines)
-    hardware = LoopbackHardware(yard, callers, faults)
-    world = World(places=places, hardware=hardware, time_scale=time_scale)
+    hardware = LoopbackMachines(yard, callers, faults)
+    world = AwsState(places=places, hardware=hardware, time_scale=time_scale)
     ec2, scaling = install(world)
     hardware.connect(ec2, scaling)
     add_images(ec2)
     api_faults = ApiFaults()
-    control = Control(world=world, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults)
-    door = Door(callers, {f"{name}:{places.api_port}" for name in (places.api_host, *options.names)})
+    control = AdminApi(world=world, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults)
+    door = CallerCheck(callers, {f"{name}:{places.api_port}" for name in (places.api_host, *options.names)})
     with _port_taken(places.api_host, places.api_port):
         endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control, door))
     with _port_taken(places.google_host, places.google_port):
@@ -122,7 +122,7 @@ def start(options: StartOptions) -> EmbeddedCloud:
 
 
 def _rounds(
-    world: World, ec2: EC2Backend, scaling: LivingAutoScaling, google: GoogleCloud, ending: threading.Event
+    world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, google: GoogleCloud, ending: threading.Event
 ) -> None:
     pause_s = min(_LONGEST_ROUND_S, world.time_scale.shorten(_ROUND).total_seconds())
     while not ending.wait(pause_s):

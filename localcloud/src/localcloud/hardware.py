@@ -7,21 +7,21 @@ from moto.ec2.models import EC2Backend
 from moto.iam.models import iam_backends
 
 from gpufleet.domain.model import Cloud
+from localcloud.addresses import ACCOUNT, METADATA_PORT, REGION
 from localcloud.aws.groups import LivingAutoScaling, Member
 from localcloud.aws.instances import LivingInstance
 from localcloud.callers import Callers
 from localcloud.faults import Faults
+from localcloud.machines.manager import MachineManager
 from localcloud.machines.spec import Order
 from localcloud.machines.volumes import Volume
-from localcloud.machines.yard import Yard
-from localcloud.metadata import Facts, MetadataServer
-from localcloud.places import ACCOUNT, METADATA_PORT, REGION
+from localcloud.metadata import InstanceFacts, MetadataServer
 
 
-class LoopbackHardware:
-    """Machines of the yard, each with a metadata service (`localcloud.aws.world.Hardware`)."""
+class LoopbackMachines:
+    """Machines of the yard, each with a metadata service (`localcloud.aws.state.Hardware`)."""
 
-    def __init__(self, yard: Yard, callers: Callers, faults: Faults) -> None:
+    def __init__(self, yard: MachineManager, callers: Callers, faults: Faults) -> None:
         self._yard = yard
         self._faults = faults
         self._callers = callers
@@ -75,9 +75,9 @@ class LoopbackHardware:
             server.close()
         self._metadata.clear()
 
-    def _facts(self, instance: LivingInstance) -> Facts | None:
+    def _facts(self, instance: LivingInstance) -> InstanceFacts | None:
         role, profile_arn = self._role(instance)
-        return Facts(
+        return InstanceFacts(
             instance_id=instance.id,
             machine_type=instance.instance_type,
             zone=instance.placement.zone or "",

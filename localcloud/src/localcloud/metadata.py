@@ -11,16 +11,16 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from localcloud.addresses import ACCOUNT, METADATA_PORT, REGION
 from localcloud.faults import Silence
-from localcloud.neighbours import is_admitted
-from localcloud.places import ACCOUNT, METADATA_PORT, REGION
+from localcloud.same_user import is_admitted
 
 _TOKEN_SECONDS: Final = 21600
 _CREDENTIALS_LAST: Final = timedelta(hours=6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class InstanceFacts:
     """What the metadata of one instance says now."""
 
     instance_id: str
@@ -45,7 +45,7 @@ class Facts:
     now: datetime
 
 
-def document(facts: Facts) -> dict[str, Any]:
+def document(facts: InstanceFacts) -> dict[str, Any]:
     """The instance identity document."""
     return {
         "accountId": ACCOUNT,
@@ -61,7 +61,7 @@ def document(facts: Facts) -> dict[str, Any]:
     }
 
 
-def tree(facts: Facts) -> dict[str, str]:
+def tree(facts: InstanceFacts) -> dict[str, str]:
     """Every leaf under /latest/, by path."""
     found = {
         "meta-data/instance-id": facts.instance_id,
@@ -125,7 +125,7 @@ class MetadataServer:
     def __init__(
         self,
         address: str,
-        facts: Callable[[], Facts | None],
+        facts: Callable[[], InstanceFacts | None],
         known: Callable[[str, str, str], None],
         is_silent: Callable[[], bool],
     ) -> None:
@@ -200,7 +200,7 @@ class MetadataServer:
         else:
             _answer(request, HTTPStatus.OK, text)
 
-    def _credentials(self, facts: Facts) -> dict[str, Any]:
+    def _credentials(self, facts: InstanceFacts) -> dict[str, Any]:
         session = self._session
         if session.credentials is None or session.renew_at is None or facts.now >= session.renew_at:
             # a key of its own each time: who still has the last one goes on with it

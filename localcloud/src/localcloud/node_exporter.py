@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from localcloud.neighbours import is_admitted
+from localcloud.same_user import is_admitted
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, render_family
 from serving.metrics import Metric
@@ -64,7 +64,7 @@ def _disks(root: Path) -> dict[Metric, list[Sample]]:
     }
 
 
-class Server(ThreadingHTTPServer):
+class NodeExporterServer(ThreadingHTTPServer):
     """Serves the page of one machine."""
 
     daemon_threads = True
@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Silent."""
 
     def do_GET(self) -> None:
-        assert isinstance(self.server, Server)
+        assert isinstance(self.server, NodeExporterServer)
         if not is_admitted(self, "node exporter"):
             return
         if self.path.partition("?")[0] != "/metrics":
@@ -111,7 +111,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     given, _ = parser.parse_known_args(words)
     host, _, port = given.address.rpartition(":")
-    with Server((host, int(port)), given.root) as server:
+    with NodeExporterServer((host, int(port)), given.root) as server:
         sys.stderr.write(f"simulated node exporter on {given.address}\n")
         server.serve_forever(poll_interval=0.5)
     return 0

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 
 from localcloud.callers import WORDS, Unknown, say_refused
-from localcloud.neighbours import is_of_user
+from localcloud.same_user import is_of_user
 
 HOST: Final = "127.0.0.1"
 LARGEST_MESSAGE: Final = 400 * 1024 * 1024

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 
-class Shape(Protocol):
+class RequestShape(Protocol):
     """The type of a field. What its kind does not have may not be asked for."""
 
     @property
@@ -15,17 +15,17 @@ class Shape(Protocol):
         ...
 
     @property
-    def members(self) -> Mapping[str, Shape]:
+    def members(self) -> Mapping[str, RequestShape]:
         """The fields of a structure by name."""
         ...
 
     @property
-    def member(self) -> Shape:
+    def member(self) -> RequestShape:
         """What a list holds."""
         ...
 
     @property
-    def value(self) -> Shape:
+    def value(self) -> RequestShape:
         """What a map holds."""
         ...
 
@@ -34,6 +34,6 @@ class Operation(Protocol):
     """One operation of a service."""
 
     @property
-    def input_shape(self) -> Shape | None:
+    def input_shape(self) -> RequestShape | None:
         """What it takes; None where it takes nothing."""
         ...

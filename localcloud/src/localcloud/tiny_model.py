@@ -26,7 +26,7 @@ _CHAT_TEMPLATE: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class TinyModelShape:
     """Sizes of the model. The default has 1.2 million parameters in 2.5 MB."""
 
     hidden: int = 192
@@ -42,9 +42,9 @@ class Shape:
     seed: int = 0
 
 
-def make(folder: Path, shape: Shape | None = None) -> None:
+def make(folder: Path, shape: TinyModelShape | None = None) -> None:
     """Write config, tokenizer and weights into `folder`, which is made. Existing files are overwritten."""
-    shape = shape or Shape()
+    shape = shape or TinyModelShape()
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in _documents(shape).items():
         (folder / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -61,7 +61,7 @@ def make(folder: Path, shape: Shape | None = None) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
-def _documents(shape: Shape) -> dict[str, Any]:
+def _documents(shape: TinyModelShape) -> dict[str, Any]:
     return {
         "config.json": {
             "architectures": ["LlamaForCausalLM"],
@@ -99,7 +99,7 @@ def _documents(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _tokenizer(shape: Shape) -> dict[str, Any]:
+def _tokenizer(shape: TinyModelShape) -> dict[str, Any]:
     """Byte-level BPE over printable ASCII. Merges make each word from the left, so its prefixes are tokens.
 
     The tokenizer has as many tokens as the model: no sampled id decodes to nothing.
@@ -155,7 +155,7 @@ def _tokenizer(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _tensors(shape: TinyModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "model.embed_tokens.weight", (shape.vocabulary, shape.hidden)
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"

@@ -8,11 +8,11 @@ import pytest
 from google.cloud import compute_v1
 
 from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
 from gpufleet.clouds.aws.inventory import GROUP_TAG, AwsInventory
-from gpufleet.clouds.aws.lives import AwsLives
 from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.clouds.gcp.instance_history import GoogleInstanceHistory
 from gpufleet.clouds.gcp.inventory import GoogleInventory
-from gpufleet.clouds.gcp.lives import GoogleLives
 from gpufleet.clouds.gcp.members import (
     AGAIN_S,
     BELIEVED_S,
@@ -24,7 +24,7 @@ from gpufleet.clouds.gcp.members import (
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Instance
-from gpufleet.domain.owners import OwnedGroup
+from gpufleet.domain.ownership import OwnedGroup
 from serving.router.topology import PoolEntry, Topology, replicas_of
 from tests.fixtures.clouds.recorded import calls
 
@@ -66,7 +66,7 @@ def is_replica(instance: Instance) -> bool:
 @pytest.mark.parametrize(("group", "written", "member"), CLAIMS)
 def test_on_aws_the_group_decides(group: str | None, written: Mapping[str, str], *, member: bool) -> None:
     (one,) = AwsInventory(aws(group, written), REGION, "prod", GROUPS).instances()
-    (life,) = AwsLives(aws(group, written), REGION, "prod", GROUPS).lives().lives
+    (life,) = AwsInstanceHistory(aws(group, written), REGION, "prod", GROUPS).lives().lives
     assert one.pool == life.instance.pool == ("legal" if member else None)
     assert one.claimed_pool == (None if member else "legal")
     assert is_replica(one) is member
@@ -124,7 +124,7 @@ def test_on_google_the_group_lists_its_members(
     google = Google(None if group is None else managed(group, place), written)
     google.listed = {"legal-a": [(ZONE, "gpu-1", 7)], "legal-any": [(ZONE, "gpu-1", 7)]} if member else {}
     (one,) = GoogleInventory(google, REGION, "prod", GROUPS).instances()
-    (life,) = GoogleLives(google, REGION, "prod", GROUPS).lives().lives
+    (life,) = GoogleInstanceHistory(google, REGION, "prod", GROUPS).lives().lives
     assert one.pool == life.instance.pool == ("legal" if member else None)
     assert is_replica(one) is member
 

@@ -17,7 +17,7 @@ from tests.fixtures import local_token
 from tests.fixtures.clouds.emulator import RunningCloud
 
 pytestmark = pytest.mark.slow
-SMALL = tiny_model.Shape(layers=1, hidden=32, intermediate=32, heads=1, kv_heads=1, shards=2)
+SMALL = tiny_model.TinyModelShape(layers=1, hidden=32, intermediate=32, heads=1, kv_heads=1, shards=2)
 
 
 def gpufleet(environment: Mapping[str, str], *words: str | Path, code: int = 0) -> Any:

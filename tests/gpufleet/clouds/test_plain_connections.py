@@ -2,9 +2,9 @@
 
 import ssl
 
-from gpufleet.clouds.plain import trusting_nobody
+from gpufleet.clouds.plain_http import context_without_authorities
 
 
 def test_what_needs_no_certificates_trusts_none() -> None:
-    made = trusting_nobody()
+    made = context_without_authorities()
     assert (made.verify_mode, made.check_hostname, made.get_ca_certs()) == (ssl.CERT_REQUIRED, True, [])

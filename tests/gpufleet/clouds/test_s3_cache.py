@@ -22,7 +22,7 @@ from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache
 from serving.cache.manifest import CHUNK, Manifest
-from serving.cache.store import FolderStore, Told
+from serving.cache.store import FolderStore, ObjectCallback
 from serving.cache.sync import CorruptError, Progress, Sync, SyncError, served_digest, verify
 from tests.fixtures.clouds.object_store import Day, ObjectStore, Trap, serving
 
@@ -37,7 +37,7 @@ def s3(url: str) -> S3Store:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     folder = tmp_path_factory.mktemp("objects")
-    tiny_model.make(folder / "source", tiny_model.Shape(shards=3))
+    tiny_model.make(folder / "source", tiny_model.TinyModelShape(shards=3))
     manifest = manifests.describe(folder / "source", name="chat", revision="r")
     publish.add(FolderStore(folder), folder / "source", manifest)
     publish.rollout(FolderStore(folder), name="chat", digest=manifest.digest)
@@ -109,7 +109,7 @@ class _ChangingReader(S3Reader):
         length: int,
         version: str | None,
         take: Callable[[memoryview], None],
-        told: Told | None = None,
+        told: ObjectCallback | None = None,
     ) -> None:
         super().read_range(key, start, length, version if self._store.conditions else None, take, told)
         if "/files/" in key:

@@ -10,7 +10,7 @@ from gpufleet.clouds.aws import metadata as aws_metadata
 from gpufleet.clouds.aws import signed as aws
 from gpufleet.clouds.aws.signature import Credentials
 from gpufleet.clouds.gcp import signed as google
-from gpufleet.clouds.gcp.bootstrap import Rest
+from gpufleet.clouds.gcp.bootstrap import GoogleRest
 from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
 from gpufleet.clouds.gcp.secrets import read_secret
 from gpufleet.domain.activity import CloudError
@@ -61,14 +61,14 @@ def session(url: str) -> aws.Session:
     )
 
 
-def imds(url: str) -> aws_metadata.Metadata:
-    return aws_metadata.Metadata(endpoint=url, now=lambda: datetime.now(UTC))
+def imds(url: str) -> aws_metadata.Ec2Metadata:
+    return aws_metadata.Ec2Metadata(endpoint=url, now=lambda: datetime.now(UTC))
 
 
 READERS: dict[str, tuple[Callable[[str], object], type[OSError]]] = {
     "IMDS credentials": (lambda url: imds(url).role_credentials(), aws_metadata.MetadataError),
     "SSM": (lambda url: aws.get_parameter(session(url), "/token"), OSError),
-    "Google token": (lambda url: google.Metadata(host=url.removeprefix("http://")).token(), OSError),
+    "Google token": (lambda url: google.GoogleMetadata(host=url.removeprefix("http://")).token(), OSError),
     "Google secret": (lambda _: read_secret("project", "engine-key"), CloudError),
     "Google API": (lambda url: google.call("GET", f"{url}/x", None), OSError),
     "Compute Engine, one": (lambda _: GoogleCalls("project").one("regions", "get", region="us-central1"), CloudError),
@@ -76,7 +76,7 @@ READERS: dict[str, tuple[Callable[[str], object], type[OSError]]] = {
         lambda _: list(GoogleCalls("project").pages("instances", "aggregated_list")),
         CloudError,
     ),
-    "bootstrap": (lambda _: Rest().ask("storage", "GET", "/storage/v1/b/x"), CloudError),
+    "bootstrap": (lambda _: GoogleRest().ask("storage", "GET", "/storage/v1/b/x"), CloudError),
 }
 OF_SECRETS = ("SSM", "Google token", "Google secret", "Google API")
 
@@ -97,6 +97,6 @@ def test_no_answer_is_the_error_that_callers_wait_for(
 @pytest.mark.parametrize("server", [answer(b'{"error": {"message": "no"}}', status="404 Not Found")], indirect=True)
 def test_what_was_to_be_made_and_has_no_place_is_refused(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, server)
-    assert Rest().ask("storage", "GET", "/storage/v1/b/x") is None
+    assert GoogleRest().ask("storage", "GET", "/storage/v1/b/x") is None
     with pytest.raises(CloudError, match="POST /storage/v1/b was refused: no"):
-        Rest().ask("storage", "POST", "/storage/v1/b", {})
+        GoogleRest().ask("storage", "POST", "/storage/v1/b", {})

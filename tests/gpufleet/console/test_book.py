@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine
 
-from gpufleet.console import book
+from gpufleet.console import ledger_data
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger import decisions, facts
@@ -34,13 +34,13 @@ def test_the_last_thing_done_about_each_instance_says_why(engine: Engine) -> Non
     _done(engine, "i-1", Reason.STILL_IDLE, minutes=10)
     _done(engine, "i-2", Reason.SAFER_ZONE, minutes=5, watchdog="spot")
     many = [f"i-{number}" for number in range(1200)]
-    assert book.reasons(engine, "prod", many) == {
+    assert ledger_data.reasons(engine, "prod", many) == {
         "i-1": "idle: still idle after its grace",
         "i-2": "spot: a safer zone",
     }
-    assert book.reasons(engine, "prod", ["i-2", "i-3"]) == {"i-2": "spot: a safer zone"}
-    assert book.reasons(engine, "other", many) == {}
-    assert book.reasons(engine, "prod", []) == {}
+    assert ledger_data.reasons(engine, "prod", ["i-2", "i-3"]) == {"i-2": "spot: a safer zone"}
+    assert ledger_data.reasons(engine, "other", many) == {}
+    assert ledger_data.reasons(engine, "prod", []) == {}
 
 
 def test_losses_are_those_that_the_cloud_ended_and_those_that_were_drained_in_time(engine: Engine) -> None:
@@ -72,4 +72,4 @@ def test_losses_are_those_that_the_cloud_ended_and_those_that_were_drained_in_ti
     for name in ("i-drained", "i-both"):
         _done(engine, name, Reason.PREEMPTED, minutes=0, watchdog="spot")
     _done(engine, "i-idle", Reason.STILL_IDLE, minutes=0)
-    assert book.preemptions(engine, "prod") == {"chat": 3}
+    assert ledger_data.preemptions(engine, "prod") == {"chat": 3}

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from gpufleet.console.server import MOST_REFUSALS, REFUSALS_S, Asked, Refusals
+from gpufleet.console.server import MOST_REFUSALS, REFUSALS_S, ConsoleRequest, Refusals
 from tests.fixtures.console.pages import TOKEN, FakeBook, serving
 
 
@@ -29,7 +29,7 @@ def test_a_refused_request_is_a_line_without_a_secret(capsys: pytest.CaptureFixt
 def test_a_flood_is_counted_and_not_written() -> None:
     now, lines = [0.0], list[str]()
     refusals = Refusals(lines.append, lambda: now[0])
-    asked = Asked(path="/\x1b[2J\n" + "x" * 900, query={}, form={}, headers={}, client="10.0.0.1")
+    asked = ConsoleRequest(path="/\x1b[2J\n" + "x" * 900, query={}, form={}, headers={}, client="10.0.0.1")
     for _ in range(1000):
         refusals.note("GET", asked, 404)
     assert len(lines) == MOST_REFUSALS

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from gpufleet.console.server import Server
+from gpufleet.console.server import ConsoleServer
 from tests.fixtures.console.pages import FakeBook, serving
 
 
@@ -40,7 +40,7 @@ def test_what_no_form_of_ours_sends_is_answered(
 
 
 def _fails_with(error: Exception) -> None:
-    with Server(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+    with ConsoleServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         try:
             raise error
         except type(error):

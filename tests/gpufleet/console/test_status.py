@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from app.watching import FIRST_ASKED, with_phases
+from app.fleet_view import FIRST_ASKED, with_phases
 from gpufleet.console import page
 from gpufleet.console.document import document as as_document
 from gpufleet.console.text import screen, short_money, short_number

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpufleet.console.top import Screen, Sort, draw, pressed, rows
-from gpufleet.console.view import FleetView, Signals
+from gpufleet.console.view import FleetView, InstanceSignals
 from gpufleet.domain.decisions import Reason
 from tests.fixtures.console.fleet import busy_view, instance
 
@@ -23,10 +23,10 @@ def uneven() -> FleetView:
     """Three instances of which each is the first of something; one tells nothing."""
     view = busy_view()
     told = (
-        Signals(gpu_active=0.9, waiting=1, kv_cache=0.1, tokens_per_second=5),
-        Signals(gpu_active=0.1, waiting=0, kv_cache=0.9, tokens_per_second=1),
-        Signals(gpu_active=0.5, waiting=7, kv_cache=0.5, tokens_per_second=9),
-        Signals(),
+        InstanceSignals(gpu_active=0.9, waiting=1, kv_cache=0.1, tokens_per_second=5),
+        InstanceSignals(gpu_active=0.1, waiting=0, kv_cache=0.9, tokens_per_second=1),
+        InstanceSignals(gpu_active=0.5, waiting=7, kv_cache=0.5, tokens_per_second=9),
+        InstanceSignals(),
     )
     return replace(view, instances=[replace(one, signals=s) for one, s in zip(view.instances, told, strict=False)])
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.costs.allocation import Charge, Facts, Kind, State, charges
+from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, UseState, charges
 from gpufleet.costs.document import summed
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
@@ -53,7 +53,7 @@ def book(spot: Sequence[tuple[float, str]] = ((-86_400, "0.36"),), on_demand: st
     return PriceBook(region="us-east-1", overrides=overrides)
 
 
-def bill(facts: Facts, since: float, until: float, prices: PriceBook | None = None) -> list[Charge]:
+def bill(facts: LedgerFacts, since: float, until: float, prices: PriceBook | None = None) -> list[Charge]:
     return list(charges(facts, prices or book(), T0 + timedelta(seconds=since), T0 + timedelta(seconds=until)))
 
 
@@ -72,12 +72,12 @@ def usd(rows: Sequence[Charge]) -> Decimal:
 )
 def test_time_costs_what_it_lasts(seconds: int, expected: str) -> None:
     on = run(0, seconds, ON_DEMAND)
-    assert usd(bill(Facts(runs=[on]), -10, 200_000)) == Decimal(expected)
+    assert usd(bill(LedgerFacts(runs=[on]), -10, 200_000)) == Decimal(expected)
 
 
 def test_a_price_change_splits_the_bill_to_the_second() -> None:
     prices = book(((-86_400, "0.36"), (1_801, "0.72")))
-    rows = bill(Facts(runs=[run(0, 3_600)]), 0, 3_601, prices)
+    rows = bill(LedgerFacts(runs=[run(0, 3_600)]), 0, 3_601, prices)
     assert [(row.duration.total_seconds(), row.price.usd_per_hour) for row in rows if row.price] == [
         (1801, Decimal("0.36")),
         (1799, Decimal("0.72")),
@@ -86,18 +86,18 @@ def test_a_price_change_splits_the_bill_to_the_second() -> None:
 
 
 def test_spot_is_compared_with_on_demand() -> None:
-    (row,) = bill(Facts(runs=[run(0, 3_600)]), 0, 3_601)
+    (row,) = bill(LedgerFacts(runs=[run(0, 3_600)]), 0, 3_601)
     assert row.on_demand is not None
     assert money.usd(row.on_demand) == Decimal("0.72")
 
 
 def test_spot_without_an_on_demand_price_is_not_compared() -> None:
-    (row,) = bill(Facts(runs=[run(0, 3_600)]), 0, 3_601, book(on_demand=None))
+    (row,) = bill(LedgerFacts(runs=[run(0, 3_600)]), 0, 3_601, book(on_demand=None))
     assert row.on_demand is None
 
 
 def test_a_missing_price_stops_the_bill_unless_it_may_be_unknown() -> None:
-    facts = Facts(runs=[run(0, 3_600, machine_type="g6.2xlarge")])
+    facts = LedgerFacts(runs=[run(0, 3_600, machine_type="g6.2xlarge")])
     with pytest.raises(MissingPriceError, match=r"g6\.2xlarge"):
         bill(facts, 0, 3_601)
     (row,) = charges(facts, book(), T0, T0 + 2 * HOUR, allow_unpriced=True)
@@ -123,23 +123,29 @@ def test_billing_rules_of_an_end(cloud: Cloud, seconds: int, cause: EndCause, ex
         region="us-east-1",
         overrides=[override(sku, "0.36", T0 - HOUR)],
     )
-    rows = bill(Facts(runs=[run(0, seconds, cloud=cloud, end_cause=cause)]), -5, 7_200, prices)
+    rows = bill(LedgerFacts(runs=[run(0, seconds, cloud=cloud, end_cause=cause)]), -5, 7_200, prices)
     assert usd(rows) == Decimal(expected)
 
 
 def test_rules_of_an_end_stand_at_its_instant() -> None:
-    facts = Facts(runs=[run(0, 600, end_cause=EndCause.PREEMPTED)])
+    facts = LedgerFacts(runs=[run(0, 600, end_cause=EndCause.PREEMPTED)])
     assert usd(bill(facts, 0, 600)) == Decimal("0.06")
     (credit,) = bill(facts, 600, 601)
-    assert (credit.kind, credit.start, credit.end) == (Kind.INTERRUPTED, credit.end, T0 + timedelta(seconds=600))
+    assert (credit.kind, credit.start, credit.end) == (
+        ChargeKind.INTERRUPTED,
+        credit.end,
+        T0 + timedelta(seconds=600),
+    )
     assert money.usd(credit.amount or money.ZERO) == Decimal("-0.06")
 
 
 def test_states_share_the_time_of_a_run() -> None:
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=0b111 << 12, idle=0b11111 << 15)
-    facts = Facts(runs=[run(0, 300)], activity={"i-1": [hour]}, first_signs={"i-1": [T0 + timedelta(seconds=115)]})
+    facts = LedgerFacts(
+        runs=[run(0, 300)], activity={"i-1": [hour]}, first_signs={"i-1": [T0 + timedelta(seconds=115)]}
+    )
     found = {row.state: row.duration.total_seconds() for row in bill(facts, 0, 301)}
-    assert found == {State.STARTING: 115, State.USED: 30, State.IDLE: 50, State.UNMEASURED: 105}
+    assert found == {UseState.STARTING: 115, UseState.USED: 30, UseState.IDLE: 50, UseState.UNMEASURED: 105}
 
 
 def test_unused_reservation_is_what_no_instance_took() -> None:
@@ -157,8 +163,8 @@ def test_unused_reservation_is_what_no_instance_took() -> None:
     )
     one = run(0, 3_600, CapacityType.RESERVED, reservation="cr-1")
     two = run(1_800, 2_700, CapacityType.RESERVED, reservation="cr-1", instance_id="i-2")
-    rows = bill(Facts(runs=[one, two], reservations=[paid]), 0, 7_200)
-    free = [row for row in rows if row.kind is Kind.RESERVATION]
+    rows = bill(LedgerFacts(runs=[one, two], reservations=[paid]), 0, 7_200)
+    free = [row for row in rows if row.kind is ChargeKind.RESERVATION]
     assert sum(row.duration.total_seconds() for row in free) == 2_700
     assert usd(rows) == 2 * Decimal("0.72")  # two seats for an hour, whoever sat there
 
@@ -168,7 +174,7 @@ SLOTS = st.integers(0, (1 << 360) - 1)
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> Facts:
+def fleets(draw: st.DrawFn) -> LedgerFacts:
     """A few runs with their activity, over about five hours."""
     runs: list[Run] = []
     activity: dict[str, list[ActivityHour]] = {}
@@ -200,7 +206,7 @@ def fleets(draw: st.DrawFn) -> Facts:
         machine_type="g6.xlarge",
         last_seen_at=T0 + timedelta(seconds=30_000),
     )
-    return Facts(runs=runs, activity=activity, first_signs=signs, reservations=[paid])
+    return LedgerFacts(runs=runs, activity=activity, first_signs=signs, reservations=[paid])
 
 
 CHANGES = st.lists(st.tuples(st.integers(1, 30_000), st.integers(1, 10**6)), max_size=4, unique_by=lambda c: c[0])
@@ -208,23 +214,23 @@ CHANGES = st.lists(st.tuples(st.integers(1, 30_000), st.integers(1, 10**6)), max
 
 @given(facts=fleets(), cuts=st.lists(st.integers(1, 39_999_999), max_size=6), changes=CHANGES)
 def test_sums_over_any_partition_of_a_window_are_equal(
-    facts: Facts, cuts: list[int], changes: list[tuple[int, int]]
+    facts: LedgerFacts, cuts: list[int], changes: list[tuple[int, int]]
 ) -> None:
     prices = book(((-86_400, "0.361234567"), *((at, str(Decimal(p).scaleb(-6))) for at, p in changes)))
     edges = [0, *sorted({cut / 1000 for cut in cuts}), 40_000]
     whole = bill(facts, 0, 40_000, prices)
     parts = [row for start, end in zip(edges, edges[1:], strict=False) for row in bill(facts, start, end, prices)]
     assert summed(parts) == summed(whole)
-    for state in State:
+    for state in UseState:
         mine = [r for r in parts if r.state is state], [r for r in whole if r.state is state]
         assert summed(mine[0]) == summed(mine[1])
-        times = [sum((r.duration for r in rows if r.kind is not Kind.MINIMUM), timedelta(0)) for rows in mine]
+        times = [sum((r.duration for r in rows if r.kind is not ChargeKind.MINIMUM), timedelta(0)) for rows in mine]
         assert times[0] == times[1]
 
 
 @given(facts=fleets())
-def test_states_add_up_to_the_time_that_was_paid(facts: Facts) -> None:
-    rows = [row for row in bill(facts, 0, 40_000) if row.kind is Kind.TIME]
+def test_states_add_up_to_the_time_that_was_paid(facts: LedgerFacts) -> None:
+    rows = [row for row in bill(facts, 0, 40_000) if row.kind is ChargeKind.TIME]
     for one in facts.runs:
         mine = [row.duration for row in rows if row.resource == one.instance_id]
         assert sum(mine, timedelta(0)) == (one.ended_at or one.last_seen_at) - one.started_at

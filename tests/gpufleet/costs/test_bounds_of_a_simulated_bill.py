@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine
 
-from gpufleet.costs.commitments import Declared, Shared
+from gpufleet.costs.commitments import DeclaredCosts, SharedCost
 from gpufleet.costs.declarations import content_of
 from gpufleet.costs.document import document
 from gpufleet.costs.query import CostQuery
-from gpufleet.costs.report import NONE, By, Report, Scope
+from gpufleet.costs.report import NONE, By, Report, ReportScope
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
@@ -73,12 +73,12 @@ class Settings:
     seats: int | None = None
     """How many instances of the reservation it declares; None: all of them."""
 
-    def declared(self) -> Declared:
+    def declared(self) -> DeclaredCosts:
         shared = [
-            Shared(name="nat", sku=NAT, units=Decimal(self.nat)),
-            Shared(name="disk", sku=DISK, units=Decimal(self.disk), per_instance=True),
+            SharedCost(name="nat", sku=NAT, units=Decimal(self.nat)),
+            SharedCost(name="disk", sku=DISK, units=Decimal(self.disk), per_instance=True),
         ]
-        return Declared(
+        return DeclaredCosts(
             shared=[one for one in shared if one.units], weights=self.most, models=self.models, owners=self.owners,
             prices=[
                 Price(sku=_sku(name), region=REGION, usd_per_hour=usd, source="stated", as_of=T0,
@@ -388,7 +388,8 @@ def reports(engine: Engine, world: World, windows: Sequence[tuple[int, int]]) ->
     spans = [(when(since), when(until)) for since, until in windows]
     query = CostQuery(engine, fleet, REGION, overrides=today.prices, packaged=PackagedPrices(), declared=today)
     query.read(spans)
-    scope = Scope(fleet=fleet, environment="e", cloud="aws", region=REGION, since=T0, until=T0, now=when(world.now),
+    scope = ReportScope(fleet=fleet, environment="e", cloud="aws", region=REGION, since=T0, until=T0,
+        now=when(world.now),
                   allow_unpriced=True)  # fmt: skip
     return [query.report(replace(scope, since=since, until=until)) for since, until in spans]
 

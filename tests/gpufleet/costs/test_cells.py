@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpufleet.costs import focus
-from gpufleet.costs.cells import cell
+from gpufleet.costs.csv_cells import cell
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.costs.allocation import Charge, Facts, Kind, State, charges, standing, unused
-from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend
+from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, UseState, charges, standing, unused
+from gpufleet.costs.commitments import BlockCommitment, Coverage, DeclaredCosts, SharedCost, SpendCommitment
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
 from gpufleet.ledger.facts import ActivityHour, EndCause, Reservation, Run
@@ -29,15 +29,15 @@ PAID = Reservation(
     region="us-east-1", zone="us-east-1a", machine_type="g6.xlarge", last_seen_at=T0 + 4 * HOUR, pool="chat",
     model="models/chat", owner="search",
 )  # fmt: skip
-BLOCK = Block(
+BLOCK = BlockCommitment(
     reservation="cr-1", instances=3, upfront_usd=Decimal(24), starts=T0, ends=T0 + 4 * HOUR, source="order", as_of=T0
 )
-PLAN = Spend(
+PLAN = SpendCommitment(
     name="sp-1", cloud=Cloud.AWS, usd_per_hour=Decimal(1), rates={"g6.xlarge": Decimal("0.6")}, starts=T0 - HOUR,
     ends=T0 + 9 * HOUR, source="order", as_of=T0,
 )  # fmt: skip
-GATEWAY = Shared(name="NAT gateway", sku="aws:vpc:nat-gateway", units=Decimal(2))
-DISK = Shared(name="disk", sku="aws:ebs:gp3:gib", units=Decimal(100), per_instance=True)
+GATEWAY = SharedCost(name="NAT gateway", sku="aws:vpc:nat-gateway", units=Decimal(2))
+DISK = SharedCost(name="disk", sku="aws:ebs:gp3:gib", units=Decimal(100), per_instance=True)
 USD = {
     "aws:ec2:g6.xlarge:spot": "0.36",
     "aws:ec2:g6.xlarge:on-demand": "0.72",
@@ -67,7 +67,7 @@ SPOT_PRICE, LIST_PRICE = price("aws:ec2:g6.xlarge:spot", "0.36"), price("aws:ec2
 def row(begin: float, end: float, hours: str, usd_seconds: str | None, at: Price | None, **more: Any) -> Charge:
     """A row of chat's spot instance; times and duration in hours, what it cost in dollar-seconds."""
     base = Charge(
-        kind=Kind.TIME, state=State.UNMEASURED, resource="i-1", cloud=Cloud.AWS, region="us-east-1",
+        kind=ChargeKind.TIME, state=UseState.UNMEASURED, resource="i-1", cloud=Cloud.AWS, region="us-east-1",
         zone="us-east-1a", machine_type="g6.xlarge", capacity_type=SPOT, pool="chat", model="models/chat",
         owner="search", reservation=None, start=T0 + begin * HOUR, end=T0 + end * HOUR,
         duration=timedelta(seconds=float(hours) * 3_600), price=at,
@@ -77,12 +77,12 @@ def row(begin: float, end: float, hours: str, usd_seconds: str | None, at: Price
 
 
 def of_reservation(begin: float, end: float, hours: str, usd_seconds: str | None, at: Price | None) -> Charge:
-    more = {"kind": Kind.RESERVATION, "state": State.UNUSED, "capacity_type": RESERVED}
+    more = {"kind": ChargeKind.RESERVATION, "state": UseState.UNUSED, "capacity_type": RESERVED}
     return row(begin, end, hours, usd_seconds, at, resource="cr-1", reservation="cr-1", **more)
 
 
 def of_shared(sku: str, begin: float, end: float, usd_seconds: str | None, at: Price | None, **more: Any) -> Charge:
-    base = {"kind": Kind.SHARED, "state": State.SHARED, "capacity_type": ON_DEMAND, "machine_type": sku}
+    base = {"kind": ChargeKind.SHARED, "state": UseState.SHARED, "capacity_type": ON_DEMAND, "machine_type": sku}
     return row(begin, end, str(end - begin), usd_seconds, at, **(base | more))
 
 
@@ -90,12 +90,12 @@ def same(found: Iterable[Charge], *expected: Charge) -> None:
     assert list(found) == list(expected)
 
 
-def facts(*runs: Run, declared: Declared = Declared(), **more: Any) -> Facts:
+def facts(*runs: Run, declared: DeclaredCosts = DeclaredCosts(), **more: Any) -> LedgerFacts:
     everything = {"coverage": Coverage(declared, runs), "known": (T0, T0 + 4 * HOUR)} | more
-    return Facts(runs=runs, declared=declared, **everything)
+    return LedgerFacts(runs=runs, declared=declared, **everything)
 
 
-def bill(given: Facts, begin: float, end: float, prices: PriceBook | None = None, **more: bool) -> list[Charge]:
+def bill(given: LedgerFacts, begin: float, end: float, prices: PriceBook | None = None, **more: bool) -> list[Charge]:
     return list(charges(given, prices or book(), T0 + begin * HOUR, T0 + end * HOUR, **more))
 
 
@@ -104,9 +104,9 @@ def test_a_run_by_its_states() -> None:
     given = facts(RUN, activity={"i-1": [busy]}, first_signs={"i-1": [T0 + 0.25 * HOUR, T0 + HOUR]})
     same(
         bill(given, 0, 0.75),
-        row(0, 0.25, "0.25", "324", SPOT_PRICE, state=State.STARTING, on_demand=Decimal(648)),
-        row(0.25, 0.75, str(2 / 360), "7.2", SPOT_PRICE, state=State.USED, on_demand=Decimal("14.4")),
-        row(0.25, 0.75, str(4 / 360), "14.4", SPOT_PRICE, state=State.IDLE, on_demand=Decimal("28.8")),
+        row(0, 0.25, "0.25", "324", SPOT_PRICE, state=UseState.STARTING, on_demand=Decimal(648)),
+        row(0.25, 0.75, str(2 / 360), "7.2", SPOT_PRICE, state=UseState.USED, on_demand=Decimal("14.4")),
+        row(0.25, 0.75, str(4 / 360), "14.4", SPOT_PRICE, state=UseState.IDLE, on_demand=Decimal("28.8")),
         row(0.25, 0.75, str(174 / 360), "626.4", SPOT_PRICE, on_demand=Decimal("1252.8")),
     )
 
@@ -123,7 +123,7 @@ def test_a_run_by_its_states() -> None:
 def test_an_engine_s_first_sign(sign: float, starting: float) -> None:
     given = facts(replace(RUN, ended_at=T0 + 4 * HOUR), first_signs={"i-1": [T0 + sign * HOUR]})
     found = {charge.state: charge.duration / HOUR for charge in bill(given, 0, 4)}
-    kept = {State.STARTING: starting, State.UNMEASURED: 4 - starting}
+    kept = {UseState.STARTING: starting, UseState.UNMEASURED: 4 - starting}
     assert found == {state: hours for state, hours in kept.items() if hours}
 
 
@@ -133,7 +133,7 @@ ENDED = replace(RUN, ended_at=T0 + 0.5 * HOUR, end_exact=True)
 def test_what_the_cloud_took_within_its_free_time_is_credited_at_the_end() -> None:
     taken = facts(replace(ENDED, end_cause=EndCause.PREEMPTED, reservation="x"))
     credit = row(
-        0.5, 0.5, "0.5", "-648", SPOT_PRICE, kind=Kind.INTERRUPTED, reservation="x", on_demand=Decimal(-1296)
+        0.5, 0.5, "0.5", "-648", SPOT_PRICE, kind=ChargeKind.INTERRUPTED, reservation="x", on_demand=Decimal(-1296)
     )
     same(bill(taken, 0.5, 1), credit)
     unknown = replace(credit, price=None, amount=None, on_demand=None)
@@ -152,7 +152,9 @@ def test_a_minute_is_paid_at_least_but_for_reserved_capacity() -> None:
     short = replace(RUN, ended_at=T0 + timedelta(seconds=20), end_cause=EndCause.ENDED, end_exact=True)
     at = T0 + timedelta(seconds=20)
     paid = timedelta(seconds=40)
-    minute = row(0, 0, "0", "14.4", SPOT_PRICE, kind=Kind.MINIMUM, state=State.STARTING, on_demand=Decimal("28.8"))
+    minute = row(
+        0, 0, "0", "14.4", SPOT_PRICE, kind=ChargeKind.MINIMUM, state=UseState.STARTING, on_demand=Decimal("28.8")
+    )
     same(bill(facts(short), 20 / 3600, 1), replace(minute, start=at, end=at, duration=paid))
     assert bill(facts(replace(short, capacity_type=RESERVED)), 20 / 3600, 1) == []
     exact = replace(short, ended_at=T0 + timedelta(seconds=60))
@@ -161,8 +163,8 @@ def test_a_minute_is_paid_at_least_but_for_reserved_capacity() -> None:
 
 def test_the_end_belongs_to_the_window_that_begins_with_it() -> None:
     taken = facts(replace(ENDED, end_cause=EndCause.PREEMPTED))
-    assert [charge.kind for charge in bill(taken, 0, 0.5)] == [Kind.TIME]
-    assert [charge.kind for charge in bill(taken, 0.5, 0.51)] == [Kind.INTERRUPTED]
+    assert [charge.kind for charge in bill(taken, 0, 0.5)] == [ChargeKind.TIME]
+    assert [charge.kind for charge in bill(taken, 0.5, 0.51)] == [ChargeKind.INTERRUPTED]
 
 
 def test_seats_that_nobody_took() -> None:
@@ -218,7 +220,7 @@ def test_who_takes_a_seat(more: dict[str, Any], free: int) -> None:
 
 
 def test_a_block_has_its_own_price_used_or_not() -> None:
-    declared = Declared(blocks=[BLOCK])
+    declared = DeclaredCosts(blocks=[BLOCK])
     sits = replace(RUN, capacity_type=RESERVED, reservation="cr-1")
     own = price(
         "block:cr-1:g6.xlarge", "2.000000000", source="order; 24 USD upfront, spread over its time", as_of=T0,
@@ -231,7 +233,7 @@ def test_a_block_has_its_own_price_used_or_not() -> None:
         of_reservation(0, 4, "8", "57600", own),
     )
     later = replace(BLOCK, starts=T0 + HOUR, ends=T0 + 3 * HOUR)
-    cut = facts(sits, declared=Declared(blocks=[later]))
+    cut = facts(sits, declared=DeclaredCosts(blocks=[later]))
     spans = {(c.start, c.end): str(c.price.sku) for c in bill(cut, 0, 4) if c.price is not None}
     own_name, usual = "block:cr-1:g6.xlarge", "aws:ec2:g6.xlarge:on-demand"
     assert spans == {
@@ -242,21 +244,21 @@ def test_a_block_has_its_own_price_used_or_not() -> None:
 
 
 def test_what_an_instance_brings_along_costs_as_long_as_it_lives() -> None:
-    given = facts(ENDED, declared=Declared(shared=[DISK]))
+    given = facts(ENDED, declared=DeclaredCosts(shared=[DISK]))
     listed = Decimal("0.0001")
     units = price("aws:ebs:gp3:gib", "0.0100", source=f"t; 100 units of {listed} USD/h", list_usd_per_hour=listed)
     disk = of_shared("aws:ebs:gp3:gib", 0.25, 0.5, "9", units, resource="i-1/disk")
-    same((c for c in bill(given, 0.25, 2) if c.kind is not Kind.TIME), disk)
+    same((c for c in bill(given, 0.25, 2) if c.kind is not ChargeKind.TIME), disk)
     unknown = replace(disk, price=None, amount=None)
     prices = book({sku: usd for sku, usd in USD.items() if "ec2" in sku})
-    same((c for c in bill(given, 0.25, 2, prices, allow_unpriced=True) if c.kind is not Kind.TIME), unknown)
+    same((c for c in bill(given, 0.25, 2, prices, allow_unpriced=True) if c.kind is not ChargeKind.TIME), unknown)
     with pytest.raises(MissingPriceError, match="gp3"):
         bill(given, 0.25, 2, prices)
     assert bill(given, 0.5, 2) == []
 
 
 def test_what_pools_share_is_split_and_only_as_long_as_it_is_known_of() -> None:
-    declared = Declared(
+    declared = DeclaredCosts(
         shared=[DISK, GATEWAY], weights={"chat": 2, "batch": 1}, models={"chat": "models/chat"},
         owners={"batch": "research"},
     )  # fmt: skip
@@ -285,12 +287,12 @@ def test_what_pools_share_is_split_and_only_as_long_as_it_is_known_of() -> None:
 
 def test_what_nobody_spent_of_a_commitment() -> None:
     run = replace(RUN, capacity_type=ON_DEMAND, started_at=T0 + HOUR, ended_at=T0 + 2 * HOUR)
-    given = facts(run, declared=Declared(spends=[PLAN]), known=(T0, T0 + 3 * HOUR))
+    given = facts(run, declared=DeclaredCosts(spends=[PLAN]), known=(T0, T0 + 3 * HOUR))
 
     def rest(begin: float, end: float, usd: str, seconds: str) -> Charge:
         mine = price("commitment:sp-1", usd, region="", source="order; not used of 1 USD/h", as_of=T0,
                      valid_from=T0 - HOUR)  # fmt: skip
-        more = {"kind": Kind.COMMITTED, "state": State.UNUSED, "capacity_type": RESERVED, "resource": "sp-1"}
+        more = {"kind": ChargeKind.COMMITTED, "state": UseState.UNUSED, "capacity_type": RESERVED, "resource": "sp-1"}
         nobody = {"region": "", "zone": "", "pool": None, "model": None, "owner": None}
         return of_shared("commitment:sp-1", begin, end, seconds, mine, **(nobody | more))
 

@@ -15,17 +15,17 @@ from app.errors import AppError
 from app.fleets import load_one
 from app.trueup import Reconciled
 from app.windows import Window
-from gpufleet.costs.bills import Bill, Form, Line
+from gpufleet.costs.bills import Bill, BillLine, Form
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts, transfer
+from gpufleet.ledger.closed_periods import closed_spans
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.declared import declarations
-from gpufleet.ledger.facts import EndCause, Pass, RunEnd
-from gpufleet.ledger.finals import closed_spans
+from gpufleet.ledger.facts import CostPass, EndCause, RunEnd
 from gpufleet.ledger.reservations import note_reservations, reservations
 from gpufleet.ledger.schema import open_ledger
-from gpufleet.ledger.tables import FINALS
+from gpufleet.ledger.tables import CLOSED_PERIODS
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, call, document, fill, read_json, run, said
 
 NAT = {"name": "NAT gateway", "sku": "aws:vpc:nat-gateway", "units": "3"}
@@ -62,7 +62,7 @@ def pools(folder: Path, change: Callable[[list[dict[str, Any]]], Any], **more: A
 
 def bill(digest: str = "d", usd: str = "0.72") -> Bill:
     lines = [
-        Line(resource="i-idle", start=T0 + n * HOUR, end=T0 + (n + 1) * HOUR, usd=Decimal(usd), hours=Decimal(1))
+        BillLine(resource="i-idle", start=T0 + n * HOUR, end=T0 + (n + 1) * HOUR, usd=Decimal(usd), hours=Decimal(1))
         for n in range(6)
     ]
     return Bill(form=Form.CUR, digest=digest, lines=tuple(lines), others=Decimal(0))
@@ -151,7 +151,7 @@ def more_facts(engine: Engine) -> None:
         (paid,) = reservations(connection, FLEET, T0, END)
         note_reservations(connection, [facts.Reservation(**{**vars_of(paid), "instances": 9})])
         for at in (T0 + 3 * HOUR, END + 9 * HOUR):
-            done = Pass(environment=FLEET, at=at, host="again", metrics_from=None, metrics_until=None)
+            done = CostPass(environment=FLEET, at=at, host="again", metrics_from=None, metrics_until=None)
             facts.add_pass(connection, done)
 
 
@@ -253,7 +253,7 @@ def test_a_span_that_an_older_release_closed_is_said_not_to_be_frozen_until_its_
     frozen = read_json("cost", "--fleet", fleet, *WINDOW)
     assert frozen["not_frozen"] == []
     with writing(ledger) as connection:
-        connection.execute(FINALS.update().values(prices=None, facts=None))
+        connection.execute(CLOSED_PERIODS.update().values(prices=None, facts=None))
     dear = settings(tmp_path, prices={"overrides": [stated("aws:vpc:nat-gateway", "0.09")]})
     found = read_json("cost", "--fleet", dear, *WINDOW)
     assert found["state"] == "final"

@@ -11,27 +11,27 @@ import pytest
 from sqlalchemy import Engine, select
 
 from app.cost_sources import facts_of
-from gpufleet.costs.collector import OVERLAP, Collected, FleetFacts, PoolFacts, Sources, collect
-from gpufleet.costs.commitments import Declared
+from gpufleet.costs.collector import OVERLAP, Collected, CollectorSources, FleetFacts, PoolFacts, collect
+from gpufleet.costs.commitments import DeclaredCosts
 from gpufleet.costs.declarations import read
 from gpufleet.costs.document import document
 from gpufleet.costs.query import CostQuery
 from gpufleet.costs.render import as_text
-from gpufleet.costs.report import By, Report, Scope
-from gpufleet.costs.samples import MetricNames, Series
-from gpufleet.costs.slots import Measure, Sample
+from gpufleet.costs.report import By, Report, ReportScope
+from gpufleet.costs.samples import MetricNames, RawSeries
+from gpufleet.costs.slots import ActivitySample, Measure
 from gpufleet.domain import money, tags
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
-from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
+from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, InstanceRecord, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
+from gpufleet.ledger.closed_periods import Confirmed, add_closed_period
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.decisions import record_outcome
 from gpufleet.ledger.declared import declarations
 from gpufleet.ledger.facts import NOT_MISSED, EndCause, Run
-from gpufleet.ledger.finals import Confirmed, add_final
 from gpufleet.ledger.history import runs as read_runs
 from gpufleet.ledger.reservations import reservations
 from gpufleet.ledger.schema import open_ledger
@@ -66,23 +66,23 @@ FACTS = FleetFacts(
 class World:
     """A cloud and a metrics store of our own making."""
 
-    lives_now: list[Life] = field(default_factory=list[Life])
-    endings_now: list[Ending] = field(default_factory=list[Ending])
+    lives_now: list[InstanceRecord] = field(default_factory=list[InstanceRecord])
+    endings_now: list[InstanceEnd] = field(default_factory=list[InstanceEnd])
     paid_now: list[PaidCapacity] = field(default_factory=list[PaidCapacity])
     market_now: list[Price] = field(default_factory=list[Price])
     usage_now: Mapping[str, int] | None = None
-    series_now: list[Series] = field(default_factory=list[Series])
+    series_now: list[RawSeries] = field(default_factory=list[RawSeries])
     broken: set[str] = field(default_factory=set[str])
     malformed: dict[str, str] = field(default_factory=dict[str, str])
     """By instance that is listed and cannot be read: why."""
     asked_since: list[datetime] = field(default_factory=list[datetime])
     """For prices, by pass."""
 
-    def lives(self) -> LifeList:
+    def lives(self) -> InstanceHistory:
         readable = [life for life in self.lives_now if life.instance.id not in self.malformed]
-        return LifeList(lives=self._or_raise("lives", readable), errors=self.malformed)
+        return InstanceHistory(lives=self._or_raise("lives", readable), errors=self.malformed)
 
-    def endings(self, zones: Collection[str]) -> Sequence[Ending]:
+    def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
         assert zones, "asked only where something is gone"
         return self._or_raise("endings", self.endings_now)
 
@@ -97,12 +97,12 @@ class World:
         self.asked_since.append(since)
         return self._or_raise("prices", [replace(p, as_of=until) for p in self.market_now if p.valid_from <= until])
 
-    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
-        cut = [Series(s.labels, [x for x in s.samples if since <= x.at <= until]) for s in self.series_now]
+    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[RawSeries]:
+        cut = [RawSeries(s.labels, [x for x in s.samples if since <= x.at <= until]) for s in self.series_now]
         return self._or_raise("samples", [s for s in cut if s.samples])
 
-    def sources(self) -> Sources:
-        return Sources(lives=self, paid=self, market=self, samples=self, names=NAMES)
+    def sources(self) -> CollectorSources:
+        return CollectorSources(lives=self, paid=self, market=self, samples=self, names=NAMES)
 
     def _or_raise(self, what: str, value: list[Item]) -> list[Item]:
         if what in self.broken:
@@ -110,7 +110,7 @@ class World:
         return value
 
 
-def life(name: str, start: float, capacity: CapacityType, **more: object) -> Life:
+def life(name: str, start: float, capacity: CapacityType, **more: object) -> InstanceRecord:
     instance = Instance(
         id=name,
         cloud=Cloud.AWS,
@@ -124,19 +124,21 @@ def life(name: str, start: float, capacity: CapacityType, **more: object) -> Lif
         pool="chat",
         reservation="cr-1" if capacity is CapacityType.RESERVED else None,
     )
-    return replace(Life(instance=instance), **more)  # pyright: ignore[reportArgumentType]
+    return replace(InstanceRecord(instance=instance), **more)  # pyright: ignore[reportArgumentType]
 
 
 def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def series(name: str, instance: str, values: Sequence[tuple[float, float]], **labels: str) -> Series:
+def series(name: str, instance: str, values: Sequence[tuple[float, float]], **labels: str) -> RawSeries:
     known = {"__name__": name, "instance_id": instance, "instance": "10.0.0.1:8000", "environment": "test"}
-    return Series(known | labels, [Sample(at(second), value) for second, value in values])
+    return RawSeries(known | labels, [ActivitySample(at(second), value) for second, value in values])
 
 
-def engine_series(instance: str, every: float, until: float, tokens_per_second: float, start: float) -> list[Series]:
+def engine_series(
+    instance: str, every: float, until: float, tokens_per_second: float, start: float
+) -> list[RawSeries]:
     """An engine and its GPU, working evenly from `start` on."""
     times = [start + every * n for n in range(int((until - start) / every) + 1)]
     count = [(t, (t - start) * tokens_per_second) for t in times]
@@ -191,7 +193,7 @@ def world() -> World:
 
 
 def report(ledger: Engine, since: float = -3600, until: float = 3601) -> Report:
-    scope = Scope(
+    scope = ReportScope(
         fleet=FLEET,
         environment="test",
         cloud="aws",
@@ -382,7 +384,7 @@ def bounds_of(ledger: Engine) -> list[tuple[str, datetime, datetime, Decimal, De
 
 def test_a_pass_notes_what_is_declared_once_it_changed(ledger: Engine, world: World) -> None:
     for second, owner in ((1800, "search"), (2400, "search"), (3600, "others")):
-        declared = Declared(owners={"chat": owner}, gpu_active_below={"chat": 0.02})
+        declared = DeclaredCosts(owners={"chat": owner}, gpu_active_below={"chat": 0.02})
         collect(ledger, world.sources(), replace(FACTS, declared=declared), at(second))
     with ledger.connect() as connection:
         found = read(declarations(connection, FLEET))
@@ -415,7 +417,7 @@ def test_a_pass_writes_nothing_of_what_instances_did_in_a_closed_span(ledger: En
             fleet=FLEET, since=at(905), until=at(1_805), digest="d", form="f", billed_usd=Decimal(1),
             computed_usd=Decimal(1), at=at(3_600), prices="[]", facts="{}",
         )  # fmt: skip
-        add_final(connection, bill)
+        add_closed_period(connection, bill)
     one_pass(ledger, world, 3_700)
     with ledger.connect() as connection:
         read = connection.execute(select(METADATA.tables["token_readings"].c.at)).scalars().all()
@@ -473,8 +475,8 @@ def spot_run(ledger: Engine) -> Run:
         return next(r for r in read_runs(connection, FLEET, at(-1), at(9000)) if r.instance_id == "i-spot")
 
 
-def ending(second: float, name: str = "i-spot", *, preempted: bool = False) -> Ending:
-    return Ending(instance_id=name, ended_at=at(second), preempted=preempted)
+def ending(second: float, name: str = "i-spot", *, preempted: bool = False) -> InstanceEnd:
+    return InstanceEnd(instance_id=name, ended_at=at(second), preempted=preempted)
 
 
 @pytest.mark.parametrize(
@@ -490,7 +492,7 @@ def ending(second: float, name: str = "i-spot", *, preempted: bool = False) -> E
     ],
 )
 def test_an_instance_that_is_gone_ended_as_its_cloud_tells(  # noqa: PLR0913
-    ledger: Engine, world: World, told: list[Ending], end: float, cause: EndCause, exact: bool
+    ledger: Engine, world: World, told: list[InstanceEnd], end: float, cause: EndCause, exact: bool
 ) -> None:
     one_pass(ledger, world, 1800)
     world.lives_now, world.endings_now = world.lives_now[:1], told
@@ -502,7 +504,7 @@ def test_an_instance_that_is_gone_ended_as_its_cloud_tells(  # noqa: PLR0913
 def test_an_instance_made_anew_under_its_name_ends_the_life_before(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 1800)
     reserved, spot = world.lives_now
-    world.lives_now = [reserved, Life(instance=replace(spot.instance, launched_at=at(2000)))]
+    world.lives_now = [reserved, InstanceRecord(instance=replace(spot.instance, launched_at=at(2000)))]
     world.endings_now = [ending(1950, preempted=True), ending(2500)]
     one_pass(ledger, world, 2100)
     with ledger.connect() as connection:
@@ -526,7 +528,7 @@ def test_the_cloud_s_own_time_of_an_end_beats_an_estimate(ledger: Engine, world:
     world.lives_now = [reserved]
     one_pass(ledger, world, 2100)
     ended = replace(spot.instance, state=InstanceState.TERMINATED, end_reason=ActivityKind.PREEMPTED)
-    world.lives_now = [reserved, Life(instance=ended, ended_at=at(1950))]
+    world.lives_now = [reserved, InstanceRecord(instance=ended, ended_at=at(1950))]
     one_pass(ledger, world, 2400)
     with ledger.connect() as connection:
         run = {r.instance_id: r for r in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
@@ -617,9 +619,9 @@ def test_an_empty_ledger_says_so(ledger: Engine) -> None:
     assert any("gpufleet watch cost" in note for note in found.notes)
 
 
-def gone(life: Life, state: InstanceState, *, preempted: bool = False, **more: object) -> Life:
+def gone(life: InstanceRecord, state: InstanceState, *, preempted: bool = False, **more: object) -> InstanceRecord:
     why = ActivityKind.PREEMPTED if preempted else None
-    ended = Life(instance=replace(life.instance, state=state, end_reason=why))
+    ended = InstanceRecord(instance=replace(life.instance, state=state, end_reason=why))
     return replace(ended, **more)  # pyright: ignore[reportArgumentType]
 
 
@@ -767,7 +769,7 @@ def test_a_gpu_is_idle_by_its_pool_s_own_noise_floor(ledger: Engine, world: Worl
     noisy = engine_series("i-spot", 10, 3600, 0, 700)
     gpu = next(one for one in noisy if one.name == "gpu")
     noisy.remove(gpu)
-    noisy.append(Series(gpu.labels, [Sample(sample.at, 0.03) for sample in gpu.samples]))
+    noisy.append(RawSeries(gpu.labels, [ActivitySample(sample.at, 0.03) for sample in gpu.samples]))
     world.series_now = [*engine_series("i-reserved", 10, 3600, 100, 60), *noisy]
     idle: list[Decimal] = []
     for number, below in enumerate((0.01, 0.05)):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.costs.samples import MetricNames, Series, readings, team_readings
-from gpufleet.costs.slots import Sample
-from gpufleet.ledger.teams import Counted
+from gpufleet.costs.samples import MetricNames, RawSeries, readings, team_readings
+from gpufleet.costs.slots import ActivitySample
+from gpufleet.ledger.teams import TeamTotals
 
 T0 = datetime(2026, 11, 21, 6, tzinfo=UTC)
 NAMES = MetricNames(
@@ -25,13 +25,13 @@ NAMES = MetricNames(
 PLAIN = {"instance_id": "i-1", "instance": "10.0.0.1:8000", "job": "engine"}
 
 
-def counter(name: str, seconds: range, labels: dict[str, str] | None = None, skew: float = 0) -> Series:
+def counter(name: str, seconds: range, labels: dict[str, str] | None = None, skew: float = 0) -> RawSeries:
     """Ten more a second, scraped at these seconds by a store whose clock is `skew` seconds ahead."""
-    samples = [Sample(T0 + timedelta(seconds=at + skew), at * 10) for at in seconds]
-    return Series({"__name__": name, **PLAIN, **(labels or {})}, samples)
+    samples = [ActivitySample(T0 + timedelta(seconds=at + skew), at * 10) for at in seconds]
+    return RawSeries({"__name__": name, **PLAIN, **(labels or {})}, samples)
 
 
-def served(series: list[Series]) -> int:
+def served(series: list[RawSeries]) -> int:
     """Output tokens by differences of readings; a fall counts from zero."""
     values = [one.generation for one in readings("f", NAMES, series) if one.generation is not None]
     return sum(b - a if b >= a else b for a, b in zip(values, values[1:], strict=False))
@@ -75,7 +75,7 @@ def test_a_copy_of_what_a_router_counted_by_key_counts_once(copy: dict[str, str]
     one = [counter(name, range(0, 601, 10), router) for name in ("seconds", "out")]
     again = [counter(name, range(0, 601, 10), router | copy, skew) for name in ("seconds", "out")]
     for every in ([*one, *again], [*again, *one]):
-        counted = Counted(T0)
+        counted = TeamTotals(T0)
         for reading in sorted(team_readings("f", names, every), key=lambda reading: reading.at):
             counted.take(reading)
         ((place, use),) = counted.uses.items()
@@ -98,10 +98,10 @@ def test_prompt_and_generation_are_read_at_the_same_times() -> None:
 def test_the_start_of_a_process_is_that_of_its_own_target() -> None:
     """Where people relabel `instance` to the name of the host, engine and exporter differ in their job alone."""
     host = {"instance": "gpu-host-1"}
-    samples = [Sample(T0 + timedelta(seconds=at), 1000.0) for at in range(0, 601, 10)]
-    engine_start = Series({"__name__": "start", **PLAIN, **host}, samples)
-    other = [Sample(at, 5000.0 + n % 2) for n, (at, _) in enumerate(samples)]
-    exporter_start = Series({"__name__": "start", **PLAIN, **host, "job": "dcgm"}, other)
+    samples = [ActivitySample(T0 + timedelta(seconds=at), 1000.0) for at in range(0, 601, 10)]
+    engine_start = RawSeries({"__name__": "start", **PLAIN, **host}, samples)
+    other = [ActivitySample(at, 5000.0 + n % 2) for n, (at, _) in enumerate(samples)]
+    exporter_start = RawSeries({"__name__": "start", **PLAIN, **host, "job": "dcgm"}, other)
     engine = counter("g", range(0, 601, 10), host)
     for order in ([engine, engine_start, exporter_start], [exporter_start, engine_start, engine]):
         assert {one.created_at for one in readings("f", NAMES, order)} == {datetime.fromtimestamp(1000, UTC)}
@@ -117,9 +117,12 @@ def test_no_set_of_copies_counts_more_than_the_engine_served(
     """One engine that began anew after `restart` samples; each copy saw a part of its life."""
     truth = [n if n < restart else n - restart for n in range(61)]
     copies = [
-        Series(
+        RawSeries(
             {"__name__": "g", **PLAIN, "replica": str(number)},
-            [Sample(T0 + timedelta(seconds=10 * n + skew), truth[n] * 100) for n in range(min(a, b), max(a, b) + 1)],
+            [
+                ActivitySample(T0 + timedelta(seconds=10 * n + skew), truth[n] * 100)
+                for n in range(min(a, b), max(a, b) + 1)
+            ],
         )
         for number, (a, b, skew) in enumerate(parts)
     ]

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from gpufleet.costs.allocation import Facts, charges
-from gpufleet.costs.commitments import Block, Declared, Shared, Spend
+from gpufleet.costs.allocation import LedgerFacts, charges
+from gpufleet.costs.commitments import BlockCommitment, DeclaredCosts, SharedCost, SpendCommitment
 from gpufleet.costs.declarations import Declarations, Kept, content_of, read
 from gpufleet.costs.query import CostQuery
-from gpufleet.costs.report import By, Report, Scope, build
+from gpufleet.costs.report import By, Report, ReportScope, build
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.declared import Declaration, declarations, note_declared
-from gpufleet.ledger.facts import Pass, Run
+from gpufleet.ledger.facts import CostPass, Run
 from gpufleet.ledger.rollups import roll_up
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.prices.book import MissingPriceError, PriceBook
@@ -46,11 +46,11 @@ class Fleet:
     def price(self, what: str, usd: str, as_of: datetime = OCTOBER) -> Price:
         return replace(override(f"{self.cloud}:{what}", usd, as_of), region=self.region)
 
-    def first(self) -> Declared:
-        return Declared(
+    def first(self) -> DeclaredCosts:
+        return DeclaredCosts(
             shared=[
-                Shared(name="nat", sku=f"{self.cloud}:x:nat", units=Decimal(3)),
-                Shared(name="disk", sku=f"{self.cloud}:x:disk", units=Decimal(100), per_instance=True),
+                SharedCost(name="nat", sku=f"{self.cloud}:x:nat", units=Decimal(3)),
+                SharedCost(name="disk", sku=f"{self.cloud}:x:disk", units=Decimal(100), per_instance=True),
             ],
             weights={"chat": 4, "batch": 4},
             owners={"chat": "search", "batch": "research"},
@@ -62,7 +62,7 @@ class Fleet:
             ],
         )
 
-    def look(self, at: datetime, declared: Declared) -> None:
+    def look(self, at: datetime, declared: DeclaredCosts) -> None:
         run = Run(
             cloud=self.cloud, instance_id="i-1", started_at=OCTOBER + HOUR, environment=self.name, region=self.region,
             zone=f"{self.region}-a", machine_type=self.machine_type, capacity_type=CapacityType.ON_DEMAND,
@@ -71,10 +71,10 @@ class Fleet:
         with writing(self.engine) as connection:
             facts.add_runs(connection, [run])
             note_declared(connection, self.name, at, content_of(declared))
-            done = Pass(environment=self.name, at=at, host="h", metrics_from=None, metrics_until=None)
+            done = CostPass(environment=self.name, at=at, host="h", metrics_from=None, metrics_until=None)
             facts.add_pass(connection, done)
 
-    def rows(self, today: Declared, since: datetime = OCTOBER, until: datetime = NOVEMBER) -> list[Any]:
+    def rows(self, today: DeclaredCosts, since: datetime = OCTOBER, until: datetime = NOVEMBER) -> list[Any]:
         query = CostQuery(
             self.engine, self.name, self.region, overrides=today.prices, packaged=PackagedPrices(), declared=today
         )
@@ -91,7 +91,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Fleet:
     return found
 
 
-def changed(first: Declared, what: str) -> Declared:
+def changed(first: DeclaredCosts, what: str) -> DeclaredCosts:
     dear = [replace(price, usd_per_hour=Decimal(9), source="other") for price in first.prices]
     changes: dict[str, dict[str, Any]] = {
         "more shared": {"shared": [*first.shared, replace(first.shared[0], name="host")]},
@@ -140,10 +140,10 @@ def test_what_stays_the_same_is_one_row_over_a_change(fleet: Fleet) -> None:
     assert [(row.start, row.end) for row in rows] == [(SEEN - HOUR, SEEN + HOUR)] * 2
 
 
-def report_of(fleet: Fleet, today: Declared, since: datetime, until: datetime) -> Report:
+def report_of(fleet: Fleet, today: DeclaredCosts, since: datetime, until: datetime) -> Report:
     query = CostQuery(fleet.engine, fleet.name, fleet.region, packaged=PackagedPrices(), declared=today)
     query.read([(since, until)])
-    scope = Scope(
+    scope = ReportScope(
         fleet=fleet.name,
         environment="dev",
         cloud=fleet.cloud,
@@ -195,7 +195,7 @@ def test_before_the_first_declaration_an_instance_has_the_owner_it_was_seen_with
     """A ledger of an older release kept none: its reports of the past stay what they were."""
     fleet = Fleet(tmp_path, Cloud.AWS)
     with writing(fleet.engine) as connection:
-        done = Pass(environment=fleet.name, at=OCTOBER, host="h", metrics_from=None, metrics_until=None)
+        done = CostPass(environment=fleet.name, at=OCTOBER, host="h", metrics_from=None, metrics_until=None)
         facts.add_pass(connection, done)
         old = Run(
             cloud=Cloud.AWS, instance_id="i-1", started_at=OCTOBER + HOUR, environment=fleet.name,
@@ -224,9 +224,9 @@ def test_before_the_first_declaration_an_instance_has_the_owner_it_was_seen_with
 def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
     changes: list[tuple[int, str, str]], cuts: list[int], ends: list[tuple[int, int, bool]]
 ) -> None:
-    def declared(owner: str, model: str) -> Declared:
+    def declared(owner: str, model: str) -> DeclaredCosts:
         price = override("aws:ec2:g6.xlarge:on-demand", "1", OCTOBER)
-        return Declared(owners={"chat": owner}, models={"chat": model}, prices=[price])
+        return DeclaredCosts(owners={"chat": owner}, models={"chat": model}, prices=[price])
 
     def moment(second: int) -> datetime:
         return OCTOBER + timedelta(seconds=second)
@@ -242,11 +242,11 @@ def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
         for n, (start, length, exact) in enumerate(ends)
     ]  # fmt: skip
     over = Declarations([Kept(at, one) for at, one in kept.items()], [], PriceBook(region="us-east-1"))
-    last = Pass(environment="e", at=moment(12 * 3600), host="h", metrics_from=None, metrics_until=None)
+    last = CostPass(environment="e", at=moment(12 * 3600), host="h", metrics_from=None, metrics_until=None)
 
     def found(since: int, until: int) -> Report:
         eras = over.eras(runs, moment(since), moment(until))
-        scope = Scope(
+        scope = ReportScope(
             fleet="e",
             environment="e",
             cloud="aws",
@@ -255,7 +255,7 @@ def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
             until=moment(until),
             now=moment(until),
         )
-        known = Facts(runs=runs, eras=eras, known=(OCTOBER, last.at))
+        known = LedgerFacts(runs=runs, eras=eras, known=(OCTOBER, last.at))
         return build(scope, known, eras[-1].book, (), last)
 
     edges = [0, *sorted(set(cuts)), 12 * 3600]
@@ -299,15 +299,15 @@ def test_the_ledger_keeps_what_is_declared_when_it_changes(tmp_path: Path) -> No
 
 def test_everything_declared_is_kept_and_read_back() -> None:
     when = {"source": "order", "as_of": OCTOBER, "starts": OCTOBER, "ends": NOVEMBER}
-    whole = Declared(
-        shared=[Shared(name="nat", sku="aws:vpc:nat", units=Decimal("1.50"))],
+    whole = DeclaredCosts(
+        shared=[SharedCost(name="nat", sku="aws:vpc:nat", units=Decimal("1.50"))],
         weights={"chat": 1},
         models={"chat": "m"},
         owners={"chat": "o"},
         split_by_team=frozenset({"chat", "batch", "embed"}),
-        blocks=[Block(reservation="cr-1", instances=2, upfront_usd=Decimal("96.10"), **when)],
+        blocks=[BlockCommitment(reservation="cr-1", instances=2, upfront_usd=Decimal("96.10"), **when)],
         spends=[
-            Spend(
+            SpendCommitment(
                 name="sp", cloud=Cloud.AWS, usd_per_hour=Decimal("0.9"), rates={"g6.xlarge": Decimal("0.6")}, **when
             )
         ],
@@ -332,14 +332,14 @@ def test_everything_declared_is_kept_and_read_back() -> None:
 def test_parts_add_up_whatever_changes_when(
     cuts: list[int], changes: list[tuple[int, int, int, str]], starts: list[int]
 ) -> None:
-    def declared(units: int, weight: int, usd: str) -> Declared:
+    def declared(units: int, weight: int, usd: str) -> DeclaredCosts:
         sku = "aws:ec2:g6.xlarge:on-demand"
-        return Declared(
-            shared=[Shared(name="nat", sku="aws:vpc:nat", units=Decimal(units))] if units else [],
+        return DeclaredCosts(
+            shared=[SharedCost(name="nat", sku="aws:vpc:nat", units=Decimal(units))] if units else [],
             weights={"chat": weight, "batch": 3},
             prices=[override("aws:vpc:nat", "0.045", OCTOBER), *([override(sku, usd, OCTOBER)] if usd else [])],
             spends=[
-                Spend(
+                SpendCommitment(
                     name="sp", cloud=Cloud.AWS, usd_per_hour=Decimal(units), rates={"g6.xlarge": Decimal("0.3")},
                     starts=OCTOBER, ends=NOVEMBER, source="s", as_of=OCTOBER,
                 )
@@ -361,7 +361,7 @@ def test_parts_add_up_whatever_changes_when(
 
     def total(since: datetime, until: datetime) -> tuple[Decimal, timedelta]:
         eras = kept.eras(runs, since, until)
-        known = Facts(runs=runs, eras=eras, known=(OCTOBER, OCTOBER + 6 * HOUR))
+        known = LedgerFacts(runs=runs, eras=eras, known=(OCTOBER, OCTOBER + 6 * HOUR))
         found = list(charges(known, eras[-1].book, since, until, allow_unpriced=True))
         unknown = sum((row.duration for row in found if row.amount is None), timedelta())
         return money.total(row.amount for row in found if row.amount is not None), unknown

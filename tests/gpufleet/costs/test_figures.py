@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from gpufleet.costs.allocation import State
+from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure
 from gpufleet.ledger.counters import Tokens
 
@@ -20,6 +20,6 @@ from gpufleet.ledger.counters import Tokens
 )
 def test_no_counter_of_an_edge_stops_a_report(tokens: Tokens, expected: tuple[str | None, ...]) -> None:
     figure = Figure(tokens=tokens)
-    figure.amounts[State.USED] = Decimal(3600)
+    figure.amounts[UseState.USED] = Decimal(3600)
     unit = figure.unit_costs()
     assert (unit.input, unit.output, unit.blended) == tuple(v if v is None else Decimal(v) for v in expected)

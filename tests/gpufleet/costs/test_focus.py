@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.costs.allocation import Facts
+from gpufleet.costs.allocation import LedgerFacts
 from gpufleet.costs.focus import COLUMNS, MANDATORY, UnpricedError, days, quantity_and_cost, rows, write_csv
-from gpufleet.costs.report import Report, Scope, build
+from gpufleet.costs.report import Report, ReportScope, build
 from gpufleet.costs.tokens import EngineTokens
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
@@ -47,7 +47,7 @@ def run(name: str, capacity: CapacityType, start: float, end: float, **more: obj
     )
 
 
-FACTS = Facts(
+FACTS = LedgerFacts(
     runs=[
         run("i-od", CapacityType.ON_DEMAND, 0, 90_000.123456),
         run("i-spot", CapacityType.SPOT, 0, 1_000, end_cause=EndCause.PREEMPTED),
@@ -70,7 +70,7 @@ FACTS = Facts(
 )
 
 
-def reports(facts: Facts = FACTS) -> list[Report]:
+def reports(facts: LedgerFacts = FACTS) -> list[Report]:
     names = ("on-demand", "spot")
     prices = [
         override(f"aws:ec2:g6.xlarge:{kind}", usd, T0 - timedelta(days=40))
@@ -82,7 +82,7 @@ def reports(facts: Facts = FACTS) -> list[Report]:
     engine = EngineTokens(instance_id="i-od", engine="8000/0", model="m", tokens=served, base=None, last=reading)
     found: list[Report] = []
     for since, until in days(T0, T0 + timedelta(days=3)):
-        scope = Scope(
+        scope = ReportScope(
             fleet="f",
             environment="prod",
             cloud="aws",
@@ -190,7 +190,7 @@ def test_json_columns_hold_objects_without_nulls() -> None:
 
 
 def test_a_charge_without_a_price_is_no_row() -> None:
-    facts = Facts(runs=[run("i-x", CapacityType.SPOT, 0, 100, machine_type="g5.xlarge")])
+    facts = LedgerFacts(runs=[run("i-x", CapacityType.SPOT, 0, 100, machine_type="g5.xlarge")])
     with pytest.raises(UnpricedError, match=r"g5\.xlarge, spot.*no price"):
         list(rows(reports(facts), "1"))
 

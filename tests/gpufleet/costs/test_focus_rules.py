@@ -14,10 +14,10 @@ from io import StringIO
 
 import pytest
 
-from gpufleet.costs.allocation import Facts
-from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend
+from gpufleet.costs.allocation import LedgerFacts
+from gpufleet.costs.commitments import BlockCommitment, Coverage, DeclaredCosts, SharedCost, SpendCommitment
 from gpufleet.costs.focus import COLUMNS, rows, write_csv
-from gpufleet.costs.report import Known, Report, Scope, build, by_team
+from gpufleet.costs.report import Report, ReportScope, WindowFacts, build, by_team
 from gpufleet.costs.tokens import EngineTokens
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
@@ -69,7 +69,7 @@ def run(cloud: Cloud, name: str, capacity: CapacityType, start: float, end: floa
     )
 
 
-def facts(cloud: Cloud) -> Facts:
+def facts(cloud: Cloud) -> LedgerFacts:
     """Three instances share a commitment that pays for one and a half of them; the rest is of every other kind."""
     machine, zone = MACHINES[cloud]
     runs = [
@@ -83,17 +83,19 @@ def facts(cloud: Cloud) -> Facts:
     ]
     term = {"starts": T0, "ends": T0 + 24 * H, "source": "contract", "as_of": T0}
     shared = [name for name in PRICES if name.startswith(cloud) and ":g" not in name and name != DISKS[cloud]]
-    declared = Declared(
+    declared = DeclaredCosts(
         shared=[
-            *(Shared(name=sku.split(":", 1)[1], sku=sku, units=Decimal(2)) for sku in shared),
-            Shared(name="root disk", sku=DISKS[cloud], units=Decimal(100), per_instance=True),
+            *(SharedCost(name=sku.split(":", 1)[1], sku=sku, units=Decimal(2)) for sku in shared),
+            SharedCost(name="root disk", sku=DISKS[cloud], units=Decimal(100), per_instance=True),
         ],
         weights={"chat": 2, "batch": 1},
         owners={"chat": "search"},
         split_by_team=frozenset({"chat"}),
-        blocks=[Block(reservation="cr-2", instances=1, upfront_usd=Decimal(48), **term)],
+        blocks=[BlockCommitment(reservation="cr-2", instances=1, upfront_usd=Decimal(48), **term)],
         spends=[
-            Spend(name="sp-1", cloud=cloud, usd_per_hour=Decimal("0.75"), rates={machine: Decimal("0.5")}, **term)
+            SpendCommitment(
+                name="sp-1", cloud=cloud, usd_per_hour=Decimal("0.75"), rates={machine: Decimal("0.5")}, **term
+            )
         ],
     )
     paid = Reservation(
@@ -107,7 +109,7 @@ def facts(cloud: Cloud) -> Facts:
         machine_type=machine,
         last_seen_at=UNTIL,
     )
-    return Facts(
+    return LedgerFacts(
         runs=runs,
         reservations=[paid, replace(paid, reservation="cr-2")],
         declared=declared,
@@ -128,13 +130,13 @@ def reports(cloud: Cloud) -> list[Report]:
     book = PriceBook(
         region="us-east-1", overrides=[override(sku, usd, T0 - 40 * 24 * H) for sku, usd in PRICES.items()]
     )
-    known = Known(facts=facts(cloud), book=book, last=None, uses=USES)
+    known = WindowFacts(facts=facts(cloud), book=book, last=None, uses=USES)
     reading = Reading(environment="e", instance_id="i-3", engine="8000/0", model="m", at=T0, prompt=7)
     served = Tokens(prompt=700, cached=70, generation=300)
     engine = EngineTokens(instance_id="i-3", engine="8000/0", model="m", tokens=served, base=None, last=reading)
     found: list[Report] = []
     for since, until in ((T0, T0 + 4 * H), (T0 + 4 * H, UNTIL)):
-        scope = Scope(
+        scope = ReportScope(
             fleet=FLEET,
             environment="prod",
             cloud=cloud,

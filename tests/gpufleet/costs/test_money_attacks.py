@@ -9,10 +9,10 @@ from decimal import Decimal
 
 import pytest
 
-from gpufleet.costs.allocation import Charge, Facts, State, charges
+from gpufleet.costs.allocation import Charge, LedgerFacts, UseState, charges
 from gpufleet.costs.document import summed
-from gpufleet.costs.samples import MetricNames, Series, activity, readings
-from gpufleet.costs.slots import Measure, Sample
+from gpufleet.costs.samples import MetricNames, RawSeries, activity, readings
+from gpufleet.costs.slots import ActivitySample, Measure
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger.facts import ActivityHour, Run
@@ -44,43 +44,43 @@ def book(packaged: Packaged | None = None, **usd: str) -> PriceBook:
     return PriceBook(region="us-east-1", overrides=stated, packaged=packaged)
 
 
-def bill(facts: Facts, prices: PriceBook, start: timedelta, end: timedelta) -> list[Charge]:
+def bill(facts: LedgerFacts, prices: PriceBook, start: timedelta, end: timedelta) -> list[Charge]:
     return list(charges(facts, prices, T0 + start, T0 + end))
 
 
 def test_eight_gpus_cost_their_machine_once() -> None:
     """#2987, #2901: GPU cost as a multiple of the instance's price."""
-    facts = Facts(runs=[run(1)])
+    facts = LedgerFacts(runs=[run(1)])
     assert money.usd(summed(bill(facts, book(on_demand="55.04"), timedelta(), HOUR))) == Decimal("55.04")
 
 
 def test_a_price_by_the_hour_is_not_one_by_the_month() -> None:
     """#3830: stated prices came out 730 times too low."""
-    facts = Facts(runs=[run(730)])
+    facts = LedgerFacts(runs=[run(730)])
     assert money.usd(summed(bill(facts, book(on_demand="2"), timedelta(), 730 * HOUR))) == 1460
 
 
 def test_spot_is_not_priced_as_on_demand() -> None:
     """#3725, #882: 2.6 times over, and hours late."""
-    facts = Facts(runs=[run(2, kind=CapacityType.SPOT)])
+    facts = LedgerFacts(runs=[run(2, kind=CapacityType.SPOT)])
     found = bill(facts, book(spot="10", on_demand="26"), timedelta(), 2 * HOUR)
     assert (money.usd(summed(found)), [one.on_demand for one in found]) == (20, [26 * 7200])
 
 
 def test_spot_without_its_price_is_an_error_and_never_on_demand_s() -> None:
     with pytest.raises(MissingPriceError, match="p5.48xlarge:spot"):
-        bill(Facts(runs=[run(2, kind=CapacityType.SPOT)]), book(on_demand="26"), timedelta(), HOUR)
+        bill(LedgerFacts(runs=[run(2, kind=CapacityType.SPOT)]), book(on_demand="26"), timedelta(), HOUR)
 
 
 def test_a_stated_price_wins_on_gpu_machines() -> None:
     """#3160, #2029, kubecost#2418: custom prices were ignored there."""
-    found = bill(Facts(runs=[run(1)]), book(PackagedPrices(), on_demand="31"), timedelta(), HOUR)
+    found = bill(LedgerFacts(runs=[run(1)]), book(PackagedPrices(), on_demand="31"), timedelta(), HOUR)
     assert [(one.price.usd_per_hour if one.price else None) for one in found] == [31]
 
 
 def test_one_unknown_machine_does_not_hide_the_others() -> None:
     """kubecost#2010: one machine type made every node disappear."""
-    facts = Facts(runs=[run(1), replace(run(1, "a2-highgpu-1g"), instance_id="i-2")])
+    facts = LedgerFacts(runs=[run(1), replace(run(1, "a2-highgpu-1g"), instance_id="i-2")])
     found = list(charges(facts, book(on_demand="55"), T0, T0 + HOUR, allow_unpriced=True))
     assert [(one.resource, one.amount) for one in found] == [("i-1", 55 * 3600), ("i-2", None)]
 
@@ -96,7 +96,7 @@ def test_one_unknown_machine_does_not_hide_the_others() -> None:
 )
 def test_a_window_costs_its_own_length(start: int, length: int, expected: str) -> None:
     begin = timedelta(seconds=start)
-    found = bill(Facts(runs=[run(100)]), book(on_demand="72"), begin, begin + timedelta(seconds=length))
+    found = bill(LedgerFacts(runs=[run(100)]), book(on_demand="72"), begin, begin + timedelta(seconds=length))
     assert money.usd(summed(found)) == Decimal(expected)
     assert all(one.duration > timedelta() for one in found)
 
@@ -104,14 +104,14 @@ def test_a_window_costs_its_own_length(start: int, length: int, expected: str) -
 def test_idle_is_what_was_measured_idle_and_the_rest_is_used() -> None:
     """PR #1266: a swapped subtraction made idle large; #3900: both bases were the same."""
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=(1 << 270) - 1, idle=((1 << 90) - 1) << 270)
-    facts = Facts(runs=[run(1)], activity={"i-1": [hour]}, first_signs={"i-1": [T0]})
+    facts = LedgerFacts(runs=[run(1)], activity={"i-1": [hour]}, first_signs={"i-1": [T0]})
     of = {one.state: one.amount for one in bill(facts, book(on_demand="40"), timedelta(), HOUR)}
-    assert of == {State.USED: 30 * 3600, State.IDLE: 10 * 3600}
+    assert of == {UseState.USED: 30 * 3600, UseState.IDLE: 10 * 3600}
 
 
-def series(name: str, *values: float) -> Series:
-    samples = [Sample(T0 + timedelta(minutes=n), value) for n, value in enumerate(values)]
-    return Series({"__name__": name, "instance_id": "i-1", "instance": "10.0.0.1:8000"}, samples)
+def series(name: str, *values: float) -> RawSeries:
+    samples = [ActivitySample(T0 + timedelta(minutes=n), value) for n, value in enumerate(values)]
+    return RawSeries({"__name__": name, "instance_id": "i-1", "instance": "10.0.0.1:8000"}, samples)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -5.0, float("inf"), float("-inf")], ids=str)

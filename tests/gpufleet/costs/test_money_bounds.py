@@ -10,12 +10,12 @@ from itertools import pairwise
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from gpufleet.costs.allocation import Facts
-from gpufleet.costs.report import By, Report, Scope, build
+from gpufleet.costs.allocation import LedgerFacts
+from gpufleet.costs.report import By, Report, ReportScope, build
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from gpufleet.ledger.facts import EndCause, Pass, Reservation, Run
+from gpufleet.ledger.facts import CostPass, EndCause, Reservation, Run
 from gpufleet.prices.book import PriceBook
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
@@ -123,12 +123,13 @@ def prices() -> PriceBook:
 
 
 def report(runs: Sequence[Run], looks: Sequence[int], since: int, until: int, now: int) -> Report:
-    scope = Scope(
-        fleet="e", environment="e", cloud="aws", region=REGION, since=when(since), until=when(until), now=when(now),
+    scope = ReportScope(
+        fleet="e", environment="e", cloud="aws", region=REGION,
+        since=when(since), until=when(until), now=when(now),
         allow_unpriced=True,
     )  # fmt: skip
-    last = Pass(environment="e", at=when(looks[-1]), host="h", metrics_from=None, metrics_until=None)
-    return build(scope, Facts(runs=runs, known=(when(looks[0]), when(looks[-1]))), prices(), (), last)
+    last = CostPass(environment="e", at=when(looks[-1]), host="h", metrics_from=None, metrics_until=None)
+    return build(scope, LedgerFacts(runs=runs, known=(when(looks[0]), when(looks[-1]))), prices(), (), last)
 
 
 SECONDS = st.integers(0, 100_000)
@@ -231,7 +232,7 @@ class Shared:
             usd += part * rate[start >= CHANGE] * (end - start)
         return usd
 
-    def known(self, looks: Sequence[int]) -> Facts:
+    def known(self, looks: Sequence[int]) -> LedgerFacts:
         runs = [
             run
             for number, (start, end) in enumerate(self.own)
@@ -250,7 +251,7 @@ class Shared:
         ]  # fmt: skip
         far = [(when(a), when(b)) for a, b in pairwise(looks) if b - a > STEP]
         own = [replace(run, reservation="cr-1") for run in runs]
-        return Facts(runs=own, reservations=rows, gaps=far, known=(when(looks[0]), when(looks[-1])))
+        return LedgerFacts(runs=own, reservations=rows, gaps=far, known=(when(looks[0]), when(looks[-1])))
 
 
 LAST = 84 * STEP
@@ -273,10 +274,11 @@ def test_bounds_hold_the_bill_of_a_reservation_that_others_use_unseen(
     looks = [at for at in range(0, LAST + 1, STEP) if at in (0, LAST) or not any(at in gap for gap in missed)]
     facts = shared.known(looks)
     assume(len(facts.runs) == len(shared.own))  # of what came and went unseen nothing is known
-    last = Pass(environment="e", at=when(LAST), host="h", metrics_from=None, metrics_until=None)
+    last = CostPass(environment="e", at=when(LAST), host="h", metrics_from=None, metrics_until=None)
 
     def of(since: int, until: int) -> Report:
-        scope = Scope(fleet="e", environment="e", cloud="aws", region=REGION, since=when(since), until=when(until),
+        scope = ReportScope(fleet="e", environment="e", cloud="aws", region=REGION,
+        since=when(since), until=when(until),
                       now=when(LAST), allow_unpriced=True)  # fmt: skip
         return build(scope, facts, prices(), (), last)
 

@@ -16,7 +16,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts, rollups
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import EndCause, Pass, Reading, RunEnd
+from gpufleet.ledger.facts import CostPass, EndCause, Reading, RunEnd
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.small_fleet import FLEET, document, read_json, run
 
@@ -111,7 +111,7 @@ def fleet(tmp_path: Path) -> Path:
         )  # fmt: skip
         for at in (second("2026-10-24T19:00:00"), second("2026-10-27T00:00:00")):
             facts.add_pass(
-                connection, Pass(environment=FLEET, at=when(at), host="h", metrics_from=None, metrics_until=None)
+                connection, CostPass(environment=FLEET, at=when(at), host="h", metrics_from=None, metrics_until=None)
             )
     engine.dispose()
     return document(tmp_path)

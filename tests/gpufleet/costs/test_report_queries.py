@@ -7,7 +7,7 @@ from sqlalchemy import event
 
 from benchmarks import fleet_ledger
 from gpufleet.costs.query import CostQuery
-from gpufleet.costs.report import Report, Scope
+from gpufleet.costs.report import Report, ReportScope
 from gpufleet.domain.model import Cloud
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.prices.packaged import PackagedPrices
@@ -20,7 +20,7 @@ def _counted(instances: int, hours: int) -> tuple[Report, int]:
     engine = open_ledger("sqlite://")
     fleet_ledger.write(engine, days=1, instances=instances, models=MODELS)
     until = fleet_ledger.until(1)
-    scope = Scope(
+    scope = ReportScope(
         fleet=fleet_ledger.FLEET, environment="bench", cloud=Cloud.AWS, region="us-east-1",
         since=until - timedelta(hours=hours), until=until, now=until, allow_unpriced=True,
     )  # fmt: skip

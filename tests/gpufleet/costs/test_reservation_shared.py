@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.costs.allocation import Charge, Facts, Kind, charges
-from gpufleet.costs.report import Known, Scope, compute
+from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges
+from gpufleet.costs.report import ReportScope, WindowFacts, compute
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger import facts
@@ -76,9 +76,11 @@ def test_fleets_that_share_a_reservation_pay_it_once(
     total, found = Decimal(0), list[Decimal]()
     for mine, elsewhere in ((prod, search + others), (search, prod + others)):
         runs = [ran(f"i-{n}", cloud) for n in range(mine)]
-        rows = list(charges(Facts(runs=runs, reservations=[seen(cloud, elsewhere=elsewhere)]), book(cloud), T0, END))
+        rows = list(
+            charges(LedgerFacts(runs=runs, reservations=[seen(cloud, elsewhere=elsewhere)]), book(cloud), T0, END)
+        )
         total += usd(rows)
-        found.append(usd([row for row in rows if row.kind is Kind.RESERVATION]))
+        found.append(usd([row for row in rows if row.kind is ChargeKind.RESERVATION]))
     assert found == list(map(Decimal, unused))
     assert total + others * 10 * 55 == 4 * 10 * 55
 
@@ -97,7 +99,7 @@ def test_the_sum_over_fleets_is_the_bill_over_any_partition(
     edges = [T0, *sorted({at for cut in cuts if (at := T0 + timedelta(seconds=cut)) < until}), until]
     paid = Decimal(0)
     for fleet, declared in ((0, seats), (1, total - seats)):
-        known = Facts(
+        known = LedgerFacts(
             runs=[
                 ran(f"i-{h}-{n}", start=at, end=at + HOUR) for h, at in _hours(hours) for n in range(hours[h][fleet])
             ],
@@ -162,10 +164,10 @@ def test_what_an_older_release_wrote_counts_until_this_one_takes_over(tmp_path: 
 
 
 def test_the_report_says_who_else_uses_a_reservation() -> None:
-    scope = Scope(
+    scope = ReportScope(
         fleet="prod", environment="prod", cloud="aws", region="us-east-1", since=T0 + HOUR, until=END, now=END
     )
-    known = Known(facts=Facts(runs=[], reservations=[seen(elsewhere=2)]), book=book(Cloud.AWS), last=None)
+    known = WindowFacts(facts=LedgerFacts(runs=[], reservations=[seen(elsewhere=2)]), book=book(Cloud.AWS), last=None)
     found = compute(scope, known, [])
     assert [(one.started_at, one.last_seen_at, one.elsewhere) for one in found.reservations] == [(T0 + HOUR, END, 2)]
     notes = [note for note in found.notes if note.startswith("reservation cr-1: ")]

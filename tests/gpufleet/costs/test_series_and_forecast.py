@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.costs.allocation import Charge, Facts, charges
+from gpufleet.costs.allocation import Charge, LedgerFacts, charges
 from gpufleet.costs.anomaly import Hour, anomalies, hour_of, name_cause, split_change
-from gpufleet.costs.forecast import BudgetState, Forecast, Part, budget_use, forecast, local_days, month_of
-from gpufleet.costs.report import Report, Scope, build
+from gpufleet.costs.forecast import BudgetState, Forecast, IntervalCost, budget_use, forecast, local_days, month_of
+from gpufleet.costs.report import Report, ReportScope, build
 from gpufleet.costs.savings import HORIZON, Stop, avoided, savings
 from gpufleet.costs.series import buckets, edges, lanes
-from gpufleet.costs.waste import Cause, total, waste
+from gpufleet.costs.waste import WasteCause, total, waste
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger.facts import ActivityHour, EndCause, Reservation, Run
@@ -55,8 +55,8 @@ def run(name: str, start: float, end: float | None, kind: CapacityType = ON_DEMA
     return replace(base, **more)  # pyright: ignore[reportArgumentType]
 
 
-def report(facts: Facts, hours: float = 10) -> Report:
-    scope = Scope(
+def report(facts: LedgerFacts, hours: float = 10) -> Report:
+    scope = ReportScope(
         fleet="f", environment="test", cloud="aws", region="us-east-1", since=T0, until=T0 + hours * HOUR, now=T0
     )
     return build(scope, facts, BOOK, (), None)
@@ -114,18 +114,18 @@ def test_anomalies_are_far_from_the_same_hour_of_other_weeks(now: Hour, weeks: l
     assert [one.what for one in anomalies(now, weeks, "")] == found
 
 
-def bill(facts: Facts, since: float, until: float) -> list[Charge]:
+def bill(facts: LedgerFacts, since: float, until: float) -> list[Charge]:
     return list(charges(facts, BOOK, T0 + since * HOUR, T0 + until * HOUR))
 
 
 def test_the_cause_of_a_fallback_is_named() -> None:
-    facts = Facts(runs=[run("i-1", 0, 1, SPOT), run("i-2", 1.25, None)])
+    facts = LedgerFacts(runs=[run("i-1", 0, 1, SPOT), run("i-2", 1.25, None)])
     words = name_cause(bill(facts, 0, 1), bill(facts, 1, 2), T0 + HOUR)
     assert words == "spot fell back to on-demand in us-east-1a (pool chat) since 07:15: +0.54 USD/h"
 
 
 def test_the_hour_of_a_figure_is_what_was_paid_for() -> None:
-    found = hour_of(report(Facts(runs=[run("i-1", 0, 2)])).total)
+    found = hour_of(report(LedgerFacts(runs=[run("i-1", 0, 2)])).total)
     assert (found.usd, found.instance_hours, found.tokens) == (Fraction("1.44"), 2, 0)
 
 
@@ -159,8 +159,8 @@ def test_a_forecast_adds_the_days_that_are_left() -> None:
     )
 
 
-def whole_days(amounts: list[Decimal]) -> list[Part]:
-    return [Part(usd, Decimal(1), Decimal(0)) for usd in amounts]
+def whole_days(amounts: list[Decimal]) -> list[IntervalCost]:
+    return [IntervalCost(usd, Decimal(1), Decimal(0)) for usd in amounts]
 
 
 @given(
@@ -207,7 +207,7 @@ SECONDS = st.integers(0, 30_000)
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> Facts:
+def fleets(draw: st.DrawFn) -> LedgerFacts:
     runs: list[Run] = []
     for number in range(draw(st.integers(0, 4))):
         start = draw(SECONDS) / 3600
@@ -229,11 +229,11 @@ def fleets(draw: st.DrawFn) -> Facts:
     hours = [
         ActivityHour(environment="e", instance_id="i-0", hour=T0 + n * HOUR, busy=0, idle=slot) for n in range(5)
     ]
-    return Facts(runs=runs, reservations=[paid], activity={"i-0": hours})
+    return LedgerFacts(runs=runs, reservations=[paid], activity={"i-0": hours})
 
 
 @given(facts=fleets(), most=st.integers(1, 30))
-def test_buckets_of_a_picture_add_up_to_the_report(facts: Facts, most: int) -> None:
+def test_buckets_of_a_picture_add_up_to_the_report(facts: LedgerFacts, most: int) -> None:
     cuts = edges(T0, T0 + 12 * HOUR, most)
     assert (cuts[0], cuts[-1]) == (T0, T0 + 12 * HOUR)
     assert len(cuts) <= most + 1
@@ -243,18 +243,18 @@ def test_buckets_of_a_picture_add_up_to_the_report(facts: Facts, most: int) -> N
 
 
 @given(facts=fleets())
-def test_wastes_are_the_costs_that_served_nobody(facts: Facts) -> None:
+def test_wastes_are_the_costs_that_served_nobody(facts: LedgerFacts) -> None:
     found = report(facts)
     assert total(waste(found)) == money.EXACT.subtract(found.total.allocation, found.total.used)
 
 
 def test_an_instance_that_lived_seconds_wasted_the_rest_of_its_minute() -> None:
-    (found,) = waste(report(Facts(runs=[run("i-1", 0, 15 / 3600)])))
-    assert (found.cause, money.usd(found.amount)) == (Cause.MINIMUM, Decimal("0.009"))
+    (found,) = waste(report(LedgerFacts(runs=[run("i-1", 0, 15 / 3600)])))
+    assert (found.cause, money.usd(found.amount)) == (WasteCause.MINIMUM, Decimal("0.009"))
 
 
 def test_lanes_show_the_longest_runs_of_a_pool() -> None:
-    facts = Facts(runs=[run(f"i-{n}", 0, n + 1) for n in range(5)])
+    facts = LedgerFacts(runs=[run(f"i-{n}", 0, n + 1) for n in range(5)])
     (lane,) = lanes(facts, T0, T0 + 3 * HOUR, most=2)
     assert [bar.end - bar.start for bar in lane.bars] == [3 * HOUR, 3 * HOUR]
     assert {bar.end_cause for bar in lane.bars} <= {None, EndCause.ENDED}
@@ -304,7 +304,7 @@ def test_ending_an_idle_instance_saved_its_price_until_the_next_need(
 
 
 def test_savings_set_fallback_apart_from_pools_that_never_had_spot() -> None:
-    facts = Facts(runs=[run("s", 0, 1, SPOT), run("f", 1, 2), run("o", 0, 5, pool="batch")])
+    facts = LedgerFacts(runs=[run("s", 0, 1, SPOT), run("f", 1, 2), run("o", 0, 5, pool="batch")])
     found = savings(report(facts), [], facts.runs, BOOK)
     assert money.usd(found.spot) == Decimal("0.36")
     assert money.usd(found.fallback) == Decimal("0.72")
@@ -314,7 +314,7 @@ def test_savings_set_fallback_apart_from_pools_that_never_had_spot() -> None:
 @given(bits=st.integers(0, (1 << 360) - 1))
 def test_a_lane_draws_every_idle_slot_and_no_other(bits: int) -> None:
     quiet = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=0, idle=bits)
-    (lane,) = lanes(Facts(runs=[run("i-1", 0, 1)], activity={"i-1": [quiet]}), T0, T0 + HOUR)
+    (lane,) = lanes(LedgerFacts(runs=[run("i-1", 0, 1)], activity={"i-1": [quiet]}), T0, T0 + HOUR)
     drawn = 0
     for start, end in lane.bars[0].idle:
         first, last = int((start - T0).total_seconds()) // 10, int((end - T0).total_seconds()) // 10
@@ -327,5 +327,5 @@ def test_in_a_long_window_an_idle_hour_is_drawn_whole() -> None:
         ActivityHour(environment="e", instance_id="i-1", hour=T0 + n * HOUR, busy=0, idle=idle)
         for n, idle in enumerate(((1 << 330) - 1, (1 << 360) - 1, 1))
     ]
-    (lane,) = lanes(Facts(runs=[run("i-1", 0, 5)], activity={"i-1": hours}), T0, T0 + 72 * HOUR)
+    (lane,) = lanes(LedgerFacts(runs=[run("i-1", 0, 5)], activity={"i-1": hours}), T0, T0 + 72 * HOUR)
     assert lane.bars[0].idle == [(T0, T0 + 2 * HOUR)]

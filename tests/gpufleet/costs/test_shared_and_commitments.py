@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from gpufleet.costs.allocation import Facts, Kind, State, charges
-from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend, shares
+from gpufleet.costs.allocation import ChargeKind, LedgerFacts, UseState, charges
+from gpufleet.costs.commitments import BlockCommitment, Coverage, DeclaredCosts, SharedCost, SpendCommitment, shares
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import Pass, Reservation, RunEnd
+from gpufleet.ledger.facts import CostPass, Reservation, RunEnd
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.prices.book import PriceBook, Sku, stated_price
 from gpufleet.prices.packaged import PackagedPrices
@@ -70,7 +70,7 @@ def ledger(tmp_path: Path) -> Engine:
         facts.add_prices(connection, [price])
         for at in (T0, T0 + 6 * HOUR):
             facts.add_pass(
-                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+                connection, CostPass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )
     return engine
 
@@ -143,25 +143,25 @@ def test_sums_are_equal_over_any_partition(
 ) -> None:
     runs = [run(f"i-{n}", second / 3600, CapacityType.ON_DEMAND) for n, second in enumerate(starts)]
     when = {"source": "s", "as_of": T0}
-    declared = Declared(
+    declared = DeclaredCosts(
         shared=[
-            Shared(name="nat", sku="aws:vpc:nat-gateway", units=Decimal(1)),
-            Shared(name="disk", sku="aws:vpc:nat-gateway", units=Decimal(7), per_instance=True),
+            SharedCost(name="nat", sku="aws:vpc:nat-gateway", units=Decimal(1)),
+            SharedCost(name="disk", sku="aws:vpc:nat-gateway", units=Decimal(7), per_instance=True),
         ],
         weights=weights,
         blocks=[
-            Block(
+            BlockCommitment(
                 reservation="cb", instances=3, upfront_usd=Decimal(100), starts=T0, ends=T0 + 7 * HOUR, **when
             )
         ],
         spends=[
-            Spend(
+            SpendCommitment(
                 name="sp", cloud=Cloud.AWS, usd_per_hour=committed, rates={"g6.xlarge": Decimal("0.7")},
                 starts=T0 + HOUR, ends=T0 + 5 * HOUR, **when,
             )
         ],
     )  # fmt: skip
-    known = Facts(
+    known = LedgerFacts(
         runs=runs, declared=declared, coverage=Coverage(declared, runs), known=(T0 + HOUR / 2, T0 + 6 * HOUR)
     )
     prices = [("aws:vpc:nat-gateway", "0.045"), ("aws:ec2:g6.xlarge:on-demand", "0.72")]
@@ -171,8 +171,8 @@ def test_sums_are_equal_over_any_partition(
     )
     edges = [T0, *sorted(T0 + timedelta(microseconds=cut) for cut in set(cuts)), T0 + 6 * HOUR]
 
-    def by_pool(since: Any, until: Any) -> dict[tuple[str | None, State], Decimal]:
-        sums: dict[tuple[str | None, State], Decimal] = {}
+    def by_pool(since: Any, until: Any) -> dict[tuple[str | None, UseState], Decimal]:
+        sums: dict[tuple[str | None, UseState], Decimal] = {}
         for charge in charges(known, book, since, until):
             assert charge.amount is not None
             key = (charge.pool, charge.state)
@@ -180,12 +180,14 @@ def test_sums_are_equal_over_any_partition(
         return sums
 
     whole = by_pool(edges[0], edges[-1])
-    parts: dict[tuple[str | None, State], Decimal] = {}
+    parts: dict[tuple[str | None, UseState], Decimal] = {}
     for since, until in zip(edges, edges[1:], strict=False):
         for key, amount in by_pool(since, until).items():
             parts[key] = money.EXACT.add(parts.get(key, money.ZERO), amount)
     assert {key: amount for key, amount in parts.items() if amount} == {k: a for k, a in whole.items() if a}
-    spent = [c for c in charges(known, book, edges[0], edges[-1]) if c.kind is Kind.SHARED and c.resource == "nat"]
+    spent = [
+        c for c in charges(known, book, edges[0], edges[-1]) if c.kind is ChargeKind.SHARED and c.resource == "nat"
+    ]
     assert money.total(c.amount or money.ZERO for c in spent) == Decimal("0.045") * 19_800
 
 

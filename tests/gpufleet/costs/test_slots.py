@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.costs.slots import SLOTS, Known, Measure, Sample, Signals, slots
+from gpufleet.costs.slots import SLOTS, ActivitySample, ActivitySignals, ActivityTotals, Measure, slots
 from gpufleet.ledger.facts import ActivityHour
 
 T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -19,11 +19,11 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def series(*values: tuple[float, float]) -> list[Sample]:
-    return [Sample(at(second), value) for second, value in values]
+def series(*values: tuple[float, float]) -> list[ActivitySample]:
+    return [ActivitySample(at(second), value) for second, value in values]
 
 
-def found(signals: Signals, measure: Measure = MEASURE) -> list[tuple[datetime, set[int], set[int]]]:
+def found(signals: ActivitySignals, measure: Measure = MEASURE) -> list[tuple[datetime, set[int], set[int]]]:
     """Hour, busy slots, idle slots."""
     return [(one.hour, numbers(one.busy), numbers(one.idle)) for one in slots("e", "i-1", signals, measure)]
 
@@ -38,59 +38,92 @@ CALM = series((0, 0), (30, 0))
 @pytest.mark.parametrize(
     ("signals", "busy", "idle"),
     [
-        pytest.param(Signals(requests=[CALM], gpus=[CALM]), set(), {0, 1, 2}, id="calm"),
         pytest.param(
-            Signals(requests=[series((0, 0), (30, 1))], gpus=[CALM]), {0, 1, 2}, set(), id="a request at the end"
+            ActivitySignals(requests=[CALM], gpus=[CALM]),
+            set(),
+            {0, 1, 2},
+            id="calm",
         ),
         pytest.param(
-            Signals(requests=[series((0, 1), (30, 0))], gpus=[CALM]), {0, 1, 2}, set(), id="a request at the start"
+            ActivitySignals(requests=[series((0, 0), (30, 1))], gpus=[CALM]),
+            {0, 1, 2},
+            set(),
+            id="a request at the end",
         ),
         pytest.param(
-            Signals(requests=[CALM], gpus=[CALM, series((10, 0.01), (20, 0))]), {1}, set(),
+            ActivitySignals(requests=[series((0, 1), (30, 0))], gpus=[CALM]),
+            {0, 1, 2},
+            set(),
+            id="a request at the start",
+        ),
+        pytest.param(
+            ActivitySignals(requests=[CALM], gpus=[CALM, series((10, 0.01), (20, 0))]),
+            {1},
+            set(),
             id="one GPU of two at the noise floor, the other not measured elsewhere",
         ),
         pytest.param(
-            Signals(requests=[CALM], gpus=[series((0, 0.0099), (30, 0.0099))]), set(), {0, 1, 2}, id="below the floor"
-        ),
-        pytest.param(Signals(requests=[CALM], gpus=[series((0, 0), (30, 0.5))]), {0, 1, 2}, set(), id="a GPU's end"),
-        pytest.param(
-            Signals(requests=[CALM], gpus=[CALM], tokens=[series((0, 5), (10, 6), (20, 6), (30, 6))]), {0}, {1, 2},
-            id="tokens tell of work, and never of rest",
+            ActivitySignals(requests=[CALM], gpus=[series((0, 0.0099), (30, 0.0099))]),
+            set(),
+            {0, 1, 2},
+            id="below the floor",
         ),
         pytest.param(
-            Signals(requests=[CALM], gpus=[CALM], tokens=[series((0, 9), (10, 1))]), {0}, {1, 2}, id="a counter fell"
+            ActivitySignals(requests=[CALM], gpus=[series((0, 0), (30, 0.5))]),
+            {0, 1, 2},
+            set(),
+            id="a GPU's end",
         ),
-        pytest.param(Signals(requests=[CALM], gpus=[series((0, 0), (20, 0))]), set(), {0, 1}, id="the shorter one"),
+        pytest.param(
+            ActivitySignals(requests=[CALM], gpus=[CALM], tokens=[series((0, 5), (10, 6), (20, 6), (30, 6))]),
+            {0},
+            {1, 2},
+            id="tokens prove work, never idleness",
+        ),
+        pytest.param(
+            ActivitySignals(requests=[CALM], gpus=[CALM], tokens=[series((0, 9), (10, 1))]),
+            {0},
+            {1, 2},
+            id="a counter fell",
+        ),
+        pytest.param(
+            ActivitySignals(requests=[CALM], gpus=[series((0, 0), (20, 0))]),
+            set(),
+            {0, 1},
+            id="the shorter one",
+        ),
     ],
 )  # fmt: skip
-def test_an_hour_by_hand(signals: Signals, busy: set[int], idle: set[int]) -> None:
+def test_an_hour_by_hand(signals: ActivitySignals, busy: set[int], idle: set[int]) -> None:
     assert found(signals) == [(T0, busy, idle)]
 
 
 @pytest.mark.parametrize(
     "signals",
     [
-        pytest.param(Signals(), id="nothing"),
-        pytest.param(Signals(gpus=[CALM]), id="no engine told"),
-        pytest.param(Signals(requests=[CALM]), id="no GPU told"),
-        pytest.param(Signals(requests=[series((0, 0), (75.1, 0))], gpus=[CALM]), id="too far apart"),
-        pytest.param(Signals(requests=[series((30, 0), (0, 0))], gpus=[CALM]), id="backwards"),
-        pytest.param(Signals(requests=[series((0, 0), (0, 0))], gpus=[CALM]), id="at once"),
-        pytest.param(Signals(requests=[CALM, series((300, 0), (310, 0))], gpus=[CALM]), id="engines of other times"),
+        pytest.param(ActivitySignals(), id="nothing"),
+        pytest.param(ActivitySignals(gpus=[CALM]), id="no engine told"),
+        pytest.param(ActivitySignals(requests=[CALM]), id="no GPU told"),
+        pytest.param(ActivitySignals(requests=[series((0, 0), (75.1, 0))], gpus=[CALM]), id="too far apart"),
+        pytest.param(ActivitySignals(requests=[series((30, 0), (0, 0))], gpus=[CALM]), id="backwards"),
+        pytest.param(ActivitySignals(requests=[series((0, 0), (0, 0))], gpus=[CALM]), id="at once"),
+        pytest.param(
+            ActivitySignals(requests=[CALM, series((300, 0), (310, 0))], gpus=[CALM]), id="engines of other times"
+        ),
     ],
 )
-def test_what_is_not_known_is_not_idle(signals: Signals) -> None:
+def test_what_is_not_known_is_not_idle(signals: ActivitySignals) -> None:
     assert found(signals) == []
 
 
 def test_samples_as_far_apart_as_the_reach_still_tell() -> None:
     far = series((0, 0), (75, 0))
-    assert found(Signals(requests=[far], gpus=[far])) == [(T0, set(), set(range(8)))]
+    assert found(ActivitySignals(requests=[far], gpus=[far])) == [(T0, set(), set(range(8)))]
 
 
 def test_a_slot_that_is_touched_is_filled_and_an_hour_ends_where_it_ends() -> None:
     late = series((3_584, 1), (3_611, 1))
-    assert found(Signals(requests=[late])) == [(T0, {358, 359}, set()), (T0 + HOUR, {0, 1}, set())]
+    assert found(ActivitySignals(requests=[late])) == [(T0, {358, 359}, set()), (T0 + HOUR, {0, 1}, set())]
 
 
 def test_the_defaults_are_those_that_reports_state() -> None:
@@ -116,7 +149,7 @@ def test_how_much_of_a_span_is_known(
     busy: int, idle: int, start: float, end: float, expected: tuple[float, float]
 ) -> None:
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=busy, idle=idle)
-    assert Known([hour]).measured(at(start), at(end)) == tuple(timedelta(seconds=s) for s in expected)
+    assert ActivityTotals([hour]).measured(at(start), at(end)) == tuple(timedelta(seconds=s) for s in expected)
 
 
 @given(
@@ -124,7 +157,7 @@ def test_how_much_of_a_span_is_known(
     cuts=st.lists(st.integers(0, 3 * 3_600 * 1_000_000), min_size=2, max_size=6),
 )
 def test_parts_of_a_span_add_up_to_it(bits: list[int], cuts: list[int]) -> None:
-    hours = Known(
+    hours = ActivityTotals(
         ActivityHour(environment="e", instance_id="i-1", hour=T0 + n * HOUR, busy=one, idle=ALL & ~one)
         for n, one in enumerate(bits)
     )
@@ -139,5 +172,5 @@ def test_parts_of_a_span_add_up_to_it(bits: list[int], cuts: list[int]) -> None:
 @given(samples=st.lists(st.tuples(st.integers(0, 7_200), st.integers(0, 1)), max_size=30, unique_by=lambda s: s[0]))
 def test_a_slot_is_never_busy_and_idle(samples: list[tuple[int, int]]) -> None:
     made = series(*sorted(samples))
-    for one in slots("e", "i-1", Signals(requests=[made], gpus=[made]), MEASURE):
+    for one in slots("e", "i-1", ActivitySignals(requests=[made], gpus=[made]), MEASURE):
         assert not one.busy & one.idle and (one.busy | one.idle) <= ALL

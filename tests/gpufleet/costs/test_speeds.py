@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.costs.allocation import State
+from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure
-from gpufleet.costs.speed import Reference, Speed, speeds
-from gpufleet.domain.catalogue import Machine
+from gpufleet.costs.speed import MeasuredSpeed, ReferenceSpeed, speeds
+from gpufleet.domain.catalogue import MachineType
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger import facts, rollups
 from gpufleet.ledger.counters import Tokens
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import ActivityHour, Pass, Reading
+from gpufleet.ledger.facts import ActivityHour, CostPass, Reading
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run, said
@@ -29,8 +29,8 @@ MODEL = "models/large"
 PRICE = {"sku": "aws:ec2:p5.48xlarge:on-demand", "usd_per_hour": "55.04", "source": "list", "as_of": "2026-11-01"}
 
 
-def nobody(model: str, machine: Machine) -> Reference:
-    return Reference(tokens_per_second_per_gpu=None, basis=f"unknown: nobody measured {model} on {machine.gpu}")
+def nobody(model: str, machine: MachineType) -> ReferenceSpeed:
+    return ReferenceSpeed(tokens_per_second_per_gpu=None, basis=f"unknown: nobody measured {model} on {machine.gpu}")
 
 
 def cell(machine_type: str = "p5.48xlarge", kind: str = "spot", pool: str = "chat") -> tuple[str, ...]:
@@ -39,13 +39,13 @@ def cell(machine_type: str = "p5.48xlarge", kind: str = "spot", pool: str = "cha
 
 def figure(used_s: int = 0, unmeasured_s: int = 0, idle_s: int = 0, **tokens: int) -> Figure:
     made = Figure(tokens=Tokens(**tokens))
-    made.times[State.USED] = timedelta(seconds=used_s)
-    made.times[State.UNMEASURED] = timedelta(seconds=unmeasured_s)
-    made.times[State.IDLE] = timedelta(seconds=idle_s)
+    made.times[UseState.USED] = timedelta(seconds=used_s)
+    made.times[UseState.UNMEASURED] = timedelta(seconds=unmeasured_s)
+    made.times[UseState.IDLE] = timedelta(seconds=idle_s)
     return made
 
 
-def one(cells: dict[tuple[str, ...], Figure], cloud: Cloud = Cloud.AWS) -> Speed:
+def one(cells: dict[tuple[str, ...], Figure], cloud: Cloud = Cloud.AWS) -> MeasuredSpeed:
     (row,) = speeds(cells, cloud, nobody)
     return row
 
@@ -120,7 +120,7 @@ def large(tmp_path: Path) -> Path:
         )  # fmt: skip
         for at in (T0, T0 + 6 * HOUR):
             facts.add_pass(
-                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+                connection, CostPass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )
     engine.dispose()
     return tmp_path

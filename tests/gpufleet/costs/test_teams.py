@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cost_sources import METRIC_NAMES
-from gpufleet.costs.allocation import State
+from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure
-from gpufleet.costs.samples import Series, team_readings
-from gpufleet.costs.slots import Sample
+from gpufleet.costs.samples import RawSeries, team_readings
+from gpufleet.costs.slots import ActivitySample
 from gpufleet.costs.teams import split
 from gpufleet.domain import money as exact
 from gpufleet.ledger.counters import Tokens
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger
-from gpufleet.ledger.teams import Counted, TeamReading, TeamUse, add_team_readings, team_uses
-from serving.router.exporter import Moment, metrics
-from serving.router.meter import Meter, Use
+from gpufleet.ledger.teams import TeamReading, TeamTotals, TeamUse, add_team_readings, team_uses
+from serving.router.exporter import RouterSnapshot, metrics
+from serving.router.meter import KeyUsage, Meter
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, fill, read_json
 
 
@@ -35,9 +35,11 @@ def reading(team: str, hours: float, ms: int, **more: Any) -> TeamReading:
 
 def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
     meter = Meter(tmp_path / "log", tmp_path / "state")
-    meter.use["search", "chat", "chat"] = Use(requests=2, replica_ms=1_500, tokens_in=70, tokens_out=9, unmetered=1)
-    series: list[Series] = []
-    for line in metrics(meter, Moment(held={}, ready={}, known={}, resting={})).splitlines():
+    meter.use["search", "chat", "chat"] = KeyUsage(
+        requests=2, replica_ms=1_500, tokens_in=70, tokens_out=9, unmetered=1
+    )
+    series: list[RawSeries] = []
+    for line in metrics(meter, RouterSnapshot(held={}, ready={}, known={}, resting={})).splitlines():
         name, _, rest = line.partition("{")
         if name in METRIC_NAMES.teams:
             labels = dict(part.split("=") for part in rest.partition("}")[0].replace('"', "").split(","))
@@ -45,7 +47,7 @@ def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
             for job, instance in (("router", "r1"), ("engine", "i-1")):
                 # an instance whose page has a router's names charges no team
                 whose = {"__name__": name, "job": job, "instance": instance, **labels}
-                series.append(Series(whose, [Sample(T0, value)]))
+                series.append(RawSeries(whose, [ActivitySample(T0, value)]))
     assert team_readings(FLEET, METRIC_NAMES, series) == [
         reading("search", 0, 1_500, tokens_in=70, tokens_out=9, unmetered=1)
     ]
@@ -72,7 +74,7 @@ def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
     ],
 )
 def test_counters_become_use(readings: Sequence[TeamReading], expected: dict[str, int]) -> None:
-    counted = Counted(T0)
+    counted = TeamTotals(T0)
     for one in readings:
         counted.take(one)
     assert {team: use.replica_ms for (_, team), use in counted.uses.items() if use.replica_ms} == expected
@@ -90,18 +92,18 @@ def test_use_is_read_from_the_ledger_once_however_often_it_was_written(tmp_path:
 
 
 @given(
-    amounts=st.dictionaries(st.sampled_from(list(State)), st.decimals(-(10**6), 10**7, places=12), min_size=1),
+    amounts=st.dictionaries(st.sampled_from(list(UseState)), st.decimals(-(10**6), 10**7, places=12), min_size=1),
     weights=st.lists(st.integers(0, 10**9), min_size=1, max_size=6),
     prompt=st.integers(0, 10**12),
     seconds=st.integers(0, 10**9),
 )
 def test_the_parts_add_up_exactly(
-    amounts: dict[State, Decimal], weights: list[int], prompt: int, seconds: int
+    amounts: dict[UseState, Decimal], weights: list[int], prompt: int, seconds: int
 ) -> None:
     whole = Figure(tokens=Tokens(prompt=prompt, generation=7))
     for state, amount in amounts.items():
         whole.amounts[state] = amount
-    whole.times[State.USED] = timedelta(microseconds=seconds)
+    whole.times[UseState.USED] = timedelta(microseconds=seconds)
     parts = split("p", whole, {f"t{n}": TeamUse(replica_ms=ms, unmetered=1) for n, ms in enumerate(weights)})
     assert bool(parts) == any(weights)
     if not parts:
@@ -109,7 +111,7 @@ def test_the_parts_add_up_exactly(
     for state, amount in whole.amounts.items():
         assert exact.total(part.figure.amounts[state] for part in parts) == amount
     assert sum(part.figure.tokens.prompt or 0 for part in parts) == prompt
-    assert sum((part.figure.times[State.USED] for part in parts), timedelta(0)) == whole.times[State.USED]
+    assert sum((part.figure.times[UseState.USED] for part in parts), timedelta(0)) == whole.times[UseState.USED]
 
 
 @pytest.mark.parametrize(

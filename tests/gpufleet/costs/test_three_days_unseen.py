@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.costs.collector import FleetFacts, PoolFacts, Sources, collect
-from gpufleet.costs.samples import Series
-from gpufleet.costs.slots import Measure, Sample
+from gpufleet.costs.collector import CollectorSources, FleetFacts, PoolFacts, collect
+from gpufleet.costs.samples import RawSeries
+from gpufleet.costs.slots import ActivitySample, Measure
 from gpufleet.domain.activity import ActivityKind
-from gpufleet.domain.lives import Ending, Life, LifeList, PaidCapacity
+from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, InstanceRecord, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
 from gpufleet.ledger.schema import open_ledger
@@ -96,11 +96,11 @@ class World:
     now: float = 0.0
     every: Sequence[One] = field(default_factory=lambda: [*SEEN, UNSEEN])
 
-    def lives(self) -> LifeList:
+    def lives(self) -> InstanceHistory:
         shown = 1.0 if self.cloud is Cloud.AWS else 0.0
-        return LifeList(
+        return InstanceHistory(
             lives=[
-                Life(instance=self._instance(one), ended_at=self._end(one))
+                InstanceRecord(instance=self._instance(one), ended_at=self._end(one))
                 for one in self.every
                 if one.start <= self.now and (one.end is None or self.now < one.end + shown)
             ]
@@ -122,12 +122,12 @@ class World:
             end_reason=ActivityKind.PREEMPTED if one.taken and not one.alive(self.now) else None,
         )  # fmt: skip
 
-    def endings(self, zones: Collection[str]) -> Sequence[Ending]:
+    def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
         # Google keeps operations for weeks, and those of two of these are lost all the same
         if self.cloud is Cloud.AWS:
             return []
         return [
-            Ending(instance_id=one.name, ended_at=when(one.end), preempted=one.taken)
+            InstanceEnd(instance_id=one.name, ended_at=when(one.end), preempted=one.taken)
             for one in self.every
             if one.end is not None and one.end <= self.now and one.name in ("i-spot-taken", "i-paid", "i-over-before")
         ]
@@ -149,7 +149,7 @@ class World:
             if when(at) <= until
         ]  # fmt: skip
 
-    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
+    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[RawSeries]:
         """The engine of `i-through` serves two tokens in and one out each second; it began anew in the hole."""
         first, last = ((at - T0).total_seconds() for at in (since, until))
         times = [n * 60.0 for n in range(int(first // 60) + 1, int(last // 60) + 1) if n]
@@ -163,8 +163,8 @@ class World:
         labels = {"instance_id": "i-through", "instance": "10.0.0.1:8000", "environment": "dev", "engine": "0",
                   "model_name": "chat"}  # fmt: skip
         moments = [T0 + timedelta(seconds=at) for at in times]
-        series = {name: [*map(Sample, moments, found)] for name, found in values.items() if times}
-        return [Series(labels | {"__name__": name}, found) for name, found in series.items()]
+        series = {name: [*map(ActivitySample, moments, found)] for name, found in values.items() if times}
+        return [RawSeries(labels | {"__name__": name}, found) for name, found in series.items()]
 
 
 def filled(folder: Path, cloud: Cloud) -> Path:
@@ -182,7 +182,7 @@ def filled(folder: Path, cloud: Cloud) -> Path:
     hours = [n / 2 for n in range(int(END * 2) + 1) if not STOPPED < n / 2 < RESUMED]
     for hour in hours:
         world.now = hour
-        sources = Sources(lives=world, paid=world, market=world, samples=world, names=NAMES)
+        sources = CollectorSources(lives=world, paid=world, market=world, samples=world, names=NAMES)
         collect(engine, sources, facts, when(hour))
     engine.dispose()
     return document(

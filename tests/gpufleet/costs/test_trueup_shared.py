@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.costs.allocation import Facts
-from gpufleet.costs.bills import Bill, Form, Line, read_bill
-from gpufleet.costs.commitments import Block, Coverage, Declared, Shared, Spend
-from gpufleet.costs.trueup import COMMITMENTS, Cause, TrueUp, true_up
+from gpufleet.costs.allocation import LedgerFacts
+from gpufleet.costs.bills import Bill, BillLine, Form, read_bill
+from gpufleet.costs.commitments import BlockCommitment, Coverage, DeclaredCosts, SharedCost, SpendCommitment
+from gpufleet.costs.trueup import COMMITMENTS, DifferenceCause, TrueUp, true_up
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger.facts import EndCause, Reservation, Run
 from gpufleet.ledger.schema import open_ledger
@@ -183,7 +183,7 @@ class World:
     spend: bool = False
     shared: bool = False
 
-    def facts(self) -> Facts:
+    def facts(self) -> LedgerFacts:
         term = {"starts": T0, "ends": T0 + 24 * HOUR, "source": "order", "as_of": T0}
         runs: list[Run] = [
             run("i-a", 0, CapacityType.ON_DEMAND, ended_at=T0 + 4 * HOUR, end_cause=EndCause.ENDED),
@@ -191,23 +191,24 @@ class World:
                 "i-b", 0, CapacityType.RESERVED, reservation="cr-9", ended_at=T0 + 4 * HOUR, end_cause=EndCause.ENDED
             ),
         ]
-        declared = Declared(
+        declared = DeclaredCosts(
             shared=[
-                Shared(name="nat", sku="aws:vpc:nat-gateway", units=Decimal(1)),
-                Shared(name="disk", sku="aws:ebs:gp3:gib", units=Decimal(10), per_instance=True),
+                SharedCost(name="nat", sku="aws:vpc:nat-gateway", units=Decimal(1)),
+                SharedCost(name="disk", sku="aws:ebs:gp3:gib", units=Decimal(10), per_instance=True),
             ]
             if self.shared
             else (),
             weights={"chat": 2, "batch": 1},
-            blocks=[Block(reservation="cr-9", instances=1, upfront_usd=Decimal(48), **term)] if self.block else (),
+            blocks=[BlockCommitment(reservation="cr-9", instances=1, upfront_usd=Decimal(48), **term)]
+            if self.block else (),
             spends=[
-                Spend(name="sp", cloud=Cloud.AWS, usd_per_hour=Decimal("0.5"),
+                SpendCommitment(name="sp", cloud=Cloud.AWS, usd_per_hour=Decimal("0.5"),
                       rates={"g6.xlarge": Decimal("0.4")}, **term)
             ] if self.spend else (),
         )  # fmt: skip
-        return Facts(runs=runs, declared=declared, coverage=Coverage(declared, runs), known=(T0, T0 + 4 * HOUR))
+        return LedgerFacts(runs=runs, declared=declared, coverage=Coverage(declared, runs), known=(T0, T0 + 4 * HOUR))
 
-    def compare(self, lines: list[Line]) -> TrueUp:
+    def compare(self, lines: list[BillLine]) -> TrueUp:
         overrides = [
             override(sku, usd, parse_as_of(AS_OF))
             for sku, usd in {**PRICES, "aws:ec2:g6.xlarge:on-demand": "1"}.items()
@@ -217,19 +218,19 @@ class World:
         return true_up(made, self.facts(), book, T0, T0 + 4 * HOUR)
 
 
-def line(resource: str, hour: int, usd: str, hours: str | None = "1", **more: Any) -> Line:
+def line(resource: str, hour: int, usd: str, hours: str | None = "1", **more: Any) -> BillLine:
     start = T0 + hour * HOUR
-    return Line(
+    return BillLine(
         resource=resource, start=start, end=start + HOUR, usd=Decimal(usd),
         hours=None if hours is None else Decimal(hours), **more,
     )  # fmt: skip
 
 
-def hourly(resource: str, usd: str) -> Iterator[Line]:
+def hourly(resource: str, usd: str) -> Iterator[BillLine]:
     return (line(resource, hour, usd) for hour in range(4))
 
 
-def parts_of(found: TrueUp) -> dict[str, dict[Cause, Fraction]]:
+def parts_of(found: TrueUp) -> dict[str, dict[DifferenceCause, Fraction]]:
     return {one.resource: {c: u for c, u in one.parts.items() if u} for one in found.differences}
 
 
@@ -237,17 +238,21 @@ def parts_of(found: TrueUp) -> dict[str, dict[Cause, Fraction]]:
     ("lines", "expected"),
     [
         # computed: 2 USD/h for four hours
-        pytest.param([*hourly("i-b", "0"), line("cr-9", 0, "48", None, fee=True)], {Cause.AHEAD: 40}, id="fee"),
+        pytest.param([*hourly("i-b", "0"), line("cr-9", 0, "48", None, fee=True)], {DifferenceCause.AHEAD: 40},
+                     id="fee"),
         pytest.param(
-            [*hourly("i-b", "0"), line("cr-9", 0, "50", None, fee=True)], {Cause.AHEAD: 40, Cause.PRICE: 2},
+            [*hourly("i-b", "0"), line("cr-9", 0, "50", None, fee=True)],
+            {DifferenceCause.AHEAD: 40, DifferenceCause.PRICE: 2},
             id="another fee",
         ),
-        pytest.param([*hourly("i-b", "0")], {Cause.AHEAD: -8}, id="paid before the window"),
-        pytest.param([*hourly("i-b", "2.5")], {Cause.PRICE: 2}, id="spread by the bill"),
+        pytest.param([*hourly("i-b", "0")], {DifferenceCause.AHEAD: -8}, id="paid before the window"),
+        pytest.param([*hourly("i-b", "2.5")], {DifferenceCause.PRICE: 2}, id="spread by the bill"),
         pytest.param([*hourly("i-b", "2")], {}, id="spread as we do"),
     ],
 )  # fmt: skip
-def test_a_capacity_block_and_its_instances_are_one(lines: list[Line], expected: dict[Cause, int]) -> None:
+def test_a_capacity_block_and_its_instances_are_one(
+    lines: list[BillLine], expected: dict[DifferenceCause, int]
+) -> None:
     found = World(block=True).compare([*hourly("i-a", "1"), *lines])
     assert parts_of(found) == ({"cr-9": expected} if expected else {})
 
@@ -257,16 +262,17 @@ def test_a_capacity_block_and_its_instances_are_one(lines: list[Line], expected:
     [
         # i-a is covered wholly at 0.4 USD/h; 0.1 USD/h is not used
         pytest.param("0.4", "0.1", {}, id="as we count"),
-        pytest.param("0.4", "0.2", {COMMITMENTS: {Cause.COVERAGE: Fraction(4, 10)}}, id="less was used"),
+        pytest.param("0.4", "0.2", {COMMITMENTS: {DifferenceCause.COVERAGE: Fraction(4, 10)}}, id="less was used"),
         pytest.param(
             "1", "0.5",
-            {"i-a": {Cause.PRICE: Fraction(24, 10)}, COMMITMENTS: {Cause.COVERAGE: Fraction(16, 10)}},
+            {"i-a": {DifferenceCause.PRICE: Fraction(24, 10)},
+             COMMITMENTS: {DifferenceCause.COVERAGE: Fraction(16, 10)}},
             id="another one was covered",
         ),
     ],
 )  # fmt: skip
 def test_what_nobody_used_of_commitments(
-    covered: str, unused: str, expected: dict[str, dict[Cause, Fraction]]
+    covered: str, unused: str, expected: dict[str, dict[DifferenceCause, Fraction]]
 ) -> None:
     rest = [line("", hour, unused, None, unused=True) for hour in range(4)]
     found = World(spend=True).compare([*hourly("i-a", covered), *hourly("i-b", "1"), *rest])
@@ -324,7 +330,7 @@ any_line = st.one_of(
     block=st.booleans(), spend=st.booleans(), shared=st.booleans(),
 )  # fmt: skip
 def test_what_was_computed_and_every_cause_add_up_to_the_bill(
-    lines: list[Line], stretch: int, block: bool, spend: bool, shared: bool
+    lines: list[BillLine], stretch: int, block: bool, spend: bool, shared: bool
 ) -> None:
     # one line for each day at least, else the bill is short; some lines are longer than their hour
     longer = [replace(one, end=one.end + timedelta(minutes=7 * stretch * (n % 2))) for n, one in enumerate(lines)]
@@ -336,7 +342,7 @@ def test_what_was_computed_and_every_cause_add_up_to_the_bill(
     assert found.billed + found.not_compared == inside
 
 
-def _overlap(one: Line) -> Fraction:
+def _overlap(one: BillLine) -> Fraction:
     """The part of a line that the window of four hours holds; an instance's line counts where it starts."""
     if one.resource:
         return Fraction(int(T0 <= one.start < T0 + 4 * HOUR))
@@ -353,11 +359,11 @@ def test_a_reservation_that_is_no_block_keeps_its_own_row() -> None:
         last_seen_at=T0 + 4 * HOUR,
     )  # fmt: skip
     known = world.facts()
-    known = Facts(runs=known.runs, reservations=[seats], known=known.known)
+    known = LedgerFacts(runs=known.runs, reservations=[seats], known=known.known)
     bill_ = Bill(form=Form.CUR, digest="d", others=Decimal(0), lines=(*hourly("i-a", "1"), *hourly("i-b", "1")))
     overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]
     found = true_up(bill_, known, PriceBook(region="us-east-1", overrides=overrides), T0, T0 + 4 * HOUR)
-    assert parts_of(found) == {"cr-9": {Cause.UNBILLED: Fraction(-4)}}
+    assert parts_of(found) == {"cr-9": {DifferenceCause.UNBILLED: Fraction(-4)}}
 
 
 def test_a_reservation_that_fleets_share_is_compared_by_the_seats_of_this_one() -> None:
@@ -365,7 +371,7 @@ def test_a_reservation_that_fleets_share_is_compared_by_the_seats_of_this_one() 
         cloud=Cloud.AWS, reservation="cr-9", started_at=T0, instances=4, environment=FLEET, region="us-east-1",
         zone="us-east-1a", machine_type="g6.xlarge", last_seen_at=T0 + 4 * HOUR, elsewhere=2, seats=1,
     )  # fmt: skip
-    known = Facts(runs=[], reservations=[seats], known=(T0, T0 + 4 * HOUR))
+    known = LedgerFacts(runs=[], reservations=[seats], known=(T0, T0 + 4 * HOUR))
     unused = tuple(replace(one, usd=one.usd * 2, hours=Decimal(2)) for one in hourly("cr-9", "1"))
     bill_ = Bill(form=Form.CUR, digest="d", others=Decimal(0), lines=unused)
     overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]

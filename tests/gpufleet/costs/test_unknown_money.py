@@ -17,7 +17,7 @@ from app.windows import Window
 from gpufleet.costs.anomaly import Hour, anomalies, usual
 from gpufleet.costs.digest import as_text, budget_words, month_words
 from gpufleet.costs.document import document as as_document
-from gpufleet.costs.forecast import BudgetState, Forecast, Part, budget_use, forecast
+from gpufleet.costs.forecast import BudgetState, Forecast, IntervalCost, budget_use, forecast
 from gpufleet.costs.render import as_text as report_text
 from gpufleet.domain import money
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
@@ -62,7 +62,7 @@ def fleet_with(folder: Path, machine: str, looks: list[datetime], **budget: Any)
         facts.add_runs(connection, [seen])
         for at in looks:
             facts.add_pass(
-                connection, facts.Pass(environment=name, at=at, host="h", metrics_from=None, metrics_until=None)
+                connection, facts.CostPass(environment=name, at=at, host="h", metrics_from=None, metrics_until=None)
             )
     return fleet
 
@@ -164,8 +164,8 @@ def test_lost_time_never_lowers_a_forecast(
     known: list[Decimal], parts: list[tuple[Decimal, Decimal]], left: Decimal
 ) -> None:
     spent = sum(known, Decimal(0)) + sum((usd for usd, _ in parts), Decimal(0))
-    days = [Part(usd, Decimal(1), Decimal(0)) for usd in known]
-    lost = [Part(usd, Decimal(1), share) for usd, share in parts]
+    days = [IntervalCost(usd, Decimal(1), Decimal(0)) for usd in known]
+    lost = [IntervalCost(usd, Decimal(1), share) for usd, share in parts]
     plain, filled = forecast(spent, days, left), forecast(spent, days, left, [*days, *lost])
     assert plain.expected <= filled.expected
     assert filled.low <= filled.high

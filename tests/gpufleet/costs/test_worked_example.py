@@ -11,7 +11,7 @@ from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts, rollups
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import ActivityHour, EndCause, Pass, Reading, Reservation, RunEnd
+from gpufleet.ledger.facts import ActivityHour, CostPass, EndCause, Reading, Reservation, RunEnd
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run
@@ -76,7 +76,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
         )  # fmt: skip
         for at in (T0 - 10 * HOUR, T0 + 6 * HOUR):
             facts.add_pass(
-                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+                connection, CostPass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )
     engine.dispose()
     return read_json("cost", "--fleet", document(folder), *WINDOW)

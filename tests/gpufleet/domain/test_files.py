@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.domain.files import write_private, write_whole
+from gpufleet.domain.files import write_atomically, write_private
 
 
 def whole(path: Path, text: str) -> None:
-    write_whole(path, text.encode())
+    write_atomically(path, text.encode())
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_what_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     path.write_text("old")
     (tmp_path / ".told.json.part").mkdir()
     with pytest.raises(OSError, match="told"):
-        write_whole(path, b"new")
+        write_atomically(path, b"new")
     assert path.read_text() == "old"

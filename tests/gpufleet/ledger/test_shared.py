@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from app import reports
 from app.windows import Window
 from app.wiring import open_engine
-from gpufleet.console import book
+from gpufleet.console import ledger_data
 from gpufleet.ledger.database import open_database
 from gpufleet.ledger.schema import HEAD, LedgerError, share_ledger
 from gpufleet.settings.document import FleetDocument
@@ -46,8 +46,8 @@ def answer(fleet: FleetDocument) -> None:
     """What the console reads of a ledger for its metrics and two of its pages."""
     window = Window(since=NOW - timedelta(hours=1), until=NOW, now=NOW, timezone="UTC")
     engine = open_engine(fleet)
-    book.targets(engine, "aws/prod/us-east-1")
-    book.about(open_engine(fleet), "aws/prod/us-east-1", "i-1")
+    ledger_data.targets(engine, "aws/prod/us-east-1")
+    ledger_data.about(open_engine(fleet), "aws/prod/us-east-1", "i-1")
     reports.cost(fleet, window, True)
     reports.with_facts(fleet, window, True)
 
@@ -88,11 +88,11 @@ def test_a_shared_ledger_outlives_its_server_and_its_schema_is_looked_at_again(s
 def test_a_sqlite_ledger_that_a_restore_replaced_is_read_anew(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     first = share_ledger(url)
-    assert book.targets(first, "f") == {}
+    assert ledger_data.targets(first, "f") == {}
     for part in tmp_path.glob("ledger.db*"):
         part.unlink()
     second = share_ledger(url)
     assert second is not first
-    assert book.targets(second, "f") == {}
+    assert ledger_data.targets(second, "f") == {}
     first.dispose()
     second.dispose()

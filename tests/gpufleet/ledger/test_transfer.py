@@ -103,7 +103,7 @@ def test_a_broken_fact_is_found(full: Engine, statement: str, rule: str) -> None
     ],
 )
 def test_a_sum_that_is_not_that_of_its_pools_is_found(full: Engine, tmp_path: Path, statement: str) -> None:
-    cost_sums.leave(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
+    cost_sums.store_sums(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
     assert breaches(full) == set()
     with writing(full) as connection:
         assert connection.execute(text(statement)).rowcount > 0
@@ -112,7 +112,7 @@ def test_a_sum_that_is_not_that_of_its_pools_is_found(full: Engine, tmp_path: Pa
 
 def test_sums_are_not_carried(full: Engine, tmp_path: Path) -> None:
     exported = lines(full)
-    cost_sums.leave(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
+    cost_sums.store_sums(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
     assert lines(full) == exported
 
 

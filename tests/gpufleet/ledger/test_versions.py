@@ -18,16 +18,16 @@ from gpufleet.domain.model import Cloud
 from gpufleet.ledger import outbox
 from gpufleet.ledger.activities import note_activities, read_activities
 from gpufleet.ledger.boots import note_boots, read_boots
+from gpufleet.ledger.closed_periods import Confirmed, add_closed_period, closed_periods
 from gpufleet.ledger.database import open_database, writing
 from gpufleet.ledger.declared import declarations, note_declared
 from gpufleet.ledger.facts import NOT_MISSED, Reservation
-from gpufleet.ledger.finals import Confirmed, add_final, finals
 from gpufleet.ledger.invariants import verify
+from gpufleet.ledger.notified_hours import add_notified_hour, last_notified_hour
 from gpufleet.ledger.reservations import note_reservations, reservations
 from gpufleet.ledger.schema import HEAD, OLDEST_READER, LedgerError, migrate, open_ledger, schema_version
 from gpufleet.ledger.sums import CostSum, Span, read_sums, write_sums
 from gpufleet.ledger.tables import METADATA
-from gpufleet.ledger.told import add_told, last_told
 from gpufleet.ledger.transfer import named
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.ledgers import Ledgers
@@ -148,8 +148,8 @@ CODED = (
 def goes_on(engine: Engine) -> None:
     """The tables that came later are written to, and numbers go on behind the old ones."""
     with writing(engine) as connection:
-        add_final(connection, bill())
-        add_told(connection, FLEET, NOW)
+        add_closed_period(connection, bill())
+        add_notified_hour(connection, FLEET, NOW)
         write_sums(connection, FLEET, [day()])
         assert outbox.enqueue(connection, outbox.Message(key="next", channel="#c", text="t"), NOW)
         note_reservations(connection, [seats()])
@@ -159,8 +159,8 @@ def goes_on(engine: Engine) -> None:
     note_activities(engine, FLEET, [happened()], NOW)
     assert happened() in read_activities(engine, FLEET, NOW)
     with engine.connect() as connection:
-        assert bill() in finals(connection, FLEET, NOW - timedelta(days=1), NOW)
-        assert last_told(connection, FLEET) == NOW
+        assert bill() in closed_periods(connection, FLEET, NOW - timedelta(days=1), NOW)
+        assert last_notified_hour(connection, FLEET) == NOW
         assert read_sums(connection, FLEET) == [day()]
         assert declarations(connection, FLEET) == [(NOW, "{}")]
         assert replace(seats(), missed_at=NOT_MISSED) in reservations(connection, FLEET, NOW - timedelta(days=1), NOW)

@@ -23,10 +23,10 @@ from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.ledger import operations
 from gpufleet.ledger.outbox import messages
 from gpufleet.ledger.schema import open_ledger
-from gpufleet.notify.buttons import PressError, read_press
+from gpufleet.notify.buttons import ClickError, read_click
+from gpufleet.notify.clicks import ClickHandler, FleetButtons
 from gpufleet.notify.deliver import deliver
-from gpufleet.notify.doors import HttpDoor, SocketDoor, is_signed
-from gpufleet.notify.presses import Desk, Presses
+from gpufleet.notify.endpoints import InteractionServer, SocketModeListener, is_signed
 from gpufleet.notify.slack import SlackBot
 from tests.fixtures import local_token
 from tests.fixtures.small_fleet import FLEET, document
@@ -63,7 +63,7 @@ class World:
     ledger: Engine
     sink: SlackSink
     machines: Machines
-    presses: Presses
+    presses: ClickHandler
 
     @property
     def brakes(self) -> Sequence[Brake]:
@@ -102,11 +102,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     ledger, machines = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), Machines()
     bot = SlackBot(local_token.BOT, f"{sink.url}/api/")
 
-    def send(desk: Desk) -> None:
+    def send(desk: FleetButtons) -> None:
         deliver(desk.engine, bot, lambda: datetime.now(UTC))
 
     fleet = load_one(str(document(tmp_path, notify={"slack_channel": "#gpu-cost", "keep_users": ["UADA"]})))
-    desk = Desk(
+    desk = FleetButtons(
         fleet=FLEET, environment="dev", channel="#gpu-cost", users=frozenset({"UADA"}), engine=ledger,
         inventory=machines,
     )  # fmt: skip
@@ -114,15 +114,15 @@ def world(tmp_path: Path) -> Iterator[World]:
         "marked:i-1:x", "i-1 is <idle>", {"instance": "i-1", "may_keep": True}
     )
     send(desk)
-    presses = Presses(desks={FLEET: desk}, now=lambda: datetime.now(UTC), deliver=send)
+    presses = ClickHandler(desks={FLEET: desk}, now=lambda: datetime.now(UTC), deliver=send)
     yield World(ledger=ledger, sink=sink, machines=machines, presses=presses)
     presses.close()
     sink.stop()
 
 
 @pytest.fixture
-def socket(world: World) -> Iterator[SocketDoor]:
-    door = SocketDoor(local_token.APP, world.presses, f"{world.sink.url}/api/")
+def socket(world: World) -> Iterator[SocketModeListener]:
+    door = SocketModeListener(local_token.APP, world.presses, f"{world.sink.url}/api/")
     door.open()
     until(lambda: world.sink.socket_mode.connections == 1)
     yield door
@@ -131,7 +131,7 @@ def socket(world: World) -> Iterator[SocketDoor]:
 
 @pytest.fixture
 def http(world: World) -> Iterator[str]:
-    door = HttpDoor("127.0.0.1", 0, SECRET, world.presses, lambda: datetime.now(UTC))
+    door = InteractionServer("127.0.0.1", 0, SECRET, world.presses, lambda: datetime.now(UTC))
     thread = threading.Thread(target=door.serve, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{door.port}/slack/actions"
@@ -139,7 +139,7 @@ def http(world: World) -> Iterator[str]:
     thread.join(timeout=5)
 
 
-def test_keep_over_socket_mode_pulls_the_brake_and_writes_the_tag(world: World, socket: SocketDoor) -> None:
+def test_keep_over_socket_mode_pulls_the_brake_and_writes_the_tag(world: World, socket: SocketModeListener) -> None:
     begun = datetime.now(UTC)
     (answered,) = world.press(user="UADA", action_id="gpufleet_keep_24h")
     assert answered is not None
@@ -161,7 +161,9 @@ def test_keep_over_http_does_the_same(world: World, http: str) -> None:
     assert [brake.scope for brake in world.brakes] == ["i-1"]
 
 
-def test_a_press_that_comes_again_counts_once_whichever_door(world: World, socket: SocketDoor, http: str) -> None:
+def test_a_press_that_comes_again_counts_once_whichever_door(
+    world: World, socket: SocketModeListener, http: str
+) -> None:
     stamp = f"{time.time():.6f}"
     world.press(user="UADA", times=2, action_ts=stamp)
     world.press(user="UADA", times=2, action_ts=stamp, url=http, secret=SECRET)
@@ -169,7 +171,7 @@ def test_a_press_that_comes_again_counts_once_whichever_door(world: World, socke
     assert len(world.texts(2)) == 2
 
 
-def test_a_stranger_keeps_nothing_and_is_told_once(world: World, socket: SocketDoor) -> None:
+def test_a_stranger_keeps_nothing_and_is_told_once(world: World, socket: SocketModeListener) -> None:
     world.press(user="UEVE")
     world.press(user="UEVE", action_id="gpufleet_keep_24h")
     assert "<@UEVE> may not keep instances" in world.texts(2)[1]
@@ -225,20 +227,20 @@ def test_the_signature_of_slacks_documentation() -> None:
     assert is_signed(SECRET, headers, body, now)
 
 
-def test_the_tag_may_fail_and_the_brake_holds(world: World, socket: SocketDoor) -> None:
+def test_the_tag_may_fail_and_the_brake_holds(world: World, socket: SocketModeListener) -> None:
     world.machines.fails = "UnauthorizedOperation"
     world.press(user="UADA")
     assert world.texts(3)[2] == "its tag could not be written: UnauthorizedOperation"
     assert len(world.brakes) == 1
 
 
-def test_an_instance_that_has_ended_is_said(world: World, socket: SocketDoor) -> None:
+def test_an_instance_that_has_ended_is_said(world: World, socket: SocketModeListener) -> None:
     world.machines.ended = True
     world.press(user="UADA")
     assert "has ended already" in world.texts(3)[2]
 
 
-def test_socket_mode_comes_back_after_a_hang_up(world: World, socket: SocketDoor) -> None:
+def test_socket_mode_comes_back_after_a_hang_up(world: World, socket: SocketModeListener) -> None:
     world.sink.socket_mode.hang_up()
     until(lambda: world.sink.socket_mode.connections == 0 or len(world.sink.socket_mode.tickets) > 0)
     until(lambda: world.sink.socket_mode.connections == 1)
@@ -248,7 +250,7 @@ def test_socket_mode_comes_back_after_a_hang_up(world: World, socket: SocketDoor
 
 
 def test_a_wrong_app_token_is_said(world: World) -> None:
-    door = SocketDoor(local_token.BOT, world.presses, f"{world.sink.url}/api/")
+    door = SocketModeListener(local_token.BOT, world.presses, f"{world.sink.url}/api/")
     with pytest.raises(OSError, match="not_allowed_token_type"):
         door.open()
     door.close()
@@ -281,5 +283,5 @@ ACTION = {"action_id": "gpufleet_keep_4h", "action_ts": "1.5", "value": '{"fleet
     ],
 )
 def test_what_is_no_press_is_refused(payload: object, said: str) -> None:
-    with pytest.raises(PressError, match=said):
-        read_press(payload)
+    with pytest.raises(ClickError, match=said):
+        read_click(payload)

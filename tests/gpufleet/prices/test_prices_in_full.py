@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.costs.commitments import Coverage, Declared, Spend, shares
+from gpufleet.costs.commitments import Coverage, DeclaredCosts, SpendCommitment, shares
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Committed, Price, Rank
 from gpufleet.ledger.facts import Run
@@ -15,8 +15,8 @@ from gpufleet.prices.book import (
     GCP_SPOT_STALE_AFTER,
     STALE_AFTER,
     MissingPriceError,
-    Part,
     PriceBook,
+    PricedInterval,
     Sku,
     is_stale,
     machine_sku,
@@ -53,8 +53,8 @@ def test_the_parts_of_a_span_are_cut_where_the_price_changes() -> None:
         (third, T0 + 3 * HOUR, T0 + 4 * HOUR),
     ]
     assert book.over(SKU, T0 + HOUR, T0 + 4 * HOUR) == (
-        Part(price=first, start=T0 + HOUR, end=T0 + 3 * HOUR),
-        Part(price=third, start=T0 + 3 * HOUR, end=T0 + 4 * HOUR),
+        PricedInterval(price=first, start=T0 + HOUR, end=T0 + 3 * HOUR),
+        PricedInterval(price=third, start=T0 + 3 * HOUR, end=T0 + 4 * HOUR),
     )
     assert book.parts(plain, T0 + 3 * HOUR, T0 + 4 * HOUR) == [(third, T0 + 3 * HOUR, T0 + 4 * HOUR)]
     assert book.parts(plain, T0 + HOUR, T0 + 3 * HOUR) == [(first, T0 + HOUR, T0 + 3 * HOUR)]
@@ -154,7 +154,7 @@ RUN = Run(
     cloud=Cloud.AWS, instance_id="i-1", started_at=T0, environment="e", region="us-east-1", zone="us-east-1a",
     machine_type="g6.xlarge", capacity_type=CapacityType.ON_DEMAND, last_seen_at=T0 + 4 * HOUR,
 )  # fmt: skip
-PLAN = Spend(
+PLAN = SpendCommitment(
     name="sp-1", cloud=Cloud.AWS, usd_per_hour=Decimal("0.75"), rates={"g6.xlarge": Decimal("0.5")},
     starts=T0 + HOUR, ends=T0 + 3 * HOUR, source="order", as_of=T0 - HOUR,
 )  # fmt: skip
@@ -162,7 +162,7 @@ PLAN = Spend(
 
 def test_a_plan_covers_the_oldest_and_the_one_at_the_edge_in_part() -> None:
     old, young = RUN, replace(RUN, instance_id="i-2", started_at=T0 + timedelta(seconds=1))
-    coverage = Coverage(Declared(spends=[PLAN]), [young, old])
+    coverage = Coverage(DeclaredCosts(spends=[PLAN]), [young, old])
     listed = price("0.9")
 
     def mine(usd: str, words: str, pays: str, share: str) -> Price:
@@ -175,7 +175,7 @@ def test_a_plan_covers_the_oldest_and_the_one_at_the_edge_in_part() -> None:
             **at,
         )
 
-    span = [Part(listed, T0, T0 + 4 * HOUR)]
+    span = [PricedInterval(listed, T0, T0 + 4 * HOUR)]
     middle = (T0 + HOUR, T0 + 3 * HOUR)
     assert list(coverage.parts(old, span)) == [
         (listed, T0, T0 + HOUR), (mine("0.5", "covered by sp-1", "0.5", "1"), *middle),
@@ -186,7 +186,7 @@ def test_a_plan_covers_the_oldest_and_the_one_at_the_edge_in_part() -> None:
     assert list(coverage.parts(young, span))[1] == (part, *middle)
     third = replace(young, instance_id="i-3")
     assert list(coverage.parts(third, span)) == span
-    unknown = [Part(None, T0, T0 + 4 * HOUR)]
+    unknown = [PricedInterval(None, T0, T0 + 4 * HOUR)]
     assert list(coverage.parts(old, unknown)) == unknown
     assert list(coverage.parts(replace(old, capacity_type=CapacityType.SPOT), span)) == span
     ((_, stretches),) = coverage.spends
@@ -198,7 +198,7 @@ def test_what_ends_within_a_plan_s_time_frees_it_and_two_plans_do_not_pay_one_ma
     other = replace(PLAN, name="sp-2", rates={"g6.xlarge": Decimal("0.4"), "p5.48xlarge": Decimal(20)})
     large = replace(RUN, instance_id="i-p", machine_type="p5.48xlarge")
     coverage = Coverage(
-        Declared(spends=[PLAN, other]), [short, large, replace(short, capacity_type=CapacityType.SPOT)]
+        DeclaredCosts(spends=[PLAN, other]), [short, large, replace(short, capacity_type=CapacityType.SPOT)]
     )
     free = [[(one.start, one.end, one.free) for one in stretches] for _, stretches in coverage.spends]
     assert free == [

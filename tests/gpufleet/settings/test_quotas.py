@@ -14,7 +14,7 @@ from gpufleet.console import exporter
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.settings.document import FleetDocument
-from gpufleet.settings.quotas import Need, Use, needs, uses
+from gpufleet.settings.quotas import QuotaNeed, QuotaUsage, needs, uses
 from tests.fixtures.metrics_text import value
 from tests.fixtures.watchdogs.plain import START, document, instance
 
@@ -70,14 +70,14 @@ def test_needs_are_the_maxima(given: FleetDocument, expected: list[tuple[str | N
     [(32.0, True, "up to 32 vCPUs wanted, 32 allowed"), (31.0, False, "up to 32 vCPUs wanted, 31 allowed")],
 )
 def test_a_limit_below_the_need_is_found(limit: float, ok: bool, words: str) -> None:
-    need = Need(quota="L-1", unit="vCPUs", most=32, for_="g6.xlarge spot")
+    need = QuotaNeed(quota="L-1", unit="vCPUs", most=32, for_="g6.xlarge spot")
     found = command.compare("aws-prod", need, {"L-1": limit})
     assert (found.ok, found.found) == (ok, f"g6.xlarge spot: {words}")
     assert ("ask for 32 vCPUs" in found.remedy) is not ok
 
 
 def test_a_quota_that_cannot_be_read_is_no_yes() -> None:
-    need = Need(quota=None, unit="vCPUs", most=192, for_="p6-b200.48xlarge on-demand")
+    need = QuotaNeed(quota=None, unit="vCPUs", most=192, for_="p6-b200.48xlarge on-demand")
     found = command.compare("aws-prod", need, {})
     assert "cannot be read here" in found.found and found.remedy
 
@@ -111,7 +111,7 @@ def test_what_runs_is_counted(instances: tuple[tuple[str, str], ...], expected: 
 
 def test_what_has_ended_is_not_counted() -> None:
     gone = machine("g6.xlarge", "spot", state=InstanceState.TERMINATED)
-    assert uses(Cloud.AWS, [gone, machine("g6.xlarge", "spot")]) == (Use(quota=SPOT, unit="vCPUs", used=4),)
+    assert uses(Cloud.AWS, [gone, machine("g6.xlarge", "spot")]) == (QuotaUsage(quota=SPOT, unit="vCPUs", used=4),)
 
 
 def machine(name: str, kind: str, **changes: Any) -> Instance:
@@ -127,7 +127,7 @@ class Account:
     asked: int = 0
     said: list[str] = field(default_factory=list[str])
 
-    def answer(self, document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
+    def answer(self, document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str, float]:
         self.asked += 1
         if self.limits is None:
             raise CloudError("service-quotas:get_service_quota failed: AccessDenied")
@@ -145,7 +145,7 @@ class Account:
 
 def test_use_and_limit_become_metrics() -> None:
     meter = Account({SPOT: 64.0}, [machine("g6.xlarge", "spot")]).meter()
-    page = exporter.render([exporter.Facts(environment="prod", quotas=meter.read(START))])
+    page = exporter.render([exporter.FleetMetrics(environment="prod", quotas=meter.read(START))])
     labels = {"environment": "prod", "quota": SPOT, "unit": "vCPUs"}
     assert value(page, "gpufleet_quota_used", **labels) == 4
     assert value(page, "gpufleet_quota_limit", **labels) == 64

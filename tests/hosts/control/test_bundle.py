@@ -34,7 +34,7 @@ def test_its_digest_names_it(made: bundle.Bundle, tmp_path: Path) -> None:
 def test_every_room_travels_and_no_compiled_file(made: bundle.Bundle) -> None:
     with tarfile.open(made.path) as archive:
         names = archive.getnames()
-    for room in bundle.rooms(ROOT):
+    for room in bundle.package_names(ROOT):
         assert f"lib/{room}/__init__.py" in names
     assert "lib/gpufleet/ledger/migrations/env.py" in names
     assert not [name for name in names if "__pycache__" in name]

@@ -14,7 +14,7 @@ import pytest
 
 from hosts.control import ledger_file
 from hosts.control import releases as code
-from hosts.control.releases import BusyError, ReleaseError, Releases
+from hosts.control.releases import ReleaseBusyError, ReleaseError, Releases
 from tests.hosts.control.test_releases import NOW, Host, make_host
 
 LATER = NOW + timedelta(minutes=5)
@@ -165,7 +165,7 @@ def test_only_one_changes_releases_at_a_time(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def unwell() -> None:
-        with pytest.raises(BusyError, match="wait for its end"):
+        with pytest.raises(ReleaseBusyError, match="wait for its end"):
             other.settle(NOW)
         seen.append("looked")
 

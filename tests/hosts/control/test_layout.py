@@ -11,7 +11,7 @@ import pytest
 
 from hosts.control import layout
 from hosts.control.layout import Ids
-from hosts.control.places import LEDGER_GROUP, Places, User
+from hosts.control.paths import LEDGER_GROUP, Places, User
 
 OLD = 3900
 """The number of release 0.1's one user."""

@@ -12,7 +12,7 @@ import pytest
 
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import render
-from hosts.control.places import SETTINGS as SETTINGS_FILE
+from hosts.control.paths import SETTINGS as SETTINGS_FILE
 from hosts.control.settings import ControlSettings
 from tests.fixtures.control.machine_in_namespaces import METADATA, NAME, SHA256, Machine, machine, missing
 from tests.fixtures.router.router import document
@@ -267,7 +267,7 @@ ROOTS_LOOK: Final = """\
 import io, sys
 from pathlib import Path
 from app.control_host import LiveMachine
-from hosts.control.places import Places
+from hosts.control.paths import Places
 from hosts.control.releases import ReleaseError
 from hosts.control.settings import ControlSettings
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import pytest
 
 from hosts.control import bundle, ledger_file
-from hosts.control.places import Places
+from hosts.control.paths import Places
 from hosts.control.releases import ReleaseError, Releases
 
 NOW = datetime(2026, 11, 21, 2, 15, tzinfo=UTC)

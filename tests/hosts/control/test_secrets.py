@@ -11,7 +11,7 @@ from app.control_host import fetch_secrets, make_token
 from gpufleet.clouds import secrets
 from gpufleet.domain.activity import CloudError
 from hosts.control import layout, units
-from hosts.control.places import Places, User
+from hosts.control.paths import Places, User
 from hosts.control.settings import ControlSettings
 
 SETTINGS = ControlSettings(

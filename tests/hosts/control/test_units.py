@@ -16,7 +16,7 @@ from typer.main import get_command
 from cli.main import build
 from gpufleet.domain.model import Cloud
 from hosts.control import boot_data, bundle, units
-from hosts.control.places import Places
+from hosts.control.paths import Places
 from hosts.control.settings import ControlSettings, ControlSettingsError, Role, load
 from serving.user_data import UserDataError
 

@@ -24,7 +24,7 @@ from cli import monitoring
 from cli.output import Exit
 from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.console import exporter
-from gpufleet.costs.allocation import Charge, Kind, State
+from gpufleet.costs.allocation import Charge, ChargeKind, UseState
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertSettings
@@ -34,9 +34,9 @@ from hosts.monitoring.dashboards import SOURCE, dashboards, files
 from hosts.monitoring.dashboards import render as render_dashboard
 from hosts.monitoring.rules import RuleSettings
 from serving import metrics
-from serving.metrics import Kind as Shape
 from serving.metrics import Metric
-from serving.router.exporter import Moment
+from serving.metrics import MetricKind as Shape
+from serving.router.exporter import RouterSnapshot
 from serving.router.exporter import metrics as router_page
 from serving.router.meter import Meter
 from tests.fixtures.console.fleet import document
@@ -79,7 +79,7 @@ def _samples(metric: Metric, seconds: float) -> Iterator[str]:
 def _charges() -> list[Charge]:
     """One dollar in an hour."""
     charge = Charge(
-        kind=Kind.TIME, state=State.USED, resource="i-1", cloud=Cloud.AWS, region="r", zone="z",
+        kind=ChargeKind.TIME, state=UseState.USED, resource="i-1", cloud=Cloud.AWS, region="r", zone="z",
         machine_type="g6.xlarge", capacity_type=CapacityType.SPOT, pool="chat", model="m", owner="t",
         reservation=None, start=NOW - timedelta(hours=1), end=NOW, duration=timedelta(hours=1), price=None,
         amount=Decimal(3600),
@@ -89,11 +89,12 @@ def _charges() -> list[Charge]:
 
 def ledger_page() -> str:
     spends = [
-        exporter.Spend(window=window, covered=timedelta(hours=1), charges=_charges()) for window in ("1h", "24h")
+        exporter.WindowSpend(window=window, covered=timedelta(hours=1), charges=_charges())
+        for window in ("1h", "24h")
     ]
     return exporter.render(
         [
-            exporter.Facts(
+            exporter.FleetMetrics(
                 environment="prod", targets={"chat": 2}, known_until=NOW, budget_usd_per_month=Decimal(730),
                 spends=spends, preemptions={"chat": 1}, messages={"sent": 3},
             )
@@ -108,7 +109,7 @@ class Pages(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         seconds = time.monotonic() - self.began
         self.meter.by_status[("chat", "2xx")] = int(seconds * 10)
-        moment = Moment(held={"chat": 1}, ready={"chat": 1}, known={"chat": 1}, resting={"chat": 0})
+        moment = RouterSnapshot(held={"chat": 1}, ready={"chat": 1}, known={"chat": 1}, resting={"chat": 0})
         text = {
             "/instance": engine_page(seconds),
             "/router": router_page(self.meter, moment),
@@ -236,15 +237,15 @@ def test_grafana_finds_source_and_dashboards_at_its_start() -> None:
 
 
 def test_a_spend_over_too_little_time_is_not_told() -> None:
-    short = exporter.Spend(window="1h", covered=timedelta(minutes=1), charges=())
-    page = exporter.render([exporter.Facts(environment="prod", spends=[short])])
+    short = exporter.WindowSpend(window="1h", covered=timedelta(minutes=1), charges=())
+    page = exporter.render([exporter.FleetMetrics(environment="prod", spends=[short])])
     assert "gpufleet_spend_rate_usd_per_hour{" not in page
     assert "gpufleet_ledger_known_until_seconds{" not in page
 
 
 def test_a_rate_is_over_the_time_that_is_known() -> None:
-    half = exporter.Spend(window="1h", covered=timedelta(minutes=30), charges=_charges())
-    page = exporter.render([exporter.Facts(environment="e", spends=[half])])
+    half = exporter.WindowSpend(window="1h", covered=timedelta(minutes=30), charges=_charges())
+    page = exporter.render([exporter.FleetMetrics(environment="e", spends=[half])])
     rate = value(page, "gpufleet_spend_rate_usd_per_hour", environment="e", window="1h")
     assert rate == 2, "1 USD in half an hour"
     labels = {"environment": "e", "pool": "chat", "capacity_type": "spot", "state": "used"}

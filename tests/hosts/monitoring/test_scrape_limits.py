@@ -31,7 +31,7 @@ from serving.metrics import Source
 from tests.fixtures.prometheus import running
 from tests.hosts.monitoring.test_dashboards import ledger_page
 from watchdogs.scale import pressure
-from watchdogs.signals import Series, engine_query, gpu_query
+from watchdogs.signals import SeriesSelector, engine_query, gpu_query
 
 SETTINGS = PrometheusSettings(
     cloud=Cloud.AWS,
@@ -60,7 +60,7 @@ def _expressions() -> Iterator[str]:
     yield from queries.per_instance("prod", MINUTES).values()
     yield pressure.present_query("prod", MINUTES)
     yield pressure.past_query("prod", {"chat": ScalePolicy()})
-    series = Series(labels='environment="prod"')
+    series = SeriesSelector(labels='environment="prod"')
     yield engine_query(series, MINUTES, timedelta(seconds=10))
     yield gpu_query(series, MINUTES, timedelta(seconds=10))
     yield " ".join(METRIC_NAMES.all())

@@ -12,7 +12,7 @@ from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.approval import Approval, approve
 from serving.cache.disk import Cache
-from serving.cache.store import FolderReader, FolderStore, Store
+from serving.cache.store import FolderReader, FolderStore, ObjectStore
 from serving.cache.sync import served_digest
 from tests.fixtures.node.world import FakeCloud, Machine, settings
 
@@ -41,7 +41,7 @@ def served(bucket: Path) -> str:
 
 def another(bucket: Path, folder: Path) -> str:
     """A second revision, in the bucket and not served."""
-    tiny_model.make(folder / "second", tiny_model.Shape(seed=2))
+    tiny_model.make(folder / "second", tiny_model.TinyModelShape(seed=2))
     manifest = manifests.describe(folder / "second", name="chat", revision="second")
     publish.add(FolderStore(bucket), folder / "second", manifest)
     return manifest.digest
@@ -116,7 +116,7 @@ class _Refusing(FolderReader):
 
 
 class S3LikeCloud(FakeCloud):
-    def store(self, bucket: str) -> Store:
+    def store(self, bucket: str) -> ObjectStore:
         return S3Like(self.bucket)
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
-from hosts.node import stopping
-from hosts.node.drain import Move, Order, Scene, merge, next_move
-from hosts.node.life import Life
-from hosts.node.log import Log
+from hosts.node import stop_marker
+from hosts.node.drain import DrainStep, Order, Scene, merge, next_move
+from hosts.node.log import NodeLog
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, UnitState
+from hosts.node.state import NodeState
 from serving import engine as engines
 from tests.fixtures.node.world import START, FakeUnits, Machine, settings
 
@@ -32,11 +32,11 @@ def machine(bucket: Path, tmp_path: Path) -> Machine:
     return booted
 
 
-def life_in(file: Path) -> Life:
+def life_in(file: Path) -> NodeState:
     def now() -> datetime:
         return START
 
-    return Life(instance="i-1", pool="chat", file=file, now=now, log=Log(now=now, write=lambda _: None))
+    return NodeState(instance="i-1", pool="chat", file=file, now=now, log=NodeLog(now=now, write=lambda _: None))
 
 
 def stopped_at(machine: Machine, seconds: float) -> bool:
@@ -130,7 +130,7 @@ def test_a_notice_that_comes_late_lets_routers_hear_of_it_before_the_engine_stop
 def test_an_engine_that_systemd_stops_is_out_of_the_router_first(machine: Machine) -> None:
     """The machine's own shutdown, or a person with `systemctl stop`: nobody gave the agent an order."""
     assert machine.life.agent_check() == "up ready"
-    file = stopping.place(machine.root)
+    file = stop_marker.place(machine.root)
     file.touch()
     assert machine.life.agent_check() == "drain"
     file.unlink()
@@ -140,7 +140,7 @@ def test_an_engine_that_systemd_stops_is_out_of_the_router_first(machine: Machin
 def test_a_drained_engine_is_stopped_without_waiting_again(machine: Machine) -> None:
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
     assert stopped_at(machine, 5)
-    assert stopping.place(machine.root).exists()
+    assert stop_marker.place(machine.root).exists()
 
 
 def test_a_notice_of_30_s_is_kept_by_every_step(machine: Machine) -> None:
@@ -362,14 +362,14 @@ def test_every_drain_ends_by_its_deadline_and_cuts_nothing_that_had_time(
             stopping_since=stopping_since,
         )
         move = next_move(order, scene, margin=margin, settle=SETTLE)
-        if move is Move.FINISH:
+        if move is DrainStep.FINISH:
             break
-        if move is Move.STOP:
+        if move is DrainStep.STOP:
             stopping_since = now
             late = now >= order.deadline - margin
             assert running == 0 or late
             units.states[engines.UNIT] = UnitState.DEACTIVATING if hangs else UnitState.INACTIVE
-        elif move is Move.KILL:
+        elif move is DrainStep.KILL:
             units.kill(engines.UNIT)
         now += tick
         assert now <= max(order.deadline, START + margin) + 2 * tick

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from hosts.node import fetch, health
+from hosts.node import health, local_http
 from hosts.node.engine_client import HttpEngine
 from hosts.node.ports import EngineLoad, StepError
 from serving.engine import VLLM
@@ -101,13 +101,13 @@ def test_a_first_answer_without_choices_is_none(serve: Callable[[Say], str], bod
 
 def test_an_answer_that_trickles_is_given_up(serve: Callable[[Say], str]) -> None:
     with pytest.raises(TimeoutError, match="no end of its answer"):
-        fetch.fetch(serve(trickles), 0.2)
+        local_http.fetch(serve(trickles), 0.2)
 
 
 def test_an_answer_without_end_is_given_up(serve: Callable[[Say], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "MOST_BYTES", 1000)
+    monkeypatch.setattr(local_http, "MOST_BYTES", 1000)
     with pytest.raises(TimeoutError, match="no end of its answer"):
-        fetch.fetch(serve(says(whole(b"x" * 2000))), 5)
+        local_http.fetch(serve(says(whole(b"x" * 2000))), 5)
 
 
 @pytest.mark.parametrize("say", BROKEN)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpufleet.clouds.gcp.signed import Metadata
+from gpufleet.clouds.gcp.signed import GoogleMetadata
 from hosts.node.google import GoogleSide
 from hosts.node.ports import Notice
 
@@ -19,7 +19,7 @@ KNOWN = {
 }
 
 
-class Told(Metadata):
+class Told(GoogleMetadata):
     """A metadata server that says this."""
 
     def __init__(self, values: dict[str, str]) -> None:

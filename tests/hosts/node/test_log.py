@@ -14,7 +14,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from gpufleet.domain.orders import AgentOrder, Drain
 from hosts.node import server
-from hosts.node.log import HIDDEN, Log
+from hosts.node.log import HIDDEN, NodeLog
 from hosts.node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
 from serving import engine as engines
 from tests.fixtures import signing
@@ -181,7 +181,7 @@ def test_secrets_are_in_no_line_and_refusals_are(machine: Machine) -> None:
 
 def test_a_line_is_one_line_of_bounded_length_and_hides_what_json_would_write_otherwise() -> None:
     written: list[str] = []
-    log = Log(now=lambda: START, write=written.append)
+    log = NodeLog(now=lambda: START, write=written.append)
     log.hide('a "quoted"\nsecret', 'a "quoted"', "")
     log.error("x", error=StepError("two\nlines, é, \udce9, " + 'a "quoted"\nsecret' + "y" * 2000), nothing=None)
     (line,) = written
@@ -193,7 +193,7 @@ def test_a_line_is_one_line_of_bounded_length_and_hides_what_json_would_write_ot
 
 def test_a_block_is_timed_however_it_ends() -> None:
     written: list[str] = []
-    log = Log(now=lambda: START, write=written.append)
+    log = NodeLog(now=lambda: START, write=written.append)
     for error in (None, StepError("no"), StoppedError(), KeyError()):
         with nullcontext() if error is None else pytest.raises(type(error)), log.timed("x", step="s") as line:
             line["attempts"] = 1
@@ -215,4 +215,4 @@ def test_a_log_that_cannot_be_written_keeps_nothing_from_going_on(monkeypatch: p
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("sys.stderr", Full())
-    Log(now=lambda: START).info("x")
+    NodeLog(now=lambda: START).info("x")

@@ -14,7 +14,7 @@ from localcloud import tiny_model
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache
-from serving.cache.store import FolderReader, FolderStore, PartConsumer, Store, Told
+from serving.cache.store import FolderReader, FolderStore, ObjectCallback, ObjectStore, PartConsumer
 from tests.fixtures.node.world import FakeCloud, Machine
 
 PIECE = 64 * 1024
@@ -44,7 +44,7 @@ class _SlowReader(FolderReader):
         length: int,
         version: str | None,
         take: PartConsumer,
-        told: Told | None = None,
+        told: ObjectCallback | None = None,
     ) -> None:
         def slowly(piece: memoryview) -> None:
             for at in range(0, len(piece), PIECE):
@@ -65,7 +65,7 @@ class SlowCloud(FakeCloud):
     def __post_init__(self) -> None:
         self.slow = SlowStore(self.bucket)
 
-    def store(self, bucket: str) -> Store:
+    def store(self, bucket: str) -> ObjectStore:
         return self.slow
 
 
@@ -131,7 +131,7 @@ def test_a_drain_while_another_revision_comes_ends_that_and_disturbs_nobody(
     slow_bucket: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder, digest = slow_bucket
-    tiny_model.make(tmp_path / "second", tiny_model.Shape(seed=2))
+    tiny_model.make(tmp_path / "second", tiny_model.TinyModelShape(seed=2))
     second = manifests.describe(tmp_path / "second", name="chat", revision="second")
     publish.add(FolderStore(folder), tmp_path / "second", second)
     machine = Machine(root=tmp_path / "root", bucket=folder)

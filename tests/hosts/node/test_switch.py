@@ -9,7 +9,7 @@ import pytest
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from hosts.node.ports import UnitState
-from hosts.node.switch import BusyError
+from hosts.node.switch import SwitchBusyError
 from localcloud import tiny_model
 from serving import engine as engines
 from serving.cache import manifest as manifests
@@ -29,7 +29,7 @@ def own_bucket(bucket: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def fresh(own_bucket: Path, tmp_path: Path) -> str:
     """A second revision, in the bucket and not served."""
-    tiny_model.make(tmp_path / "second", tiny_model.Shape(seed=2))
+    tiny_model.make(tmp_path / "second", tiny_model.TinyModelShape(seed=2))
     manifest = manifests.describe(tmp_path / "second", name="chat", revision="second")
     publish.add(FolderStore(own_bucket), tmp_path / "second", manifest)
     return manifest.digest
@@ -140,7 +140,7 @@ def test_only_a_ready_instance_changes_and_one_change_at_a_time(machine: Machine
     assert machine.switch.ask(str(machine.life.digest)) is None
     machine.engine.silent = True
     machine.pass_time(timedelta(seconds=5))
-    with pytest.raises(BusyError, match="ready"):
+    with pytest.raises(SwitchBusyError, match="ready"):
         machine.switch.ask(fresh)
     machine.engine.silent = False
     machine.pass_time(timedelta(seconds=5))

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 from botocore.exceptions import ClientError
+from localcloud.addresses import ACCESS_KEY, ACCOUNT
 from localcloud.aws.bucket_policy import arn_of
-from localcloud.places import ACCESS_KEY, ACCOUNT
 
 from tests.fixtures.clouds.emulator import RunningCloud
 

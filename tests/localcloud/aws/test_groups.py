@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.groups import AwsGroups
-from gpufleet.clouds.aws.lives import AwsLives
+from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
 from gpufleet.domain.activity import CloudError
 from tests.fixtures.clouds.emulator import RunningCloud, make_group, make_template, wait_for
 
@@ -255,7 +255,7 @@ def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud)
 def test_a_cancelled_reservation_is_paid_for_no_longer_though_ec2_lists_it(cloud: RunningCloud) -> None:
     ends = datetime(2099, 1, 1, tzinfo=UTC)
     made = _reserve(cloud, "us-east-1b", 3, EndDateType="limited", EndDate=ends)
-    lives = AwsLives(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
+    lives = AwsInstanceHistory(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
 
     def paid() -> list[tuple[int, datetime | None]]:
         return [(one.instances, one.ends_at) for one in lives.paid() if one.reservation == made]
@@ -320,7 +320,7 @@ def test_instances_of_a_placement_group_hold_it(cloud: RunningCloud) -> None:
 
 def test_the_accounts_that_use_a_reservation_are_told(cloud: RunningCloud) -> None:
     made = _reserve(cloud, "us-east-1a", 5)
-    lives = AwsLives(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
+    lives = AwsInstanceHistory(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
     own = cloud.client("sts").get_caller_identity()["Account"]
     assert lives.used_by(made) == {own: 0}
     for account, count in (("222222222222", 2), ("333333333333", 1)):

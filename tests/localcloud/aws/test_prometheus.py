@@ -13,7 +13,7 @@ import pytest
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.domain.model import Cloud
-from gpufleet.domain.owners import OwnedGroup
+from gpufleet.domain.ownership import OwnedGroup
 from hosts.monitoring.prometheus import PrometheusSettings, render
 from tests.fixtures.clouds.emulator import RunningCloud, make_group, make_template, wait_for
 from tests.fixtures.prometheus import running

@@ -9,7 +9,7 @@ from localcloud.gcp.calls import patched
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.filters import matches
 from localcloud.gcp.metadata import as_text, look_up
-from localcloud.gcp.operations import Failure, Operations
+from localcloud.gcp.operations import OperationFailure, Operations
 from localcloud.gcp.store import Key, Store
 
 ROW: dict[str, Any] = {
@@ -138,7 +138,9 @@ def test_an_operation_goes_from_pending_to_done_with_time() -> None:
 def test_a_failed_operation_says_code_words_and_status() -> None:
     clock = Clock()
     operations = Operations(store=Store(base_url="http://127.0.0.1"), now=clock)
-    failure = Failure(code="QUOTA_EXCEEDED", message="Quota 'X' exceeded.", status=403, status_message="FORBIDDEN")
+    failure = OperationFailure(
+        code="QUOTA_EXCEEDED", message="Quota 'X' exceeded.", status=403, status_message="FORBIDDEN"
+    )
     made = operations.start("global", "insert", "projects/p/x", "1", progress=lambda: failure)
     clock.now += timedelta(seconds=1)
     found = operations.find("global", made["id"])

@@ -8,11 +8,11 @@ from localcloud.aws.capacity import Kind
 from localcloud.gcp import groups
 from localcloud.gcp.embedded import one_round
 from localcloud.gcp.errors import ApiError
-from localcloud.gcp.groups import Group
+from localcloud.gcp.groups import ManagedGroup
 from localcloud.gcp.instances import notice_of, preempt
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key
-from localcloud.gcp.wishes import check_properties
-from localcloud.gcp.world import World
+from localcloud.gcp.validation import check_properties
 
 from tests.fixtures.localcloud import google_world
 from tests.fixtures.localcloud.google_world import Clock
@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def world(clock: Clock) -> World:
+def world(clock: Clock) -> GoogleState:
     return google_world.world(clock)
 
 
@@ -52,7 +52,7 @@ def properties(**scheduling: Any) -> dict[str, Any]:
     }
 
 
-def started(world: World, size: int, **scheduling: Any) -> Group:
+def started(world: GoogleState, size: int, **scheduling: Any) -> ManagedGroup:
     """A group of flex-start instances, as the components declare it, whose members run."""
     key = Key(f"zones/{ZONE}", "instanceGroupManagers", "flex")
     template = Key("global", "instanceTemplates", "flex")
@@ -63,18 +63,18 @@ def started(world: World, size: int, **scheduling: Any) -> Group:
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
     }
     world.store.add(key, row, world.now())
-    group = Group(key=key)
+    group = ManagedGroup(key=key)
     world.groups[group.ident] = group
     for _ in range(4):
         one_round(world)
     return group
 
 
-def statuses(world: World) -> list[str]:
+def statuses(world: GoogleState) -> list[str]:
     return sorted(machine.status for machine in world.machines.values())
 
 
-def test_it_is_fit_as_the_components_declare_it(world: World) -> None:
+def test_it_is_fit_as_the_components_declare_it(world: GoogleState) -> None:
     check_properties(world, properties(), "resource.properties")
 
 
@@ -91,7 +91,7 @@ def test_it_is_fit_as_the_components_declare_it(world: World) -> None:
         pytest.param({}, "SPECIFIC_RESERVATION", "Must be NO_RESERVATION", id="a reservation"),
     ],
 )
-def test_what_google_refuses_is_refused(world: World, scheduling: Any, affinity: str, words: str) -> None:
+def test_what_google_refuses_is_refused(world: GoogleState, scheduling: Any, affinity: str, words: str) -> None:
     wish = properties(**scheduling) | {"reservationAffinity": {"consumeReservationType": affinity}}
     with pytest.raises(ApiError, match=words):
         check_properties(world, wish, "resource.properties")
@@ -104,14 +104,14 @@ def test_what_google_refuses_is_refused(world: World, scheduling: Any, affinity:
         pytest.param(SPOT | {"preemptionNoticeDuration": {"seconds": "60"}}, "Must be 0 or 120", id="of a minute"),
     ],
 )
-def test_a_notice_that_google_does_not_offer_is_refused(world: World, scheduling: Any, words: str) -> None:
+def test_a_notice_that_google_does_not_offer_is_refused(world: GoogleState, scheduling: Any, words: str) -> None:
     with pytest.raises(ApiError, match=words):
         check_properties(world, properties(**scheduling), "resource.properties")
 
 
 @pytest.mark.parametrize(("asked_for", "lives_s"), [(None, 30), ({"seconds": "0"}, 30), ({"seconds": "120"}, 150)])
 def test_a_preempted_instance_lives_through_its_notice(
-    world: World, clock: Clock, asked_for: Any, lives_s: int
+    world: GoogleState, clock: Clock, asked_for: Any, lives_s: int
 ) -> None:
     started(world, 1, **SPOT, preemptionNoticeDuration=asked_for)
     (machine,) = world.machines.values()
@@ -124,7 +124,7 @@ def test_a_preempted_instance_lives_through_its_notice(
     assert statuses(world) != ["RUNNING"]
 
 
-def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(world: World, clock: Clock) -> None:
+def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(world: GoogleState, clock: Clock) -> None:
     began = clock.now
     started(world, 2)
     assert statuses(world) == ["RUNNING", "RUNNING"]
@@ -146,7 +146,7 @@ def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(world: World,
     ] * 2
 
 
-def test_one_that_is_asked_for_again_runs_for_its_whole_time(world: World, clock: Clock) -> None:
+def test_one_that_is_asked_for_again_runs_for_its_whole_time(world: GoogleState, clock: Clock) -> None:
     group = started(world, 1)
     clock.now += timedelta(days=1)
     for _ in range(3):
@@ -158,7 +158,7 @@ def test_one_that_is_asked_for_again_runs_for_its_whole_time(world: World, clock
     assert (machine.status, machine.ends_at) == ("RUNNING", clock.now + timedelta(days=1))
 
 
-def test_it_takes_of_the_preemptible_quota_and_not_of_spots_room(world: World, clock: Clock) -> None:
+def test_it_takes_of_the_preemptible_quota_and_not_of_spots_room(world: GoogleState, clock: Clock) -> None:
     world.capacity.limits[ZONE, "a2-highgpu-1g", Kind.SPOT] = 0
     world.capacity.quotas[Kind.SPOT] = 1
     world.capacity.quotas[Kind.ON_DEMAND] = 0

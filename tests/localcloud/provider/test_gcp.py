@@ -10,8 +10,8 @@ import pytest
 from localcloud.callers import VARIABLE
 from localcloud.provider.checks import check
 from localcloud.provider.gcp.package import PACKAGE
-from localcloud.provider.gcp.rest import RestResource
-from localcloud.provider.gcp.session import Rest, read_settings, relative
+from localcloud.provider.gcp.rest_resource import RestResource
+from localcloud.provider.gcp.session import RestClient, read_settings, relative
 from localcloud.provider.gcp.shapes import RestShape
 from localcloud.provider.schema import Property, Schema, read_wheel
 from localcloud.provider.session import Cloud, NotLocalError, Session, Settings
@@ -365,8 +365,8 @@ class Paged(Session):
         self.page = page
         self.deleted = False
 
-    def make_client(self, service: str, region: str) -> Rest:
-        return Rest("http://127.0.0.1/storage/v1/", httpx.Client(transport=httpx.MockTransport(self._answer)))
+    def make_client(self, service: str, region: str) -> RestClient:
+        return RestClient("http://127.0.0.1/storage/v1/", httpx.Client(transport=httpx.MockTransport(self._answer)))
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.removeprefix("/storage/v1/b/models")

@@ -16,7 +16,7 @@ from serving.cache import manifest as manifests
 from serving.cache.manifest import ManifestError
 from serving.weights import HeaderError
 
-SMALL = tiny_model.Shape(layers=1, hidden=32, intermediate=32, heads=1, kv_heads=1, shards=1)
+SMALL = tiny_model.TinyModelShape(layers=1, hidden=32, intermediate=32, heads=1, kv_heads=1, shards=1)
 SHARD = "model-00001-of-00001.safetensors"
 
 

@@ -36,7 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Manifes
     folder = tmp_path_factory.mktemp("bucket")
     made: list[Manifest] = []
     for seed in range(3):
-        tiny_model.make(folder / f"source {seed}", tiny_model.Shape(seed=seed))
+        tiny_model.make(folder / f"source {seed}", tiny_model.TinyModelShape(seed=seed))
         made.append(manifests.describe(folder / f"source {seed}", name="chat", revision=str(seed)))
         publish.add(FolderStore(folder), folder / f"source {seed}", made[-1])
     return folder, made

@@ -13,7 +13,7 @@ from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import MANIFEST, Cache, CacheError
 from serving.cache.manifest import Manifest
-from serving.cache.store import FolderReader, FolderStore, PartConsumer, Told
+from serving.cache.store import FolderReader, FolderStore, ObjectCallback, PartConsumer
 from serving.cache.sync import CorruptError, Progress, Sync, SyncError, served_digest, verify
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -61,7 +61,7 @@ class _LyingReader(FolderReader):
         length: int,
         version: str | None,
         take: PartConsumer,
-        told: Told | None = None,
+        told: ObjectCallback | None = None,
     ) -> None:
         lies = key.endswith(".safetensors") and self._store.lies_once_more()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.errors import AppError, Code
+from app.errors import AppError, ErrorCode
 from cli.main import build
 from cli.output import Exit
 from gpufleet.settings.document import render
@@ -45,7 +45,7 @@ def policy(fleet: Path) -> RouterPolicy:
 
 def test_a_canary_is_shown_planned_and_moved(fleet: Path) -> None:
     assert "chat: none" in call("canary", "chat", "--fleet", fleet).stdout
-    assert refused("canary", "chat", "5", "--fleet", fleet).code is Code.WRONG_USE
+    assert refused("canary", "chat", "5", "--fleet", fleet).code is ErrorCode.WRONG_USE
     dry = call("canary", "chat", "5", "--pool", "chat-next", "--fleet", fleet)
     assert dry.exit_code == Exit.FOUND
     assert not (fleet.parent / "router.json").exists()
@@ -68,7 +68,7 @@ def test_a_canary_is_shown_planned_and_moved(fleet: Path) -> None:
 def test_a_canary_that_cannot_be_is_refused(fleet: Path, words: tuple[str, ...], said: str) -> None:
     given = words if "--pool" in words else (*words, "--pool", "chat-next")
     error = refused("canary", "chat", *given, "--fleet", fleet, "--apply")
-    assert error.code is Code.WRONG_USE
+    assert error.code is ErrorCode.WRONG_USE
     assert said in str(error)
     assert not (fleet.parent / "router.json").exists()
 

@@ -9,7 +9,7 @@ from app.router_fleet import KEY_AGAIN_S, LiveFleet
 from gpufleet.domain.activity import CloudError
 from serving.router import engine_key
 from serving.router.policy import Balance, PoolPolicy, RouterPolicy
-from serving.router.sources import Told
+from serving.router.sources import RouterInputs
 from tests.fixtures.router.router import FakeFleet, Router, document, running
 
 CHAT = {"name": "chat", "model": "models/chat"}
@@ -17,7 +17,7 @@ OLD, NEW = "a" * 64, "b" * 64
 
 
 def test_the_key_is_in_no_words_about_what_was_told() -> None:
-    assert OLD not in repr(Told(engine_key=OLD))
+    assert OLD not in repr(RouterInputs(engine_key=OLD))
 
 
 @pytest.mark.slow

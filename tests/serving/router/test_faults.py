@@ -13,7 +13,7 @@ from gpufleet.domain.model import CapacityType
 from serving.router.certificates import SELF, Certificate, CertificateError
 from serving.router.policy import Balance, ModelPolicy, PoolPolicy, RouterPolicy
 from serving.router.settings import RouterPaths
-from serving.router.sources import BELIEVED_S, Sources
+from serving.router.sources import BELIEVED_S, RouterSources
 from serving.router.topology import PoolEntry, Topology
 from serving.router.topology import Replica as Server
 from tests.fixtures.router.replica import Replica
@@ -174,7 +174,7 @@ def test_which_replicas_of_the_last_router_are_believed(
 ) -> None:
     notes = dict[str, str]()
     paths = RouterPaths(state=tmp_path)
-    sources = Sources(FakeFleet(), paths, lambda what, problem: notes.update({what: problem}))
+    sources = RouterSources(FakeFleet(), paths, lambda what, problem: notes.update({what: problem}))
     replica = Server(pool=pool, name="i-1", address="10.0.0.7", capacity_type=CapacityType.SPOT)
     sources.keep_replicas((replica,), 1000.0)
     if text is not None:

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.router.breaker import BreakerMemory, BreakerRules, judge
-from serving.router.membership import Memory, Rules, Step, plan
+from serving.router.membership import MembershipRules, MembershipState, ServerStep, plan
 from serving.router.policy import Placement, PoolPolicy, RouterPolicy
 from serving.router.runtime import ServerStatus, parse_stat
 from serving.router.settings import RouterSettings
 from serving.router.topology import Replica
 
-RULES = Rules(settings=RouterSettings(), policy=RouterPolicy())
+RULES = MembershipRules(settings=RouterSettings(), policy=RouterPolicy())
 
 
 def replica(name: str, address: str = "10.0.0.1") -> Replica:
@@ -42,7 +42,7 @@ def steps(changes: object) -> list[tuple[str, str]]:
 
 
 def test_a_new_server_is_down_until_its_checks_say_otherwise() -> None:
-    (change,), _ = plan([replica("i-1")], [], Memory(), rules=RULES, now=0)
+    (change,), _ = plan([replica("i-1")], [], MembershipState(), rules=RULES, now=0)
     verbs = [" ".join(command.split()[:2]) for command in change.commands]
     assert verbs == ["add server", "set server", "enable agent", "set server", "enable health", "enable server"]
     assert "health down" in change.commands[1]
@@ -51,7 +51,7 @@ def test_a_new_server_is_down_until_its_checks_say_otherwise() -> None:
 
 
 def test_leaving_takes_its_steps_in_order() -> None:
-    memory, seen = Memory(), []
+    memory, seen = MembershipState(), []
     for now, status, sessions in ((0, "UP", 2), (1, "UP", 2), (2, "MAINT", 2), (3, "MAINT", 0)):
         shown = [server("i-1", status=status, sessions=sessions)]
         changes, memory = plan([], shown, memory, rules=RULES, now=now)
@@ -65,20 +65,20 @@ def test_leaving_takes_its_steps_in_order() -> None:
 
 
 def test_one_that_serves_nobody_leaves_at_once() -> None:
-    _, memory = plan([], [server("i-1")], Memory(), rules=RULES, now=0)
+    _, memory = plan([], [server("i-1")], MembershipState(), rules=RULES, now=0)
     (change,), _ = plan([], [server("i-1")], memory, rules=RULES, now=1)
     assert change.commands[-2:] == ("set server pool_chat/i-1 state maint", "del server pool_chat/i-1")
 
 
 def test_requests_of_a_machine_long_gone_are_ended() -> None:
-    _, memory = plan([], [server("i-1", sessions=1)], Memory(), rules=RULES, now=0)
+    _, memory = plan([], [server("i-1", sessions=1)], MembershipState(), rules=RULES, now=0)
     _, memory = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=5)
     changes, _ = plan([], [server("i-1", status="MAINT", sessions=1)], memory, rules=RULES, now=601)
     assert steps(changes) == [("cut", "pool_chat/i-1")]
 
 
 def test_a_server_that_is_back_before_it_left_returns() -> None:
-    _, memory = plan([], [server("i-1", sessions=1)], Memory(), rules=RULES, now=0)
+    _, memory = plan([], [server("i-1", sessions=1)], MembershipState(), rules=RULES, now=0)
     _, memory = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=2)
     changes, memory = plan([replica("i-1")], [server("i-1", status="MAINT")], memory, rules=RULES, now=3)
     assert steps(changes) == [("return", "pool_chat/i-1")]
@@ -86,7 +86,7 @@ def test_a_server_that_is_back_before_it_left_returns() -> None:
 
 
 def test_another_address_is_another_machine() -> None:
-    _, memory = plan([replica("i-1", "10.0.0.2")], [server("i-1")], Memory(), rules=RULES, now=0)
+    _, memory = plan([replica("i-1", "10.0.0.2")], [server("i-1")], MembershipState(), rules=RULES, now=0)
     changes, _ = plan([replica("i-1", "10.0.0.2")], [server("i-1")], memory, rules=RULES, now=2)
     assert steps(changes) == [("leave", "pool_chat/i-1")]
 
@@ -97,7 +97,7 @@ def test_another_address_is_another_machine() -> None:
 )
 def test_clouds_may_forget_for_a_moment_what_serves_and_nothing_else(status: str, patience: bool) -> None:
     shown = [server("i-1", status=status)]
-    changes, memory = plan([], shown, Memory(), rules=RULES, now=0)
+    changes, memory = plan([], shown, MembershipState(), rules=RULES, now=0)
     assert bool(changes) is not patience
     changes, _ = plan([], shown, memory, rules=RULES, now=0.5)
     assert changes, "half a second is enough: a change is to be in force within one"
@@ -105,7 +105,7 @@ def test_clouds_may_forget_for_a_moment_what_serves_and_nothing_else(status: str
 
 def test_a_machine_whose_agent_undid_its_leaving_leaves_again() -> None:
     gone = {"sessions": 1}
-    _, memory = plan([], [server("i-1", **gone)], Memory(), rules=RULES, now=0)
+    _, memory = plan([], [server("i-1", **gone)], MembershipState(), rules=RULES, now=0)
     _, memory = plan([], [server("i-1", **gone)], memory, rules=RULES, now=1)
     assert plan([], [server("i-1", status="MAINT", **gone)], memory, rules=RULES, now=2)[0] == ()
     changes, _ = plan([], [server("i-1", status="UP", **gone)], memory, rules=RULES, now=3)
@@ -124,7 +124,7 @@ def test_a_machine_whose_agent_undid_its_leaving_leaves_again() -> None:
 )
 def test_a_silent_agent(status: str, agent: str, seconds: float, silenced: bool) -> None:
     shown = [server("i-1", status=status, agent_status=agent)]
-    _, memory = plan([replica("i-1")], shown, Memory(), rules=RULES, now=0)
+    _, memory = plan([replica("i-1")], shown, MembershipState(), rules=RULES, now=0)
     changes, _ = plan([replica("i-1")], shown, memory, rules=RULES, now=seconds)
     assert bool(changes) is silenced
 
@@ -146,15 +146,15 @@ def test_requests_on_a_machine_that_answers_nothing_are_ended(
     agent: str, check: str, seconds: float, sessions: int, cut: bool
 ) -> None:
     shown = [server("i-1", status="DOWN", agent_status=agent, check_status=check, sessions=sessions)]
-    _, memory = plan([replica("i-1")], shown, Memory(), rules=RULES, now=0)
+    _, memory = plan([replica("i-1")], shown, MembershipState(), rules=RULES, now=0)
     changes, _ = plan([replica("i-1")], shown, memory, rules=RULES, now=seconds)
     assert steps(changes) == [("cut", "pool_chat/i-1")] * cut
 
 
 def test_a_pool_filled_in_order_has_a_backend_for_each_type() -> None:
     policy = RouterPolicy(pools={"chat": PoolPolicy(placement=Placement.RESERVED_FIRST)})
-    rules = Rules(settings=RouterSettings(), policy=policy)
-    (change,), _ = plan([replica("i-1")], [], Memory(), rules=rules, now=0)
+    rules = MembershipRules(settings=RouterSettings(), policy=policy)
+    (change,), _ = plan([replica("i-1")], [], MembershipState(), rules=rules, now=0)
     assert change.server == "pool_chat.on-demand/i-1"
 
 
@@ -164,21 +164,21 @@ names = st.sets(st.sampled_from([f"i-{n}" for n in range(6)]))
 @given(st.lists(st.tuples(names, st.integers(0, 3)), min_size=1, max_size=12), names)
 def test_servers_always_end_as_wanted(history: list[tuple[set[str], int]], last: set[str]) -> None:
     """Whatever the inventory said before; and none is deleted with requests on it."""
-    memory, there, now = Memory(), {}, 0.0
-    rules = Rules(settings=RouterSettings(), policy=RouterPolicy(), absent=timedelta(seconds=1))
+    memory, there, now = MembershipState(), {}, 0.0
+    rules = MembershipRules(settings=RouterSettings(), policy=RouterPolicy(), absent=timedelta(seconds=1))
     for wanted, sessions in [*history, *[(last, 0)] * 6]:
         now += 1
         there = {name: server(name, sessions=sessions, status=s.status) for name, s in there.items()}
         changes, memory = plan([replica(name) for name in wanted], there.values(), memory, rules=rules, now=now)
         for change in changes:
             name = change.server.partition("/")[2]
-            if change.step is Step.ADD:
+            if change.step is ServerStep.ADD:
                 there[name] = server(name)
-            elif change.step is Step.DELETE:
+            elif change.step is ServerStep.DELETE:
                 assert there.pop(name).sessions == 0
-            elif change.step is Step.LEAVE:
+            elif change.step is ServerStep.LEAVE:
                 there[name] = server(name, status="MAINT", sessions=there[name].sessions)
-            elif change.step is Step.RETURN:
+            elif change.step is ServerStep.RETURN:
                 there[name] = server(name)
     assert set(there) == last
     assert all(s.status == "UP" for s in there.values())

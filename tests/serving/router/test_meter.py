@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.router.exporter import Moment, metrics
+from serving.router.exporter import RouterSnapshot, metrics
 from serving.router.meter import Meter
 from tests.fixtures.metrics_text import value
 
@@ -168,7 +168,9 @@ def test_the_page_has_cumulative_histograms(log: Path) -> None:
     append(log, line(ms=60), line(ms=60), line(ms=2000))
     counted = meter(log)
     counted.read()
-    page = metrics(counted, Moment(held={"chat": 2}, ready={"chat": 1}, known={"chat": 3}, resting={"chat": 0}))
+    page = metrics(
+        counted, RouterSnapshot(held={"chat": 2}, ready={"chat": 1}, known={"chat": 3}, resting={"chat": 0})
+    )
     buckets = "gpufleet_router_answer_seconds_bucket"
     assert [value(page, buckets, pool="chat", le=bound) for bound in ("0.05", "0.1", "+Inf")] == [0, 2, 3]
     assert value(page, "gpufleet_router_answer_seconds_count", pool="chat") == 3

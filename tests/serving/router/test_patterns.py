@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.router.patterns import MODEL_EARLY, MODEL_LATE, QUESTION, START, TOKENS
+from serving.router.body_patterns import MODEL_EARLY, MODEL_LATE, QUESTION, START, TOKENS
 from serving.router.policy import ModelPolicy, RouterPolicy
 from serving.router.rules import frontend
 from serving.router.settings import RouterSettings

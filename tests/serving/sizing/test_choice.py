@@ -18,10 +18,10 @@ from cli.main import build
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from serving.sizing import families, speed
-from serving.sizing.choice import Able, Demand, Offer, ability, cheapest_mix, rank
-from serving.sizing.fit import Wish, spread
-from serving.sizing.model import Model, Weights
-from serving.sizing.speed import Kind, Replica, Speed, Traffic, from_measurements, was_measured
+from serving.sizing.choice import Able, Offer, SizingDemand, ability, cheapest_mix, rank
+from serving.sizing.fit import FitRequest, spread
+from serving.sizing.model import ModelShape, Weights
+from serving.sizing.speed import SizedReplica, Speed, SpeedOrigin, Traffic, from_measurements, was_measured
 from tests.fixtures.public_models import CONFIGS
 
 LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"
@@ -39,7 +39,7 @@ MEASURED_AS = {
 }
 
 
-def model_of(name: str) -> tuple[Model, Weights]:
+def model_of(name: str) -> tuple[ModelShape, Weights]:
     size, parameters, experts = WEIGHTS[name]
     heavy = Weights(
         split=size, copied=0, key_value=0, ends=0, quantizable=size, parameters=parameters, experts=experts
@@ -51,7 +51,7 @@ def test_the_roofline_is_fitted_to_the_measured_rows() -> None:
     ratios: dict[int, list[float]] = {}
     for row in speed.measured():
         model, heavy = model_of(MEASURED_AS[row.model])
-        replica = Replica(
+        replica = SizedReplica(
             model=model,
             weights=heavy,
             gpu=catalogue.gpu(row.gpu),
@@ -74,7 +74,7 @@ def test_measured_figures_win_where_they_are_and_hold_the_objective() -> None:
     traffic = Traffic(input_tokens=1024, output_tokens=1024)
     best = from_measurements(model, gpu, 2, traffic, weights_fp8=True)
     assert best is not None
-    assert best.kind is Kind.MEASURED
+    assert best.kind is SpeedOrigin.MEASURED
     # 64 at once, first token 415 ms, 28.8 ms per token: 1,098 output tokens per second and GPU
     assert best.requests_per_s * 1024 / 2 == pytest.approx(1098, rel=0.01)
     slower = from_measurements(model, gpu, 2, replace(traffic, itl_s=0.02), weights_fp8=True)
@@ -100,7 +100,7 @@ def test_what_nobody_measured_is_not_called_measured(gpu: str, gpus: int, traffi
 def test_an_objective_that_measurements_deny_is_not_granted_by_a_roofline() -> None:
     model, heavy = model_of(LLAMA_70B)
     machine = catalogue.machine(Cloud.AWS, "p5.48xlarge")
-    demand = Demand(
+    demand = SizingDemand(
         traffic=Traffic(input_tokens=1024, output_tokens=1024, itl_s=0.001), requests_per_s=1, weights_fp8=True
     )
     assert ability(model, heavy, machine, demand) == "fits, but its latency is over the objective at any load"
@@ -115,7 +115,7 @@ def test_an_objective_that_measurements_deny_is_not_granted_by_a_roofline() -> N
 )
 def test_a_machine_that_cannot_says_why(name: str, says: str) -> None:
     model, heavy = model_of(LLAMA_8B)
-    demand = Demand(
+    demand = SizingDemand(
         traffic=Traffic(input_tokens=1000, output_tokens=200), requests_per_s=1, weights_fp8=name.startswith("p4")
     )
     assert says in str(ability(model, heavy, catalogue.machine(Cloud.AWS, name), demand))
@@ -123,7 +123,7 @@ def test_a_machine_that_cannot_says_why(name: str, says: str) -> None:
 
 def test_more_load_means_slower_tokens_and_more_of_them() -> None:
     model, heavy = model_of(LLAMA_8B)
-    replica = Replica(model=model, weights=heavy, gpu=catalogue.gpu("L4"), gpus=1)
+    replica = SizedReplica(model=model, weights=heavy, gpu=catalogue.gpu("L4"), gpus=1)
     traffic = Traffic(input_tokens=500, output_tokens=200)
     rows = [replica.at(batch, traffic) for batch in (1, 4, 16)]
     assert [row.requests_per_s for row in rows] == sorted(row.requests_per_s for row in rows)
@@ -144,7 +144,7 @@ def test_gpus_that_one_copy_does_not_need_serve_further_copies(name: str, machin
     model, heavy = model_of(name)
     machine = catalogue.machine(Cloud.AWS, machine_type)
     traffic = Traffic(input_tokens=1000, output_tokens=200)
-    found = ability(model, heavy, machine, Demand(traffic=traffic, requests_per_s=1))
+    found = ability(model, heavy, machine, SizingDemand(traffic=traffic, requests_per_s=1))
     assert isinstance(found, Able)
     options = found.fit.options
     assert options.data_parallel_size == copies
@@ -153,7 +153,7 @@ def test_gpus_that_one_copy_does_not_need_serve_further_copies(name: str, machin
         == machine.gpu_count
     )
     gpu, gpus = catalogue.gpu(machine.gpu), machine.gpu_count
-    alone = Replica(model=model, weights=heavy, gpu=gpu, gpus=gpus // copies).from_roofline(traffic, 256)
+    alone = SizedReplica(model=model, weights=heavy, gpu=gpu, gpus=gpus // copies).from_roofline(traffic, 256)
     assert alone is not None
     assert found.speed.requests_per_s <= alone.requests_per_s * copies
 
@@ -161,16 +161,18 @@ def test_gpus_that_one_copy_does_not_need_serve_further_copies(name: str, machin
 def _offer(name: str, usd: str, rate: float) -> tuple[Offer, Able]:
     model, heavy = model_of(LLAMA_8B)
     machine = catalogue.machine(Cloud.AWS, name)
-    fits = spread(model, heavy, catalogue.gpu("L4"), 1, Wish(context=1024))
+    fits = spread(model, heavy, catalogue.gpu("L4"), 1, FitRequest(context=1024))
     offer = Offer(
         machine=machine, capacity_type=CapacityType.ON_DEMAND, usd_per_hour=Decimal(usd), price_source="a test"
     )
-    made = Speed(requests_per_s=rate, concurrency=8, ttft_s=0.1, itl_s=0.01, kind=Kind.ROOFLINE, source="a test")
+    made = Speed(
+        requests_per_s=rate, concurrency=8, ttft_s=0.1, itl_s=0.01, kind=SpeedOrigin.ROOFLINE, source="a test"
+    )
     return offer, Able(fit=fits, speed=made)
 
 
 def test_money_is_exact_and_idle_rest_is_paid() -> None:
-    demand = Demand(traffic=Traffic(input_tokens=900, output_tokens=100), requests_per_s=2.5)
+    demand = SizingDemand(traffic=Traffic(input_tokens=900, output_tokens=100), requests_per_s=2.5)
     (option,) = rank([_offer("g6.xlarge", "0.8048", 1.0)], demand)
     assert (option.count, option.usd_per_hour) == (3, Decimal("2.4144"))
     assert option.usd_per_million_tokens == Decimal("2.4144") * 1_000_000 / Decimal(9_000_000)
@@ -184,7 +186,7 @@ def test_money_is_exact_and_idle_rest_is_paid() -> None:
 def test_the_mix_is_the_cheapest_of_all_mixes(rates: list[int], prices: list[int], wanted: int) -> None:
     names = ["g6.xlarge", "g6.2xlarge", "g6.4xlarge"]
     offers = [_offer(name, str(usd), float(rate)) for name, usd, rate in zip(names, prices, rates, strict=False)]
-    demand = Demand(traffic=Traffic(input_tokens=1, output_tokens=1), requests_per_s=float(wanted))
+    demand = SizingDemand(traffic=Traffic(input_tokens=1, output_tokens=1), requests_per_s=float(wanted))
     found = cheapest_mix(rank(offers, demand), demand)
     assert found is not None
     best = min(

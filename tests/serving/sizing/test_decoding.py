@@ -9,7 +9,7 @@ import pytest
 from gpufleet.domain import catalogue
 from serving.sizing import families
 from serving.sizing.decoding import Drafter, prefix_caching, speculation
-from serving.sizing.fit import Fit, Wish, fit
+from serving.sizing.fit import Fit, FitRequest, fit
 from serving.sizing.memory import CacheShape, layout
 from serving.sizing.model import SizingError
 from tests.serving.sizing.test_fit import BERT, DEEPSEEK_V3, LLAMA_8B, MAMBA2_27B, weights
@@ -42,7 +42,7 @@ def test_what_vllm_can_do_with_a_model(config: Any, prefixes: bool, method: Draf
 
 def _sized(config: Any, **wish: bool) -> Fit:
     gpu = replace(catalogue.gpu("H200-141GB"), memory_mib=4_000_000)
-    return fit(families.read(config), weights(15), gpu, Wish(context=512, **wish))
+    return fit(families.read(config), weights(15), gpu, FitRequest(context=512, **wish))
 
 
 def test_drafting_is_told_to_vllm_only_when_it_is_asked_for() -> None:

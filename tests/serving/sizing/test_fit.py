@@ -6,9 +6,9 @@ import pytest
 
 from gpufleet.domain import catalogue
 from serving.sizing import families
-from serving.sizing.fit import GIB, Split, Wish, fit, refusal, smallest_fit
+from serving.sizing.fit import GIB, FitRequest, ParallelSplit, fit, refusal, smallest_fit
 from serving.sizing.memory import CacheShape, layout
-from serving.sizing.model import Model, SizingError, Weights, weigh
+from serving.sizing.model import ModelShape, SizingError, Weights, weigh
 from serving.weights import Tensor
 
 LLAMA_8B: dict[str, Any] = {
@@ -217,7 +217,7 @@ def test_a_state_does_not_grow_with_the_context() -> None:
 def test_an_encoder_keeps_nothing() -> None:
     model = families.read(BERT)
     assert layout(model, CacheShape(max_model_len=512)) is None
-    assert fit(model, weights(0.2), catalogue.gpu("T4"), Wish(context=512)).fits
+    assert fit(model, weights(0.2), catalogue.gpu("T4"), FitRequest(context=512)).fits
 
 
 @pytest.mark.parametrize(
@@ -304,22 +304,33 @@ def test_what_sees_is_counted_whole_on_every_gpu(name: str) -> None:
 @pytest.mark.parametrize(
     ("config", "gib", "gpu", "wish", "fits"),
     [
-        pytest.param(LLAMA_8B, 14.96, "L4", Wish(context=8192), True, id="8B in 16 bits on an L4"),
-        pytest.param(LLAMA_8B, 14.96, "L4", Wish(context=131_072), False, id="not with its whole context"),
-        pytest.param(LLAMA_8B, 14.96, "T4", Wish(context=2048), False, id="not on 16 GB"),
+        pytest.param(LLAMA_8B, 14.96, "L4", FitRequest(context=8192), True, id="8B in 16 bits on an L4"),
+        pytest.param(LLAMA_8B, 14.96, "L4", FitRequest(context=131_072), False, id="not with its whole context"),
+        pytest.param(LLAMA_8B, 14.96, "T4", FitRequest(context=2048), False, id="not on 16 GB"),
         pytest.param(
-            LLAMA_8B, 14.96, "H100-80GB", Wish(context=8192, concurrency=32), True, id="32 at once on an H100"
+            LLAMA_8B, 14.96, "H100-80GB", FitRequest(context=8192, concurrency=32), True, id="32 at once on an H100"
         ),
-        pytest.param(LLAMA_70B, 131.4, "H100-80GB", Wish(context=8192), False, id="70B on one H100"),
-        pytest.param(LLAMA_70B, 131.4, "H200-141GB", Wish(context=8192), False, id="70B in 16 bits on one H200"),
+        pytest.param(LLAMA_70B, 131.4, "H100-80GB", FitRequest(context=8192), False, id="70B on one H100"),
         pytest.param(
-            LLAMA_70B, 131.4, "H200-141GB", Wish(context=8192, weights_fp8=True), True, id="70B in FP8 on one H200"
+            LLAMA_70B, 131.4, "H200-141GB", FitRequest(context=8192), False, id="70B in 16 bits on one H200"
         ),
-        pytest.param(LLAMA_8B, 14.96, "A100-80GB", Wish(context=8192, kv_fp8=True), False, id="no FP8 on an A100"),
-        pytest.param(QWEN3_235B, 221, "A100-80GB", Wish(context=8192), False, id="no FP8 checkpoint on an A100"),
+        pytest.param(
+            LLAMA_70B,
+            131.4,
+            "H200-141GB",
+            FitRequest(context=8192, weights_fp8=True),
+            True,
+            id="70B in FP8 on one H200",
+        ),
+        pytest.param(
+            LLAMA_8B, 14.96, "A100-80GB", FitRequest(context=8192, kv_fp8=True), False, id="no FP8 on an A100"
+        ),
+        pytest.param(
+            QWEN3_235B, 221, "A100-80GB", FitRequest(context=8192), False, id="no FP8 checkpoint on an A100"
+        ),
     ],
 )
-def test_what_fits(config: dict[str, Any], gib: float, gpu: str, wish: Wish, fits: bool) -> None:
+def test_what_fits(config: dict[str, Any], gib: float, gpu: str, wish: FitRequest, fits: bool) -> None:
     answer = fit(families.read(config), weights(gib), catalogue.gpu(gpu), wish)
     assert answer.fits is fits, answer.reason
     assert answer.reason
@@ -327,32 +338,38 @@ def test_what_fits(config: dict[str, Any], gib: float, gpu: str, wish: Wish, fit
 
 def test_the_fewest_gpus_that_do() -> None:
     model, heavy = families.read(LLAMA_70B), weights(131.4)
-    answer = smallest_fit(model, heavy, catalogue.gpu("H100-80GB"), 8, Wish(context=8192, concurrency=4))
+    answer = smallest_fit(model, heavy, catalogue.gpu("H100-80GB"), 8, FitRequest(context=8192, concurrency=4))
     assert (answer.split.tp, answer.fits) == (4, True)
     assert "--tensor-parallel-size" in answer.options.arguments()
-    alone = smallest_fit(model, heavy, catalogue.gpu("L4"), 1, Wish(context=8192))
+    alone = smallest_fit(model, heavy, catalogue.gpu("L4"), 1, FitRequest(context=8192))
     assert not alone.fits
     assert "too little" in alone.reason
 
 
 def test_heads_must_divide() -> None:
-    answer = fit(families.read(QWEN25_7B), weights(15), catalogue.gpu("H100-80GB"), Wish(context=1024), Split(tp=8))
+    answer = fit(
+        families.read(QWEN25_7B),
+        weights(15),
+        catalogue.gpu("H100-80GB"),
+        FitRequest(context=1024),
+        ParallelSplit(tp=8),
+    )
     assert not answer.fits
     assert "28 attention heads" in answer.reason
 
 
 def test_a_t4_computes_in_fp16_and_says_so() -> None:
     model = families.read({**LLAMA_8B, "num_hidden_layers": 8})
-    answer = fit(model, weights(4), catalogue.gpu("T4"), Wish(context=2048))
+    answer = fit(model, weights(4), catalogue.gpu("T4"), FitRequest(context=2048))
     assert answer.fits
     assert answer.options.dtype == "half"
     assert "no BF16" in answer.notes[0]
 
 
 def test_a_context_beyond_the_models_is_refused() -> None:
-    model: Model = families.read(GPT2)
+    model: ModelShape = families.read(GPT2)
     with pytest.raises(SizingError, match="longer than the model's 1024"):
-        fit(model, weights(0.5), catalogue.gpu("L4"), Wish(context=4096))
+        fit(model, weights(0.5), catalogue.gpu("L4"), FitRequest(context=4096))
 
 
 @pytest.mark.parametrize(
@@ -403,11 +420,11 @@ def group(kind: str, bits: int) -> dict[str, Any]:
     ],
 )
 def test_formats_inside_libraries_are_looked_for(config: dict[str, Any], gpu: str, refused: str | None) -> None:
-    said = refusal(families.read(config), catalogue.gpu(gpu), Wish(context=1))
+    said = refusal(families.read(config), catalogue.gpu(gpu), FitRequest(context=1))
     assert said is None if refused is None else refused in str(said)
 
 
 def test_refusals_name_the_gpu() -> None:
     model = families.read(QWEN3_235B)
-    assert refusal(model, catalogue.gpu("H100-80GB"), Wish(context=1)) is None
-    assert "A10G has no FP8" in str(refusal(model, catalogue.gpu("A10G"), Wish(context=1)))
+    assert refusal(model, catalogue.gpu("H100-80GB"), FitRequest(context=1)) is None
+    assert "A10G has no FP8" in str(refusal(model, catalogue.gpu("A10G"), FitRequest(context=1)))

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gpufleet.domain import catalogue
 from serving.sizing import families
-from serving.sizing.fit import GIB, Wish, smallest_fit
+from serving.sizing.fit import GIB, FitRequest, smallest_fit
 from serving.sizing.memory import CacheShape, layout
-from serving.sizing.model import Attention, LatentAttention, SizingError, State, Weights
+from serving.sizing.model import Attention, LatentAttention, SizingError, StateLayer, Weights
 from tests.fixtures.public_models import CONFIGS
 
 KIB = 1024
@@ -87,7 +87,7 @@ def test_bytes_per_token_of_public_models(name: str) -> None:
                 found += layer.page_bytes(block=1, kv_bytes=2, tp=1)
             case LatentAttention():
                 found += layer.page_bytes(block=1, kv_bytes=2)
-            case State():
+            case StateLayer():
                 assert layer.bytes_per_sequence(1) > 0
     assert found == BYTES_PER_TOKEN[name]
 
@@ -165,7 +165,7 @@ def test_the_fewest_gpus_that_serve_a_public_model(name: str, gib: float, gpu: s
     model = families.read(CONFIGS[name])
     size = int(gib * GIB)
     heavy = Weights(split=size, copied=0, key_value=0, ends=0, quantizable=size, parameters=size // 2)
-    wish = Wish(context=min(8192, model.max_context))
+    wish = FitRequest(context=min(8192, model.max_context))
     answer = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, wish)
     assert (answer.split.gpus if answer.fits else None) == gpus, answer.reason
     if not answer.fits:
@@ -194,7 +194,7 @@ def test_what_is_not_estimated_of_a_model_that_sees_is_said(name: str) -> None:
     model = families.read(CONFIGS[name])
     assert model.multimodal is sees
     heavy = Weights(split=GIB, copied=0, key_value=0, ends=0, quantizable=GIB, parameters=GIB // 2)
-    answer = smallest_fit(model, heavy, catalogue.gpu("H200-141GB"), 1, Wish(context=512))
+    answer = smallest_fit(model, heavy, catalogue.gpu("H200-141GB"), 1, FitRequest(context=512))
     assert any("--language-model-only" in note for note in answer.notes) is sees
 
 
@@ -224,6 +224,6 @@ def test_heads_that_do_not_divide_are_staged() -> None:
     model = families.read(CONFIGS["Qwen/Qwen2.5-7B-Instruct"])
     size = 60 * GIB
     heavy = Weights(split=size, copied=0, key_value=0, ends=0, quantizable=size, parameters=size // 2)
-    answer = smallest_fit(model, heavy, catalogue.gpu("T4"), 8, Wish(context=1024))
+    answer = smallest_fit(model, heavy, catalogue.gpu("T4"), 8, FitRequest(context=1024))
     assert (answer.split.tp, answer.split.pp) == (4, 2)
     assert "--pipeline-parallel-size" in answer.options.arguments()

@@ -11,7 +11,7 @@ from gpufleet.domain.drains import DrainOwner
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
 from tests.fixtures.watchdogs.worlds import FakeMetrics, World, idle_world, mark
 from watchdogs import signals
-from watchdogs.idle.last_look import Heard, LastLooks, Unheard
+from watchdogs.idle.final_check import DrainConfirmed, DrainUnconfirmed, FinalChecks
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
@@ -175,9 +175,9 @@ def test_many_wait_together_and_one_query_asks_for_all(count: int) -> None:
     drains = [(decision(number), instance(number)) for number in range(1, count + 1)]
     for _, one in drains:
         ports.agents.drain(one, DrainOwner.IDLE, "idle", timedelta(seconds=90))
-    began, looks = world.now, LastLooks(ports, signals.of_environment("test"))
+    began, looks = world.now, FinalChecks(ports, signals.of_environment("test"))
     heard = list(looks.wait(drains, timedelta(seconds=90)))
-    assert [type(look) for look in heard] == [Heard] * count
+    assert [type(look) for look in heard] == [DrainConfirmed] * count
     assert world.now - began <= timedelta(seconds=25) and store.queries <= 6
 
 
@@ -187,8 +187,8 @@ def test_one_that_never_says_drained_does_not_hold_up_the_others() -> None:
     ports.agents.drain(instance(1), DrainOwner.IDLE, "idle", timedelta(seconds=90))
     began, given = world.now, list[tuple[str, timedelta]]()
     drains = [(decision(1), instance(1)), (decision(2), instance(2))]
-    for look in LastLooks(ports, signals.of_environment("test")).wait(drains, timedelta(seconds=90)):
+    for look in FinalChecks(ports, signals.of_environment("test")).wait(drains, timedelta(seconds=90)):
         given.append((look.decision.resource, world.now - began))
-        assert isinstance(look, Heard if look.decision.resource == FIRST else Unheard)
+        assert isinstance(look, DrainConfirmed if look.decision.resource == FIRST else DrainUnconfirmed)
     assert given[0][0] == FIRST and given[0][1] < timedelta(seconds=30)
     assert given[1][1] >= timedelta(seconds=100), "its drain's deadline and ten seconds"

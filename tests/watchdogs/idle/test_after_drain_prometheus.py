@@ -181,7 +181,7 @@ def _until_due(made: Watched) -> None:
         time.sleep(0.1)
 
 
-def _ages(made: Watched, series: signals.Series) -> list[float]:
+def _ages(made: Watched, series: signals.SeriesSelector) -> list[float]:
     """Seconds since the last scrapes."""
     found = signals.scrapes(made.store, series, [FIRST])[FIRST]
     now = made.store.now()

@@ -12,7 +12,7 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import CapacityType, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
 from tests.fixtures.watchdogs.plain import QUIET, READY, START, instance
-from watchdogs.idle.judge import CHECKS, Case, judge
+from watchdogs.idle.checks import CHECKS, Case, judge
 
 NAN = float("nan")
 

@@ -13,7 +13,7 @@ from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START
 from tests.fixtures.watchdogs.worlds import FakeInventory, World, idle_world, mark
 from tests.watchdogs.idle.test_judge import case
 from watchdogs.draining import drained
-from watchdogs.idle.last_look import Heard, objection
+from watchdogs.idle.final_check import DrainConfirmed, objection
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
@@ -149,7 +149,7 @@ def test_what_speaks_against_an_end_since_drained_was_heard(
     evidence: Evidence, answers: bool, reason: Reason | None
 ) -> None:
     decision = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.STILL_IDLE)
-    heard = Heard(decision=decision, since=START - AGO, engine_answers=answers)
+    heard = DrainConfirmed(decision=decision, since=START - AGO, engine_answers=answers)
     found = objection(case(evidence=evidence), heard, START)
     assert (None if found is None else found.reason) is reason
 

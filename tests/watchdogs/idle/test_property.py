@@ -14,23 +14,23 @@ from typing import Any
 import pytest
 
 from gpufleet.domain import tags
-from gpufleet.domain.decisions import Action, Budget, Reason
+from gpufleet.domain.decisions import Action, ChangeBudget, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
-from watchdogs.idle import judge
-from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
+from watchdogs.idle import checks
+from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePool, decide
 from watchdogs.idle.timer import Timer
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 POLICY = IdlePolicy(max_stops_per_run=10**9, max_stops_per_hour=10**9)
-BUDGET = Budget(per_run=10**9, per_hour=10**9)
+BUDGET = ChangeBudget(per_run=10**9, per_hour=10**9)
 COLD_START = 5 * MINUTE
 GRACE = Timer(policy=POLICY, cold_start=COLD_START).grace
 """Of the price of a stop: longer than the policy's own."""
-POOL = PoolView(name="chat", policy=POLICY, floor=0, target=10**9, needed=UNSCALED, cold_start=COLD_START)
+POOL = IdlePool(name="chat", policy=POLICY, floor=0, target=10**9, needed=UNSCALED, cold_start=COLD_START)
 PLENTY = 5_000
 
 
@@ -239,7 +239,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 ALONE = {name: caught for name, (_, caught) in FAULTS.items() if " and " not in caught and caught != DECIDE}
 
 
-def observed(drafts: list[Draft]) -> Observed:
+def observed(drafts: list[Draft]) -> IdleObservation:
     instances = [
         Instance(
             **(
@@ -259,7 +259,7 @@ def observed(drafts: list[Draft]) -> Observed:
         )
         for d in drafts
     ]
-    return Observed(
+    return IdleObservation(
         instances=instances,
         evidence={
             i.id: Evidence(
@@ -282,7 +282,7 @@ def observed(drafts: list[Draft]) -> Observed:
     )
 
 
-def wrong_stops(seed: int, count: int, checks: tuple[judge.Check, ...] = judge.CHECKS) -> tuple[int, int]:
+def wrong_stops(seed: int, count: int, checks: tuple[checks.Check, ...] = checks.CHECKS) -> tuple[int, int]:
     """Ends of instances that must not end, and ends in all, among `count` decisions."""
     chance = random.Random(seed)
     names = list(FAULTS)
@@ -307,9 +307,9 @@ def test_nothing_that_may_work_is_ended_and_what_is_idle_is() -> None:
     assert ended > PLENTY / 10
 
 
-@pytest.mark.parametrize("check", judge.CHECKS, ids=lambda check: check.__name__)
-def test_without_any_one_condition_something_is_ended_that_must_not_be(check: judge.Check) -> None:
-    left = tuple(other for other in judge.CHECKS if other is not check)
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_without_any_one_condition_something_is_ended_that_must_not_be(check: checks.Check) -> None:
+    left = tuple(other for other in checks.CHECKS if other is not check)
     wrong, _ = wrong_stops(1, 2_000, left)
     assert wrong > 0
 
@@ -318,7 +318,7 @@ def test_without_any_one_condition_something_is_ended_that_must_not_be(check: ju
 def test_each_fault_is_caught_by_the_condition_that_is_there_for_it(name: str) -> None:
     draft = idle_draft(0, random.Random(0))
     FAULTS[name][0](draft, random.Random(0))
-    left = tuple(check for check in judge.CHECKS if check.__name__ != ALONE[name])
+    left = tuple(check for check in checks.CHECKS if check.__name__ != ALONE[name])
     # beside another one, since a pool is never emptied of what is well
     both = observed([draft, idle_draft(1, random.Random(0))])
     assert decide(both, NOW).decisions[0].action is not Action.END
@@ -469,7 +469,7 @@ def test_what_its_group_is_ending_is_not_ended_again() -> None:
     ],
     ids=["the pool's run", "the target", "the floor", "the pool's hour", "the run", "the hour", "the day"],
 )
-def test_each_end_takes_its_share_of_what_is_left(view: PoolView, budget: Budget) -> None:
+def test_each_end_takes_its_share_of_what_is_left(view: IdlePool, budget: ChangeBudget) -> None:
     drafts = [idle_draft(number, random.Random(0)) for number in range(3)]
     seen = replace(observed(drafts), pools={"chat": view}, budget=budget)
     assert [d.action for d in decide(seen, NOW).decisions].count(Action.END) == 1
@@ -490,8 +490,8 @@ def test_the_dearest_goes_first_and_of_the_same_price_the_longest_idle() -> None
         (replace(POOL, paused_by="anna"), BUDGET),
         (replace(POOL, policy_seen=False), BUDGET),
         (replace(POOL, floor=1, target=1), BUDGET),
-        (POOL, Budget(per_run=0, per_hour=10)),
-        (POOL, Budget(per_run=10, per_hour=3, used_this_hour=3)),
+        (POOL, ChangeBudget(per_run=0, per_hour=10)),
+        (POOL, ChangeBudget(per_run=10, per_hour=3, used_this_hour=3)),
         (replace(POOL, policy=None), BUDGET),
         (replace(POOL, policy=replace(POLICY, max_stops_per_run=0)), BUDGET),
         (replace(POOL, policy=replace(POLICY, max_stops_per_hour=2), ended_this_hour=2), BUDGET),
@@ -517,7 +517,7 @@ def test_the_dearest_goes_first_and_of_the_same_price_the_longest_idle() -> None
         "younger than the pool's least age",
     ],
 )
-def test_what_stands_around_an_instance_holds_it_back_too(view: PoolView, budget: Budget) -> None:
+def test_what_stands_around_an_instance_holds_it_back_too(view: IdlePool, budget: ChangeBudget) -> None:
     seen = replace(observed([idle_draft(0, random.Random(0))]), pools={"chat": view}, budget=budget)
     assert decide(seen, NOW).decisions[0].action in (Action.KEEP, Action.UNMARK)
 

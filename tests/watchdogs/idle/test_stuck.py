@@ -10,7 +10,7 @@ import pytest
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.decisions import Action, Budget, FailedAttempts, OutcomeKind, Plan, Reason, Target
+from gpufleet.domain.decisions import Action, ChangeBudget, FailedAttempts, OutcomeKind, Plan, Reason, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState
@@ -19,8 +19,8 @@ from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, docu
 from tests.fixtures.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark
 from tests.watchdogs.idle.test_watchdog import at_call, due, watchdog
 from watchdogs.attempts import is_stuck
-from watchdogs.draining import has_gone
-from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
+from watchdogs.draining import is_terminated
+from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePool, decide
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
@@ -67,23 +67,23 @@ def test_those_that_fail_have_their_turn_one_after_the_other() -> None:
     assert [d.resource for plan in plans for d in plan.acting] == [FIRST, SECOND, FIRST, SECOND]
 
 
-def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Observed:
+def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> IdleObservation:
     """Drains that have come to nothing for two hours, so many of each pool, and what its hour still allows."""
     names = [pool for pool, count in pools.items() for _ in range(count)]
     stuck = [instance(number, pool=pool) for number, pool in enumerate(names, start=1)]
     drains = replace(READY, ready=False, draining=True, drain_by=DrainOwner.IDLE)
     policy = IdlePolicy(max_stops_per_hour=10, max_stops_per_run=runs)
-    return Observed(
+    return IdleObservation(
         instances=stuck,
         evidence={one.id: QUIET for one in stuck},
         agents={one.id: drains for one in stuck},
         pools={
-            pool: PoolView(
+            pool: IdlePool(
                 name=pool, policy=policy, floor=0, target=9, needed=UNSCALED, ended_this_hour=10 - hour.get(pool, 10)
             )
             for pool in pools
         },
-        budget=Budget(per_run=runs, per_hour=100),
+        budget=ChangeBudget(per_run=runs, per_hour=100),
         attempts={one.id: FailedAttempts(first=START - timedelta(hours=2), last=START) for one in stuck},
     )
 
@@ -100,7 +100,7 @@ def test_one_that_is_stuck_and_may_not_go_takes_nothing_of_the_run() -> None:
     assert [d.reason for d in plan.decisions] == [Reason.HOUR_BUDGET, Reason.STILL_IDLE]
 
 
-def of_new(*more: Instance, **changes: Any) -> Observed:
+def of_new(*more: Instance, **changes: Any) -> IdleObservation:
     """One of pool chat that may go, beside others."""
     seen = of_stuck({"batch": 0, "chat": 0}, 9, {})
     new = instance(9, pool="chat", tags={tags.IDLE_SINCE: tags.write_time(START - timedelta(minutes=20))})
@@ -117,11 +117,11 @@ def of_new(*more: Instance, **changes: Any) -> Observed:
 @pytest.mark.parametrize(
     ("whole", "other"),
     [
-        pytest.param(Budget(per_run=9, per_hour=1), Reason.HOUR_BUDGET, id="its hour"),
-        pytest.param(Budget(per_run=1, per_hour=9), Reason.STILL_IDLE, id="not its run"),
+        pytest.param(ChangeBudget(per_run=9, per_hour=1), Reason.HOUR_BUDGET, id="its hour"),
+        pytest.param(ChangeBudget(per_run=1, per_hour=9), Reason.STILL_IDLE, id="not its run"),
     ],
 )
-def test_a_drain_that_may_not_go_counts_in_the_hour_of_all(whole: Budget, other: Reason) -> None:
+def test_a_drain_that_may_not_go_counts_in_the_hour_of_all(whole: ChangeBudget, other: Reason) -> None:
     seen = of_new(instance(1), budget=whole)
     full = {**seen.pools, "batch": replace(seen.pools["batch"], ended_this_hour=10)}
     plan = decide(replace(seen, pools=full), START)
@@ -131,8 +131,8 @@ def test_a_drain_that_may_not_go_counts_in_the_hour_of_all(whole: Budget, other:
 @pytest.mark.parametrize("pool", ["left", "unwatched"])
 def test_what_was_begun_where_nobody_watches_any_more_fails_no_pass(pool: str) -> None:
     begun = instance(1, pool=pool)
-    seen = of_new(begun, begun=frozenset({begun.id}), budget=Budget(per_run=9, per_hour=9))
-    unwatched = PoolView(name="unwatched", policy=None, floor=0, target=1)
+    seen = of_new(begun, begun=frozenset({begun.id}), budget=ChangeBudget(per_run=9, per_hour=9))
+    unwatched = IdlePool(name="unwatched", policy=None, floor=0, target=1)
     plan = decide(replace(seen, pools={**seen.pools, "unwatched": unwatched}), START)
     assert [d.action for d in plan.decisions] == [Action.KEEP, Action.END]
 
@@ -377,4 +377,4 @@ def test_it_is_stuck_after_an_hour(first: timedelta, *, stuck: bool) -> None:
 
 
 def test_an_instance_that_nobody_lists_any_more_has_gone() -> None:
-    assert has_gone(World().ports(), document(), None)
+    assert is_terminated(World().ports(), document(), None)

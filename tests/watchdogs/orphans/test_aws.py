@@ -12,10 +12,10 @@ import boto3
 import pytest
 from pydantic import TypeAdapter
 
-from app.foreign import Place
+from app.unmanaged import SearchScope
 from app.wiring import wire
 from cli.output import Exit
-from cli.watch_foreign import look
+from cli.watch_unmanaged import look
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from gpufleet.domain import tags
@@ -139,7 +139,7 @@ def test_a_fleet_that_nobody_provisioned_is_judged_by_cloudwatch(
                 reported(account, one, UTILIZATION, value, gpu, every)
                 reported(account, one, POWER, 20.0, gpu, every)
     other = launched(account("ec2"), "g5.xlarge", team="sales")
-    code = look(Place(region="us-east-1", tag="team=research"), LATER, as_json=True)
+    code = look(SearchScope(region="us-east-1", tag="team=research"), LATER, as_json=True)
     answer = json.loads(capfd.readouterr().out)
     assert {d["resource"]: d["reason_code"] for d in answer["decisions"]} == expected
     assert {d["action"] for d in answer["decisions"]} == {"keep"}
@@ -150,7 +150,7 @@ def test_a_fleet_that_nobody_provisioned_is_judged_by_cloudwatch(
         "cloudwatch:list_metrics": 2,
         "cloudwatch:get_metric_data": 1,
     }
-    assert look(Place(region="us-east-1"), LATER, as_json=True) is Exit.FOUND
+    assert look(SearchScope(region="us-east-1"), LATER, as_json=True) is Exit.FOUND
     assert other in capfd.readouterr().out, "without a tag: all GPU machine types"
 
 

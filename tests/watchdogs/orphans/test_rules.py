@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from gpufleet.domain import tags
-from gpufleet.domain.decisions import Action, Budget, Reason
+from gpufleet.domain.decisions import Action, ChangeBudget, Reason
 from gpufleet.domain.evidence import Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from gpufleet.settings.document import Pool
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
+from watchdogs.orphans.checks import checks_of, judge_orphan
 from watchdogs.orphans.decide import case_of, decide
-from watchdogs.orphans.judge import checks_of, judge_orphan
-from watchdogs.orphans.view import Observed, names, outside
+from watchdogs.orphans.view import OrphanObservation, names, outside
 
 DAY = timedelta(days=1)
 WINDOW = timedelta(hours=2)
@@ -104,19 +104,21 @@ def test_whom_a_rule_names(rule: Mapping[str, Any], changes: Mapping[str, Any], 
     assert names(OrphanPolicy(name="r", **rule), orphan(1, **changes), START) is named
 
 
-def observed(one: Instance, rule: OrphanPolicy, evidence: Evidence | None = LONG_QUIET, **more: Any) -> Observed:
+def observed(
+    one: Instance, rule: OrphanPolicy, evidence: Evidence | None = LONG_QUIET, **more: Any
+) -> OrphanObservation:
     """One orphan, marked by this fleet two days ago where it carries the mark."""
     plain: dict[str, Any] = {
         "environment": "test",
         "orphans": (one,),
         "rules": (rule,),
         "evidence": {} if evidence is None else {one.id: evidence},
-        "budget": Budget(per_run=2, per_hour=6),
+        "budget": ChangeBudget(per_run=2, per_hour=6),
         "marked_at": {(one.id, rule.name): START - 2 * DAY},
         "gpus_expected": {"g4dn.xlarge": 1},
         "watts_rated": {"g4dn.xlarge": 70.0},
     }
-    return Observed(**(plain | more))
+    return OrphanObservation(**(plain | more))
 
 
 def marked(one: Instance) -> Instance:
@@ -288,7 +290,7 @@ CASES: list[Any] = [
         marked(orphan()),
         stopping(),
         LONG_QUIET,
-        {"budget": Budget(per_run=2, per_hour=6, used_this_hour=6)},
+        {"budget": ChangeBudget(per_run=2, per_hour=6, used_this_hour=6)},
         Action.KEEP,
         Reason.HOUR_BUDGET,
         id="all rules' hour is used up",

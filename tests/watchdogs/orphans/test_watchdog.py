@@ -20,7 +20,7 @@ from tests.fixtures.watchdogs.plain import QUIET_ENGINE, START, FakePrices, docu
 from tests.fixtures.watchdogs.worlds import FakeAccount, FakeInventory, FakeMetrics, KilledError, World
 from tests.watchdogs.orphans.test_rules import DAY, LONG_QUIET, orphan
 from watchdogs.orphans.decide import decide
-from watchdogs.orphans.watchdog import OrphanWatchdog, Scope
+from watchdogs.orphans.watchdog import OrphanScope, OrphanWatchdog
 from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
 
@@ -111,7 +111,7 @@ def test_a_dry_run_writes_nothing_and_lets_the_rule_act_from_then_on() -> None:
 
 def test_a_filtered_list_is_no_dry_run() -> None:
     world = worlds()
-    OrphanWatchdog(ruled(), world.ports(), Scope(only=lambda one: one.tags.get("team") == "x")).dry()
+    OrphanWatchdog(ruled(), world.ports(), OrphanScope(only=lambda one: one.tags.get("team") == "x")).dry()
     assert world.seen == set()
 
 
@@ -417,7 +417,7 @@ def test_a_dry_pass_lists_without_metrics_and_says_so() -> None:
             raise OSError("no route to host")
 
     world.before = broken
-    plan = OrphanWatchdog(ruled(), world.ports(), Scope(tell=said.append)).dry().plan
+    plan = OrphanWatchdog(ruled(), world.ports(), OrphanScope(tell=said.append)).dry().plan
     assert [(d.action, d.reason) for d in plan.decisions] == [(Action.KEEP, Reason.METRICS_MISSING)]
     assert said == ["their GPUs are not known: no route to host"]
 

@@ -23,7 +23,7 @@ from watchdogs.scale import pressure
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds
 from watchdogs.scale.pressure import Readings, past_query
-from watchdogs.scale.view import Demand, PoolView, Pressure
+from watchdogs.scale.view import Demand, Pressure, ScalePool
 from watchdogs.scale.watchdog import ScaleWatchdog
 
 CALM = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
@@ -31,12 +31,12 @@ LAST: Mapping[str, Any] = {"target": 1, "min": 0, "ready": 1, "pressure": replac
 NIGHTS = ScheduleRule(days=("fri",), start="22:00", end="06:00", target=3, timezone="Europe/Berlin")
 
 
-def pool(**changes: Any) -> PoolView:
-    plain = PoolView(name="batch", policy=ScalePolicy(), target=4, min=1, max=8, ready=4, pressure=CALM)
+def pool(**changes: Any) -> ScalePool:
+    plain = ScalePool(name="batch", policy=ScalePolicy(), target=4, min=1, max=8, ready=4, pressure=CALM)
     return replace(plain, **changes)
 
 
-def judged(view: PoolView, now: datetime = START) -> tuple[Action, Reason, int | None]:
+def judged(view: ScalePool, now: datetime = START) -> tuple[Action, Reason, int | None]:
     (decision,) = decide([view], now).decisions
     return decision.action, decision.reason, decision.to_size
 

@@ -20,7 +20,7 @@ from watchdogs import boots
 from watchdogs.policy import digests
 from watchdogs.spot import lifecycle
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import Crash, GroupView, Member
+from watchdogs.spot.pool_view import Crash, GroupView, PoolMember
 from watchdogs.spot.watchdog import SpotWatchdog
 
 MINUTE = timedelta(minutes=1)
@@ -351,7 +351,7 @@ def test_how_long_a_crash_waits(crashes: list[float], fixed: float | None, waits
 @pytest.mark.parametrize(("name", "kind"), [(A, CapacityType.SPOT), (OD, CapacityType.ON_DEMAND)])
 def test_a_crash_does_not_close_a_group(name: str, kind: CapacityType) -> None:
     group = GroupView(name=name, capacity_type=kind, zone=None, desired=4, max=9)
-    plain = Member(id="", group=name, launched_at=START - 60 * MINUTE, failed=True, crashed_at=START)
+    plain = PoolMember(id="", group=name, launched_at=START - 60 * MINUTE, failed=True, crashed_at=START)
     members = [replace(plain, id=f"i-{n}") for n in range(4)]
     found = {d.resource: d for d in decide([spot_pool([group], members, target=4)], START).decisions}
     assert {(found[m.id].action, found[m.id].reason) for m in members} == {(Action.END, Reason.ENGINE_CRASHED)}
@@ -362,7 +362,7 @@ def test_reserved_capacity_waits_in_place() -> None:
     """It is paid for, used or not; its group launches the next one when the crashed one is ended."""
     group = GroupView(name="res", capacity_type=CapacityType.RESERVED, zone=None, desired=1, max=1)
     spot = GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=9)
-    member = Member(id="i-1", group="res", launched_at=START - 60 * MINUTE, failed=True, crashed_at=START)
+    member = PoolMember(id="i-1", group="res", launched_at=START - 60 * MINUTE, failed=True, crashed_at=START)
     for earlier, action in (([], Action.REPLACE), ([Crash(at=START - 20 * MINUTE, replaced=True)], Action.KEEP)):
         pool = spot_pool([group, spot], [member], target=1, crashes=earlier)
         found = {d.resource: d for d in decide([pool], START).decisions}

@@ -16,7 +16,7 @@ from tests.fixtures.watchdogs.worlds import FakeLedger, World
 from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.spot import lifecycle, zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, PoolMember
 
 MINUTE = timedelta(minutes=1)
 
@@ -120,7 +120,7 @@ def test_one_failed_boot_is_made_good_for_by_one() -> None:
 def test_what_becomes_of_a_boot_that_failed(
     kind: CapacityType, before: int, changes: dict[str, Any], decided: list[tuple[Action, Reason]]
 ) -> None:
-    there = replace(Member(id="i-1", group=B, launched_at=START, failed=True), **changes)
+    there = replace(PoolMember(id="i-1", group=B, launched_at=START, failed=True), **changes)
     before_it = left_booting(B, *range(10, 10 + before))
     plan = decide([spot_pool([replace(GROUP, capacity_type=kind)], [there], target=1, boots=before_it)], START)
     assert [(d.action, d.reason) for d in plan.decisions if d.resource == there.id] == decided
@@ -129,9 +129,9 @@ def test_what_becomes_of_a_boot_that_failed(
 GROUP = GroupView(name=B, capacity_type=CapacityType.SPOT, zone="us-east-1b", desired=1, max=4)
 
 
-def ready(launched: float, since: float) -> Member:
+def ready(launched: float, since: float) -> PoolMember:
     """One that was launched and became ready that many minutes before `START`."""
-    return Member(id="i-1", group=B, launched_at=START - launched * MINUTE, ready_since=START - since * MINUTE)
+    return PoolMember(id="i-1", group=B, launched_at=START - launched * MINUTE, ready_since=START - since * MINUTE)
 
 
 @pytest.mark.parametrize(
@@ -144,24 +144,24 @@ def ready(launched: float, since: float) -> Member:
         pytest.param([50, 40, 30], [], [ready(25, 20)], 0, id="one has booted since"),
         pytest.param([50, 40, 30], [], [ready(45, 35)], 1, id="one has booted in between"),
         pytest.param([50, 40, 30], [], [ready(600, 20)], 3, id="an old one has switched its revision since"),
-        pytest.param([50], [], [Member(id="i-1", group=B, launched_at=START, failed=True)], 2, id="one is there"),
+        pytest.param([50], [], [PoolMember(id="i-1", group=B, launched_at=START, failed=True)], 2, id="one is there"),
         pytest.param(
             [50],
             [],
-            [Member(id="i-1", group=B, launched_at=START, failed=True, crashed_at=START)],
+            [PoolMember(id="i-1", group=B, launched_at=START, failed=True, crashed_at=START)],
             1,
             id="one has crashed",
         ),
         pytest.param(
             [],
             [],
-            [Member(id=f"i-{n}", group=B, launched_at=START, failed=n > 0) for n in range(4)],
+            [PoolMember(id=f"i-{n}", group=B, launched_at=START, failed=n > 0) for n in range(4)],
             3,
             id="three are there, beside one that boots",
         ),
     ],
 )
-def test_failed_boots(ended: list[float], reported: list[float], members: list[Member], failed: int) -> None:
+def test_failed_boots(ended: list[float], reported: list[float], members: list[PoolMember], failed: int) -> None:
     gone = left_booting(B, *ended, why=ActivityKind.FAILED_BOOT)
     said = [(boot.instance_id, START - 30 * MINUTE) for boot in gone]
     said += [(f"i-unseen-{ago}", START - ago * MINUTE) for ago in reported]

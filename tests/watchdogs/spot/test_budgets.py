@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from gpufleet.domain.decisions import Action, Budget, PastAction, Reason
+from gpufleet.domain.decisions import Action, ChangeBudget, PastAction, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.domain.policies import SpotPolicy
@@ -18,19 +18,19 @@ from tests.watchdogs.spot.test_watchdog import A, watchdog
 from watchdogs import boots
 from watchdogs.spot.decide import decide
 from watchdogs.spot.limits import chosen_ends
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 
 LARGE = 100
 """Instances of which a twentieth is five, a fifth is twenty."""
 
 
-def member(name: str, **changes: object) -> Member:
+def member(name: str, **changes: object) -> PoolMember:
     at = START - timedelta(hours=2)
-    plain = Member(id=name, group=name.rsplit("/", 1)[0], launched_at=at, ready_since=at, usd_per_hour=Decimal(1))
+    plain = PoolMember(id=name, group=name.rsplit("/", 1)[0], launched_at=at, ready_since=at, usd_per_hour=Decimal(1))
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: Member, **more: object) -> PoolView:
+def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: PoolMember, **more: object) -> SpotPool:
     """Spot for a target of two, ready for long, and on-demand that stood in for it."""
     groups = [
         GroupView(name=f"{name}-a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=spot, max=200),
@@ -42,11 +42,11 @@ def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: Member, 
     return spot_pool(groups, [*members, *extra], **wanted | more)
 
 
-def leaver(name: str, **changes: object) -> Member:
+def leaver(name: str, **changes: object) -> PoolMember:
     return member(name, **{"ready_since": None, "leaving": True, "drain_by": DrainOwner.SPOT} | changes)
 
 
-def about(pools: list[PoolView]) -> dict[str, tuple[Action, Reason]]:
+def about(pools: list[SpotPool]) -> dict[str, tuple[Action, Reason]]:
     """What is decided of instances."""
     return {d.resource: (d.action, d.reason) for d in decide(pools, START).decisions if "/" in d.resource}
 
@@ -96,7 +96,7 @@ def about(pools: list[PoolView]) -> dict[str, tuple[Action, Reason]]:
         ),
     ],
 )
-def test_chosen_ends_wait_for_room(pools: list[PoolView], ends: int, kept: Reason | None) -> None:
+def test_chosen_ends_wait_for_room(pools: list[SpotPool], ends: int, kept: Reason | None) -> None:
     decided = about(pools).values()
     assert sum(action is Action.END for action, _ in decided) == ends
     over = {reason for action, reason in decided if action is Action.KEEP}
@@ -123,7 +123,7 @@ def test_chosen_ends_wait_for_room(pools: list[PoolView], ends: int, kept: Reaso
         ),
     ],
 )
-def test_what_must_go_is_not_held_up(one: Member, more: dict[str, object], reason: Reason) -> None:
+def test_what_must_go_is_not_held_up(one: PoolMember, more: dict[str, object], reason: Reason) -> None:
     view = pool("chat", 2, 0, one, ended_this_hour=4)
     if more:
         block = GroupView(name="chat-r", capacity_type=CapacityType.RESERVED, zone="us-east-1a", desired=1, max=1)
@@ -158,7 +158,7 @@ def test_a_move_begins_only_where_its_end_has_room(used: int, moves: bool) -> No
 
 def test_the_plan_carries_its_budget() -> None:
     plan = decide([pool("a", ended_this_hour=1), pool("b", LARGE, 0)], START)
-    assert plan.budget == Budget(per_run=5, per_hour=20, used_this_hour=1)
+    assert plan.budget == ChangeBudget(per_run=5, per_hour=20, used_this_hour=1)
 
 
 def settings(hour: int) -> dict[str, object]:

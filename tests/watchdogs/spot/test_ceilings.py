@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.domain.activity import Activity, ActivityKind
-from gpufleet.domain.decisions import Action, Decision, Plan, Reason, Spend
+from gpufleet.domain.decisions import Action, Decision, Plan, Reason, SpendRate
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 
 A, B, C, OD, RES, FLEX = "a", "b", "c", "on-demand", "reserved", "flex"
 HOUR = timedelta(hours=1)
@@ -52,12 +52,12 @@ def on_demand(desired: int = 0, most: int = 99) -> GroupView:
     return other(OD, CapacityType.ON_DEMAND, desired, most)
 
 
-def members(group: str, count: int, **more: object) -> list[Member]:
-    plain = Member(id="", group=group, launched_at=START - 5 * HOUR, ready_since=START - 4 * HOUR)
+def members(group: str, count: int, **more: object) -> list[PoolMember]:
+    plain = PoolMember(id="", group=group, launched_at=START - 5 * HOUR, ready_since=START - 4 * HOUR)
     return [replace(plain, id=f"{group}-{n}", **more) for n in range(count)]
 
 
-def hanging(group: str, count: int, **more: object) -> list[Member]:
+def hanging(group: str, count: int, **more: object) -> list[PoolMember]:
     """Booted long ago, and never ready."""
     return members(group, count, ready_since=None, missed_since=START - 4 * HOUR, **more)
 
@@ -193,8 +193,8 @@ def test_what_is_asked_for_counts_as_a_start() -> None:
     assert sum(asked(decide([pool], START)).values()) == 2
 
 
-def spend(limit: str, costs: str, **more: object) -> Spend:
-    return replace(Spend(limit_usd_per_hour=Decimal(limit), usd_per_hour=Decimal(costs)), **more)
+def spend(limit: str, costs: str, **more: object) -> SpendRate:
+    return replace(SpendRate(limit_usd_per_hour=Decimal(limit), usd_per_hour=Decimal(costs)), **more)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def spend(limit: str, costs: str, **more: object) -> Spend:
         pytest.param(spend("10", "0", unpriced_stops=True), 4, id="all are priced"),
     ],
 )
-def test_a_fleet_grows_up_to_its_limit(found: Spend, more: int) -> None:
+def test_a_fleet_grows_up_to_its_limit(found: SpendRate, more: int) -> None:
     pool = spot_pool([spot(A), on_demand()], [], target=4, max=4)
     plan = decide([pool], START, found)
     assert asked(plan).get(A, 0) == more
@@ -241,11 +241,11 @@ KINDS = (CapacityType.SPOT, CapacityType.SPOT, CapacityType.ON_DEMAND, CapacityT
 
 
 @st.composite
-def pools(draw: st.DrawFn, name: str = "batch") -> PoolView:
+def pools(draw: st.DrawFn, name: str = "batch") -> SpotPool:
     """Any pool at any moment: members in every state, asks that are open, zones that refused, blocks that end."""
     target, most = draw(COUNTS), draw(st.integers(1, 6))
     groups: list[GroupView] = []
-    found: list[Member] = []
+    found: list[PoolMember] = []
     for number, kind in enumerate(draw(st.permutations(KINDS))):
         group = f"{name}-{number}"
         there = draw(st.lists(member_of(group), max_size=5))
@@ -281,10 +281,10 @@ def pools(draw: st.DrawFn, name: str = "batch") -> PoolView:
     )
 
 
-def member_of(group: str) -> st.SearchStrategy[Member]:
+def member_of(group: str) -> st.SearchStrategy[PoolMember]:
     ready = st.sampled_from([None, START - HOUR])
     return st.builds(
-        lambda ready_since, leaving, failed, minutes: Member(
+        lambda ready_since, leaving, failed, minutes: PoolMember(
             id="",
             group=group,
             launched_at=START - timedelta(minutes=minutes),
@@ -300,7 +300,7 @@ def member_of(group: str) -> st.SearchStrategy[Member]:
     )
 
 
-def after(pool: PoolView, plan: Plan) -> dict[str, int]:
+def after(pool: SpotPool, plan: Plan) -> dict[str, int]:
     """What each group may hold once it has its size; it keeps what it holds until somebody ends it."""
     sizes = {d.resource: d.to_size for d in plan.acting if d.action is Action.RESIZE and d.pool == pool.name}
     return {
@@ -309,7 +309,7 @@ def after(pool: PoolView, plan: Plan) -> dict[str, int]:
     }
 
 
-def counts(pool: PoolView, now: datetime) -> int:
+def counts(pool: SpotPool, now: datetime) -> int:
     """Members that do not count: they leave, or their Capacity Block is in its last hours."""
     ends = {group.name: group.closes for group in pool.groups}
     soon = pool.boot_expected + pool.drain_deadline + pool.policy.fallback_after + timedelta(minutes=10)
@@ -319,7 +319,7 @@ def counts(pool: PoolView, now: datetime) -> int:
 
 @given(pools())
 @settings(max_examples=150)
-def test_no_plan_grows_a_pool_beyond_its_ceilings(pool: PoolView) -> None:
+def test_no_plan_grows_a_pool_beyond_its_ceilings(pool: SpotPool) -> None:
     plan = decide([pool], START)
     grown = {name: more for name, more in asked(plan).items() if more > 0 and not _is_reserved([pool], name)}
     if not grown:
@@ -336,7 +336,7 @@ def test_no_plan_grows_a_pool_beyond_its_ceilings(pool: PoolView) -> None:
 
 @given(pools("batch"), pools("chat"), st.integers(0, 30), st.booleans())
 @settings(max_examples=150)
-def test_no_plan_grows_a_fleet_beyond_its_limit(first: PoolView, second: PoolView, usd: int, stops: bool) -> None:
+def test_no_plan_grows_a_fleet_beyond_its_limit(first: SpotPool, second: SpotPool, usd: int, stops: bool) -> None:
     both = [first, second]
     found = spend("20", str(usd), unpriced_stops=stops)
     plan = decide(both, START, found)
@@ -353,6 +353,6 @@ def test_no_plan_grows_a_fleet_beyond_its_limit(first: PoolView, second: PoolVie
     assert not (stops and any(count and prices[name] is None for name, count in new.items()))
 
 
-def _is_reserved(both: Sequence[PoolView], name: str) -> bool:
+def _is_reserved(both: Sequence[SpotPool], name: str) -> bool:
     groups = [group for pool in both for group in pool.groups if group.name == name]
     return any(group.capacity_type is CapacityType.RESERVED for group in groups)

@@ -13,7 +13,7 @@ from tests.fixtures.watchdogs.plain import START, instance
 from tests.fixtures.watchdogs.worlds import World
 from tests.watchdogs.spot.test_watchdog import A, spread_world, watchdog
 from watchdogs import boots
-from watchdogs.observe.ends import ASK_AGAIN, DESCRIBED_FOR, ended_why
+from watchdogs.observe.end_reasons import ASK_AGAIN, DESCRIBED_FOR, ended_why
 
 K = ActivityKind
 MINUTE = timedelta(minutes=1)

@@ -12,7 +12,7 @@ from gpufleet.domain.model import CapacityType
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from tests.watchdogs.spot.test_watchdog import OD, A
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, PoolMember
 
 MINUTE = timedelta(minutes=1)
 GROUPS = [
@@ -21,14 +21,16 @@ GROUPS = [
 ]
 
 
-def member(name: str, group: str, *, launched: float, ready: bool = True, busy: float = 0, **changes: Any) -> Member:
+def member(
+    name: str, group: str, *, launched: float, ready: bool = True, busy: float = 0, **changes: Any
+) -> PoolMember:
     """One that was launched that many minutes ago, and was ready four minutes later if it is."""
     at = START - launched * MINUTE
     since = at + 4 * MINUTE if ready else None
-    return replace(Member(id=name, group=group, launched_at=at, ready_since=since, busy=busy), **changes)
+    return replace(PoolMember(id=name, group=group, launched_at=at, ready_since=since, busy=busy), **changes)
 
 
-def ends(target: int, *members: Member) -> list[Decision]:
+def ends(target: int, *members: PoolMember) -> list[Decision]:
     pool = spot_pool(GROUPS, members, target=target, max=9)
     return [d for d in decide([pool], START).decisions if d.action is Action.END]
 
@@ -86,7 +88,7 @@ def test_the_reason_that_is_told(target: int, spot: int, on_demand: int, reason:
         ),
     ],
 )
-def test_who_goes(members: list[Member], goes: str) -> None:
+def test_who_goes(members: list[PoolMember], goes: str) -> None:
     spot = member("spot", A, launched=60)
     given_back = [d.resource for d in ends(1, spot, *members) if d.reason is not Reason.BOOT_FAILED]
     assert given_back == [goes]

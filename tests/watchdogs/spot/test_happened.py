@@ -10,7 +10,7 @@ import pytest
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, GroupActivities
 from gpufleet.domain.model import CapacityType, Group
 from tests.fixtures.watchdogs.plain import START
-from watchdogs.observe.happened import LATE, OVERLAP, Happened, calm
+from watchdogs.observe.activities import LATE, OVERLAP, Happened, calm
 
 SINCE = START - timedelta(days=3)
 MINUTE = timedelta(minutes=1)

@@ -14,7 +14,7 @@ from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
 from tests.fixtures.watchdogs.worlds import World
 from tests.watchdogs.spot.test_watchdog import A, B, spread_world, watchdog
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, PoolMember
 
 MINUTE = timedelta(minutes=1)
 
@@ -49,7 +49,7 @@ def test_who_is_left_to_its_cloud(age: timedelta, changes: dict[str, Any], *, no
 )
 def test_what_a_cloud_takes_for_nothing_is_left_to_it(changes: dict[str, Any], action: Action) -> None:
     usual: dict[str, Any] = {"under_notice": True, "drain_by": DrainOwner.CLOUD}
-    member = Member(id="i-1", group="a", launched_at=START, leaving=True, drained=True, **(usual | changes))
+    member = PoolMember(id="i-1", group="a", launched_at=START, leaving=True, drained=True, **(usual | changes))
     group = GroupView(name="a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=1, max=4)
     plan = decide([spot_pool([group], [member], target=0)], START)
     [decision] = [one for one in plan.decisions if one.resource == "i-1"]

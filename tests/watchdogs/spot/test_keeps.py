@@ -15,7 +15,7 @@ from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
 from tests.fixtures.watchdogs.worlds import World
 from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.spot import lifecycle
-from watchdogs.spot.pool_view import Member
+from watchdogs.spot.pool_view import PoolMember
 
 FIRST, SECOND, THIRD, FOURTH = (instance(n).id for n in (1, 2, 3, 4))
 
@@ -154,7 +154,7 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: Drain
     ],
 )
 def test_for_whom_the_next_one_waits(leaves: dict[str, Any], waits: bool) -> None:
-    stays = Member(id="s", group=A, launched_at=START)
+    stays = PoolMember(id="s", group=A, launched_at=START)
     going = replace(stays, id="l", leaving=True, **leaves)
     assert lifecycle.somebody_leaves(spot_pool([], [stays, going]), START) is waits
 

@@ -15,7 +15,7 @@ from tests.fixtures.watchdogs.plain import START, spot_pool
 from tests.watchdogs.idle.test_watchdog import watchdog as idle_watchdog
 from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, PoolMember
 from watchdogs.spot.risk import PRIOR_HOURS, PRIOR_LOSSES
 from watchdogs.spot.zones import taken_young
 
@@ -103,7 +103,7 @@ def test_what_spot_ends_when_it_has_drained(
     changes: dict[str, Any], pool: dict[str, Any], reason: Reason | None
 ) -> None:
     group = GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=1, max=9)
-    one = Member(id="i-1", group=A, launched_at=START, leaving=True, drained=True, under_notice=True)
+    one = PoolMember(id="i-1", group=A, launched_at=START, leaving=True, drained=True, under_notice=True)
     one = replace(one, **{"drain_by": DrainOwner.IDLE} | changes)
     found = decide([spot_pool([group], [one], **pool)], START).decisions
     assert [d.reason for d in found if d.action is Action.END] == ([] if reason is None else [reason])
@@ -142,7 +142,7 @@ def test_what_boots_is_not_counted_on_where_others_were_taken_before_they_were_r
     pool = spot_pool(
         groups,
         [
-            Member(id=f"i-{n}", group=A, launched_at=START - ago * MINUTE, missed_since=START)
+            PoolMember(id=f"i-{n}", group=A, launched_at=START - ago * MINUTE, missed_since=START)
             for n, ago in enumerate(booting)
         ],
         events=sorted((event for loss in losses for event in loss), key=lambda event: event.at),

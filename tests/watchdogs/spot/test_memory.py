@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from tests.fixtures.watchdogs.plain import START
-from watchdogs.spot.risk import Memory, recall
+from watchdogs.spot.risk import ZoneHistory, recall
 
 K = ActivityKind
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
@@ -98,8 +98,8 @@ def test_when_a_zone_failed_last(events: list[Activity], failed: int | None) -> 
 
 def test_no_time_passes_twice() -> None:
     """A pass may look at one moment again, or at one before: a clock was set back."""
-    memory = Memory(at=START, losses=1.0, hours=8.0)
+    memory = ZoneHistory(at=START, losses=1.0, hours=8.0)
     assert memory.passed(START, present=True) == memory
     assert memory.passed(START - HOUR, present=True) == memory
-    assert memory.passed(START + DAY, present=True) == Memory(at=START + DAY, losses=0.5, hours=4.0 + 24.0)
-    assert memory.passed(START + DAY, present=False) == Memory(at=START + DAY, losses=0.5, hours=4.0)
+    assert memory.passed(START + DAY, present=True) == ZoneHistory(at=START + DAY, losses=0.5, hours=4.0 + 24.0)
+    assert memory.passed(START + DAY, present=False) == ZoneHistory(at=START + DAY, losses=0.5, hours=4.0)

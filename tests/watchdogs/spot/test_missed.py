@@ -10,16 +10,16 @@ from gpufleet.domain.decisions import Action, PastAction, Reason
 from gpufleet.domain.model import CapacityType
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from watchdogs.spot import lifecycle
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 
 SECOND = timedelta(seconds=1)
 BOOT = timedelta(minutes=6)
-SILENT = Member(id="i", group="a", launched_at=START - BOOT)
+SILENT = PoolMember(id="i", group="a", launched_at=START - BOOT)
 """It should be ready by now, and is not."""
 READY = replace(SILENT, ready_since=START - SECOND)
 
 
-def pool(*members: Member) -> PoolView:
+def pool(*members: PoolMember) -> SpotPool:
     group = GroupView(name="a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=len(members), max=9)
     return spot_pool([group], members, boot_expected=BOOT)
 
@@ -40,7 +40,9 @@ FALLBACK_AFTER = pool().policy.fallback_after
         pytest.param(READY, {"i": START - SECOND}, Reason.AS_WANTED, id="it is ready again"),
     ],
 )
-def test_what_is_noted_of_one_instance(member: Member, known: Mapping[str, datetime], noted: Reason | None) -> None:
+def test_what_is_noted_of_one_instance(
+    member: PoolMember, known: Mapping[str, datetime], noted: Reason | None
+) -> None:
     found = [(d.resource, d.action, d.reason) for d in lifecycle.readiness_changes(pool(member), known, START)]
     assert found == ([] if noted is None else [("i", Action.KEEP, noted)])
 

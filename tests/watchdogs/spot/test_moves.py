@@ -13,7 +13,7 @@ from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.plain import START
 from tests.watchdogs.spot.test_zones import pool, ready
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 
 LOSSES = {"a": 0.08, "b": 0.02, "c": 0.01}
 HAND = {"leaving": True, "drain_by": DrainOwner.PERSON}
@@ -22,7 +22,7 @@ BOOTS = {"ready_since": None, "launched_at": START}
 HANGS = {"ready_since": None, "launched_at": START - timedelta(hours=1)}
 
 
-def seen(*more: Member, kept: int = 0, **changes: Any) -> PoolView:
+def seen(*more: PoolMember, kept: int = 0, **changes: Any) -> SpotPool:
     """Three for two and a spare, two of them where one is lost often, with a group for on-demand."""
     wanted: dict[str, Any] = {"target": 2} | changes
     found = pool({"a": 2, "b": 1, "c": 0}, losses=LOSSES, more=more, **wanted)
@@ -35,7 +35,7 @@ def seen(*more: Member, kept: int = 0, **changes: Any) -> PoolView:
     return replace(found, groups=groups, members=members)
 
 
-def beside_reserved(held: dict[str, int], reserved: int, target: int) -> PoolView:
+def beside_reserved(held: dict[str, int], reserved: int, target: int) -> SpotPool:
     """So many spot, one of them to spare, beside reserved ones that carry a part of the target."""
     found = pool(held, losses=LOSSES, target=target, spare=1, more=[ready(f"r{n}", "r") for n in range(reserved)])
     return replace(
@@ -43,7 +43,7 @@ def beside_reserved(held: dict[str, int], reserved: int, target: int) -> PoolVie
     )
 
 
-def moves(view: PoolView) -> list[str]:
+def moves(view: SpotPool) -> list[str]:
     return [d.resource for d in decide([view], START).acting if d.reason is Reason.SAFER_ZONE]
 
 
@@ -72,11 +72,11 @@ def moves(view: PoolView) -> list[str]:
         pytest.param(seen(ready("new", "b", **BOOTS), target=3), [], id="one is not ready yet"),
     ],
 )
-def test_when_one_is_moved(view: PoolView, goals: list[str]) -> None:
+def test_when_one_is_moved(view: SpotPool, goals: list[str]) -> None:
     assert moves(view) == goals
 
 
-def ends(view: PoolView) -> list[Decision]:
+def ends(view: SpotPool) -> list[Decision]:
     return [d for d in decide([view], START).decisions if d.action is Action.END and d.reason is Reason.SURPLUS]
 
 
@@ -99,5 +99,5 @@ def ends(view: PoolView) -> list[Decision]:
         pytest.param(seen(ready("old", "a", idle=True, **HANGS), target=1), ["a-0"], id="not one that hangs"),
     ],
 )
-def test_who_is_too_many(view: PoolView, gone: list[str]) -> None:
+def test_who_is_too_many(view: SpotPool, gone: list[str]) -> None:
     assert sorted(d.resource for d in ends(view)) == gone

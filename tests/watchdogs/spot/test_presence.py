@@ -17,7 +17,7 @@ from tests.fixtures.watchdogs.worlds import World
 from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
 from watchdogs.policy import digests
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.watchdog import SpotWatchdog
 
 FIRST, SECOND = (instance(n).id for n in (1, 2))
@@ -127,14 +127,16 @@ def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:
         for name, kind in ((A, CapacityType.SPOT), (OD, CapacityType.ON_DEMAND))
     ]
     there = [
-        Member(id="i-spot", group=A, launched_at=START - timedelta(hours=2), ready_since=START - timedelta(hours=1)),
-        Member(id="i-hung", group=OD, launched_at=START - timedelta(hours=2)),
+        PoolMember(
+            id="i-spot", group=A, launched_at=START - timedelta(hours=2), ready_since=START - timedelta(hours=1)
+        ),
+        PoolMember(id="i-hung", group=OD, launched_at=START - timedelta(hours=2)),
     ]
     decisions = decide([spot_pool(groups, there, target=1)], START).decisions
     assert [(d.action, d.reason) for d in decisions if d.resource == "i-hung"] == [(Action.END, Reason.SPOT_IS_BACK)]
 
 
-def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> PoolView:
+def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> SpotPool:
     """Two wanted, no spot to be had, and on-demand of two hours: ready, or never heard of."""
     groups = [
         GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=0),
@@ -142,7 +144,7 @@ def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more:
     ]
     long_ago, since = START - timedelta(hours=2), START - timedelta(hours=1)
     members = [
-        Member(id=f"od-{n}", group=OD, launched_at=long_ago, ready_since=since if is_ready else None)
+        PoolMember(id=f"od-{n}", group=OD, launched_at=long_ago, ready_since=since if is_ready else None)
         for n, is_ready in enumerate(ready)
     ]
     return spot_pool(groups, members, **more)
@@ -162,7 +164,7 @@ def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more:
         pytest.param(standing_in(True, False, desired=3), None, "1 on their way", id="the successor is on its way"),
     ],
 )
-def test_on_demand_that_hangs_has_one_successor(pool: PoolView, size: int | None, said: str) -> None:
+def test_on_demand_that_hangs_has_one_successor(pool: SpotPool, size: int | None, said: str) -> None:
     found = next(d for d in decide([pool], START).decisions if d.resource == OD)
     assert (found.to_size, found.reason, found.detail) == (size, Reason.FALLBACK, said)
 

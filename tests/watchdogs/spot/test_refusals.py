@@ -11,7 +11,7 @@ from gpufleet.domain.model import SuspendedProcess
 from tests.fixtures.watchdogs.plain import START, document, instance
 from tests.fixtures.watchdogs.worlds import World
 from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
-from watchdogs.spot import lifecycle, views
+from watchdogs.spot import lifecycle, view_builder
 from watchdogs.spot.watchdog import SpotWatchdog
 
 MINUTE = timedelta(minutes=1)
@@ -128,7 +128,7 @@ def event(kind: ActivityKind, minutes: int, detail: str = "") -> Activity:
     ids=["refused", "launched since", "another machine type", "last", "throttled since", "before the change", "calm"],
 )
 def test_the_last_answer_counts(events: list[Activity], closed: bool) -> None:
-    assert (views.refused_for_good("a", events, [], START) is not None) is closed
+    assert (view_builder.refused_for_good("a", events, [], START) is not None) is closed
 
 
 def test_a_sentence_that_nobody_knows_is_reported_once_with_its_text_and_is_no_lack_of_capacity() -> None:

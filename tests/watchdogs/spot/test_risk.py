@@ -14,7 +14,7 @@ from watchdogs.spot.risk import (
     SAME_LOSS,
     TROUBLE,
     TROUBLE_HALF_LIFE,
-    Place,
+    ZonePlacement,
     recall,
 )
 
@@ -73,7 +73,9 @@ def test_what_is_not_the_zones_fault_is_not_held_against_it(kind: ActivityKind) 
     assert recall([event(kind, 0)], [], T0).losses_per_hour == PRIOR_LOSSES / PRIOR_HOURS
 
 
-ALIKE = tuple(Place(name=name, region=name[:-1], losses_per_hour=0.1) for name in ("r1a", "r1b", "r2a", "r3a"))
+ALIKE = tuple(
+    ZonePlacement(name=name, region=name[:-1], losses_per_hour=0.1) for name in ("r1a", "r1b", "r2a", "r3a")
+)
 
 
 def test_a_spare_covers_losses_of_one_but_not_of_two() -> None:
@@ -95,9 +97,9 @@ def test_a_move_must_gain_more_than_it_costs() -> None:
     assert risk.best_move(ALIKE, counts, 2, [], least_gain=0.01) is None
 
 
-def priced(**usd: str) -> tuple[Place, ...]:
+def priced(**usd: str) -> tuple[ZonePlacement, ...]:
     """Zones of as many regions, alike but for their prices; those not named have none."""
-    alike = tuple(Place(name=name, region=name, losses_per_hour=0.1) for name in ("a", "b", "c"))
+    alike = tuple(ZonePlacement(name=name, region=name, losses_per_hour=0.1) for name in ("a", "b", "c"))
     return tuple(p._replace(usd_per_hour=Decimal(usd[p.name])) if p.name in usd else p for p in alike)
 
 

@@ -8,7 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from watchdogs.spot import risk
-from watchdogs.spot.risk import Place
+from watchdogs.spot.risk import ZonePlacement
 
 ZONES = ("r1a", "r1b", "r1c", "r2a", "r2b", "r3a")
 NEAR = 1e-9
@@ -16,8 +16,8 @@ NEAR = 1e-9
 NONE = dict.fromkeys(ZONES, 0)
 
 
-def alike(zone: str, rate: float) -> Place:
-    return Place(name=zone, region=zone[:-1], losses_per_hour=rate)
+def alike(zone: str, rate: float) -> ZonePlacement:
+    return ZonePlacement(name=zone, region=zone[:-1], losses_per_hour=rate)
 
 
 RATES = st.lists(st.sampled_from([0.0, 0.001, 0.05, 0.1, 0.11, 0.6, 2.0]), min_size=len(ZONES), max_size=len(ZONES))
@@ -34,7 +34,7 @@ def needs(counts: Mapping[str, int], missing: int) -> int:
     return max(0, sum(counts.values()) + missing)
 
 
-def expected_falls(places: Sequence[Place], counts: Mapping[str, int], needed: int) -> float:
+def expected_falls(places: Sequence[ZonePlacement], counts: Mapping[str, int], needed: int) -> float:
     """A zone that takes more than the spare makes a fall, the deeper the worse; so do two of a region together.
 
     What the spare covers costs a boot, in which any other loss is a fall.
@@ -66,7 +66,7 @@ def added(counts: Mapping[str, int], zone: str, number: int = 1) -> dict[str, in
 
 
 @given(PLACES, COUNTS, NEAR_ENOUGH)
-def test_the_risk_of_a_placement(places: list[Place], counts: dict[str, int], missing: int) -> None:
+def test_the_risk_of_a_placement(places: list[ZonePlacement], counts: dict[str, int], missing: int) -> None:
     needed = needs(counts, missing)
     assert risk.risk(places, counts, needed) == pytest.approx(expected_falls(places, counts, needed))
 
@@ -74,13 +74,13 @@ def test_the_risk_of_a_placement(places: list[Place], counts: dict[str, int], mi
 @settings(max_examples=500)
 @given(PLACES, COUNTS, NEAR_ENOUGH, st.integers(0, 2), SOME)
 def test_one_more_goes_where_it_does_most_good(
-    places: list[Place], counts: dict[str, int], missing: int, spare: int, names: list[str]
+    places: list[ZonePlacement], counts: dict[str, int], missing: int, spare: int, names: list[str]
 ) -> None:
     needed = needs(counts, missing)
     able = [place for place in places if place.name in names]
     fills = sum(counts.values()) + 1 < needed
 
-    def badness(place: Place) -> float:
+    def badness(place: ZonePlacement) -> float:
         if not fills:
             return expected_falls(places, added(counts, place.name), needed)
         there, rate = counts[place.name], place.losses_per_hour
@@ -98,7 +98,9 @@ def test_there_is_nowhere_to_go() -> None:
 
 @given(PLACES, COUNTS, NEAR_ENOUGH)
 @example([alike(zone, 0.0) for zone in ZONES], {**NONE, "r2a": 1}, 0)
-def test_one_less_goes_where_it_does_least_harm(places: list[Place], counts: dict[str, int], missing: int) -> None:
+def test_one_less_goes_where_it_does_least_harm(
+    places: list[ZonePlacement], counts: dict[str, int], missing: int
+) -> None:
     assume(any(counts.values()))
     needed = needs(counts, missing)
     scores = {zone: expected_falls(places, added(counts, zone, -1), needed) for zone in ZONES if counts[zone]}
@@ -109,7 +111,7 @@ def test_one_less_goes_where_it_does_least_harm(places: list[Place], counts: dic
 @given(PLACES, COUNTS, NEAR_ENOUGH, SOME, st.sampled_from([0.01, 0.1, 0.5]))
 @example([alike(zone, 0.1) for zone in ZONES], {**NONE, "r1a": 2}, -1, ["r1a", "r3a"], 0.01)
 def test_a_move_is_the_best_of_those_that_gain_enough(
-    places: list[Place], counts: dict[str, int], missing: int, goals: list[str], least_gain: float
+    places: list[ZonePlacement], counts: dict[str, int], missing: int, goals: list[str], least_gain: float
 ) -> None:
     needed = needs(counts, missing)
     now = expected_falls(places, counts, needed)

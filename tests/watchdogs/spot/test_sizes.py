@@ -10,14 +10,14 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.plain import START, spot_pool
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.sizes import Sizes
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 BOOT, HOLD = 6 * MINUTE, 15 * MINUTE
 SPOT, ON_DEMAND = "spot-a", "od"
-READY = Member(id="s", group=SPOT, launched_at=START - HOLD - BOOT, ready_since=START - HOLD)
-BOOTS = Member(id="b", group=SPOT, launched_at=START - BOOT + SECOND)
+READY = PoolMember(id="s", group=SPOT, launched_at=START - HOLD - BOOT, ready_since=START - HOLD)
+BOOTS = PoolMember(id="b", group=SPOT, launched_at=START - BOOT + SECOND)
 OLDER = replace(BOOTS, launched_at=START - BOOT)
 LEAVES = replace(READY, leaving=True, drain_by=DrainOwner.IDLE)
 BOUGHT = replace(READY, group=ON_DEMAND)
@@ -27,11 +27,11 @@ TAKEN_YOUNG = [
 ]
 
 
-def sizes(*members: Member, **pool: object) -> Sizes:
+def sizes(*members: PoolMember, **pool: object) -> Sizes:
     return Sizes(seen(*members, **pool), START, 0)
 
 
-def seen(*members: Member, **pool: object) -> PoolView:
+def seen(*members: PoolMember, **pool: object) -> SpotPool:
     groups = [
         GroupView(name=SPOT, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=9),
         GroupView(name=ON_DEMAND, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9),
@@ -64,7 +64,7 @@ def test_who_is_stable(since: object, stable: int) -> None:
         pytest.param([BOOTS, BOOTS], 1, id="two boot, one was taken"),
     ],
 )
-def test_of_those_that_boot_as_many_are_doubtful_as_were_taken(members: list[Member], doubtful: int) -> None:
+def test_of_those_that_boot_as_many_are_doubtful_as_were_taken(members: list[PoolMember], doubtful: int) -> None:
     found = sizes(*members, events=TAKEN_YOUNG, target=4)
     assert found.doubtful == doubtful
     assert found.missing == 4 - sum(member.group == SPOT for member in members) + doubtful

@@ -16,7 +16,7 @@ from gpufleet.settings.document import DocumentError
 from tests.fixtures.watchdogs.plain import START, document, left_booting, spot_pool
 from tests.watchdogs.spot.test_watchdog import OD, A
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, PoolMember
 
 RES, FLEX = "batch-res", "batch-flex"
 MINUTE = timedelta(minutes=1)
@@ -33,20 +33,20 @@ def group(name: str, desired: int, **changes: Any) -> GroupView:
     return replace(plain, **changes)
 
 
-def serving(count: int, name: str = A, **changes: Any) -> list[Member]:
+def serving(count: int, name: str = A, **changes: Any) -> list[PoolMember]:
     """So many that have been ready for an hour."""
     at = START - timedelta(hours=1)
-    plain = Member(id="", group=name, launched_at=at, ready_since=at, usd_per_hour=Decimal("0.25"))
+    plain = PoolMember(id="", group=name, launched_at=at, ready_since=at, usd_per_hour=Decimal("0.25"))
     return [replace(plain, id=f"{name}-{n}", **changes) for n in range(count)]
 
 
-def booting(count: int, name: str, **changes: Any) -> list[Member]:
+def booting(count: int, name: str, **changes: Any) -> list[PoolMember]:
     """So many that were launched two minutes ago."""
     members = serving(count, name, launched_at=START - 2 * MINUTE, ready_since=None)
     return [replace(m, id=f"{m.id}-new", **changes) for m in members]
 
 
-def decided(groups: Sequence[GroupView], members: Sequence[Member], **changes: Any) -> dict[str, Decision]:
+def decided(groups: Sequence[GroupView], members: Sequence[PoolMember], **changes: Any) -> dict[str, Decision]:
     return {d.resource: d for d in decide([spot_pool(groups, members, **changes)], START).decisions}
 
 
@@ -66,7 +66,9 @@ def ends(found: dict[str, Decision]) -> list[str]:
         pytest.param(2, [], 0, 0, id="it was only just asked for"),
     ],
 )
-def test_spot_stays_until_what_replaces_it_serves(spot: int, reserved: list[Member], spare: int, gone: int) -> None:
+def test_spot_stays_until_what_replaces_it_serves(
+    spot: int, reserved: list[PoolMember], spare: int, gone: int
+) -> None:
     found = decided(
         [group(RES, len(reserved)), group(A, spot, max=9)], [*serving(spot), *reserved], spare=spare, max=9
     )
@@ -98,7 +100,7 @@ def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: 
     ],
 )
 def test_who_cannot_be_asked_to_drain_is_not_given_back(
-    on_demand: list[Member], goes: list[str], reason: Reason
+    on_demand: list[PoolMember], goes: list[str], reason: Reason
 ) -> None:
     found = decided([group(A, 2), group(OD, len(on_demand))], [*serving(2), *on_demand])
     assert (ends(found), found[OD].reason) == (goes, reason)

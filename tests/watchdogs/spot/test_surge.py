@@ -10,25 +10,27 @@ from gpufleet.domain.decisions import Action
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from replay import spot
-from replay.spot import ON_DEMAND, Moves, State
+from replay.spot import ON_DEMAND, Moves, RuleState
 from tests.fixtures.replay.shapes import SHAPES, Shape, made
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 
 ZONES = ("a", "b", "c")
 
 
-def pool(spot: int, on_demand: int, surge: int, **more: object) -> PoolView:
+def pool(spot: int, on_demand: int, surge: int, **more: object) -> SpotPool:
     """Four wanted and a spare, in three zones that give; on-demand has been ready for long, spot has just come."""
     kinds = [(zone, CapacityType.SPOT, f"us-east-1{zone}") for zone in ZONES]
     groups = [
         GroupView(name=name, capacity_type=kind, zone=zone, desired=0, max=9)
         for name, kind, zone in (*kinds, ("od", CapacityType.ON_DEMAND, None))
     ]
-    there = [Member(id=f"s{n}", group=ZONES[n % 3], launched_at=START - timedelta(minutes=1)) for n in range(spot)]
+    there = [
+        PoolMember(id=f"s{n}", group=ZONES[n % 3], launched_at=START - timedelta(minutes=1)) for n in range(spot)
+    ]
     since = START - timedelta(hours=1)
-    there += [Member(id=f"o{n}", group="od", launched_at=since, ready_since=since) for n in range(on_demand)]
+    there += [PoolMember(id=f"o{n}", group="od", launched_at=since, ready_since=since) for n in range(on_demand)]
     groups = [replace(group, desired=sum(m.group == group.name for m in there)) for group in groups]
     wanted = {"target": 4, "spare": 1, "max": 9, "policy": SpotPolicy(max_surge=surge)}
     return spot_pool(groups, there, **wanted | more)
@@ -48,7 +50,7 @@ def pool(spot: int, on_demand: int, surge: int, **more: object) -> PoolView:
         pytest.param(pool(0, 4, 1, spare=0), 1, id="without a spare"),
     ],
 )
-def test_spot_that_is_asked_for_beside_on_demand(view: PoolView, asked: int) -> None:
+def test_spot_that_is_asked_for_beside_on_demand(view: SpotPool, asked: int) -> None:
     resizes = [d for d in decide([view], START).acting if d.action is Action.RESIZE]
     assert sum((d.to_size or 0) - (d.from_size or 0) for d in resizes) == asked
 
@@ -57,12 +59,12 @@ def test_spot_that_is_asked_for_beside_on_demand(view: PoolView, asked: int) -> 
 class Counting:
     """Ours; of each look it is noted how far it went beyond target and spare while on-demand stood in."""
 
-    rule: spot.OwnRule
+    rule: spot.LiveSpotRule
     name: str = "own"
     most: int = 0
     stood_in: bool = False
 
-    def decide(self, state: State) -> Moves:
+    def decide(self, state: RuleState) -> Moves:
         moves = self.rule.decide(state)
         places = [*(machine.place for machine in state.machines), *moves.launch]
         if any(machine.place == ON_DEMAND for machine in state.machines):
@@ -75,9 +77,9 @@ class Counting:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_no_more_than_target_spare_and_surge_while_on_demand_stands_in(surge: int, shape: Shape) -> None:
     """A pool with a spare may hold one more where that pays: it counts among the spare."""
-    counting = Counting(spot.OwnRule(policy=SpotPolicy(max_surge=surge)))
+    counting = Counting(spot.LiveSpotRule(policy=SpotPolicy(max_surge=surge)))
     shape = replace(shape, ticks=150)
-    spot.play(made(random.Random(surge), shape), spot.Terms(target=shape.target, spare=shape.spare), counting)
+    spot.play(made(random.Random(surge), shape), spot.SpotTerms(target=shape.target, spare=shape.spare), counting)
     extra = 1 if shape.spare else 0
     assert counting.most <= max(1, surge) + extra
     assert counting.stood_in

@@ -15,7 +15,7 @@ from tests.fixtures.watchdogs.plain import START, spot_pool
 from tests.fixtures.watchdogs.worlds import World
 from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.spot.decide import split
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.sizes import MARGIN, without_ending
 from watchdogs.spot.watchdog import SpotWatchdog
 
@@ -29,12 +29,12 @@ REPLACED = LEAVES - BOOT - FALLBACK - MARGIN
 BLOCK, SPOT = "chat-block", "chat-spot-a"
 
 
-def member(name: str, group: str) -> Member:
+def member(name: str, group: str) -> PoolMember:
     since = OPENS - timedelta(days=3)
-    return Member(id=name, group=group, launched_at=since, ready_since=since)
+    return PoolMember(id=name, group=group, launched_at=since, ready_since=since)
 
 
-def pool(*, in_block: int, in_spot: int = 0, desired: int | None = None, **more: object) -> PoolView:
+def pool(*, in_block: int, in_spot: int = 0, desired: int | None = None, **more: object) -> SpotPool:
     """Two of a block and spot beside it; two replicas are wanted."""
     members = [member(f"b{n}", BLOCK) for n in range(in_block)] + [member(f"s{n}", SPOT) for n in range(in_spot)]
     block = GroupView(
@@ -142,7 +142,7 @@ GOES = ENDS - DRAIN - MARGIN
 SUCCEEDED = GOES - BOOT - FALLBACK - MARGIN
 
 
-def with_flex_start(*, there: int, most: int = 3) -> PoolView:
+def with_flex_start(*, there: int, most: int = 3) -> SpotPool:
     """Two replicas wanted, no zone that gives spot, and instances of flex-start that end at `ENDS`."""
     members = [replace(member(f"f{n}", FLEX), ends_at=ENDS) for n in range(there)]
     flex = GroupView(name=FLEX, capacity_type=CapacityType.FLEX_START, zone="us-central1-a", desired=there, max=most)

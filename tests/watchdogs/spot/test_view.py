@@ -16,7 +16,7 @@ from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
 from tests.fixtures.watchdogs.worlds import World, mark
 from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.watchdog import SpotWatchdog
 
 FIRST = instance(1).id
@@ -47,13 +47,13 @@ class Prices:
         return self.on_demand_usd_per_hour(machine_type)
 
 
-def seen(world: World, prices: Prices | None = None, **pool: Any) -> PoolView:
+def seen(world: World, prices: Prices | None = None, **pool: Any) -> SpotPool:
     ports = world.ports() if prices is None else replace(world.ports(), prices=prices)
     (view,) = SpotWatchdog(document(**pool), ports).dry().observed
     return view
 
 
-def member(world: World, name: str = FIRST) -> Member:
+def member(world: World, name: str = FIRST) -> PoolMember:
     (found,) = [one for one in seen(world).members if one.id == name]
     return found
 
@@ -164,7 +164,7 @@ def test_whom_a_group_lists_in_vain(leaving: set[str], unseen: int) -> None:
     assert group_of(seen(world), B).unseen == 0
 
 
-def group_of(view: PoolView, name: str) -> GroupView:
+def group_of(view: SpotPool, name: str) -> GroupView:
     (found,) = [group for group in view.groups if group.name == name]
     return found
 

@@ -14,7 +14,7 @@ from gpufleet.domain.model import CapacityType
 from tests.fixtures.watchdogs.plain import START, left_booting, spot_pool
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 
 LONG_AGO = START - timedelta(hours=5)
 DEAR = Decimal("0.95")
@@ -27,9 +27,9 @@ def pool(  # noqa: PLR0913 - what may differ between zones
     losses: Mapping[str, float] | None = None,
     prices: Mapping[str, Decimal] | None = None,
     largest: Mapping[str, int] | None = None,
-    more: Sequence[Member] = (),
+    more: Sequence[PoolMember] = (),
     **changes: Any,
-) -> PoolView:
+) -> SpotPool:
     """Zones of one region with so many ready in each; four are wanted and one to spare."""
     groups = [
         GroupView(
@@ -49,8 +49,8 @@ def pool(  # noqa: PLR0913 - what may differ between zones
     return spot_pool(groups, [*there, *more], **usual | changes)
 
 
-def ready(name: str, group: str, **changes: Any) -> Member:
-    return replace(Member(id=name, group=group, launched_at=LONG_AGO, ready_since=LONG_AGO), **changes)
+def ready(name: str, group: str, **changes: Any) -> PoolMember:
+    return replace(PoolMember(id=name, group=group, launched_at=LONG_AGO, ready_since=LONG_AGO), **changes)
 
 
 def happened(group: str, kind: ActivityKind, minutes: float) -> Activity:
@@ -84,7 +84,7 @@ A_SAFE = {"a": 0.0, "b": 0.5, "c": 0.5}
         ),
     ],
 )
-def test_where_four_are_asked_for(seen: PoolView, asked: Mapping[str, int]) -> None:
+def test_where_four_are_asked_for(seen: SpotPool, asked: Mapping[str, int]) -> None:
     assert zones.place(seen, 4, START) == asked
 
 
@@ -142,7 +142,7 @@ UNEVEN = {"a": 2, "b": 2, "c": 1}
         ),
     ],
 )
-def test_one_more_than_the_spare(seen: PoolView, extra: int) -> None:
+def test_one_more_than_the_spare(seen: SpotPool, extra: int) -> None:
     assert zones.extra(seen, seen.target + seen.spare, START) == extra
 
 
@@ -201,7 +201,7 @@ def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], c
         ),
     ],
 )
-def test_where_a_move_may_go(seen: PoolView, names: list[str]) -> None:
+def test_where_a_move_may_go(seen: SpotPool, names: list[str]) -> None:
     assert zones.reachable(seen, START) == names
 
 
@@ -227,7 +227,7 @@ def test_a_setback_speaks_against_a_zone_less_and_less() -> None:
     assert found == pytest.approx([1, 0.75, 0.5, 0.05, 0])
 
 
-def looking(*events: Activity, desired: int = 3) -> PoolView:
+def looking(*events: Activity, desired: int = 3) -> SpotPool:
     """Zone `c` has one, and its group is to have that many."""
     found = pool(UNEVEN, events=events)
     return replace(found, groups=[replace(g, desired=desired) if g.name == "c" else g for g in found.groups])
@@ -250,7 +250,7 @@ NO_CAPACITY, LAUNCHED, PREEMPTED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCH
         pytest.param(looking(happened("c", UNKNOWN, 5)), False, id="refused for a reason that nobody knows"),
     ],
 )
-def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: PoolView, is_open: bool) -> None:
+def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: SpotPool, is_open: bool) -> None:
     assert ("c" in {group.name for group in zones.untried(seen, START)}) is is_open
 
 
@@ -271,7 +271,7 @@ def test_what_a_zone_refused_before_this_pass_does_not_answer_what_this_pass_ask
         pytest.param(looking(desired=1), None, Reason.AS_WANTED, id="none is asked for"),
     ],
 )
-def test_an_ask_that_nobody_answered_is_taken_back(seen: PoolView, to_size: int | None, reason: Reason) -> None:
+def test_an_ask_that_nobody_answered_is_taken_back(seen: SpotPool, to_size: int | None, reason: Reason) -> None:
     groups = [replace(g, usd_per_hour=Decimal("0.30") if g.name == "c" else DEAR) for g in seen.groups[:3]]
     calm = [replace(group, losses_per_hour=0.001) for group in groups]
     (found,) = [d for d in decide([replace(seen, groups=calm)], START).decisions if d.resource == "c"]
@@ -306,7 +306,7 @@ def test_a_zone_that_gives_is_forgiven_its_refusals() -> None:
     assert asked_again_in(seen) == 15
 
 
-def asked_again_in(seen: PoolView) -> int:
+def asked_again_in(seen: SpotPool) -> int:
     """Seconds until a pass may ask zone `a`."""
     moments = ((s, START + timedelta(seconds=s)) for s in range(600))
     passes = ((s, replace(seen, pass_started=now + timedelta(seconds=1)), now) for s, now in moments)

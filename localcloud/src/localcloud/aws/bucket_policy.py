@@ -10,8 +10,8 @@ from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.s3.models import FakeBucket
 
 from gpufleet.domain.parsed import is_list
+from localcloud.addresses import ACCOUNT
 from localcloud.documents import inner
-from localcloud.places import ACCOUNT
 
 _SECURE: Final = "aws:SecureTransport"
 _PRINCIPAL: Final = "aws:PrincipalArn"

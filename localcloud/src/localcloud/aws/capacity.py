@@ -6,9 +6,9 @@ from enum import StrEnum
 
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
+from localcloud.addresses import ZONES
 from localcloud.aws import refusals
 from localcloud.aws.refusals import Refusal
-from localcloud.places import ZONES
 
 
 class Kind(StrEnum):

@@ -16,13 +16,13 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import convert_tag_spec
 
-from localcloud.aws.ends import BLOCK_OVER
+from localcloud.addresses import ZONES
 from localcloud.aws.events import Event, put
 from localcloud.aws.instances import living
 from localcloud.aws.reservations import CapacityReservation, ReservationError, of
 from localcloud.aws.spot_prices import ON_DEMAND
+from localcloud.aws.termination import BLOCK_OVER
 from localcloud.documents import items
-from localcloud.places import ZONES
 
 SOLD: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
 """Beginnings of the GPU types with the usage class `capacity-block` (EC2's DescribeInstanceTypes)."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from moto.events.models import events_backends
 
-from localcloud.places import ACCOUNT, REGION
+from localcloud.addresses import ACCOUNT, REGION
 
 
 class Event(StrEnum):

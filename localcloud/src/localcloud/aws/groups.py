@@ -14,7 +14,7 @@ from moto.moto_api._internal import mock_random
 
 from localcloud.aws.capacity import Kind
 from localcloud.aws.instances import LivingInstance
-from localcloud.aws.world import World
+from localcloud.aws.state import AwsState
 from localcloud.documents import inner, items
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Recipe:
 class LivingGroup(FakeAutoScalingGroup):
     """A group that keeps its size as a number; `localcloud.aws.reconcile` starts and ends instances."""
 
-    world: World
+    world: AwsState
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.activities: list[Activity] = []
@@ -342,7 +342,7 @@ def check_desired(desired: int, low: int, high: int) -> None:
 class LivingAutoScaling(AutoScalingBackend):
     """Auto Scaling whose groups are fulfilled by a loop."""
 
-    world: World
+    world: AwsState
 
     @property
     def _url_module(self) -> Any:

@@ -6,7 +6,7 @@ from moto.core.utils import utcnow
 from moto.ec2.models import EC2Backend
 from moto.ssm.models import Parameter, ssm_backends
 
-from localcloud.places import ACCOUNT, REGION
+from localcloud.addresses import ACCOUNT, REGION
 
 DLAMI: Final = "ami-0d1a0000000000001"
 DLAMI_PARAMETERS: Final = (

@@ -15,6 +15,7 @@ from moto.ec2.models import instances as instance_models
 from moto.ec2.responses import EC2Response
 from moto.s3 import models as bucket_models
 
+from localcloud.addresses import ACCOUNT, REGION, ZONES
 from localcloud.aws.bucket_policy import LivingBucket
 from localcloud.aws.capacity import Kind, Use
 from localcloud.aws.capacity_blocks import BlockCalls
@@ -27,9 +28,8 @@ from localcloud.aws.refusals import Refusal
 from localcloud.aws.reservations import ReservationCalls
 from localcloud.aws.scaling_calls import ScalingCalls
 from localcloud.aws.spot_prices import SpotPriceCalls
+from localcloud.aws.state import AwsState
 from localcloud.aws.volumes import VolumeCalls
-from localcloud.aws.world import World
-from localcloud.places import ACCOUNT, REGION, ZONES
 
 
 class Ec2Calls(
@@ -54,7 +54,7 @@ class Ec2Calls(
             world.books.open(instance.stay(world.now()))
         return answer
 
-    def _refusal(self, world: World) -> Refusal | None:
+    def _refusal(self, world: AwsState) -> Refusal | None:
         """Why a single instance cannot be had; groups ask for themselves."""
         subnet = self._get_param("SubnetId")
         zone = self._get_param("Placement.AvailabilityZone")
@@ -74,7 +74,7 @@ class Ec2Calls(
         )
 
 
-def install(world: World) -> tuple[EC2Backend, LivingAutoScaling]:
+def install(world: AwsState) -> tuple[EC2Backend, LivingAutoScaling]:
     """Make moto's EC2 and Auto Scaling the embedded cloud's. Before the first request; once per process.
 
     Returns the two backends of the one account and region.

@@ -15,11 +15,11 @@ from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, StateReason
 
 from gpufleet.domain import tags
-from localcloud.aws.books import Stay
+from localcloud.aws.billing_log import BilledRun
 from localcloud.aws.capacity import Kind, Use
-from localcloud.aws.ends import BY_ITSELF, BY_PERSON, NOT_LAUNCHED, SPOT_TAKEN, End
 from localcloud.aws.events import Event, announce, announce_risk
-from localcloud.aws.world import World
+from localcloud.aws.state import AwsState
+from localcloud.aws.termination import BY_ITSELF, BY_PERSON, NOT_LAUNCHED, SPOT_TAKEN, End
 
 PENDING: Final = ("pending", 0)
 RUNNING: Final = ("running", 16)
@@ -56,7 +56,7 @@ class StopRefusedError(EC2ClientError):
 class LivingInstance(Instance):
     """An EC2 instance whose state follows its machine."""
 
-    world: World
+    world: AwsState
     group_name: str | None = None
     notice: Notice | None = None
     rebalance_at: datetime | None = None
@@ -248,9 +248,9 @@ class LivingInstance(Instance):
         self.ec2_backend.get_subnet(self._subnet_id).del_subnet_ip(self.address)
         self._private_ips = set()
 
-    def stay(self, now: datetime) -> Stay:
+    def stay(self, now: datetime) -> BilledRun:
         """The line in the books that opens its life."""
-        return Stay(
+        return BilledRun(
             instance=self.id,
             machine_type=self.instance_type,
             zone=self.placement.zone or "",

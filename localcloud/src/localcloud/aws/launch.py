@@ -13,7 +13,7 @@ from localcloud.aws.groups import LivingGroup, Member, Recipe
 from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.refusals import Refusal, Shortage
 from localcloud.aws.reservations import claim, wants_block
-from localcloud.aws.world import World
+from localcloud.aws.state import AwsState
 from localcloud.documents import inner, items
 
 _PREFIX: Final = {
@@ -22,7 +22,7 @@ _PREFIX: Final = {
 }
 
 
-def launch_one(world: World, ec2: EC2Backend, group: LivingGroup, cause: str) -> bool:
+def launch_one(world: AwsState, ec2: EC2Backend, group: LivingGroup, cause: str) -> bool:
     """Try zones (emptiest first) and machine types (in their order) until one instance starts.
 
     Records an activity for the success, or one failed activity per zone. Returns whether an instance started.
@@ -66,14 +66,14 @@ def _no_address(subnet_id: str) -> Refusal:
     return Refusal(code=Shortage.ADDRESSES, message=message)
 
 
-def _refusal(world: World, ec2: EC2Backend, use: Use, reservation: str | None) -> Refusal | None:
+def _refusal(world: AwsState, ec2: EC2Backend, use: Use, reservation: str | None) -> Refusal | None:
     if reservation is not None:
         return world.capacity.chosen_for(use)
     return world.capacity.refusal(use, [other.use for other in living(ec2) if other.occupies_capacity])
 
 
 def _record_failure(  # noqa: PLR0913
-    group: LivingGroup, refusal: Refusal, kind: Kind, cause: str, details: str, world: World
+    group: LivingGroup, refusal: Refusal, kind: Kind, cause: str, details: str, world: AwsState
 ) -> None:
     if group.mixed_instances_policy:
         words = f"{_PREFIX[kind]} {refusal.code} - {refusal.message}"
@@ -85,7 +85,7 @@ def _record_failure(  # noqa: PLR0913
 
 
 def _run(  # noqa: PLR0913
-    world: World,
+    world: AwsState,
     ec2: EC2Backend,
     group: LivingGroup,
     recipe: Recipe,

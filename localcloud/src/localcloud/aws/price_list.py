@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+from localcloud.addresses import REGION
 from localcloud.aws.spot_prices import ON_DEMAND
 from localcloud.documents import Document, items
-from localcloud.places import REGION
 
 SERVICE: Final = "pricing"
 _PUBLISHED: Final = "2026-07-20T00:00:00Z"

@@ -15,8 +15,8 @@ from localcloud.aws.instances import advance_all
 from localcloud.aws.launch import launch_one
 from localcloud.aws.refresh import active, next_victim
 from localcloud.aws.reservations import expire
+from localcloud.aws.state import AwsState
 from localcloud.aws.volumes import advance_volumes
-from localcloud.aws.world import World
 
 _FIRST_RETRY: Final = timedelta(seconds=10)
 _LONGEST_RETRY: Final = timedelta(seconds=60)
@@ -33,7 +33,7 @@ _TAKEN_OUT: Final = "an instance was taken out of service in response to"
 _ENDS: Final = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 
 
-def one_round(world: World, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
+def one_round(world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
     """Advance every instance, then every group, by one step."""
     with world.lock:
         advance_blocks(ec2, world.now())
@@ -48,7 +48,7 @@ def one_round(world: World, ec2: EC2Backend, scaling: LivingAutoScaling) -> None
                 group.report_once(str(error.message))
 
 
-def _advance_group(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup) -> None:
+def _advance_group(world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup) -> None:
     now = world.now()
     for member in list(group.members):
         _advance_member(scaling, group, member, now)
@@ -65,7 +65,7 @@ def _advance_group(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, gr
     scaling.drop_if_empty(group)
 
 
-def _refresh(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup, missing: int) -> bool:
+def _refresh(world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup, missing: int) -> bool:
     """One step of a refresh; True: the group's size is the refresh's matter this round."""
     refresh = active(group)
     if refresh is None:
@@ -86,7 +86,7 @@ def _refresh(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, group: L
     return True
 
 
-def _grow(world: World, ec2: EC2Backend, group: LivingGroup, missing: int, now: datetime) -> None:
+def _grow(world: AwsState, ec2: EC2Backend, group: LivingGroup, missing: int, now: datetime) -> None:
     """One step: each of its launches names the whole step as its cause."""
     group.acts_at = None
     replaced, group.replaces = min(group.replaces, missing), 0

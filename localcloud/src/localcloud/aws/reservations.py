@@ -17,7 +17,7 @@ from moto.moto_api._internal import mock_random
 from localcloud.aws.capacity import Kind, Use
 from localcloud.aws.instances import living
 from localcloud.aws.refusals import RESERVATION_FULL, Refusal, Shortage
-from localcloud.aws.world import World
+from localcloud.aws.state import AwsState
 from localcloud.documents import inner, items
 
 
@@ -137,7 +137,7 @@ def expire(ec2: EC2Backend, now: datetime) -> None:
             reservation.state = "expired"
 
 
-def claim(world: World, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> str | Refusal | None:
+def claim(world: AwsState, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> str | Refusal | None:
     """The reservation that a launch of this template takes a place in.
 
     None: none is meant. A refusal when the template targets one that is full, over, or of another zone or type.

@@ -22,8 +22,8 @@ from localcloud.aws.api_faults import ApiFault, ApiFaults
 from localcloud.aws.bucket_policy import arn_of, caller
 from localcloud.aws.calls import Calls
 from localcloud.aws.signature import LARGEST_BODY, Signature, header_of
-from localcloud.aws.world import World
-from localcloud.callers import Door, RefusedError, Unknown, say_refused
+from localcloud.aws.state import AwsState
+from localcloud.callers import CallerCheck, RefusedError, Unknown, say_refused
 
 _Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 CONTROL_PREFIX: Final = "/_localcloud/"
@@ -44,7 +44,9 @@ class QuietHandler(MotoRequestHandler):
 class Front:
     """The WSGI application of the endpoint."""
 
-    def __init__(self, world: World, recorded: Calls, faults: ApiFaults, control: _Wsgi, door: Door) -> None:  # noqa: PLR0913
+    def __init__(
+        self, world: AwsState, recorded: Calls, faults: ApiFaults, control: _Wsgi, door: CallerCheck
+    ) -> None:  # noqa: PLR0913
         self._world = world
         self._faults = faults
         self._calls = recorded

@@ -12,8 +12,8 @@ from typing import Final
 from moto.core.responses import ActionResult
 from moto.ec2.responses._base_response import EC2BaseResponse
 
+from localcloud.addresses import ZONES
 from localcloud.documents import items
-from localcloud.places import ZONES
 
 ON_DEMAND: Final = {
     "g4dn.xlarge": Decimal("0.526"),

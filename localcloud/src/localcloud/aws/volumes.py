@@ -12,7 +12,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.responses._base_response import EC2BaseResponse
 
 from localcloud.aws.instances import LivingInstance
-from localcloud.aws.world import World
+from localcloud.aws.state import AwsState
 
 _ATTACHABLE: Final = ("running", "stopped")
 _BUSY: Final = "busy"
@@ -82,7 +82,7 @@ def _told(attachment: Any, state: str) -> ActionResult:
     )
 
 
-def advance_volumes(backend: EC2Backend, world: World) -> None:
+def advance_volumes(backend: EC2Backend, world: AwsState) -> None:
     """Let go of what was told to end and is not in use any more."""
     for attachment in list(_busy(backend)):
         if not world.hardware.is_mounted(attachment.instance.id, attachment.volume.id):

@@ -8,7 +8,7 @@ import time
 from types import FrameType
 
 from localcloud.engine.api import VERSION, EngineServer
-from localcloud.engine.arguments import Settings, parse
+from localcloud.engine.arguments import SimulatorSettings, parse
 from localcloud.engine.batch import Batch
 from localcloud.engine.loading import LoadError, load
 
@@ -42,7 +42,7 @@ def main() -> int:
     return _shut_down(settings, server)
 
 
-def _load(settings: Settings, server: EngineServer) -> bool:
+def _load(settings: SimulatorSettings, server: EngineServer) -> bool:
     begun = time.monotonic()
     try:
         model = load(settings.model)
@@ -67,7 +67,7 @@ def _load(settings: Settings, server: EngineServer) -> bool:
     return True
 
 
-def _shut_down(settings: Settings, server: EngineServer) -> int:
+def _shut_down(settings: SimulatorSettings, server: EngineServer) -> int:
     assert server.batch is not None
     _say(f"shutting down, waiting up to {settings.shutdown_timeout_s} s for running requests")
     if not server.batch.drain(settings.shutdown_timeout_s):

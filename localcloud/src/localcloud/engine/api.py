@@ -17,10 +17,10 @@ from typing import Any, Final
 from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner, is_document
 from localcloud.engine import page
-from localcloud.engine.arguments import Settings
-from localcloud.engine.batch import Batch, Finish, QueueFullError, Request, ShuttingDownError
+from localcloud.engine.arguments import SimulatorSettings
+from localcloud.engine.batch import Batch, CompletionRequest, Finish, QueueFullError, ShuttingDownError
 from localcloud.faults import FAULT_FOLDER
-from localcloud.neighbours import is_of_no_other_site
+from localcloud.same_user import is_of_no_other_site
 from serving.exposition import CONTENT_TYPE
 
 VERSION: Final = "0.32.0+simulated"
@@ -37,7 +37,7 @@ class EngineServer(ThreadingHTTPServer):
     request_queue_size = 512
     allow_reuse_address = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
         self.batch: Batch | None = None
         self.faults = Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULT_FOLDER
@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         return wish
 
-    def _request(self, wish: dict[str, Any], *, chat: bool) -> Request:
+    def _request(self, wish: dict[str, Any], *, chat: bool) -> CompletionRequest:
         pieces = tuple(_PIECES.findall(_prompt(wish, chat=chat))) or ("",)
         room = self._batch.max_model_len - len(pieces)
         asked = wish.get("max_completion_tokens") or wish.get("max_tokens") or (room if chat else 16)
@@ -207,11 +207,11 @@ class _Handler(BaseHTTPRequestHandler):
                 f"{asked} output tokens and your prompt contains {len(pieces)} input tokens.",
                 "max_tokens",
             )
-        return Request(
+        return CompletionRequest(
             pieces=pieces, max_tokens=asked, ignore_eos=bool(wish.get("ignore_eos")), arrived=time.monotonic()
         )
 
-    def _whole(self, wish: dict[str, Any], request: Request, text: str, *, chat: bool) -> dict[str, Any]:
+    def _whole(self, wish: dict[str, Any], request: CompletionRequest, text: str, *, chat: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": request.finish}
         if chat:
             choice["message"] = {"role": "assistant", "content": text}
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
             "system_fingerprint": "simulated",
         }
 
-    def _stream(self, wish: dict[str, Any], request: Request, words: Iterator[str], *, chat: bool) -> None:
+    def _stream(self, wish: dict[str, Any], request: CompletionRequest, words: Iterator[str], *, chat: bool) -> None:
         self.send_response(HTTPStatus.OK)
         self._common_headers("text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
@@ -317,7 +317,7 @@ def _content(content: object) -> str:
     return str(content or "")
 
 
-def _usage(request: Request) -> dict[str, Any]:
+def _usage(request: CompletionRequest) -> dict[str, Any]:
     prompt = len(request.pieces)
     return {
         "prompt_tokens": prompt,

@@ -42,7 +42,7 @@ _SWITCHES_UNUSED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SimulatorSettings:
     """What the simulated engine was told."""
 
     model: Path
@@ -77,7 +77,7 @@ def human_int(text: str) -> int:
     return int(text)
 
 
-def parse(argv: Sequence[str]) -> Settings:
+def parse(argv: Sequence[str]) -> SimulatorSettings:
     """Read the command line (after the program). Exits with 2 and a message where vLLM would."""
     parser = _Parser(prog="vllm", description="Simulated engine with the face of vLLM.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -101,7 +101,7 @@ def parse(argv: Sequence[str]) -> Settings:
     given = serve.parse_args(argv[1:]) if argv[:1] == ["serve"] else parser.parse_args(argv)
     if given.shutdown_timeout < 0:
         serve.error(f"--shutdown-timeout {given.shutdown_timeout}: must be 0 or more")
-    return Settings(
+    return SimulatorSettings(
         model=given.model,
         served_names=tuple(given.served_model_name) or (str(given.model),),
         host=given.host,

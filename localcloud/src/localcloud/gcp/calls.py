@@ -10,7 +10,7 @@ from localcloud.gcp.filters import matches
 from localcloud.gcp.store import Row
 
 if TYPE_CHECKING:
-    from localcloud.gcp.world import World
+    from localcloud.gcp.state import GoogleState
 
 _PAGE = 500
 
@@ -43,7 +43,7 @@ class Call:
         return self.method_id.rpartition(".")[2]
 
 
-Handler = Callable[["World", Call], Row]
+Handler = Callable[["GoogleState", Call], Row]
 
 
 def page(call: Call, rows: Sequence[Row], kind: str, items: str = "items") -> Row:

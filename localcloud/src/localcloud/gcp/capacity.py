@@ -7,8 +7,8 @@ from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.quotas import GOOGLE_METRICS
 from localcloud.aws.capacity import Kind
-from localcloud.gcp.operations import Failure
-from localcloud.gcp.places import PROJECT, REGION, ZONES
+from localcloud.gcp.locations import PROJECT, REGION, ZONES
+from localcloud.gcp.operations import OperationFailure
 
 QUOTA = 64
 """GPUs of each model and kind, unless the control API says otherwise."""
@@ -47,7 +47,7 @@ class Capacity:
     def quota(self, kind: Kind) -> int:
         return self.quotas.get(kind, QUOTA)
 
-    def refusal(self, wanted: Use, living: Iterable[Use]) -> Failure | None:
+    def refusal(self, wanted: Use, living: Iterable[Use]) -> OperationFailure | None:
         """Why this launch cannot be done beside what lives; None when it can. Quota comes first."""
         present = list(living)
         if (over := self._over_quota(wanted, present)) is not None:
@@ -57,7 +57,7 @@ class Capacity:
         elsewhere = [zone for zone in ZONES if self._has_room(replace(wanted, zone=zone), present)]
         return no_room(wanted, elsewhere)
 
-    def _over_quota(self, wanted: Use, present: Sequence[Use]) -> Failure | None:
+    def _over_quota(self, wanted: Use, present: Sequence[Use]) -> OperationFailure | None:
         model, count = gpus(wanted.machine_type)
         if not count:
             return None
@@ -104,7 +104,7 @@ def metric(model: str, kind: Kind) -> str:
     return f"PREEMPTIBLE_{name}" if kind is Kind.SPOT else name
 
 
-def no_room(wanted: Use, elsewhere: Sequence[str]) -> Failure:
+def no_room(wanted: Use, elsewhere: Sequence[str]) -> OperationFailure:
     """The zone has no such machine left, as it is said of machines with GPUs; `elsewhere`: zones that have one."""
     zone, model, count = wanted.zone, *gpus(wanted.machine_type)
     code, reason = "ZONE_RESOURCE_POOL_EXHAUSTED", "  Try a different zone, or try again later."
@@ -126,7 +126,7 @@ def no_room(wanted: Use, elsewhere: Sequence[str]) -> Failure:
     if count:
         fields["attachment"] = f"nvidia-{model.lower()}:{count}"
     info = {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": fields}
-    return Failure(
+    return OperationFailure(
         code=code,
         message=f"{message}{reason}",
         status=503,
@@ -139,7 +139,7 @@ def no_room(wanted: Use, elsewhere: Sequence[str]) -> Failure:
     )
 
 
-def over_quota(name: str, limit: int, region: str | None) -> Failure:
+def over_quota(name: str, limit: int, region: str | None) -> OperationFailure:
     """A quota of the region, or of all regions, is used up."""
     where = f"in region {region}" if region else "globally"
     slug = name.replace("_", "-")
@@ -149,7 +149,7 @@ def over_quota(name: str, limit: int, region: str | None) -> Failure:
         "dimensions": {"region": region} if region else {"global": "global"},
         "limit": float(limit),
     }
-    return Failure(
+    return OperationFailure(
         code="QUOTA_EXCEEDED",
         message=f"Quota '{name}' exceeded.  Limit: {limit:.1f} {where}.",
         status=403,

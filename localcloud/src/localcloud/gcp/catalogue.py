@@ -8,20 +8,20 @@ from localcloud.aws.capacity import Kind
 from localcloud.gcp.calls import Call, aggregated, page
 from localcloud.gcp.capacity import gpus, metric
 from localcloud.gcp.errors import not_found
-from localcloud.gcp.places import DEFAULT_ACCOUNT, PROJECT, PROJECT_NUMBER, REGION, ZONES
+from localcloud.gcp.locations import DEFAULT_ACCOUNT, PROJECT, PROJECT_NUMBER, REGION, ZONES
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Row
-from localcloud.gcp.world import World
 
 _SMALL: Final = {"e2-micro": (2, 1024), "e2-small": (2, 2048), "e2-medium": (2, 4096), "e2-standard-2": (2, 8192)}
 """Virtual CPUs and MB of machines without GPUs that a control host may have."""
 _MADE: Final = "2026-01-01T00:00:00.000+00:00"
 
 
-def _link(world: World, path: str) -> str:
+def _link(world: GoogleState, path: str) -> str:
     return world.store.url(f"projects/{PROJECT}/{path}")
 
 
-def _zone(world: World, name: str) -> Row:
+def _zone(world: GoogleState, name: str) -> Row:
     return {
         "kind": "compute#zone",
         "id": str(2000 + ZONES.index(name)),
@@ -35,7 +35,7 @@ def _zone(world: World, name: str) -> Row:
     }
 
 
-def _region(world: World) -> Row:
+def _region(world: GoogleState) -> Row:
     return {
         "kind": "compute#region",
         "id": "1000",
@@ -49,7 +49,7 @@ def _region(world: World) -> Row:
     }
 
 
-def _quotas(world: World) -> list[Row]:
+def _quotas(world: GoogleState) -> list[Row]:
     found: list[Row] = []
     for model in sorted({machine.gpu for machine in catalogue.machines(Cloud.GCP)}):
         for kind in Kind:
@@ -65,7 +65,7 @@ def _quotas(world: World) -> list[Row]:
     return found
 
 
-def _machine_types(world: World, zone: str) -> list[Row]:
+def _machine_types(world: GoogleState, zone: str) -> list[Row]:
     found = [(name, cpus, memory, None) for name, (cpus, memory) in _SMALL.items()]
     rows = [_machine_type(world, zone, *one) for one in found]
     for machine in catalogue.machines(Cloud.GCP):
@@ -77,7 +77,7 @@ def _machine_types(world: World, zone: str) -> list[Row]:
 
 
 def _machine_type(  # noqa: PLR0913
-    world: World, zone: str, name: str, cpus: int, memory: int, accelerators: list[Row] | None
+    world: GoogleState, zone: str, name: str, cpus: int, memory: int, accelerators: list[Row] | None
 ) -> Row:
     return {
         "kind": "compute#machineType",
@@ -100,7 +100,7 @@ def _accelerator_name(gpu: str) -> str:
     return f"nvidia-{gpu.lower().replace(' ', '-')}"
 
 
-def _accelerators(world: World, zone: str) -> list[Row]:
+def _accelerators(world: GoogleState, zone: str) -> list[Row]:
     names = sorted({_accelerator_name(machine.gpu) for machine in catalogue.machines(Cloud.GCP)})
     return [
         {
@@ -120,12 +120,12 @@ def _accelerators(world: World, zone: str) -> list[Row]:
 _PER_ZONE: Final[dict[str, Any]] = {"machineTypes": _machine_types, "acceleratorTypes": _accelerators}
 
 
-def is_machine_type(world: World, zone: str, name: str) -> bool:
+def is_machine_type(world: GoogleState, zone: str, name: str) -> bool:
     """Whether instances of that type can be wished for."""
     return any(row["name"] == name for row in _machine_types(world, zone))
 
 
-def _get(world: World, call: Call) -> Row:
+def _get(world: GoogleState, call: Call) -> Row:
     match call.method_id:
         case "zones.get" if call.parameters["zone"] in ZONES:
             return _zone(world, call.parameters["zone"])
@@ -142,7 +142,7 @@ def _get(world: World, call: Call) -> Row:
     raise not_found(call.path)
 
 
-def _list(world: World, call: Call) -> Row:
+def _list(world: GoogleState, call: Call) -> Row:
     match call.method_id:
         case "zones.list":
             return page(call, [_zone(world, zone) for zone in ZONES], "zoneList")
@@ -153,13 +153,13 @@ def _list(world: World, call: Call) -> Row:
             return page(call, _PER_ZONE[call.collection](world, call.parameters["zone"]), kind)
 
 
-def _aggregated(world: World, call: Call) -> Row:
+def _aggregated(world: GoogleState, call: Call) -> Row:
     collection = call.path.rpartition("/")[2]
     rows = {f"zones/{zone}": _PER_ZONE[collection](world, zone) for zone in ZONES}
     return aggregated(call, rows, f"{collection.removesuffix('s')}AggregatedList", collection)
 
 
-def _project(world: World, call: Call) -> Row:
+def _project(world: GoogleState, call: Call) -> Row:
     return {
         "kind": "compute#project",
         "id": PROJECT_NUMBER,
@@ -173,7 +173,7 @@ def _project(world: World, call: Call) -> Row:
     }
 
 
-def _image(world: World, call: Call) -> Row:
+def _image(world: GoogleState, call: Call) -> Row:
     """Any image that somebody names exists: nothing of it is ever read."""
     family = call.parameters.get("family")
     name = call.parameters.get("image") or f"{family}-v20261101"

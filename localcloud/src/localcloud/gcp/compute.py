@@ -7,9 +7,9 @@ from typing import Any, Final
 from localcloud.gcp import catalogue, discovery, group_calls, instance_calls, resources
 from localcloud.gcp.calls import Call, Handler, page
 from localcloud.gcp.errors import ApiError, invalid, not_found
-from localcloud.gcp.places import PROJECT, PROJECT_NUMBER, REGION, ZONES
+from localcloud.gcp.locations import PROJECT, PROJECT_NUMBER, REGION, ZONES
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Row
-from localcloud.gcp.world import World
 
 _WAIT_S: Final = 120.0
 _LOOK_S: Final = 0.05
@@ -21,24 +21,24 @@ def _scope(call: Call) -> str:
     return call.scope
 
 
-def _get_operation(world: World, call: Call) -> Row:
+def _get_operation(world: GoogleState, call: Call) -> Row:
     found = world.operations.find(_scope(call), call.parameters["operation"])
     if found is None:
         raise not_found(call.path)
     return dict(found)
 
 
-def _list_operations(world: World, call: Call) -> Row:
+def _list_operations(world: GoogleState, call: Call) -> Row:
     rows = list(reversed(world.operations.list(_scope(call))))
     return page(call, [dict(row) for row in rows], "operationList")
 
 
-def _delete_operation(world: World, call: Call) -> Row:
+def _delete_operation(world: GoogleState, call: Call) -> Row:
     world.operations.remove(_scope(call), call.parameters["operation"])
     return {}
 
 
-def _aggregated_operations(world: World, call: Call) -> Row:
+def _aggregated_operations(world: GoogleState, call: Call) -> Row:
     from localcloud.gcp.calls import aggregated
 
     scopes = ["global", f"regions/{REGION}", *(f"zones/{zone}" for zone in ZONES)]
@@ -62,7 +62,7 @@ def _handlers() -> dict[str, Handler]:
 class Compute:
     """The API of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: GoogleState) -> None:
         self._world = world
         self._handlers = _handlers()
         self._answered: dict[str, Row] = {}

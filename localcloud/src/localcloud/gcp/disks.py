@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from localcloud.gcp.errors import not_found
-from localcloud.gcp.operations import Failure
-from localcloud.gcp.places import PROJECT
+from localcloud.gcp.locations import PROJECT
+from localcloud.gcp.operations import OperationFailure
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Row, key_of, path_of
-from localcloud.gcp.world import World
 
 
-def described(world: World, row: Row, zone: str) -> list[Row]:
+def described(world: GoogleState, row: Row, zone: str) -> list[Row]:
     """As an instance shows them."""
     found: list[Row] = []
     for index, disk in enumerate(row.get("disks", ())):
@@ -35,14 +35,14 @@ def described(world: World, row: Row, zone: str) -> list[Row]:
     return found
 
 
-def attached(world: World, row: Row) -> Iterator[tuple[Row, str]]:
+def attached(world: GoogleState, row: Row) -> Iterator[tuple[Row, str]]:
     """The disks with a life of their own that an instance has, each with its device name."""
     for index, disk in enumerate(row.get("disks", ())):
         if _is_own(disk) and (found := _find(world, disk)) is not None:
             yield found, disk.get("deviceName") or f"persistent-disk-{index}"
 
 
-def refusal(world: World, wanted: Row) -> Failure | None:
+def refusal(world: GoogleState, wanted: Row) -> OperationFailure | None:
     """Why an instance cannot have the disks it names; None: it can. Raises ApiError where there is no such disk."""
     for disk in filter(_is_own, wanted.get("disks", ())):
         if _find(world, disk) is None:
@@ -53,7 +53,7 @@ def refusal(world: World, wanted: Row) -> Failure | None:
                 message = (
                     f"The disk resource '{path_of(disk['selfLink'])}' is already being used by '{user.key.path}'"
                 )
-                return Failure(code="RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", message=message)
+                return OperationFailure(code="RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", message=message)
     return None
 
 
@@ -61,6 +61,6 @@ def _is_own(disk: Row) -> bool:
     return bool(disk.get("source")) and not disk.get("boot") and disk.get("type") != "SCRATCH"
 
 
-def _find(world: World, disk: Row) -> Row | None:
+def _find(world: GoogleState, disk: Row) -> Row | None:
     key = key_of(disk["source"])
     return world.store.find(key) if key else None

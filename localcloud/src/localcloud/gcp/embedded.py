@@ -2,33 +2,35 @@
 
 from pathlib import Path
 
+from localcloud.addresses import Places
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
-from localcloud.callers import Callers, Door
+from localcloud.callers import CallerCheck, Callers
 from localcloud.faults import Faults
 from localcloud.gcp import groups, instances
-from localcloud.gcp.control import Control
-from localcloud.gcp.hardware import GoogleHardware
+from localcloud.gcp.admin_api import GoogleAdminApi
+from localcloud.gcp.hardware import GoogleMachines
 from localcloud.gcp.server import Endpoint, Front
-from localcloud.gcp.world import World, make_world
-from localcloud.machines.yard import Yard
-from localcloud.places import Places
+from localcloud.gcp.state import GoogleState, make_world
+from localcloud.machines.manager import MachineManager
 from localcloud.time_scale import TimeScale
 
 
 class GoogleCloud:
     """A wired one. Raises OSError when its address is taken."""
 
-    def __init__(self, places: Places, machines: Path, yard: Yard, time_scale: TimeScale, callers: Callers) -> None:  # noqa: PLR0913
+    def __init__(
+        self, places: Places, machines: Path, yard: MachineManager, time_scale: TimeScale, callers: Callers
+    ) -> None:  # noqa: PLR0913
         calls = Calls()
         faults, api_faults = Faults(machines), ApiFaults()
-        self._hardware = GoogleHardware(yard, callers, faults)
+        self._hardware = GoogleMachines(yard, callers, faults)
         self.world = make_world(places, self._hardware, calls, time_scale=time_scale)
         self._hardware.world = self.world
-        control = Control(world=self.world, faults=faults, api_faults=api_faults)
+        control = GoogleAdminApi(world=self.world, faults=faults, api_faults=api_faults)
         host, port = places.google_host, places.google_port
         front = Front(self.world, control, api_faults)
-        self._endpoint = Endpoint(host, port, front.answer, Door(callers, {f"{host}:{port}"}))
+        self._endpoint = Endpoint(host, port, front.answer, CallerCheck(callers, {f"{host}:{port}"}))
 
     def start(self) -> None:
         """Serve."""
@@ -44,7 +46,7 @@ class GoogleCloud:
         self._endpoint.stop()
 
 
-def one_round(world: World) -> None:
+def one_round(world: GoogleState) -> None:
     """One step of every instance, group and operation."""
     with world.lock:
         now = world.now()

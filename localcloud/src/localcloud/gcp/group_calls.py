@@ -6,15 +6,15 @@ from localcloud.documents import items
 from localcloud.gcp import groups
 from localcloud.gcp.calls import Call, page, patched
 from localcloud.gcp.errors import ApiError, in_use, invalid, not_found, required
-from localcloud.gcp.groups import Group, Member
-from localcloud.gcp.operations import Failure
-from localcloud.gcp.places import ZONES
+from localcloud.gcp.groups import ManagedGroup, Member
+from localcloud.gcp.locations import ZONES
+from localcloud.gcp.operations import OperationFailure
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, path_of
-from localcloud.gcp.world import World
 
 COLLECTION: Final = "instanceGroupManagers"
 _MOST: Final = 1000
-_PROACTIVE: Final = Failure(
+_PROACTIVE: Final = OperationFailure(
     code="CONDITION_NOT_MET",
     message="CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE and replacementMethod to"
     " SUBSTITUTE. Set replacementMethod to RECREATE or disable rolling update by setting type to OPPORTUNISTIC.",
@@ -23,7 +23,7 @@ _PROACTIVE: Final = Failure(
 )
 
 
-def insert(world: World, call: Call) -> Row:
+def insert(world: GoogleState, call: Call) -> Row:
     """A new group; its instances come by themselves."""
     body = call.body
     key = Key(call.scope, COLLECTION, str(body["name"]))
@@ -33,12 +33,12 @@ def insert(world: World, call: Call) -> Row:
     made = world.store.add(plain, {"network": "", "size": 0, "namedPorts": []}, world.now())
     row["instanceGroup"] = made["selfLink"]
     row["fingerprint"] = fingerprint(body)
-    group = Group(key=key)
+    group = ManagedGroup(key=key)
     world.groups[group.ident] = group
     return _operation(world, call, key, "insert")
 
 
-def _whole(world: World, key: Key, body: Row) -> Row:
+def _whole(world: GoogleState, key: Key, body: Row) -> Row:
     whole: Row = {
         "baseInstanceName": body["name"],
         "updatePolicy": {},
@@ -80,7 +80,7 @@ def _fill(whole: Row, key: Key) -> None:
         whole["distributionPolicy"] = {"targetShape": "EVEN", **spread, "zones": zones}
 
 
-def _check(world: World, key: Key, body: Row) -> None:
+def _check(world: GoogleState, key: Key, body: Row) -> None:
     if not body.get("versions") and not body.get("instanceTemplate"):
         raise required("resource.instanceTemplate")
     for version in groups.versions(body):
@@ -122,23 +122,23 @@ def _check_update_policy(key: Key, body: Row) -> None:
                 )
 
 
-def get(world: World, call: Call) -> Row:
+def get(world: GoogleState, call: Call) -> Row:
     return groups.shown(world, find(world, call))
 
 
-def list_all(world: World, call: Call) -> Row:
+def list_all(world: GoogleState, call: Call) -> Row:
     found = [groups.shown(world, g) for g in world.groups.values() if g.key.scope == call.scope]
     return page(call, found, "instanceGroupManagerList")
 
 
-def find(world: World, call: Call) -> Group:
+def find(world: GoogleState, call: Call) -> ManagedGroup:
     """The group that a call is about. Raises ApiError."""
     key = Key(call.scope, COLLECTION, call.parameters["instanceGroupManager"])
     world.store.get(key)
     return world.groups[key.scope, key.name]
 
 
-def patch(world: World, call: Call) -> Row:
+def patch(world: GoogleState, call: Call) -> Row:
     """Change what is given; a new template waits for who replaces instances (OPPORTUNISTIC)."""
     group = find(world, call)
     row = world.store.get(group.key)
@@ -164,7 +164,7 @@ def patch(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "patch")
 
 
-def set_template(world: World, call: Call) -> Row:
+def set_template(world: GoogleState, call: Call) -> Row:
     group = find(world, call)
     call.body["versions"] = [{"instanceTemplate": call.body.get("instanceTemplate", ""), "name": ""}]
     _check(world, group.key, call.body)
@@ -172,7 +172,7 @@ def set_template(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "setInstanceTemplate")
 
 
-def resize(world: World, call: Call) -> Row:
+def resize(world: GoogleState, call: Call) -> Row:
     group = find(world, call)
     text = call.query["size"]
     if not text.isdigit():
@@ -181,7 +181,7 @@ def resize(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "resize")
 
 
-def delete(world: World, call: Call) -> Row:
+def delete(world: GoogleState, call: Call) -> Row:
     """The group goes with all its instances."""
     group = find(world, call)
     plain = world.store.get(Key(group.key.scope, "instanceGroups", group.key.name))
@@ -193,16 +193,16 @@ def delete(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "delete", lambda: group.ident not in world.groups)
 
 
-def list_managed(world: World, call: Call) -> Row:
+def list_managed(world: GoogleState, call: Call) -> Row:
     group = find(world, call)
     return page(call, [groups.shown_member(world, member) for member in group.members], "", "managedInstances")
 
 
-def list_errors(world: World, call: Call) -> Row:
+def list_errors(world: GoogleState, call: Call) -> Row:
     return page(call, list(reversed(find(world, call).errors)), "")
 
 
-def _chosen(call: Call, group: Group) -> list[Member]:
+def _chosen(call: Call, group: ManagedGroup) -> list[Member]:
     """The members that the body names. Raises ApiError for others, unless they are to be skipped."""
     asked: list[Any] = call.body.get("instances") or []
     if not asked:
@@ -225,7 +225,7 @@ def _chosen(call: Call, group: Group) -> list[Member]:
     return found
 
 
-def delete_instances(world: World, call: Call) -> Row:
+def delete_instances(world: GoogleState, call: Call) -> Row:
     """Delete members; the target size goes down with them."""
     group = find(world, call)
     row = world.store.get(group.key)
@@ -236,7 +236,7 @@ def delete_instances(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "deleteInstances")
 
 
-def recreate_instances(world: World, call: Call) -> Row:
+def recreate_instances(world: GoogleState, call: Call) -> Row:
     """Delete members and make them again, of what the group says now; the size stays."""
     group = find(world, call)
     for member in _chosen(call, group):
@@ -244,7 +244,7 @@ def recreate_instances(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "recreateInstances")
 
 
-def apply_updates(world: World, call: Call) -> Row:
+def apply_updates(world: GoogleState, call: Call) -> Row:
     """Bring members to the group's version, by replacing those that differ."""
     group = find(world, call)
     row = world.store.get(group.key)
@@ -256,7 +256,7 @@ def apply_updates(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "applyUpdatesToInstances")
 
 
-def create_instances(world: World, call: Call) -> Row:
+def create_instances(world: GoogleState, call: Call) -> Row:
     """Members of given names; the target size goes up with them."""
     group = find(world, call)
     row = world.store.get(group.key)
@@ -275,7 +275,7 @@ def create_instances(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "createInstances")
 
 
-def abandon_instances(world: World, call: Call) -> Row:
+def abandon_instances(world: GoogleState, call: Call) -> Row:
     """Members leave the group and live on."""
     group = find(world, call)
     row = world.store.get(group.key)
@@ -287,7 +287,7 @@ def abandon_instances(world: World, call: Call) -> Row:
     return _operation(world, call, group.key, "abandonInstances")
 
 
-def _operation(world: World, call: Call, key: Key, what: str, progress: Any = lambda: True) -> Row:
+def _operation(world: GoogleState, call: Call, key: Key, what: str, progress: Any = lambda: True) -> Row:
     row = world.store.get(key)
     kind = f"compute.{COLLECTION}.{what}"
     return world.operations.start(call.scope, kind, key.path, str(row["id"]), progress=progress)

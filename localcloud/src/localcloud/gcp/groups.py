@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from localcloud.gcp import instances
 from localcloud.gcp.errors import ApiError
+from localcloud.gcp.locations import PROJECT
 from localcloud.gcp.machine import Machine
-from localcloud.gcp.operations import GROUPS, Failure
-from localcloud.gcp.places import PROJECT
+from localcloud.gcp.operations import GROUPS, OperationFailure
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, key_of, last, path_of, stamp
-from localcloud.gcp.world import World
 
 _REFUSAL_TAKES: Final = timedelta(seconds=7)
 """From the beginning of an operation to a refusal for lack of capacity, as it was recorded once."""
@@ -54,7 +54,7 @@ class Member:
 
 
 @dataclass(slots=True, kw_only=True)
-class Group:
+class ManagedGroup:
     """A group's members, beside its resource."""
 
     key: Key
@@ -91,7 +91,7 @@ def zones_of(row: Row, key: Key) -> list[str]:
     return [last(zone["zone"]) for zone in row["distributionPolicy"]["zones"]]
 
 
-def new_name(world: World, row: Row) -> str:
+def new_name(world: GoogleState, row: Row) -> str:
     """`<base>-` and four letters, free."""
     base = row.get("baseInstanceName") or row["name"]
     used = {member.name for group in world.groups.values() for member in group.members} | set(world.machines)
@@ -101,7 +101,7 @@ def new_name(world: World, row: Row) -> str:
             return name
 
 
-def add_member(world: World, group: Group, name: str | None = None) -> Member:
+def add_member(world: GoogleState, group: ManagedGroup, name: str | None = None) -> Member:
     """One more instance wanted; its zone is that with the fewest."""
     row = world.store.get(group.key)
     zones = zones_of(row, group.key)
@@ -117,7 +117,7 @@ def add_member(world: World, group: Group, name: str | None = None) -> Member:
     return made
 
 
-def end_member(world: World, group: Group, member: Member, action: str = "DELETING") -> None:
+def end_member(world: GoogleState, group: ManagedGroup, member: Member, action: str = "DELETING") -> None:
     """Delete its instance; a deleted member leaves the group at the end, a recreated one comes back."""
     member.action = action
     machine = _machine(world, member)
@@ -134,13 +134,13 @@ def end_member(world: World, group: Group, member: Member, action: str = "DELETI
         )
 
 
-def resize(world: World, group: Group, size: int) -> None:
+def resize(world: GoogleState, group: ManagedGroup, size: int) -> None:
     """A new target size; instances are made or deleted by the loop."""
     world.store.get(group.key)["targetSize"] = size
     group.retry_at, group.failures = None, 0
 
 
-def advance(world: World, group: Group, now: datetime) -> None:
+def advance(world: GoogleState, group: ManagedGroup, now: datetime) -> None:
     """One round: what ended leaves, what is missing is made, what is too much goes."""
     for member in list(group.members):
         _advance_member(world, group, member)
@@ -167,18 +167,18 @@ def _plain_key(key: Key) -> Key:
     return Key(key.scope, "instanceGroups", key.name)
 
 
-def _machine(world: World, member: Member) -> Machine | None:
+def _machine(world: GoogleState, member: Member) -> Machine | None:
     found = world.machines.get(member.name)
     return found if found is not None and found.zone == member.zone else None
 
 
-def _leaves_first(world: World, member: Member) -> tuple[int, str]:
+def _leaves_first(world: GoogleState, member: Member) -> tuple[int, str]:
     machine = _machine(world, member)
     order = 0 if machine is None else 1 if machine.status != "RUNNING" else 2
     return order, member.name
 
 
-def _advance_member(world: World, group: Group, member: Member) -> None:  # noqa: C901 - one branch per action
+def _advance_member(world: GoogleState, group: ManagedGroup, member: Member) -> None:  # noqa: C901 - one branch per action
     machine = _machine(world, member)
     if member.action == "DELETING":
         if machine is None:
@@ -208,7 +208,7 @@ def _advance_member(world: World, group: Group, member: Member) -> None:  # noqa
         _repair(world, group, member, machine)
 
 
-def fail_health_check(world: World, group: Group, member: Member) -> None:
+def fail_health_check(world: GoogleState, group: ManagedGroup, member: Member) -> None:
     """Its health check found it unhealthy: made again, unless the group only reports that."""
     row = world.store.get(group.key)
     policy: Row = row.get("instanceLifecyclePolicy", {})
@@ -219,7 +219,7 @@ def fail_health_check(world: World, group: Group, member: Member) -> None:
         _repair(world, group, member, machine, "Instance eligible for autohealing: instance unhealthy.")
 
 
-def _repair(world: World, group: Group, member: Member, machine: Machine | None, why: str = "") -> None:
+def _repair(world: GoogleState, group: ManagedGroup, member: Member, machine: Machine | None, why: str = "") -> None:
     """It was preempted, deleted from outside, stopped or is unhealthy: made again in its zone, under its name."""
     status = machine.status if machine else "DELETED"
     why = why or f"instance's intent is RUNNING but instance's status is {status}."
@@ -243,7 +243,7 @@ def _repair(world: World, group: Group, member: Member, machine: Machine | None,
         member.version = version
 
 
-def _update(world: World, group: Group, row: Row) -> None:
+def _update(world: GoogleState, group: ManagedGroup, row: Row) -> None:
     """A proactive group replaces what is not up to date, one at a time, when all is calm."""
     if row.get("updatePolicy", {}).get("type") != "PROACTIVE" or not is_calm(group):
         return
@@ -259,12 +259,12 @@ def is_current(row: Row, member: Member) -> bool:
     return path_of(member.version["instanceTemplate"]) in wanted
 
 
-def is_calm(group: Group) -> bool:
+def is_calm(group: ManagedGroup) -> bool:
     """Whether nothing is being made or deleted."""
     return all(member.action == "NONE" for member in group.members)
 
 
-def _create_missing(world: World, group: Group, row: Row, now: datetime) -> None:
+def _create_missing(world: GoogleState, group: ManagedGroup, row: Row, now: datetime) -> None:
     failed = False
     for member in group.members:
         if member.action == "CREATING" and _machine(world, member) is None and member.name not in world.machines:
@@ -277,7 +277,7 @@ def _create_missing(world: World, group: Group, row: Row, now: datetime) -> None
         group.failures, group.retry_at = 0, None
 
 
-def _create(world: World, group: Group, row: Row, member: Member, now: datetime) -> bool:
+def _create(world: GoogleState, group: ManagedGroup, row: Row, member: Member, now: datetime) -> bool:
     """Try its zone (or all zones that the group may use) and machine types in their order."""
     template = world.store.find(key_of(member.version["instanceTemplate"]) or group.key)
     if template is None:
@@ -285,12 +285,18 @@ def _create(world: World, group: Group, row: Row, member: Member, now: datetime)
         member.version = current_version(row)
         template = world.store.find(key_of(member.version["instanceTemplate"]) or group.key)
     if template is None or "properties" not in template:
-        _note(world, group, member, Failure(code="INVALID_TEMPLATE", message="The instance template is gone."), now)
+        _note(
+            world,
+            group,
+            member,
+            OperationFailure(code="INVALID_TEMPLATE", message="The instance template is gone."),
+            now,
+        )
         return False
     zones = [member.zone]
     if member.zone_is_free:
         zones += [zone for zone in zones_of(row, group.key) if zone != member.zone]
-    first: Failure | None = None
+    first: OperationFailure | None = None
     for zone in zones:
         for machine_type in _machine_types(row, template["properties"]):
             made = _launch(world, group, member, zone, template, machine_type)
@@ -307,12 +313,12 @@ def _create(world: World, group: Group, row: Row, member: Member, now: datetime)
     return False
 
 
-def _begin_insert(world: World, group: Group, member: Member, made: Machine) -> None:
+def _begin_insert(world: GoogleState, group: ManagedGroup, member: Member, made: Machine) -> None:
     """The operation of a launch: done once the machine runs, or once it is over for it."""
 
-    def progress() -> Failure | bool:
+    def progress() -> OperationFailure | bool:
         if made.is_preempted and "lastStartTimestamp" not in made.row:
-            failed = Failure(code="UNSUPPORTED_OPERATION", message="Instance was preempted during creation.")
+            failed = OperationFailure(code="UNSUPPORTED_OPERATION", message="Instance was preempted during creation.")
             _note(world, group, member, failed, world.now())
             return failed
         return made.status not in ("PROVISIONING", "STAGING")
@@ -320,11 +326,13 @@ def _begin_insert(world: World, group: Group, member: Member, made: Machine) -> 
     world.operations.start(made.key.scope, "insert", made.key.path, made.uid, progress=progress, user=GROUPS)
 
 
-def _refuse(world: World, group: Group, member: Member, failure: Failure, now: datetime) -> None:
+def _refuse(
+    world: GoogleState, group: ManagedGroup, member: Member, failure: OperationFailure, now: datetime
+) -> None:
     """The operation of a launch that is refused after a while, and then in the group's errors too."""
     refused_at = now + world.time_scale.shorten(_REFUSAL_TAKES)
 
-    def progress() -> Failure | bool:
+    def progress() -> OperationFailure | bool:
         if world.now() < refused_at:
             return False
         _note(world, group, member, failure, world.now())
@@ -336,8 +344,8 @@ def _refuse(world: World, group: Group, member: Member, failure: Failure, now: d
 
 
 def _launch(  # noqa: PLR0913
-    world: World, group: Group, member: Member, zone: str, template: Row, machine_type: str
-) -> Machine | Failure:
+    world: GoogleState, group: ManagedGroup, member: Member, zone: str, template: Row, machine_type: str
+) -> Machine | OperationFailure:
     properties: Row = {**template["properties"], "machineType": machine_type}
     metadata: Row = properties.get("metadata", {})
     own = [
@@ -349,7 +357,7 @@ def _launch(  # noqa: PLR0913
     try:
         return instances.launch(world, zone, member.name, properties, group.ident)
     except ApiError as error:
-        return Failure(code=error.reason.upper(), message=error.message, status=int(error.status))
+        return OperationFailure(code=error.reason.upper(), message=error.message, status=int(error.status))
 
 
 def _machine_types(row: Row, properties: Row) -> list[str]:
@@ -361,7 +369,7 @@ def _machine_types(row: Row, properties: Row) -> list[str]:
     return found or [last(properties["machineType"])]
 
 
-def _note(world: World, group: Group, member: Member, failure: Failure, now: datetime) -> None:
+def _note(world: GoogleState, group: ManagedGroup, member: Member, failure: OperationFailure, now: datetime) -> None:
     error = {"code": failure.code, "message": failure.message}
     member.errors = [failure.error]
     link = world.store.url(f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}")
@@ -382,7 +390,7 @@ def _note(world: World, group: Group, member: Member, failure: Failure, now: dat
 # What the API shows.
 
 
-def shown(world: World, group: Group) -> Row:
+def shown(world: GoogleState, group: ManagedGroup) -> Row:
     """The group's resource with its status of now."""
     row = world.store.get(group.key)
     actions: dict[str, int] = dict.fromkeys(ACTIONS, 0)
@@ -407,12 +415,12 @@ def shown(world: World, group: Group) -> Row:
     }
 
 
-def _size(group: Group, version: Row) -> int:
+def _size(group: ManagedGroup, version: Row) -> int:
     wanted = path_of(version["instanceTemplate"])
     return sum(path_of(member.version["instanceTemplate"]) == wanted for member in group.members)
 
 
-def shown_member(world: World, member: Member) -> Row:
+def shown_member(world: GoogleState, member: Member) -> Row:
     """As listManagedInstances shows it; one that could not be made yet has a link and no status."""
     path = f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}"
     machine = _machine(world, member)

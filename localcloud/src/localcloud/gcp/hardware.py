@@ -7,31 +7,31 @@ from gpufleet.domain.model import Cloud
 from localcloud.callers import Callers
 from localcloud.faults import Faults
 from localcloud.gcp.disks import attached
+from localcloud.gcp.locations import METADATA_PORT, PROJECT, REGION
 from localcloud.gcp.machine import Machine
-from localcloud.gcp.metadata import Facts, MetadataServer
-from localcloud.gcp.places import METADATA_PORT, PROJECT, REGION
-from localcloud.gcp.world import World
+from localcloud.gcp.metadata import GoogleMetadataServer, InstanceFacts
+from localcloud.gcp.state import GoogleState
+from localcloud.machines.manager import MachineManager
 from localcloud.machines.spec import Order
 from localcloud.machines.volumes import Volume
-from localcloud.machines.yard import Yard
 
 STARTUP: Final = "startup-script"
 
 
-class GoogleHardware:
-    """Machines of the yard, each with a metadata server (`localcloud.gcp.world.Hardware`)."""
+class GoogleMachines:
+    """Machines of the yard, each with a metadata server (`localcloud.gcp.state.Hardware`)."""
 
-    def __init__(self, yard: Yard, callers: Callers, faults: Faults) -> None:
+    def __init__(self, yard: MachineManager, callers: Callers, faults: Faults) -> None:
         self._yard = yard
         self._faults = faults
         self._callers = callers
-        self._metadata: dict[str, MetadataServer] = {}
-        self.world: World | None = None
+        self._metadata: dict[str, GoogleMetadataServer] = {}
+        self.world: GoogleState | None = None
 
     def start(self, machine: Machine) -> None:
         """Metadata first: the startup script may ask for it at once. Raises OSError."""
         if machine.name not in self._metadata:
-            self._metadata[machine.name] = MetadataServer(
+            self._metadata[machine.name] = GoogleMetadataServer(
                 machine.address,
                 lambda: self._facts(machine),
                 self._callers.hand_out_token,
@@ -64,9 +64,9 @@ class GoogleHardware:
             server.close()
         self._metadata.clear()
 
-    def _facts(self, machine: Machine) -> Facts:
+    def _facts(self, machine: Machine) -> InstanceFacts:
         world = self._world()
-        return Facts(
+        return InstanceFacts(
             row=machine.row,
             zone=machine.zone,
             preempted=machine.is_preempted,
@@ -74,7 +74,7 @@ class GoogleHardware:
             now=world.now(),
         )
 
-    def _world(self) -> World:
+    def _world(self) -> GoogleState:
         if self.world is None:
             raise RuntimeError("the hardware was not connected to its world")
         return self.world

@@ -7,15 +7,15 @@ from localcloud.gcp import instances
 from localcloud.gcp.calls import Call, aggregated, page
 from localcloud.gcp.catalogue import is_machine_type
 from localcloud.gcp.errors import ApiError, invalid, not_found, required, stale
+from localcloud.gcp.locations import PROJECT, ZONES
 from localcloud.gcp.machine import Machine
-from localcloud.gcp.operations import Failure, Progress
-from localcloud.gcp.places import PROJECT, ZONES
+from localcloud.gcp.operations import OperationFailure, Progress
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, fingerprint, last
-from localcloud.gcp.wishes import check_labels, check_properties, relabel
-from localcloud.gcp.world import World
+from localcloud.gcp.validation import check_labels, check_properties, relabel
 
 
-def insert(world: World, call: Call) -> Row:
+def insert(world: GoogleState, call: Call) -> Row:
     """One instance; what the cloud cannot give is said by the operation, what is wrong with the wish at once."""
     body = dict(call.body)
     zone = call.parameters["zone"]
@@ -31,38 +31,40 @@ def insert(world: World, call: Call) -> Row:
     if world.store.find(key) is not None:
         raise ApiError(409, "alreadyExists", f"The resource '{key.path}' already exists")
     made = instances.launch(world, zone, key.name, body)
-    if isinstance(made, Failure):
+    if isinstance(made, OperationFailure):
         failed = made
         return world.operations.start(call.scope, "insert", key.path, world.store.number(), progress=lambda: failed)
     return _operation(world, call, made, "insert", lambda: _is_up(made))
 
 
-def _is_up(found: Machine) -> bool | Failure:
+def _is_up(found: Machine) -> bool | OperationFailure:
     if found.status in ("STOPPING", "TERMINATED"):
-        return Failure(code="INTERNAL_ERROR", message=str(found.row.get("statusMessage", "The instance ended.")))
+        return OperationFailure(
+            code="INTERNAL_ERROR", message=str(found.row.get("statusMessage", "The instance ended."))
+        )
     return found.status == "RUNNING"
 
 
-def _machine(world: World, call: Call) -> Machine:
+def _machine(world: GoogleState, call: Call) -> Machine:
     key = Key(call.scope, "instances", call.parameters["instance"])
     world.store.get(key)
     return world.machines[key.name]
 
 
-def get(world: World, call: Call) -> Row:
+def get(world: GoogleState, call: Call) -> Row:
     return _machine(world, call).row
 
 
-def list_all(world: World, call: Call) -> Row:
+def list_all(world: GoogleState, call: Call) -> Row:
     return page(call, [row for _, row in world.store.all("instances", call.scope)], "instanceList")
 
 
-def list_everywhere(world: World, call: Call) -> Row:
+def list_everywhere(world: GoogleState, call: Call) -> Row:
     rows = {f"zones/{zone}": [row for _, row in world.store.all("instances", f"zones/{zone}")] for zone in ZONES}
     return aggregated(call, rows, "instanceAggregatedList", "instances")
 
 
-def delete(world: World, call: Call) -> Row:
+def delete(world: GoogleState, call: Call) -> Row:
     found = _machine(world, call)
     if found.row.get("deletionProtection"):
         raise ApiError(
@@ -75,7 +77,7 @@ def delete(world: World, call: Call) -> Row:
     return _operation(world, call, found, "delete", lambda: world.store.find(found.key) is not found.row)
 
 
-def stop(world: World, call: Call) -> Row:
+def stop(world: GoogleState, call: Call) -> Row:
     found = _machine(world, call)
     if "discardLocalSsd" not in call.query and any(disk.get("type") == "SCRATCH" for disk in found.row["disks"]):
         raise ApiError(
@@ -88,7 +90,7 @@ def stop(world: World, call: Call) -> Row:
     return _operation(world, call, found, "stop", lambda: found.status == "TERMINATED")
 
 
-def start(world: World, call: Call) -> Row:
+def start(world: GoogleState, call: Call) -> Row:
     found = _machine(world, call)
     if found.status == "RUNNING":
         return _operation(world, call, found, "start")
@@ -100,14 +102,14 @@ def start(world: World, call: Call) -> Row:
     return _operation(world, call, found, "start", lambda: _is_up(found))
 
 
-def set_labels(world: World, call: Call) -> Row:
+def set_labels(world: GoogleState, call: Call) -> Row:
     found = _machine(world, call)
     relabel(found.row, call.body)
     world.hardware.changed(found.name)
     return _operation(world, call, found, "setLabels")
 
 
-def set_metadata(world: World, call: Call) -> Row:
+def set_metadata(world: GoogleState, call: Call) -> Row:
     """Replaces all metadata, when the fingerprint is the one of now; who waits for a change is woken."""
     found = _machine(world, call)
     if call.body.get("fingerprint") != found.row["metadata"]["fingerprint"]:
@@ -122,7 +124,7 @@ def set_metadata(world: World, call: Call) -> Row:
     return _operation(world, call, found, "setMetadata")
 
 
-def simulate_maintenance(world: World, call: Call) -> Row:
+def simulate_maintenance(world: GoogleState, call: Call) -> Row:
     """An instance that cannot move is told, then ended; a spot one is preempted."""
     found = _machine(world, call)
     if found.status != "RUNNING":
@@ -131,10 +133,10 @@ def simulate_maintenance(world: World, call: Call) -> Row:
     return _operation(world, call, found, "compute.instances.simulateMaintenanceEvent")
 
 
-def set_field(field: str, body_field: str) -> Callable[[World, Call], Row]:
+def set_field(field: str, body_field: str) -> Callable[[GoogleState, Call], Row]:
     """A call that sets one field of an instance that stands still or may run."""
 
-    def handler(world: World, call: Call) -> Row:
+    def handler(world: GoogleState, call: Call) -> Row:
         found = _machine(world, call)
         value: Any = call.body.get(body_field) if body_field else call.body
         if field == "machineType":
@@ -148,7 +150,7 @@ def set_field(field: str, body_field: str) -> Callable[[World, Call], Row]:
     return handler
 
 
-def _set_service_account(world: World, call: Call) -> Row:
+def _set_service_account(world: GoogleState, call: Call) -> Row:
     found = _machine(world, call)
     if found.status != "TERMINATED":
         raise ApiError(400, "resourceInUse", "The service account can only be changed on a TERMINATED instance.")
@@ -156,13 +158,13 @@ def _set_service_account(world: World, call: Call) -> Row:
     return _operation(world, call, found, "setServiceAccount")
 
 
-def _set_deletion_protection(world: World, call: Call) -> Row:
+def _set_deletion_protection(world: GoogleState, call: Call) -> Row:
     found = _machine(world, call)
     found.row["deletionProtection"] = call.query.get("deletionProtection", "true") == "true"
     return _operation(world, call, found, "setDeletionProtection")
 
 
-def _operation(world: World, call: Call, found: Machine, what: str, progress: Progress = lambda: True) -> Row:
+def _operation(world: GoogleState, call: Call, found: Machine, what: str, progress: Progress = lambda: True) -> Row:
     return world.operations.start(call.scope, what, found.key.path, found.uid, progress=progress)
 
 

@@ -4,16 +4,16 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpufleet.domain import tags
-from localcloud.aws.books import Stay
+from localcloud.aws.billing_log import BilledRun
 from localcloud.gcp import disks
 from localcloud.gcp.catalogue import is_machine_type
 from localcloud.gcp.errors import invalid, not_found
+from localcloud.gcp.locations import PROJECT, PROJECT_NUMBER, REGION
 from localcloud.gcp.machine import OCCUPIES, Machine, use_of
-from localcloud.gcp.operations import Failure
-from localcloud.gcp.places import PROJECT, PROJECT_NUMBER, REGION
+from localcloud.gcp.operations import OperationFailure
 from localcloud.gcp.reservations import claim
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, stamp
-from localcloud.gcp.world import World
 
 RUN_IS_OVER: Final = "maximum run duration"
 SHUTDOWN_TAKES: Final = timedelta(seconds=30)
@@ -21,24 +21,24 @@ MAINTENANCE_TAKES: Final = timedelta(seconds=60)
 
 
 def launch(
-    world: World, zone: str, name: str, properties: Row, group: tuple[str, str] | None = None
-) -> Machine | Failure:
+    world: GoogleState, zone: str, name: str, properties: Row, group: tuple[str, str] | None = None
+) -> Machine | OperationFailure:
     """Make an instance that begins to boot; or why that cannot be. Raises ApiError for a wish that is wrong."""
     now = world.now()
     if name in world.machines:
         key = world.machines[name].key
         if key.scope == f"zones/{zone}":
-            return Failure(
+            return OperationFailure(
                 code="RESOURCE_ALREADY_EXISTS", message=f"The resource '{key.path}' already exists", status=409
             )
         raise invalid("resource.name", name, "The embedded cloud takes a name in one zone only; choose another.")
     machine_type = last(properties["machineType"])
     if not is_machine_type(world, zone, machine_type):
         path = f"projects/{PROJECT}/zones/{zone}/machineTypes/{machine_type}"
-        return Failure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", status=404)
+        return OperationFailure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", status=404)
     use = use_of(zone, machine_type, properties)
     reservation = claim(world, zone, properties, machine_type)
-    if isinstance(reservation, Failure):
+    if isinstance(reservation, OperationFailure):
         return reservation
     if reservation is None:
         refusal = world.capacity.refusal(use, [m.use for m in world.machines.values() if m.status in OCCUPIES])
@@ -59,7 +59,7 @@ def launch(
     return found
 
 
-def _row(world: World, zone: str, properties: Row) -> Row:
+def _row(world: GoogleState, zone: str, properties: Row) -> Row:
     link = world.store.url(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(properties['machineType'])}")
     labels = dict(properties.get("labels", {}))
     metadata = dict(properties.get("metadata", {}))
@@ -87,7 +87,7 @@ def _row(world: World, zone: str, properties: Row) -> Row:
     }
 
 
-def _subnetwork(world: World, properties: Row) -> Row:
+def _subnetwork(world: GoogleState, properties: Row) -> Row:
     wanted = properties["networkInterfaces"][0]
     link = wanted.get("subnetwork")
     if link:
@@ -119,8 +119,8 @@ def _interface(subnetwork: Row, address: str, properties: Row) -> Row:
     }
 
 
-def _stay(found: Machine, now: datetime) -> Stay:
-    return Stay(
+def _stay(found: Machine, now: datetime) -> BilledRun:
+    return BilledRun(
         instance=found.name,
         machine_type=found.machine_type,
         zone=found.zone,
@@ -140,7 +140,7 @@ def created_by(group: tuple[str, str]) -> str:
 # Life.
 
 
-def begin_stop(world: World, found: Machine, why: str, *, delete: bool) -> None:
+def begin_stop(world: GoogleState, found: Machine, why: str, *, delete: bool) -> None:
     """Shut down; `advance` finishes it when the machine is gone."""
     found.deleting = found.deleting or delete
     if found.status in ("STOPPING", "TERMINATED"):
@@ -152,7 +152,7 @@ def begin_stop(world: World, found: Machine, why: str, *, delete: bool) -> None:
     world.hardware.end(found.name)
 
 
-def start(world: World, found: Machine) -> Failure | None:
+def start(world: GoogleState, found: Machine) -> OperationFailure | None:
     """Boot a stopped one again; or why there is no room."""
     refusal = world.capacity.refusal(found.use, [m.use for m in world.machines.values() if m.status in OCCUPIES])
     if refusal is not None:
@@ -164,7 +164,7 @@ def start(world: World, found: Machine) -> Failure | None:
     return None
 
 
-def preempt(world: World, found: Machine, notice: timedelta) -> None:
+def preempt(world: GoogleState, found: Machine, notice: timedelta) -> None:
     """Announce the end of a spot instance: in its metadata and in the list of operations."""
     found.preempted_at, found.is_preempted = world.now() + notice, True
     world.operations.happened(
@@ -183,13 +183,13 @@ def notice_of(found: Machine) -> timedelta:
     return timedelta(seconds=int(asked_for.get("seconds", 0))) + SHUTDOWN_TAKES
 
 
-def maintain(world: World, found: Machine) -> None:
+def maintain(world: GoogleState, found: Machine) -> None:
     """A maintenance event: announced in metadata; a machine that cannot move is ended and comes back."""
     found.maintenance_until = world.now() + MAINTENANCE_TAKES
     world.hardware.changed(found.name)
 
 
-def advance(world: World, found: Machine, now: datetime) -> None:
+def advance(world: GoogleState, found: Machine, now: datetime) -> None:
     """One step of life: what its machine did since the last look."""
     match found.status:
         case "PROVISIONING" | "STAGING" if _is_taken(found, now):
@@ -206,7 +206,7 @@ def advance(world: World, found: Machine, now: datetime) -> None:
             pass
 
 
-def _boot(world: World, found: Machine, now: datetime) -> None:
+def _boot(world: GoogleState, found: Machine, now: datetime) -> None:
     if found.status == "STAGING" and world.hardware.is_alive(found.name):
         found.row["status"] = "RUNNING"
         found.row["lastStartTimestamp"] = stamp(now)
@@ -230,7 +230,7 @@ def _limit_run(found: Machine, now: datetime) -> None:
         found.row["resourceStatus"] = {"scheduling": {"terminationTimestamp": stamp(ends)}}
 
 
-def _look(world: World, found: Machine, now: datetime) -> None:
+def _look(world: GoogleState, found: Machine, now: datetime) -> None:
     if found.ends_at is not None and now >= found.ends_at:
         _run_is_over(world, found)
     elif _is_taken(found, now):
@@ -263,12 +263,12 @@ def _is_taken(found: Machine, now: datetime) -> bool:
     return found.preempted_at is not None and now >= found.preempted_at
 
 
-def _end_preempted(world: World, found: Machine) -> None:
+def _end_preempted(world: GoogleState, found: Machine) -> None:
     action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
     begin_stop(world, found, "preempted", delete=action == "DELETE")
 
 
-def _run_is_over(world: World, found: Machine) -> None:
+def _run_is_over(world: GoogleState, found: Machine) -> None:
     """Its stated time is over: stopped or deleted as it says."""
     action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
     target = (found.key.scope, action.lower(), found.key.path, found.uid)
@@ -276,7 +276,7 @@ def _run_is_over(world: World, found: Machine) -> None:
     begin_stop(world, found, RUN_IS_OVER, delete=action == "DELETE")
 
 
-def _finish(world: World, found: Machine) -> None:
+def _finish(world: GoogleState, found: Machine) -> None:
     if not found.deleting:
         found.row["status"] = "TERMINATED"
         return

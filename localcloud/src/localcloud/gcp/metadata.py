@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 from gpufleet.domain.parsed import is_list
 from localcloud.documents import is_document
 from localcloud.faults import Silence
-from localcloud.gcp.places import METADATA_PORT, PROJECT, PROJECT_NUMBER
-from localcloud.neighbours import is_admitted
+from localcloud.gcp.locations import METADATA_PORT, PROJECT, PROJECT_NUMBER
+from localcloud.same_user import is_admitted
 
 _TOKEN_LASTS: Final = timedelta(hours=1)
 _RENEW_BEFORE: Final = timedelta(minutes=5)
@@ -25,7 +25,7 @@ _LONGEST_WAIT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class InstanceFacts:
     """What the metadata of one instance says now."""
 
     row: dict[str, Any]
@@ -36,7 +36,7 @@ class Facts:
     now: datetime
 
 
-def tree(facts: Facts) -> dict[str, Any]:
+def tree(facts: InstanceFacts) -> dict[str, Any]:
     """Everything below /computeMetadata/v1/, as nested maps; tokens are not in it."""
     row = facts.row
     interface: dict[str, Any] = row["networkInterfaces"][0]
@@ -146,13 +146,13 @@ class _Session:
     closed: bool = False
 
 
-class MetadataServer:
+class GoogleMetadataServer:
     """The service of one instance. Raises OSError when its address is taken."""
 
     def __init__(
         self,
         address: str,
-        facts: Callable[[], Facts],
+        facts: Callable[[], InstanceFacts],
         known: Callable[[str, str], None],
         is_silent: Callable[[], bool],
     ) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from localcloud.gcp.places import PROJECT, PROJECT_NUMBER
+from localcloud.gcp.locations import PROJECT, PROJECT_NUMBER
 from localcloud.gcp.store import Row, Store, stamp
 
 _STARTS_AFTER: Final = timedelta(milliseconds=100)
@@ -22,7 +22,7 @@ GROUPS: Final = f"{PROJECT_NUMBER}@cloudservices.gserviceaccount.com"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class OperationFailure:
     """Why an operation failed: Compute Engine's code, words and HTTP status."""
 
     code: str
@@ -39,7 +39,7 @@ class Failure:
         return {**shown, "errorDetails": list(self.details)} if self.details else shown
 
 
-Progress = Callable[[], "Failure | bool"]
+Progress = Callable[[], "OperationFailure | bool"]
 """True: done; False: goes on; or what went wrong."""
 
 
@@ -141,7 +141,7 @@ def _name(now: datetime, number: int) -> str:
 def _finish(row: Row, now: datetime, ended: Any) -> None:
     row.update(status="DONE", progress=100, endTime=stamp(now))
     row.setdefault("startTime", row["endTime"])
-    if isinstance(ended, Failure):
+    if isinstance(ended, OperationFailure):
         row["error"] = {"errors": [ended.error]}
         row["httpErrorStatusCode"] = ended.status
         row["httpErrorMessage"] = ended.status_message

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, already_exists, not_found, required
 from localcloud.gcp.exchange import Reply, Request, json_reply
-from localcloud.gcp.places import PROJECT, PROJECT_NUMBER
+from localcloud.gcp.locations import PROJECT, PROJECT_NUMBER
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Row, fingerprint, utc_stamp
-from localcloud.gcp.world import World
 
 _P: Final = r"/v1/projects/([^/:]+)"
 _Z: Final = r"/dns/v1/projects/([^/]+)/managedZones"
@@ -65,7 +65,7 @@ _SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")
 class Projects:
     """What the project holds outside of compute and storage."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: GoogleState) -> None:
         self._world = world
         self._rows: dict[tuple[str, str], Row] = {}
         """By kind and name."""

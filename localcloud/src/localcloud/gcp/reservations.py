@@ -3,12 +3,12 @@
 from typing import Any
 
 from localcloud.gcp.machine import OCCUPIES, is_spot
-from localcloud.gcp.operations import Failure
+from localcloud.gcp.operations import OperationFailure
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, last
-from localcloud.gcp.world import World
 
 
-def claim(world: World, zone: str, properties: Row, machine_type: str) -> str | Failure | None:
+def claim(world: GoogleState, zone: str, properties: Row, machine_type: str) -> str | OperationFailure | None:
     """The reservation that the instance consumes; None: none; or why the one it names cannot be used."""
     affinity = properties.get("reservationAffinity", {})
     kind = affinity.get("consumeReservationType", "ANY_RESERVATION")
@@ -30,8 +30,10 @@ def claim(world: World, zone: str, properties: Row, machine_type: str) -> str | 
     return None
 
 
-def _refused(message: str) -> Failure:
-    return Failure(code="CONDITION_NOT_MET", message=message, status=412, status_message="PRECONDITION FAILED")
+def _refused(message: str) -> OperationFailure:
+    return OperationFailure(
+        code="CONDITION_NOT_MET", message=message, status=412, status_message="PRECONDITION FAILED"
+    )
 
 
 def _fits(reservation: Row, machine_type: str) -> bool:
@@ -39,14 +41,14 @@ def _fits(reservation: Row, machine_type: str) -> bool:
     return last(wanted) == machine_type
 
 
-def in_use(world: World, reservation: str, zone: str) -> int:
+def in_use(world: GoogleState, reservation: str, zone: str) -> int:
     """Instances that run in a reservation."""
     return sum(
         m.reservation == reservation and m.zone == zone and m.status in OCCUPIES for m in world.machines.values()
     )
 
 
-def reserved_row(world: World, key: Key, row: Row) -> Row:
+def reserved_row(world: GoogleState, key: Key, row: Row) -> Row:
     """A reservation with the number of its instances in use."""
     used = in_use(world, key.name, key.scope.rpartition("/")[2])
     specific: dict[str, Any] = {**row["specificReservation"], "inUseCount": str(used)}

@@ -6,11 +6,11 @@ from typing import Any, Final
 from localcloud.gcp import groups
 from localcloud.gcp.calls import Call, aggregated, page, patched
 from localcloud.gcp.errors import in_use, invalid, required
-from localcloud.gcp.places import REGION, ZONES
+from localcloud.gcp.locations import REGION, ZONES
 from localcloud.gcp.reservations import reserved_row
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, fingerprint, key_of
-from localcloud.gcp.wishes import FILL, existing, relabel
-from localcloud.gcp.world import World
+from localcloud.gcp.validation import FILL, existing, relabel
 
 _USERS: Final = {
     "networks": ("subnetworks", "firewalls", "routers", "instances", "instanceTemplates"),
@@ -49,7 +49,7 @@ COLLECTIONS: Final = (
 """As method ids name them."""
 
 
-def insert(world: World, call: Call) -> Row:
+def insert(world: GoogleState, call: Call) -> Row:
     """A new one, when what it names is there."""
     body = dict(call.body)
     if not body.get("name"):
@@ -73,12 +73,12 @@ def _key(call: Call) -> Key:
     return Key(call.scope, call.collection, parts[4] if parts[2] == "global" else parts[5])
 
 
-def get(world: World, call: Call) -> Row:
+def get(world: GoogleState, call: Call) -> Row:
     key = _key(call)
     return _shown(world, key, world.store.get(key))
 
 
-def _shown(world: World, key: Key, row: Row) -> Row:
+def _shown(world: GoogleState, key: Key, row: Row) -> Row:
     if key.collection == "reservations":
         return reserved_row(world, key, row)
     if key.collection == "instanceGroupManagers":
@@ -93,19 +93,19 @@ def _shown(world: World, key: Key, row: Row) -> Row:
     return row
 
 
-def list_all(world: World, call: Call) -> Row:
+def list_all(world: GoogleState, call: Call) -> Row:
     found = [_shown(world, key, row) for key, row in world.store.all(call.collection, call.scope)]
     return page(call, found, f"{call.collection.removesuffix('s')}List")
 
 
-def list_everywhere(world: World, call: Call) -> Row:
+def list_everywhere(world: GoogleState, call: Call) -> Row:
     collection = call.path.rpartition("/")[2]
     scopes = ["global", f"regions/{REGION}", *(f"zones/{zone}" for zone in ZONES)]
     rows = {scope: [_shown(world, key, row) for key, row in world.store.all(collection, scope)] for scope in scopes}
     return aggregated(call, rows, f"{collection.removesuffix('s')}AggregatedList", collection)
 
 
-def change(world: World, call: Call) -> Row:
+def change(world: GoogleState, call: Call) -> Row:
     """PATCH merges, PUT replaces what is given."""
     key = _key(call)
     row = world.store.get(key)
@@ -120,7 +120,7 @@ def change(world: World, call: Call) -> Row:
     return _operation(world, call, key, call.verb, row)
 
 
-def delete(world: World, call: Call) -> Row:
+def delete(world: GoogleState, call: Call) -> Row:
     """Raises ApiError while another resource names it."""
     key = _key(call)
     row = world.store.get(key)
@@ -132,7 +132,7 @@ def delete(world: World, call: Call) -> Row:
     return _operation(world, call, key, "delete", row)
 
 
-def set_labels(world: World, call: Call) -> Row:
+def set_labels(world: GoogleState, call: Call) -> Row:
     """Replaces all labels, when the fingerprint is the one of now."""
     key = _key(call)
     row = world.store.get(key)
@@ -140,12 +140,12 @@ def set_labels(world: World, call: Call) -> Row:
     return _operation(world, call, key, "setLabels", row)
 
 
-def _operation(world: World, call: Call, key: Key, what: str, row: Row) -> Row:
+def _operation(world: GoogleState, call: Call, key: Key, what: str, row: Row) -> Row:
     kind = what if key.collection == "instances" else f"compute.{key.collection}.{what}"
     return world.operations.start(call.scope, kind, key.path, str(row["id"]))
 
 
-def _resize(world: World, call: Call) -> Row:
+def _resize(world: GoogleState, call: Call) -> Row:
     """A disk grows; a reservation takes any count that its instances leave."""
     key = _key(call)
     row = world.store.get(key)
@@ -162,10 +162,10 @@ def _resize(world: World, call: Call) -> Row:
     return _operation(world, call, key, "resize", row)
 
 
-def _set_field(field: str) -> Callable[[World, Call], Row]:
+def _set_field(field: str) -> Callable[[GoogleState, Call], Row]:
     """A call that sets one field."""
 
-    def handler(world: World, call: Call) -> Row:
+    def handler(world: GoogleState, call: Call) -> Row:
         key = _key(call)
         row = world.store.get(key)
         row[field] = call.body.get(field)
@@ -175,7 +175,7 @@ def _set_field(field: str) -> Callable[[World, Call], Row]:
     return handler
 
 
-def _members(world: World, call: Call) -> Row:
+def _members(world: GoogleState, call: Call) -> Row:
     key = _key(call)
     row = world.store.get(key)
     links = [existing(world, str(one.get("instance", ""))) for one in call.body.get("instances", ())]
@@ -186,7 +186,7 @@ def _members(world: World, call: Call) -> Row:
     return _operation(world, call, key, call.verb, row)
 
 
-def _list_members(world: World, call: Call) -> Row:
+def _list_members(world: GoogleState, call: Call) -> Row:
     key = _key(call)
     row = world.store.get(key)
     group = world.groups.get((key.scope, key.name))

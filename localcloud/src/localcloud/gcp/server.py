@@ -13,15 +13,15 @@ from urllib.parse import parse_qsl, urlsplit
 
 from gpufleet.domain.loopback import header_of
 from localcloud.aws.api_faults import ApiFaults
-from localcloud.callers import OWNER, Door, RefusedError, say_refused
+from localcloud.callers import OWNER, CallerCheck, RefusedError, say_refused
+from localcloud.gcp.admin_api import GoogleAdminApi
 from localcloud.gcp.compute import Compute
-from localcloud.gcp.control import Control
 from localcloud.gcp.discovery import PREFIX
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.exchange import Reply, Request, json_reply
 from localcloud.gcp.projects import Projects
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.storage import Storage
-from localcloud.gcp.world import World
 
 CONTROL_PREFIX: Final = "/_localcloud/"
 _CHUNK_LINE: Final = 1024
@@ -30,7 +30,7 @@ _CHUNK_LINE: Final = 1024
 class Front:
     """Which service answers."""
 
-    def __init__(self, world: World, control: Control, faults: ApiFaults) -> None:
+    def __init__(self, world: GoogleState, control: GoogleAdminApi, faults: ApiFaults) -> None:
         self._world = world
         self._control = control
         self._faults = faults
@@ -75,7 +75,7 @@ class Front:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     front: Callable[[Request], Reply]
-    door: Door
+    door: CallerCheck
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
@@ -148,7 +148,7 @@ class _Server(ThreadingHTTPServer):
 class Endpoint:
     """A threaded server on one loopback address. Raises OSError when the port is taken."""
 
-    def __init__(self, host: str, port: int, front: Callable[[Request], Reply], door: Door) -> None:
+    def __init__(self, host: str, port: int, front: Callable[[Request], Reply], door: CallerCheck) -> None:
         # staticmethod: a plain function in a class would become a method
         handler = type("Handler", (_Handler,), {"front": staticmethod(front), "door": door})
         self._server = _Server((host, port), handler)

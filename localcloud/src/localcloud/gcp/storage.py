@@ -13,7 +13,8 @@ import google_crc32c
 from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, required
 from localcloud.gcp.exchange import Reply, Request, json_reply
-from localcloud.gcp.places import PROJECT_NUMBER, REGION
+from localcloud.gcp.locations import PROJECT_NUMBER, REGION
+from localcloud.gcp.state import GoogleState
 from localcloud.gcp.storage_parts import (
     Bucket,
     Object,
@@ -27,7 +28,6 @@ from localcloud.gcp.storage_parts import (
     stamp,
 )
 from localcloud.gcp.store import Row, fingerprint
-from localcloud.gcp.world import World
 
 _PATHS: Final = (
     ("GET", re.compile(r"/storage/v1/b"), "buckets.list"),
@@ -57,7 +57,7 @@ _WRITABLE: Final = ("contentType", "cacheControl", "contentEncoding", "metadata"
 class Storage:
     """All buckets."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: GoogleState) -> None:
         self._world = world
         self._buckets: dict[str, Bucket] = {}
         self._uploads: dict[str, Upload] = {}

@@ -11,7 +11,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from localcloud.gcp.errors import already_exists, not_found
-from localcloud.gcp.places import PROJECT
+from localcloud.gcp.locations import PROJECT
 
 Row = dict[str, Any]
 _PACIFIC: Final = ZoneInfo("America/Los_Angeles")

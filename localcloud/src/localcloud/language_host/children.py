@@ -8,7 +8,7 @@ from typing import Final
 
 END_LIMIT_S: Final = 2.0
 """The engine waits 5 s for the host itself."""
-LEASHED: Final = Path(__file__).with_name("leashed.py")
+SUPERVISED: Final = Path(__file__).with_name("supervised.py")
 
 
 class Children:
@@ -22,13 +22,13 @@ class Children:
     def start(
         self, python: str, arguments: Sequence[str], *, cwd: str | None, environment: Mapping[str, str], piped: bool
     ) -> subprocess.Popen[bytes]:
-        """Run `python leashed.py ARGUMENTS`. Raises OSError when it cannot, also after `end_all`."""
+        """Run `python supervised.py ARGUMENTS`. Raises OSError when it cannot, also after `end_all`."""
         out = subprocess.PIPE if piped else None
         with self._lock:
             if self._ended:
                 raise OSError("the language host is ending")
             process = subprocess.Popen(
-                [python, "-u", str(LEASHED), *arguments],
+                [python, "-u", str(SUPERVISED), *arguments],
                 cwd=cwd,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Run a Pulumi program inside a stack, as the settings in a JSON file say. Executed by `leashed.py`."""
+"""Run a Pulumi program inside a stack, as the settings in a JSON file say. Executed by `supervised.py`."""
 
 import asyncio
 import json

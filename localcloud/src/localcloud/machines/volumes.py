@@ -30,7 +30,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class VolumePool:
     """Where volumes lie that no machine has."""
 
     folder: Path

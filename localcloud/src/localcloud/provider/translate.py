@@ -15,12 +15,12 @@ from localcloud.documents import is_document
 from localcloud.provider.errors import ProviderError
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties
-from localcloud.request_shapes import Operation, Shape
+from localcloud.request_shapes import Operation, RequestShape
 
 _NO_RENAMES: Mapping[str, str] = {}
 
 
-def input_shape(cloud: Cloud, service: str, operation: str, *path: str) -> Shape:
+def input_shape(cloud: Cloud, service: str, operation: str, *path: str) -> RequestShape:
     """botocore's model of an operation's request, or of a member inside it (lists are entered)."""
     model: Operation = cloud.client(service).meta.service_model.operation_model(operation)
     shape = model.input_shape
@@ -33,7 +33,7 @@ def input_shape(cloud: Cloud, service: str, operation: str, *path: str) -> Shape
     return shape
 
 
-def to_request(value: Any, shape: Shape, renames: Mapping[str, str] = _NO_RENAMES, path: str = "") -> Any:
+def to_request(value: Any, shape: RequestShape, renames: Mapping[str, str] = _NO_RENAMES, path: str = "") -> Any:
     """A property value as the field of a request.
 
     Args:
@@ -53,7 +53,7 @@ def to_request(value: Any, shape: Shape, renames: Mapping[str, str] = _NO_RENAME
     return _scalar(value, kind)
 
 
-def _structure(value: Properties, shape: Shape, renames: Mapping[str, str], path: str) -> Properties:
+def _structure(value: Properties, shape: RequestShape, renames: Mapping[str, str], path: str) -> Properties:
     fields = {name.lower(): name for name in shape.members}
     result: Properties = {}
     for name, item in value.items():

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from gpufleet.domain.loopback import header_of
-from localcloud.callers import Callers, Door, RefusedError, Unknown, bearer_of, say_refused
+from localcloud.callers import CallerCheck, Callers, RefusedError, Unknown, bearer_of, say_refused
 from localcloud.slack import interactive
 from localcloud.slack.faults import Fault, FaultPlan
 from localcloud.slack.files import Files
@@ -69,9 +69,9 @@ class SlackSink:
         self._server.daemon_threads = True
         self.files = Files(self.url, self.channels)
         own = self.url.removeprefix("http://")
-        self._door = Door(callers, {own})
+        self._door = CallerCheck(callers, {own})
         # the client of slack_sdk leaves out the port when it opens a socket
-        self._socket_door = Door(callers, {own, host})
+        self._socket_door = CallerCheck(callers, {own, host})
         self._thread = threading.Thread(target=self._server.serve_forever, name="slack", daemon=True)
 
     @property

@@ -14,11 +14,11 @@ from botocore.config import Config
 
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.groups import AwsGroups
+from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
 from gpufleet.clouds.aws.inventory import OF_ONE_ITEM, AwsInventory
-from gpufleet.clouds.aws.lives import AwsLives
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.lives import LifeList
+from gpufleet.domain.instance_history import InstanceHistory
 from tests.fixtures.networks import served
 
 ONCE = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=0.5)
@@ -162,11 +162,13 @@ def test_a_malformed_instance_fails_alone_and_each_list_names_it(
 ) -> None:
     said, calls = cloud
     odd = instance(2).encode().replace(*part).decode()
-    reader = AwsLives(calls, "us-east-1", "prod")
+    reader = AwsInstanceHistory(calls, "us-east-1", "prod")
     for read in (reader.listed, reader.gpus, reader.lives):
         said.answers = [plain(200, listing(instance(1), odd, instance(3)))]
         found = read()
-        one_by_one = [life.instance for life in found.lives] if isinstance(found, LifeList) else found.instances
+        one_by_one = (
+            [life.instance for life in found.lives] if isinstance(found, InstanceHistory) else found.instances
+        )
         assert [one.id for one in one_by_one] == ["i-1", "i-3"]
         assert list(found.errors) == ["i-2"] and "i-2 cannot be read" in found.errors["i-2"]
     said.answers = [plain(200, listing(instance(1), odd, instance(3)))]

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.clouds.aws.calls import AwsCalls
-from gpufleet.clouds.aws.lean import INSTANCE, lean
-from gpufleet.clouds.aws.lives import AwsLives
+from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
+from gpufleet.clouds.aws.instance_parser import INSTANCE, lean
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.lives import Life
+from gpufleet.domain.instance_history import InstanceRecord
 
 REGION, ENVIRONMENT = "us-east-1", "prod"
 TAGS = (
@@ -82,8 +82,8 @@ def client() -> Any:
     return answered(ANSWER)
 
 
-def lives(client: Any) -> list[Life]:
-    return list(AwsLives(AwsCalls(REGION, lambda _: client), REGION, ENVIRONMENT).lives().lives)
+def lives(client: Any) -> list[InstanceRecord]:
+    return list(AwsInstanceHistory(AwsCalls(REGION, lambda _: client), REGION, ENVIRONMENT).lives().lives)
 
 
 def test_a_lean_answer_tells_what_the_whole_one_does(client: Any) -> None:
@@ -123,7 +123,7 @@ class _Told(AwsCalls):
 
 def test_the_fields_that_are_kept_are_those_that_somebody_reads(client: Any) -> None:
     asked: set[str] = set()
-    found = AwsLives(_Told(client, asked), REGION, ENVIRONMENT)
+    found = AwsInstanceHistory(_Told(client, asked), REGION, ENVIRONMENT)
     assert (len(found.lives().lives), len(found.gpus().instances)) == (3, 3)
     assert asked == INSTANCE
 

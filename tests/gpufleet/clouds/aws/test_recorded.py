@@ -16,8 +16,8 @@ from components.aws.gpu_pool import NO_OWN_MIND
 from gpufleet.clouds.aws.activities import read_activity
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.groups import OURS, AwsGroups
+from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
 from gpufleet.clouds.aws.inventory import AwsInventory
-from gpufleet.clouds.aws.lives import AwsLives
 from gpufleet.clouds.aws.notices import ABSENT, AwsNotices
 from gpufleet.clouds.aws.prices import AwsPrices
 from gpufleet.domain.activity import ActivityKind, CloudError
@@ -56,7 +56,7 @@ def test_instances(name: str) -> None:
 def test_lives(name: str) -> None:
     answer = placebo(name)
     region = region_of(answer)
-    for life in AwsLives(calls(answer, region), region, "test").lives().lives:
+    for life in AwsInstanceHistory(calls(answer, region), region, "test").lives().lives:
         stated = life.instance.end_reason is ActivityKind.ENDED_BY_PERSON
         assert (life.ended_at is not None) is stated, "a user's end has a time, and nothing else here has one"
         assert not life.preempted
@@ -132,7 +132,7 @@ def test_capacity_reservations() -> None:
     answer = placebo("ec2_describe_capacity_reservations.json")
     told = [raw for raw in answer["CapacityReservations"] if raw["State"] in ("active", "expired")]
     region = told[0]["AvailabilityZone"][:-1]
-    found = AwsLives(calls(answer, region), region, "test").paid()
+    found = AwsInstanceHistory(calls(answer, region), region, "test").paid()
     assert [(one.reservation, one.instances, one.ends_at, one.available) for one in found] == [
         (
             raw["CapacityReservationId"], raw["TotalInstanceCount"], None,
@@ -254,7 +254,7 @@ def test_use_by_account_is_unknown_to_whom_it_is_forbidden(code: str, told: type
         def get_capacity_reservation_usage(self, **_: Any) -> Any:
             raise ClientError({"Error": {"Code": code, "Message": "no"}}, "GetCapacityReservationUsage")
 
-    lives = AwsLives(AwsCalls("us-east-1", lambda _: Refusing()), "us-east-1", "test")
+    lives = AwsInstanceHistory(AwsCalls("us-east-1", lambda _: Refusing()), "us-east-1", "test")
     if told is None:
         assert lives.used_by("cr-1") is None
         return

@@ -11,14 +11,14 @@ from google.cloud import compute_v1
 
 from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
 from gpufleet.clouds.gcp.groups import GoogleGroups
+from gpufleet.clouds.gcp.instance_history import GoogleInstanceHistory, NoPriceSource
 from gpufleet.clouds.gcp.inventory import GoogleInventory
-from gpufleet.clouds.gcp.lives import GoogleLives, NoMarket
 from gpufleet.clouds.gcp.rollouts import GoogleRollouts
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, ConflictError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Instance, InstanceState
-from gpufleet.domain.owners import OwnedGroup
+from gpufleet.domain.ownership import OwnedGroup
 from gpufleet.settings.document import FleetDocument, parse
 from tests.fixtures.clouds.emulator import start_cloud, stop_cloud, wait_for
 from tests.fixtures.clouds.google import PROJECT, REGION, ZONE, Google
@@ -305,13 +305,13 @@ def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
         }
     )
     google.finish(reservations.insert_unary(project=PROJECT, zone=ZONE, reservation_resource=body))
-    lives = GoogleLives(GoogleCalls(PROJECT), REGION, "test")
+    lives = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
     assert [life.instance.id for life in lives.lives().lives] == [name]
     (paid,) = lives.paid()
     assert (paid.reservation, paid.zone, paid.machine_type, paid.instances) == ("paid", ZONE, "g2-standard-8", 2)
     assert paid.ends_at == datetime(2030, 3, 1, tzinfo=UTC)
     assert paid.available == 2
-    assert not list(NoMarket().prices(["g2-standard-8"], datetime.now(UTC), datetime.now(UTC)))
+    assert not list(NoPriceSource().prices(["g2-standard-8"], datetime.now(UTC), datetime.now(UTC)))
     google.finish(reservations.delete_unary(project=PROJECT, zone=ZONE, reservation="paid"))
     assert lives.paid() == ()
 
@@ -327,7 +327,7 @@ def test_an_instance_of_flex_start_tells_when_it_ends(google: Google) -> None:
 
 def told(name: str, since: datetime) -> Any:
     """How an instance that is listed no more ended, once the cloud tells it."""
-    lives = GoogleLives(GoogleCalls(PROJECT), REGION, "test")
+    lives = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
     (found,) = wait_for("the end", lambda: [e for e in lives.endings([ZONE]) if e.instance_id == name])
     assert since - timedelta(seconds=1) <= found.ended_at <= datetime.now(UTC) + timedelta(seconds=1)
     return found
@@ -350,7 +350,7 @@ def test_an_instance_made_anew_under_its_name_has_an_end_of_its_own(google: Goog
     first = inventory().instance(name)
     assert first is not None
     google.control("POST", "preempt", {"instance": name, "notice_s": 1})
-    lives = GoogleLives(GoogleCalls(PROJECT), REGION, "test")
+    lives = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
 
     def renewed() -> Any:
         found = inventory().instance(name)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import build
-from gpufleet.clouds.gcp.bootstrap import Foundation, Rest, steps
+from gpufleet.clouds.gcp.bootstrap import Foundation, GoogleRest, steps
 from gpufleet.clouds.gcp.calls import ENDPOINT
 from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
@@ -113,7 +113,7 @@ def test_a_bucket_that_is_open_or_forgets_is_set_right(
 ) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     # a project of its own: other tests count what theirs is missing
-    rest, wanted = Rest(), Foundation(project="half-made", region=REGION, environment="dev")
+    rest, wanted = GoogleRest(), Foundation(project="half-made", region=REGION, environment="dev")
     step = next(steps(rest, wanted))
     if not step.present:
         step.make()
@@ -148,7 +148,7 @@ def test_a_bucket_of_somebody_else_is_not_taken_for_ours(monkeypatch: pytest.Mon
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
-        step = next(steps(Rest(), Foundation(project=PROJECT, region=REGION, environment="dev")))
+        step = next(steps(GoogleRest(), Foundation(project=PROJECT, region=REGION, environment="dev")))
         assert not step.present
         with pytest.raises(CloudError, match="bucket name is not available"):
             step.make()
@@ -159,7 +159,7 @@ def test_a_secret_that_a_killed_run_left_without_a_value_gets_one(
 ) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     wanted = Foundation(project=PROJECT, region=REGION, environment="half")
-    rest = Rest()
+    rest = GoogleRest()
     rest.ask("secretmanager", "POST", f"/v1/projects/{PROJECT}/secrets?secretId={wanted.engine_key}", {})
     step = list(steps(rest, wanted))[2]
     assert not step.present
@@ -170,4 +170,4 @@ def test_a_secret_that_a_killed_run_left_without_a_value_gets_one(
 def test_a_refusal_is_not_taken_for_absence(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     with pytest.raises(CloudError, match="does not have permission"):
-        list(steps(Rest(), Foundation(project="somebody-else", region=REGION, environment="dev")))
+        list(steps(GoogleRest(), Foundation(project="somebody-else", region=REGION, environment="dev")))

@@ -11,7 +11,7 @@ WATCHDOGS = (
     "group_lists.py",
     "groups.py",
     "inventory.py",
-    "lives.py",
+    "instance_history.py",
     "members.py",
     "operations.py",
     "quotas.py",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gpufleet.clouds.gcp import secrets
-from gpufleet.clouds.gcp.bootstrap import Rest
+from gpufleet.clouds.gcp.bootstrap import GoogleRest
 from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
 from gpufleet.clouds.gcp.emulator import emulator
 from gpufleet.domain.activity import CloudError
@@ -24,7 +24,7 @@ STRANGERS = [
 ]
 READERS: dict[str, tuple[str, Callable[[], object]]] = {
     "Compute Engine": (ENDPOINT, lambda: GoogleCalls("p").one("regions", "get", region="us-central1")),
-    "bootstrap": (ENDPOINT, Rest),
+    "bootstrap": (ENDPOINT, GoogleRest),
     "secrets": (secrets.ENDPOINT, lambda: secrets.read_secret("p", "token")),
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.api_core import exceptions
 from google.cloud import compute_v1
-from localcloud.places import Places
+from localcloud.addresses import Places
 
 from tests.fixtures.clouds.emulator import start_cloud, stop_cloud, wait_for
 from tests.fixtures.clouds.google import PROJECT, REGION, ZONE, Google

@@ -8,8 +8,8 @@ import pytest
 from google.cloud import compute_v1
 
 from gpufleet.clouds.gcp.calls import GoogleCalls
+from gpufleet.clouds.gcp.instance_history import GoogleInstanceHistory
 from gpufleet.clouds.gcp.inventory import GoogleInventory
-from gpufleet.clouds.gcp.lives import GoogleLives
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType
 
@@ -98,7 +98,7 @@ def test_a_machine_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None
     inventory = GoogleInventory(Answers(rows), "us-central1", "test")
     with pytest.raises(CloudError, match="odd cannot be read"):
         inventory.instances()
-    lives = GoogleLives(Answers(rows), "us-central1", "test").lives()
+    lives = GoogleInstanceHistory(Answers(rows), "us-central1", "test").lives()
     assert [life.instance.id for life in lives.lives] == ["one"] and list(lives.errors) == ["odd"]
     for found in (inventory.listed(), inventory.gpus()):
         assert [one.id for one in found.instances] == ["one"] and list(found.errors) == ["odd"]

@@ -12,10 +12,10 @@ import pytest
 from google.cloud import compute_v1
 from pydantic import TypeAdapter
 
-from app.foreign import Place
+from app.unmanaged import SearchScope
 from app.wiring import wire
 from cli.output import Exit
-from cli.watch_foreign import look
+from cli.watch_unmanaged import look
 from gpufleet.clouds.gcp.calls import ENDPOINT
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument
@@ -88,7 +88,7 @@ def test_a_project_that_nobody_provisioned_is_judged_by_prometheus(
         "training": [*engine(busy=False), *exporter(busy=True)],
     }
     with recordings.holding(recorded, tmp_path) as url:
-        place = Place(region=ZONE.rpartition("-")[0], project=PROJECT, tag="team=research", prometheus=url)
+        place = SearchScope(region=ZONE.rpartition("-")[0], project=PROJECT, tag="team=research", prometheus=url)
         code = look(place, LATER, as_json=True)
     answer = json.loads(capfd.readouterr().out)
     assert {d["resource"]: d["reason_code"] for d in answer["decisions"]} == {

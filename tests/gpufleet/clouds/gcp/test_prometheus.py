@@ -15,7 +15,7 @@ import pytest
 from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
 from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain.model import Cloud
-from gpufleet.domain.owners import OwnedGroup
+from gpufleet.domain.ownership import OwnedGroup
 from hosts.monitoring.prometheus import PrometheusSettings, render
 from tests.fixtures.clouds.emulator import start_cloud, stop_cloud, wait_for
 from tests.fixtures.clouds.google import PROJECT, REGION, ZONE, Google

@@ -11,8 +11,8 @@ from typing import Any, Final
 import jmespath
 
 from gpufleet.domain.parsed import is_list
-from localcloud.machines.image import here
-from localcloud.request_shapes import Operation, Shape
+from localcloud.machines.image import this_machine
+from localcloud.request_shapes import Operation, RequestShape
 from localcloud.sdk import BotoCoreError, ClientError, Session, session, spelled
 
 _GLOBAL: Final = ("--region", "--output", "--query", "--endpoint-url", "--profile", "--cli-connect-timeout")
@@ -32,21 +32,21 @@ def main(words: list[str]) -> int:
         elif word not in _SWITCHES:
             rest.append(word)
     if len(rest) < 2:
-        here.fail("usage: aws SERVICE OPERATION [parameters]", 252)
+        this_machine.fail("usage: aws SERVICE OPERATION [parameters]", 252)
     made = session(region=options.get("--region"))
     try:
         if rest[:2] == ["s3", "cp"]:
             return _copy(made, rest[2:])
         return _call(made, rest, options)
     except ClientError as error:
-        here.fail(f"\n{error}", 254)
+        this_machine.fail(f"\n{error}", 254)
     except BotoCoreError as error:
-        here.fail(f"\n{error}", 255)
+        this_machine.fail(f"\n{error}", 255)
 
 
 def _copy(session: Session, words: list[str]) -> int:
     if len(words) != 2:
-        here.fail(f"aws s3 cp: give a source and a target, not {words}", 252)
+        this_machine.fail(f"aws s3 cp: give a source and a target, not {words}", 252)
     source, target = words
     client = session.client("s3")
     if source.startswith("s3://"):
@@ -77,7 +77,7 @@ def _call(session: Session, words: list[str], options: dict[str, str]) -> int:
     operations: list[str] = client.meta.service_model.operation_names
     names = {spelled(name, "-"): name for name in operations}
     if words[1] not in names:
-        here.fail(f"aws: unknown operation {words[0]} {words[1]}", 252)
+        this_machine.fail(f"aws: unknown operation {words[0]} {words[1]}", 252)
     operation: Operation = client.meta.service_model.operation_model(names[words[1]])
     parameters, outfile = _parameters(operation.input_shape, words[2:])
     answer = getattr(client, spelled(names[words[1]]))(**parameters)
@@ -88,9 +88,9 @@ def _call(session: Session, words: list[str], options: dict[str, str]) -> int:
     return 0
 
 
-def _parameters(shape: Shape | None, words: list[str]) -> tuple[dict[str, Any], str | None]:
+def _parameters(shape: RequestShape | None, words: list[str]) -> tuple[dict[str, Any], str | None]:
     """Kebab-case words to the parameters of an operation; a word without a flag is the file to write."""
-    fields: Mapping[str, Shape] = shape.members if shape else {}
+    fields: Mapping[str, RequestShape] = shape.members if shape else {}
     members = {spelled(name, "-"): (name, member) for name, member in fields.items()}
     found: dict[str, Any] = {}
     outfile = None
@@ -105,7 +105,7 @@ def _parameters(shape: Shape | None, words: list[str]) -> tuple[dict[str, Any], 
         is_off = flag.startswith("no-") and flag[3:] in members
         if is_off or flag not in members:
             if not is_off:
-                here.fail(f"aws: unknown option --{flag}", 252)
+                this_machine.fail(f"aws: unknown option --{flag}", 252)
             found[members[flag[3:]][0]] = False
             continue
         name, member = members[flag]
@@ -122,7 +122,7 @@ def _parameters(shape: Shape | None, words: list[str]) -> tuple[dict[str, Any], 
     return found, outfile
 
 
-def _value(member: Shape, values: list[str]) -> Any:
+def _value(member: RequestShape, values: list[str]) -> Any:
     joined = " ".join(values)
     if member.type_name in ("integer", "long"):
         return int(joined)

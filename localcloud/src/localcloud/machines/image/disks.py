@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from localcloud.machines.image import here, volumes
+from localcloud.machines.image import this_machine, volumes
 from localcloud.machines.spec import MachineSpec
 
 _STATE: Final = "run/disks.json"
@@ -18,10 +18,10 @@ _COLUMNS: Final = ("name", "size", "type", "mountpoint")
 
 def _load() -> dict[str, dict[str, Any]]:
     """Devices by name: the root disk, and the NVMe disks that the machine type has."""
-    path = here.root() / _STATE
+    path = this_machine.root() / _STATE
     if path.is_file():
         return json.loads(path.read_text("utf-8"))
-    spec = here.spec()
+    spec = this_machine.spec()
     if spec.cloud == "gcp":
         return _google_disks(spec)
     root_disk = {"model": _EBS_MODEL, "size": _EBS_BYTES, "serial": f"vol{spec.instance[2:]}", "fstype": "ext4"}
@@ -54,14 +54,14 @@ def _google_disks(spec: MachineSpec) -> dict[str, dict[str, Any]]:
 
 
 def _save(devices: dict[str, dict[str, Any]]) -> None:
-    (here.root() / _STATE).write_text(json.dumps(devices, indent=1), "utf-8")
+    (this_machine.root() / _STATE).write_text(json.dumps(devices, indent=1), "utf-8")
 
 
 def _device(devices: dict[str, dict[str, Any]], path: str, who: str) -> dict[str, Any]:
     name = path.removeprefix("/dev/")
     found = devices.get(name) or next((d for d in devices.values() if d.get("alias") == path), None)
     if found is None:
-        here.fail(f"{who}: {path}: No such file or directory")
+        this_machine.fail(f"{who}: {path}: No such file or directory")
     return found
 
 
@@ -120,7 +120,7 @@ def _columns(words: list[str]) -> list[str]:
 def nvme(words: list[str]) -> int:
     """`nvme list [-o json]`."""
     if words[:1] != ["list"]:
-        here.fail(f"nvme: an emulated machine knows `nvme list` only, not {' '.join(words)!r}")
+        this_machine.fail(f"nvme: an emulated machine knows `nvme list` only, not {' '.join(words)!r}")
     disks = {name: device for name, device in _load().items() if device["type"] == "disk"}
     if "json" in words or "--output-format=json" in words:
         shown = [
@@ -147,7 +147,7 @@ def mdadm(words: list[str]) -> int:
     if "--create" in words or "-C" in words:
         made, parts = named[0], named[1:]
         if not parts:
-            here.fail("mdadm: You haven't given enough devices (real or missing) to create this array")
+            this_machine.fail("mdadm: You haven't given enough devices (real or missing) to create this array")
         size = sum(int(_device(devices, part, "mdadm")["size"]) for part in parts)
         for part in parts:
             devices[part.removeprefix("/dev/")]["fstype"] = "linux_raid_member"
@@ -166,7 +166,7 @@ def mdadm(words: list[str]) -> int:
         return 0
     for name, device in devices.items():
         if device["type"] == "raid0":
-            print(f"ARRAY /dev/{name} metadata=1.2 name={here.spec().instance}:0")
+            print(f"ARRAY /dev/{name} metadata=1.2 name={this_machine.spec().instance}:0")
     return 0
 
 
@@ -175,10 +175,10 @@ def make_filesystem(words: list[str], kind: str) -> int:
     devices = _load()
     path = next((word for word in words if word.startswith("/dev/")), None)
     if path is None:
-        here.fail(f"mkfs.{kind}: no device given")
+        this_machine.fail(f"mkfs.{kind}: no device given")
     device = _device(devices, path, f"mkfs.{kind}")
     if device["fstype"] is not None and not {"-f", "-F"} & set(words):
-        here.fail(
+        this_machine.fail(
             f"mkfs.{kind}: {path} appears to contain an existing filesystem ({device['fstype']}). Use the -f option"
         )
     device["fstype"] = kind
@@ -190,14 +190,14 @@ def mount(words: list[str]) -> int:
     """`mount [-t TYPE] [-o OPTIONS] DEVICE FOLDER`."""
     named = _positional(words, {"-t", "-o", "--types", "--options"})
     if len(named) != 2:
-        here.fail(f"mount: give a device and a folder, not {named}", 32)
+        this_machine.fail(f"mount: give a device and a folder, not {named}", 32)
     devices = _load()
     device = _device(devices, named[0], "mount")
     if device["fstype"] in (None, "linux_raid_member"):
-        here.fail(f"mount: {named[1]}: wrong fs type, bad option, bad superblock on {named[0]}", 32)
+        this_machine.fail(f"mount: {named[1]}: wrong fs type, bad option, bad superblock on {named[0]}", 32)
     if device["mountpoint"] is not None:
-        here.fail(f"mount: {named[1]}: {named[0]} already mounted on {device['mountpoint']}.", 32)
-    here.inside(named[1]).mkdir(parents=True, exist_ok=True)
+        this_machine.fail(f"mount: {named[1]}: {named[0]} already mounted on {device['mountpoint']}.", 32)
+    this_machine.inside(named[1]).mkdir(parents=True, exist_ok=True)
     device["mountpoint"] = named[1]
     _save(devices)
     return 0
@@ -211,7 +211,7 @@ def umount(words: list[str]) -> int:
             d for n, d in devices.items() if d["mountpoint"] == given or given in (f"/dev/{n}", d.get("alias"))
         ]
         if not mounted or mounted[0]["mountpoint"] is None:
-            here.fail(f"umount: {given}: not mounted.", 32)
+            this_machine.fail(f"umount: {given}: not mounted.", 32)
         mounted[0]["mountpoint"] = None
     _save(devices)
     return 0
@@ -219,8 +219,8 @@ def umount(words: list[str]) -> int:
 
 def is_mounted(words: list[str]) -> int:
     """`mountpoint [-q] FOLDER`, `findmnt [-n] FOLDER`."""
-    asked = {str(here.inside(word)) for word in _positional(words, {"-o", "-t"})}
-    found = any(d["mountpoint"] and str(here.inside(d["mountpoint"])) in asked for d in _load().values())
+    asked = {str(this_machine.inside(word)) for word in _positional(words, {"-o", "-t"})}
+    found = any(d["mountpoint"] and str(this_machine.inside(d["mountpoint"])) in asked for d in _load().values())
     return 0 if found else 1
 
 
@@ -251,7 +251,7 @@ def _positional(words: list[str], with_value: set[str]) -> list[str]:
 
 def main(name: str, words: list[str]) -> int:
     """Run one command; the machine's log keeps its words."""
-    with (here.root() / "var/log/disks.log").open("a", encoding="utf-8") as log:
+    with (this_machine.root() / "var/log/disks.log").open("a", encoding="utf-8") as log:
         log.write(" ".join([name, *words]) + "\n")
     if (code := volumes.run(name, words)) is not None:
         return code

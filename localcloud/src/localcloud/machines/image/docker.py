@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from localcloud.machines.image import here
+from localcloud.machines.image import this_machine
 from localcloud.machines.units import environment_file
 
 PROGRAMS: Final = {
@@ -121,14 +121,14 @@ def _translate(word: str, volumes: Mapping[str, str], root: Path) -> str:
 
 
 def _run(words: list[str]) -> int:
-    root = here.root()
+    root = this_machine.root()
     run = parse_run(words, os.environ)
     argv = command(run, root)
     environment = dict(os.environ)
     for path in run.environment_files:
-        environment.update(environment_file(here.inside(path).read_text("utf-8")))
+        environment.update(environment_file(this_machine.inside(path).read_text("utf-8")))
     environment.update(run.environment)
-    environment["PYTHONPATH"] = here.spec().code
+    environment["PYTHONPATH"] = this_machine.spec().code
     if run.name:
         _note(root, run.name)
     os.execve(argv[0], argv, environment)  # noqa: S606 - the pid must stay: the unit watches it
@@ -143,7 +143,7 @@ def _note(root: Path, name: str) -> None:
 def _pid(name: str) -> int | None:
     """The process of a container that runs; None when none does."""
     try:
-        noted = json.loads((here.root() / _CONTAINERS / f"{name}.json").read_text("utf-8"))
+        noted = json.loads((this_machine.root() / _CONTAINERS / f"{name}.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None
     pid = int(noted["pid"])
@@ -199,7 +199,7 @@ def _inspect(names: list[str]) -> int:
 
 
 def _list() -> int:
-    for path in sorted((here.root() / _CONTAINERS).glob("*.json")):
+    for path in sorted((this_machine.root() / _CONTAINERS).glob("*.json")):
         if _pid(path.stem) is not None:
             print(path.stem)
     return 0
@@ -228,7 +228,7 @@ def main(words: list[str]) -> int:
             case _:
                 raise UsageError(f"docker: '{verb}' is not a docker command on this emulated machine")
     except UsageError as error:
-        here.fail(f"docker: {error}", 125)
+        this_machine.fail(f"docker: {error}", 125)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from localcloud.machines.image import here
+from localcloud.machines.image import this_machine
 
 _FOLDERS: Final = ("/usr/bin", "/bin")
 _OWNERS: Final = ("-o", "-g", "--owner", "--group")
@@ -29,7 +29,7 @@ def main(words: Sequence[str]) -> None:
     for folder in _FOLDERS:
         if (program := Path(folder) / "install").exists():
             os.execv(program, ["install", *without_owners(words)])  # noqa: S606
-    here.fail("install: command not found", 127)
+    this_machine.fail("install: command not found", 127)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import socket
 import sys
 from typing import Any, Final
 
-from localcloud.machines.image import here
+from localcloud.machines.image import this_machine
 from localcloud.machines.spec import UNIT_FOLDER
 
 _WAIT_S: Final = 120.0
@@ -19,13 +19,13 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_WAIT_S)
         try:
-            connection.connect(here.spec().socket_name())
+            connection.connect(this_machine.spec().socket_name())
             connection.sendall(json.dumps(request).encode())
             found = b""
             while chunk := connection.recv(65536):
                 found += chunk
         except OSError as error:
-            here.fail(f"the machine's supervisor does not answer: {error}")
+            this_machine.fail(f"the machine's supervisor does not answer: {error}")
     return json.loads(found or b'{"code": 1, "message": "no answer from the supervisor"}')
 
 
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
             print(f"{name} {state}")
         return 0
     if not units:
-        here.fail("Too few arguments.")
+        this_machine.fail("Too few arguments.")
     return max(_one(verb, unit, flags, signal) for unit in units)
 
 
@@ -59,11 +59,11 @@ def _one(verb: str, unit: str, flags: set[str], signal: str) -> int:
     if verb in ("is-active", "is-failed", "status", "show"):
         return _tell(verb, unit, flags)
     if verb == "is-enabled":
-        wanted = (here.root() / UNIT_FOLDER / _WANTS / unit).exists()
+        wanted = (this_machine.root() / UNIT_FOLDER / _WANTS / unit).exists()
         print("enabled" if wanted else "disabled")
         return 0 if wanted else 1
     if verb not in _VERBS:
-        here.fail(f"Unknown command verb {verb!r} on this emulated machine.")
+        this_machine.fail(f"Unknown command verb {verb!r} on this emulated machine.")
     answer = ask({"verb": verb, "unit": unit, "signal": signal, "no_block": "--no-block" in flags})
     if answer.get("message"):
         print(answer["message"], file=sys.stderr)
@@ -85,9 +85,9 @@ def _tell(verb: str, unit: str, flags: set[str]) -> int:
 
 
 def _enable(unit: str, wanted: bool) -> None:
-    folder = here.root() / UNIT_FOLDER
+    folder = this_machine.root() / UNIT_FOLDER
     if not (folder / unit).is_file():
-        here.fail(f"Failed to enable unit: Unit file {unit} does not exist.")
+        this_machine.fail(f"Failed to enable unit: Unit file {unit} does not exist.")
     link = folder / _WANTS / unit
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Final
 
 from localcloud.machines import volumes
-from localcloud.machines.image import here
+from localcloud.machines.image import this_machine
 
 _WITH_VALUE: Final = frozenset({"-t", "-o", "-m", "-s", "-L", "--types", "--options", "--output"})
 
 
 def run(name: str, words: Sequence[str]) -> int | None:
     """Exit code of the command; None: it is not about an attached volume."""
-    root, named = here.root(), _positional(words)
+    root, named = this_machine.root(), _positional(words)
     found = [volume for word in named if word.startswith("/") and (volume := volumes.find(root, word))]
     match name:
         case "mountpoint" | "findmnt" if named and _shown_in(root, named[-1]):
@@ -34,13 +34,13 @@ def run(name: str, words: Sequence[str]) -> int | None:
 
 
 def _mount(root: Path, volume: str, named: Sequence[str]) -> int:
-    at = here.inside(named[1])
+    at = this_machine.inside(named[1])
     if volumes.filesystem(root, volume) is None:
-        here.fail(f"mount: {at}: wrong fs type, bad option, bad superblock on {named[0]}", 32)
+        this_machine.fail(f"mount: {at}: wrong fs type, bad option, bad superblock on {named[0]}", 32)
     if (elsewhere := volumes.mounted_at(root, volume)) is not None:
-        here.fail(f"mount: {at}: {named[0]} already mounted on {elsewhere}.", 32)
+        this_machine.fail(f"mount: {at}: {named[0]} already mounted on {elsewhere}.", 32)
     if not at.is_dir():
-        here.fail(f"mount: {at}: mount point does not exist.", 32)
+        this_machine.fail(f"mount: {at}: mount point does not exist.", 32)
     volumes.mount(root, volume, at)
     return 0
 
@@ -49,14 +49,14 @@ def _tell(name: str, words: Sequence[str], device: str, kind: str | None) -> int
     if kind is None:
         return 2 if name == "blkid" else 0
     if name == "wipefs" and "--no-act" not in words:
-        here.fail("wipefs: an emulated machine knows --no-act only")
+        this_machine.fail("wipefs: an emulated machine knows --no-act only")
     print(kind if name == "wipefs" or "value" in words else f'{device}: TYPE="{kind}"')
     return 0
 
 
 def _shown_in(root: Path, folder: str) -> str | None:
     """The volume that is mounted on a folder."""
-    at = here.inside(folder)
+    at = this_machine.inside(folder)
     return next((one for one in volumes.attached(root) if volumes.mounted_at(root, one) == at), None)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from localcloud.addresses import ACCESS_KEY
 from localcloud.documents import inner, items
-from localcloud.places import ACCESS_KEY
 from localcloud.provider.session import (
     NotLocalError,
     Session,

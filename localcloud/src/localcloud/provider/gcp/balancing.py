@@ -6,7 +6,7 @@ from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner
 from localcloud.provider.checks import between, one_of
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest import ATTRIBUTION, NAME_RULE, RestResource, fit_labels, told
+from localcloud.provider.gcp.rest_resource import ATTRIBUTION, NAME_RULE, RestResource, fit_labels, told
 from localcloud.provider.resource import Change
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties

@@ -7,7 +7,7 @@ from localcloud.documents import items
 from localcloud.provider.checks import between, conflicts, matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.balancing import set_labels
-from localcloud.provider.gcp.rest import NAME_RULE, RestResource, fit_labels, is_same_thing, told
+from localcloud.provider.gcp.rest_resource import NAME_RULE, RestResource, fit_labels, is_same_thing, told
 from localcloud.provider.resource import Change
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties

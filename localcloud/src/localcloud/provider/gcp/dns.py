@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localcloud.provider.checks import between, matches
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest import NAMING, RestResource, fit_labels, is_same_thing, told
+from localcloud.provider.gcp.rest_resource import NAMING, RestResource, fit_labels, is_same_thing, told
 from localcloud.provider.gcp.session import relative, rest
 from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud

@@ -8,7 +8,7 @@ from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import between, matches
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest import NAME_RULE, RestResource, told
+from localcloud.provider.gcp.rest_resource import NAME_RULE, RestResource, told
 from localcloud.provider.resource import Change
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties

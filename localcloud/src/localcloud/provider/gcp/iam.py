@@ -10,8 +10,8 @@ from typing import ClassVar
 from localcloud.documents import Document, is_document
 from localcloud.provider.checks import matches
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest import told
-from localcloud.provider.gcp.session import GoogleError, Rest, rest
+from localcloud.provider.gcp.rest_resource import told
+from localcloud.provider.gcp.session import GoogleError, RestClient, rest
 from localcloud.provider.naming import Naming
 from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
@@ -144,7 +144,7 @@ class IAMCustomRole(Resource):
         _delete(rest(cloud, "iam"), ident, "custom role")
 
 
-def _delete(client: Rest, ident: str, what: str) -> None:
+def _delete(client: RestClient, ident: str, what: str) -> None:
     if client.find(ident) is None:
         return
     with told(f"Error deleting {what} {ident!r}"):

@@ -9,7 +9,7 @@ from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import values_at
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.balancing import set_labels
-from localcloud.provider.gcp.rest import ATTRIBUTION, NAME_RULE, RestResource, fit_labels, told
+from localcloud.provider.gcp.rest_resource import ATTRIBUTION, NAME_RULE, RestResource, fit_labels, told
 from localcloud.provider.gcp.templates import (
     MACHINE_ENUMS,
     affinity_fits,

@@ -9,7 +9,7 @@ from typing import Any
 from localcloud.documents import inner
 from localcloud.provider.checks import between, matches, values_at
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest import NAME_RULE, NAMING, RestResource, name_of, told
+from localcloud.provider.gcp.rest_resource import NAME_RULE, NAMING, RestResource, name_of, told
 from localcloud.provider.resource import Change, Resource, Rule
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import UNKNOWN, Properties

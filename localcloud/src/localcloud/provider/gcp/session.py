@@ -62,7 +62,7 @@ class GoogleError(ProviderError):
         return other
 
 
-class Rest:
+class RestClient:
     """One service of the embedded cloud. Safe to use from many threads."""
 
     def __init__(self, base: str, http: httpx.Client) -> None:
@@ -156,7 +156,7 @@ class GoogleSession(Session):
     def make_client(self, service: str, region: str) -> Any:
         """A REST client of one service; Google's region is part of each path."""
         variable, path = _BASES[service]
-        return Rest(self._endpoints[variable].rstrip("/") + path, self._http)
+        return RestClient(self._endpoints[variable].rstrip("/") + path, self._http)
 
 
 def open_session(arguments: Mapping[str, Any], environment: Mapping[str, str], root: Path) -> GoogleSession:
@@ -165,9 +165,9 @@ def open_session(arguments: Mapping[str, Any], environment: Mapping[str, str], r
     return GoogleSession(settings, {name: environment[name] for name in _ENDPOINTS}, root=root)
 
 
-def rest(cloud: Cloud, service: str) -> Rest:
+def rest(cloud: Cloud, service: str) -> RestClient:
     """The REST client of a service."""
-    client: Rest = cloud.client(service)
+    client: RestClient = cloud.client(service)
     return client
 
 

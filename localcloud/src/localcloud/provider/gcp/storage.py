@@ -11,7 +11,7 @@ from urllib.parse import quote
 from localcloud.documents import inner
 from localcloud.provider.checks import matches, one_of
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest import RestResource, fit_labels, told
+from localcloud.provider.gcp.rest_resource import RestResource, fit_labels, told
 from localcloud.provider.gcp.session import rest
 from localcloud.provider.naming import Naming
 from localcloud.provider.resource import Change, Resource

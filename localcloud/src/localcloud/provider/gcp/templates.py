@@ -8,7 +8,7 @@ from typing import Any
 from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import conflicts, matches, values_at
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest import ATTRIBUTION, NAME_RULE, RestResource, fit_labels
+from localcloud.provider.gcp.rest_resource import ATTRIBUTION, NAME_RULE, RestResource, fit_labels
 from localcloud.provider.naming import Naming
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import UNKNOWN, Properties

@@ -1,0 +1,192 @@
+"""What the console's page shows and does, over real fleets."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import reports
+from app.errors import AppError
+from app.feed import FedInventory, fed_limits
+from app.fleet_view import Watched
+from app.ledgers import ledger_name
+from app.quotas import QuotaMeter, limits
+from app.windows import up_to
+from app.wiring import AllInstances, inventory_of, open_engine
+from gpufleet.console import exporter, ledger_data, server
+from gpufleet.console.alerts import AlertMessage
+from gpufleet.console.view import FleetView
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.clocks import is_over
+from gpufleet.domain.decisions import Past
+from gpufleet.ledger import history, operations, outbox
+from gpufleet.ledger.database import writing
+from gpufleet.settings.document import FleetDocument
+
+KEPT_FOR: Final = timedelta(hours=4)
+LOOK_EVERY: Final = timedelta(seconds=5)
+DOCUMENTS_EVERY: Final = timedelta(minutes=1)
+"""`pulumi up` changes the fleet document."""
+MEASURE_EVERY: Final = timedelta(seconds=30)
+"""Metrics of the ledger are computed this often, however often they are scraped."""
+
+
+@dataclass(slots=True)
+class LiveConsoleData:
+    """The console's book over real fleets; looks are shared by all who ask."""
+
+    load: Callable[[], Sequence[FleetDocument]]
+    """Raises AppError."""
+    say: Callable[[str], None]
+    feed: Path | None = None
+    """Folder of a feed, where the console has no credentials of the cloud."""
+    _documents: Sequence[FleetDocument] = ()
+    _read: datetime | None = None
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+    _watched: Sequence[Watched] = ()
+    _quotas: Sequence[QuotaMeter] = ()
+    _views: Sequence[FleetView] = ()
+    _looked: datetime | None = None
+    _measured: tuple[datetime, str] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _measuring: threading.Lock = field(default_factory=threading.Lock)
+
+    def documents(self, now: datetime) -> Sequence[FleetDocument]:
+        """The fleets, read again from time to time; the last good ones where that fails. Raises AppError."""
+        with self._reading:
+            if self._documents and not is_over(self._read, DOCUMENTS_EVERY, now):
+                return self._documents
+            try:
+                found = self.load()
+            except AppError as error:
+                if not self._documents:
+                    raise
+                self.say(f"the console goes on with the fleet document that it knows: {error}")
+                found = self._documents
+            self._read = now
+            if found != self._documents:
+                self._documents = found
+                self._watched = [Watched(document, fed=self._fed()) for document in found]
+                self._quotas = [
+                    QuotaMeter(
+                        document=document,
+                        instances=self._inventory(document).instances,
+                        say=self.say,
+                        limits=limits if self.feed is None else fed_limits(self.feed),
+                    )
+                    for document in found
+                ]
+            return self._documents
+
+    def views(self) -> Sequence[FleetView]:
+        with self._lock:
+            now = datetime.now(UTC)
+            if is_over(self._looked, LOOK_EVERY, now):
+                with _said():
+                    self.documents(now)
+                    self._views = [watched.look() for watched in self._watched]
+                self._looked = datetime.now(UTC)
+            return self._views
+
+    def about(self, view: FleetView, instance: str) -> Sequence[Past]:
+        document = view.read.document
+        with _said():
+            return ledger_data.about(open_engine(document, reading=True), ledger_name(document), instance)
+
+    def costs(self, view: FleetView) -> str:
+        with _said():
+            return reports.html(view.read.document, up_to(datetime.now(UTC), timedelta(hours=24)), True, back="/")
+
+    def keep(self, view: FleetView, instance: str, user: str) -> str:
+        """As `gpufleet keep`: a brake in the ledger, then the instance's tag where this process may write it.
+
+        The brake alone holds every watchdog of the fleet.
+        """
+        document = view.read.document
+        inventory = self._inventory(document)
+        now = datetime.now(UTC)
+        until = now + KEPT_FOR
+        try:
+            found = inventory.instance(instance)
+            if found is None or found.environment != document.environment or not found.alive:
+                raise server.KeepError(f"{instance} is no running instance of {view.name} any more.")
+            brake = Brake(
+                kind=BrakeKind.KEEP, scope=instance, owner=f"console ({user})",
+                reason="kept on the console's page", since=now, until=until,
+            )  # fmt: skip
+            operations.set_brake(open_engine(document), ledger_name(document), brake)
+            written = found.keep_tags(until) if self.feed is None else {}
+            failed = inventory.tag([instance] if written else [], written)
+        except (OSError, AppError) as error:
+            raise server.KeepError(str(error)) from error
+        for error in failed.values():
+            raise server.KeepError(f"The brake is set in the ledger, but the tag could not be written: {error}")
+        self._looked = None
+        return f"{instance} is kept until {until:%Y-%m-%d %H:%M} UTC."
+
+    def _fed(self) -> AllInstances | None:
+        return None if self.feed is None else FedInventory(self.feed)
+
+    def _inventory(self, document: FleetDocument) -> AllInstances:
+        return self._fed() or inventory_of(document)
+
+    def metrics(self) -> str:
+        with self._measuring:
+            now = datetime.now(UTC)
+            if self._measured is None or is_over(self._measured[0], MEASURE_EVERY, now):
+                with _said():
+                    facts = [
+                        replace(_measure(document, now), quotas=quotas.read(now))
+                        for document, quotas in zip(self.documents(now), self._quotas, strict=True)
+                    ]
+                self._measured = (now, exporter.render(facts))
+            return self._measured[1]
+
+    def tell(self, notice: AlertMessage) -> None:
+        with _said():
+            documents = self.documents(datetime.now(UTC))
+        for document in documents:
+            if document.notify is None:
+                continue
+            name = hashlib.sha256(ledger_name(document).encode()).hexdigest()[:8]
+            message = outbox.Message(
+                key=f"{notice.key}/{name}", channel=document.notify.slack_channel, text=notice.text
+            )
+            with _said(), writing(open_engine(document)) as connection:
+                outbox.enqueue(connection, message, datetime.now(UTC))
+
+
+@contextmanager
+def _said() -> Generator[None]:
+    """What is wrong with a ledger or a cloud, for the person who asked the page."""
+    try:
+        yield
+    except (AppError, CloudError, SQLAlchemyError) as error:
+        raise server.ConsoleDataError(str(error)) from error
+
+
+def _measure(document: FleetDocument, now: datetime) -> exporter.FleetMetrics:
+    engine, fleet = open_engine(document, reading=True), ledger_name(document)
+    with engine.connect() as connection:
+        begun, last = history.begun(connection, fleet), history.last_pass(connection, fleet)
+    taken = ledger_data.preemptions(engine, fleet)
+    spans = {"1h": timedelta(hours=1), "24h": timedelta(hours=24)}
+    made = reports.costs(document, [up_to(now, span) for span in spans.values()], True)
+    spends = [exporter.spend(report, name, begun) for name, report in zip(spans, made, strict=True)]
+    return exporter.FleetMetrics(
+        environment=document.environment,
+        targets=ledger_data.targets(engine, fleet),
+        known_until=None if last is None else last.at,
+        budget_usd_per_month=None if document.budget is None else document.budget.usd_per_month,
+        spends=spends,
+        preemptions={pool.name: taken.get(pool.name, 0) for pool in document.pools},
+        brakes=len(operations.brakes(engine, fleet, now)),
+        messages={state.value: count for state, count in outbox.counts(engine).items()},
+    )

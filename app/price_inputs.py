@@ -1,0 +1,94 @@
+"""What reports are priced by: the price book of a fleet, and what its document says of shared and prepaid things."""
+
+from app.errors import AppError
+from app.ledgers import ledger_errors, read_ledger_of
+from gpufleet.costs.commitments import BlockCommitment, DeclaredCosts, SharedCost, SpendCommitment
+from gpufleet.costs.teams import ENGINE_SECONDS
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.policies import IdlePolicy
+from gpufleet.domain.prices import Price
+from gpufleet.ledger import history
+from gpufleet.prices.book import PriceBook, parse_as_of, stated_price
+from gpufleet.prices.packaged import PackagedPrices
+from gpufleet.settings.document import FleetDocument, Pool
+from gpufleet.settings.document.money import BlockEntry, SpendEntry
+
+
+def overrides_of(document: FleetDocument) -> list[Price]:
+    """The prices that the document states. Raises AppError that names a bad date."""
+    try:
+        return [stated_price(entry, document.region) for entry in document.prices.overrides]
+    except ValueError as error:
+        raise AppError(f"{document.environment}: prices.overrides: {error}") from error
+
+
+def declared_of(document: FleetDocument) -> DeclaredCosts:
+    """What the document states of shared resources, prices and commitments. Raises AppError that names a bad date."""
+    bought = document.commitments
+    try:
+        return DeclaredCosts(
+            shared=[
+                SharedCost(name=one.name, sku=one.sku, units=one.units, per_instance=one.per == "instance")
+                for one in document.shared
+            ],
+            weights={pool.name: pool.max for pool in document.pools},
+            models={pool.name: pool.model for pool in document.pools},
+            sources={pool.model: pool.model_source for pool in document.pools if pool.model_source},
+            split_by_team=frozenset(pool.name for pool in document.pools if pool.team_split == ENGINE_SECONDS),
+            owners={pool.name: pool.owner for pool in document.pools},
+            blocks=[_block(one) for one in bought.blocks],
+            spends=[_spend(one, document.cloud) for one in bought.spends],
+            prices=overrides_of(document),
+            gpu_active_below={pool.name: gpu_active_below(pool) for pool in document.pools},
+        )
+    except ValueError as error:
+        raise AppError(f"{document.environment}: commitments: {error}") from error
+
+
+def gpu_active_below(pool: Pool) -> float:
+    """The pool's noise floor: one for its idle watchdog and for reports."""
+    return (pool.watchdogs.idle or IdlePolicy()).gpu_active_below
+
+
+def _block(entry: BlockEntry) -> BlockCommitment:
+    return BlockCommitment(
+        reservation=entry.reservation,
+        instances=entry.instances,
+        upfront_usd=entry.upfront_usd,
+        starts=entry.starts,
+        ends=entry.ends,
+        source=entry.source,
+        as_of=parse_as_of(entry.as_of),
+    )
+
+
+def _spend(entry: SpendEntry, cloud: Cloud) -> SpendCommitment:
+    return SpendCommitment(
+        name=entry.name,
+        cloud=cloud,
+        usd_per_hour=entry.usd_per_hour,
+        rates=entry.rates,
+        starts=entry.starts,
+        ends=entry.ends,
+        source=entry.source,
+        as_of=parse_as_of(entry.as_of),
+    )
+
+
+def book_of(document: FleetDocument, unreadable: list[str] | None = None) -> PriceBook:
+    """The fleet's price book, with all that its ledger has observed. Raises AppError.
+
+    `unreadable` is given each row of the ledger that holds no price.
+    """
+    return PriceBook(
+        region=document.region,
+        overrides=overrides_of(document),
+        observed=observed_prices(document, unreadable),
+        packaged=PackagedPrices(),
+    )
+
+
+def observed_prices(document: FleetDocument, unreadable: list[str] | None = None) -> list[Price]:
+    """What the fleet's ledger has seen of prices. Raises AppError."""
+    with ledger_errors(document), read_ledger_of(document).connect() as connection:
+        return history.prices(connection, document.region, unreadable=unreadable)

@@ -1,0 +1,137 @@
+"""GPU instances of others, judged by what their cloud or a store measures; nothing is written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from app import api_calls
+from app.adapters import FleetPrices, FleetUtilization
+from app.errors import AppError, ErrorCode
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.cloudwatch import CloudWatch
+from gpufleet.clouds.aws.inventory import AwsInventory
+from gpufleet.clouds.prometheus import Prometheus
+from gpufleet.domain import durations
+from gpufleet.domain.decisions import ChangeBudget, Plan
+from gpufleet.domain.evidence import Evidence
+from gpufleet.domain.model import Cloud, Instance, InstanceList
+from gpufleet.domain.policies import OrphanPolicy
+from gpufleet.prices.book import PriceBook
+from gpufleet.prices.packaged import PackagedPrices
+from watchdogs import signals
+from watchdogs.machines import known_of
+from watchdogs.orphans.decide import look as judged
+from watchdogs.orphans.view import OrphanObservation
+from watchdogs.orphans.watchdog import AT_ONCE, of_instances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchScope:
+    """Where to look, and whom to ask."""
+
+    region: str
+    project: str | None = None
+    tag: str | None = None
+    prometheus: str | None = None
+    window: str = "30m"
+
+    @property
+    def cloud(self) -> Cloud:
+        return Cloud.AWS if self.project is None else Cloud.GCP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What each instance is found to be, and what was asked to know it."""
+
+    plan: Plan
+    api_calls: dict[str, int]
+
+
+def find(place: SearchScope, now: datetime) -> Found:
+    """Judge the GPU instances there. Raises AppError when the inventory or the metrics could not be had whole."""
+    window = _window(place.window)
+    store = None if place.prometheus is None else Prometheus(place.prometheus)
+    try:
+        calls, listed = _instances(place)
+        chosen = listed.instances if place.tag is None else filter(with_tag(place.tag), listed.instances)
+        alive = [instance for instance in chosen if instance.alive]
+        evidence = _evidence(calls, store, [instance.id for instance in alive], window, now)
+    except OSError as error:
+        raise AppError(f"{place.cloud} {place.region}: {error}") from error
+    finally:
+        if store is not None:
+            store.close()
+    seen = InstanceList(instances=alive, errors=listed.errors)
+    return Found(plan=_judged(place, seen, evidence, window, now), api_calls=api_calls.by_operation(calls, store))
+
+
+def _instances(place: SearchScope) -> tuple[api_calls.Calls, InstanceList]:
+    if place.project is not None:
+        from gpufleet.clouds.gcp.calls import GoogleCalls
+        from gpufleet.clouds.gcp.inventory import GoogleInventory
+
+        if place.prometheus is None:
+            raise AppError(
+                "Google Cloud has no CloudWatch: name who measures with --prometheus URL", ErrorCode.WRONG_USE
+            )
+        calls = GoogleCalls(place.project)
+        found = GoogleInventory(calls, place.region, "").gpus()
+    else:
+        calls = AwsCalls(place.region)
+        found = AwsInventory(calls, place.region, "").gpus()
+    return calls, found
+
+
+def _evidence(
+    calls: api_calls.Calls, store: Prometheus | None, ids: Sequence[str], window: timedelta, now: datetime
+) -> Mapping[str, Evidence]:
+    """From the store; without one from CloudWatch, which AWS has."""
+    if store is None and isinstance(calls, AwsCalls) and ids:
+        return FleetUtilization(CloudWatch(calls)).gather(ids, window, now)
+    found: dict[str, Evidence] = {}
+    if store is not None:
+        for start in range(0, len(ids), AT_ONCE):
+            series = signals.SeriesSelector(labels=of_instances(ids[start : start + AT_ONCE]))
+            found |= signals.gather(store, series, window, now)
+    return found
+
+
+def _judged(
+    place: SearchScope,
+    listed: InstanceList,
+    evidence: Mapping[str, Evidence],
+    window: timedelta,
+    now: datetime,
+) -> Plan:
+    book = PriceBook(region=place.region, overrides=(), observed=(), packaged=PackagedPrices())
+    prices = FleetPrices(book, place.cloud, place.region, now)
+    found = {instance.id: prices.usd_per_hour(instance) for instance in listed.instances}
+    known = known_of(place.cloud, listed.instances)
+    seen = OrphanObservation(
+        environment="",
+        orphans=listed.instances,
+        unread=listed.errors,
+        rules=(),
+        evidence=evidence,
+        budget=ChangeBudget(per_run=0, per_hour=0),
+        gpus_expected=known.gpus_expected,
+        watts_rated=known.watts_rated,
+        usd_per_hour={key: usd for key, usd in found.items() if usd is not None},
+    )
+    return judged(seen, OrphanPolicy(name="look", window=window, min_age=window), now)
+
+
+def _window(text: str) -> timedelta:
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise AppError(f"--window: {error}", ErrorCode.WRONG_USE) from error
+
+
+def with_tag(text: str) -> Callable[[Instance], bool]:
+    """A filter from `KEY=VALUE`. Raises AppError."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise AppError(f"--tag {text!r}: write it as KEY=VALUE", ErrorCode.WRONG_USE)
+    return lambda instance: instance.tags.get(key) == value

@@ -1,0 +1,307 @@
+"""What the ledger does not know of a window: costs that may be more or less than what is charged. Pure.
+
+A run is charged until it is known to have lived. Its cost from then on is a span with bounds:
+- *undated*: it ended between the look that saw it last and the first one that missed it;
+- *unseen*: it was not observed since, so it may still run.
+What nobody used of a reservation is a span of its own where no look counted what others used (in a gap), between two
+looks that counted different numbers of its instances, and from the look that saw it last to the one that missed it.
+What is charged of it lies within the bounds. They hold for resources that the ledger knows: those that came and went
+between two looks are not in them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges, standing, unused
+from gpufleet.costs.commitments import Coverage, DeclaredCosts, end_of
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.prices import FREE_IF_INTERRUPTED
+from gpufleet.ledger.facts import NOT_MISSED, EndCause, Recount, Reservation, Run
+from gpufleet.prices.book import PriceBook
+
+_INSTANT: Final = timedelta(microseconds=1)
+
+
+class Why(StrEnum):
+    """Why costs are unknown: codes that never change."""
+
+    UNDATED = "undated_end"
+    UNSEEN = "not_observed"
+    OTHERS = "others_not_observed"
+    RECOUNTED = "count_not_dated"
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        return {
+            Why.UNDATED: "its end has no time",
+            Why.UNSEEN: "not observed since",
+            Why.OTHERS: "use by others was not collected",
+            Why.RECOUNTED: "its count changed between two looks",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownSpan:
+    """What one resource cost from `start` on, in dollar-seconds."""
+
+    like: Charge
+    """One of its charges, for what it belongs to."""
+    start: datetime
+    end: datetime
+    """The first look that missed it, or the end of the window or the time of the report."""
+    why: Why
+    charged: Decimal
+    """What the report takes. Below zero where the cloud gives back the first hour of a spot instance that it took."""
+    least: Decimal
+    most: Decimal | None
+    """None: its price is unknown."""
+
+
+_Key = tuple[str, str | None, str | None, str | None]
+"""Resource, pool, model and owner."""
+_Bill = dict[_Key, tuple[Charge, Decimal | None]]
+
+
+def unknown_spans(
+    facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, now: datetime
+) -> Iterator[UnknownSpan]:
+    """Every span of the window, run by run, then what is paid whether instances run or not."""
+    for part, start, end in facts.over(since, until):
+        yield from _unknown_spans(part, book, start, end, now)
+
+
+def _unknown_spans(
+    facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, now: datetime
+) -> Iterator[UnknownSpan]:
+    horizon = min(until, now)
+    alone = _alone(facts)
+    for run in facts.runs:
+        if run.end_exact and run.ended_at is not None:
+            continue
+        stop, why = (horizon, Why.UNSEEN) if run.ended_at is None else (run.ended_at, Why.UNDATED)
+        start = max(end_of(run), since)
+        if start < min(stop, until):
+            spans = _of_run(run, alone, book, (start, stop, until), why)
+            if _is_paid_either_way(run, facts, min(stop, until)):  # but for what it brings along
+                spans = (span for span in spans if span.like.kind is ChargeKind.SHARED)
+            yield from spans
+    for paid in facts.reservations:
+        yield from _of_paid(paid, facts, book, (since, until), horizon)
+    if facts.known is not None:
+        yield from _standing(facts, book, max(since, facts.known[1]), horizon)
+
+
+def known_until(paid: Reservation) -> datetime:
+    """Until when paid capacity may have been there, as far as the ledger knows."""
+    return paid.last_seen_at if paid.missed_at is None else paid.missed_at
+
+
+def _of_paid(
+    paid: Reservation, facts: LedgerFacts, book: PriceBook, span: tuple[datetime, datetime], horizon: datetime
+) -> Iterator[UnknownSpan]:
+    """What was not used of paid capacity where its count or its use by others is not known, then after it was seen.
+
+    Between two looks that counted differently it had one count or the other. In a gap others may have used all of
+    it, or nothing: no reservation is known to be out of reach of the other machines of its account.
+    """
+    since, until = span
+    start, stop = max(paid.started_at, since), min(paid.last_seen_at, paid.ends_at or paid.last_seen_at, until)
+    changed = stop if paid.recount is None else paid.recount.after
+    edges = {start, stop, changed, *(at for gap in facts.gaps for at in gap)}
+    for begin, end in pairwise(sorted(at for at in edges if start <= at <= stop)):
+        is_unseen = any(first <= begin < last for first, last in facts.gaps)
+        least = most = paid
+        if paid.recount is not None and changed <= begin:
+            least, most = _fewest(paid, paid.recount), _most(paid, paid.recount)
+            why = Why.RECOUNTED
+        elif is_unseen:
+            why = Why.OTHERS
+        else:
+            continue
+        bounds = (None, replace(most, elsewhere=0)) if is_unseen else (least, most)
+        yield from _of_seats(paid, bounds, (facts, facts), book, (begin, end, why))
+    if paid.missed_at is not None and facts.known is not None and paid.last_seen_at < facts.known[1]:
+        start = max(paid.last_seen_at, since)
+        stop = min(paid.missed_at, paid.ends_at or paid.missed_at, horizon)
+        # runs that may have lived on have spans of their own, with what they took of it
+        later = replace(facts, runs=[_longest(run, paid, stop) for run in facts.runs])
+        whole = replace(paid, last_seen_at=stop, elsewhere=0)
+        why = Why.UNSEEN if paid.missed_at == NOT_MISSED else Why.UNDATED
+        yield from _of_seats(paid, (None, whole), (facts, later), book, (start, stop, why))
+
+
+def _of_seats(
+    paid: Reservation,
+    bounds: tuple[Reservation | None, Reservation],
+    facts: tuple[LedgerFacts, LedgerFacts],
+    book: PriceBook,
+    span: tuple[datetime, datetime, Why],
+) -> Iterator[UnknownSpan]:
+    """The unused part of a reservation as it is charged and as it may have been at least (None: nothing) and at most.
+
+    `facts`: those of the charge and of the least, and those of the most.
+    """
+    start, end, why = span
+    if start >= end:
+        return
+    known, later = facts
+    charged, most = _unused(paid, known, book, start, end), _unused(bounds[1], later, book, start, end)
+    least = {} if bounds[0] is None else _unused(bounds[0], known, book, start, end)
+    for key, (like, at_most) in most.items():
+        taken = (charged[key][1] if key in charged else None) or money.ZERO
+        at_least = (least[key][1] if key in least else None) or money.ZERO
+        if not at_least == taken == at_most:
+            yield UnknownSpan(like=like, start=start, end=end, why=why, charged=taken, least=at_least, most=at_most)
+
+
+def _unused(paid: Reservation, facts: LedgerFacts, book: PriceBook, start: datetime, end: datetime) -> _Bill:
+    found: _Bill = {}
+    for charge in unused(replace(facts, reservations=[paid]), book, start, end):
+        _add(found, charge)
+    return found
+
+
+def _fewest(paid: Reservation, then: Recount) -> Reservation:
+    """As few unused seats as two looks allow for the time between them."""
+    seats = min((one.seats for one in (paid, then) if one.seats is not None), default=None)
+    return replace(
+        paid,
+        instances=min(paid.instances, then.instances),
+        elsewhere=max(paid.elsewhere, then.elsewhere),
+        seats=seats,
+    )
+
+
+def _most(paid: Reservation, then: Recount) -> Reservation:
+    """As many unused seats as two looks allow for the time between them."""
+    seats = None if paid.seats is None or then.seats is None else max(paid.seats, then.seats)
+    return replace(
+        paid,
+        instances=max(paid.instances, then.instances),
+        elsewhere=min(paid.elsewhere, then.elsewhere),
+        seats=seats,
+    )
+
+
+def _longest(run: Run, paid: Reservation, stop: datetime) -> Run:
+    """The run as if it had ended as late as it may have, where it belongs to the pool that pays the reservation."""
+    if run.pool != paid.pool or (run.ended_at is not None and run.end_exact):
+        return run
+    return replace(run, last_seen_at=max(run.last_seen_at, run.ended_at or stop))
+
+
+def _alone(facts: LedgerFacts) -> LedgerFacts:
+    """What is declared of single runs: what goes with each instance, and whose it is."""
+
+    def each(declared: DeclaredCosts) -> DeclaredCosts:
+        shared = tuple(one for one in declared.shared if one.per_instance)
+        return DeclaredCosts(shared=shared, models=declared.models, owners=declared.owners)
+
+    eras = [replace(era, declared=each(era.declared)) for era in facts.eras]
+    return LedgerFacts(runs=[], declared=each(facts.declared), coverage=facts.coverage, eras=eras)
+
+
+def _of_run(
+    run: Run, facts: LedgerFacts, book: PriceBook, span: tuple[datetime, datetime, datetime], why: Why
+) -> Iterator[UnknownSpan]:
+    """`span`: since when it is unknown, when it had ended at the latest, and the end of the window."""
+    start, stop, until = span
+    charged = _bill(run, facts, book, start, until)
+    bills = [charged, *(_bill(one, facts, book, start, until) for one in _possible(run, start, stop, until))]
+    for key in dict.fromkeys(key for bill in bills for key in bill):
+        like = next(bill[key][0] for bill in bills if key in bill)
+        amounts = [bill[key][1] if key in bill else money.ZERO for bill in bills]
+        priced = [amount for amount in amounts if amount is not None]
+        most = max(priced) if len(priced) == len(amounts) else None
+        taken = amounts[0] or money.ZERO
+        if why is Why.UNDATED or most is None or not min(priced) == taken == most:
+            yield UnknownSpan(
+                like=like,
+                start=start,
+                end=min(stop, until),
+                why=why,
+                charged=taken,
+                least=min([*priced, taken]),
+                most=most,
+            )
+
+
+def _possible(run: Run, start: datetime, stop: datetime, until: datetime) -> Iterator[Run]:
+    """The run with every end at which its cost in the window may be least or most.
+
+    Between them it grows evenly, or not at all where all of it is given back.
+    """
+    known, free = end_of(run), run.started_at + FREE_IF_INTERRUPTED[run.cloud]
+    if run.end_cause in (EndCause.ENDED, EndCause.PREEMPTED):
+        causes = [run.end_cause]
+    elif run.capacity_type is CapacityType.SPOT and known < free:
+        causes = [EndCause.ENDED, EndCause.PREEMPTED]
+    else:
+        causes = [EndCause.ENDED]
+    ends = dict.fromkeys(end for end in (known, start, until - _INSTANT, stop) if known <= end <= stop)
+    for cause in causes:
+        for end in ends:
+            yield replace(run, ended_at=end, end_exact=True, end_cause=cause)
+
+
+def _bill(run: Run, facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime) -> _Bill:
+    found: _Bill = {}
+    for charge in charges(replace(facts, runs=[run]), book, since, until, allow_unpriced=True):
+        _add(found, charge)
+    return found
+
+
+def _add(bill: _Bill, charge: Charge) -> None:
+    key = (charge.resource, charge.pool, charge.model, charge.owner)
+    like, amount = bill.get(key, (charge, money.ZERO))
+    whole = None if amount is None or charge.amount is None else money.EXACT.add(amount, charge.amount)
+    bill[key] = like, whole
+
+
+def _is_paid_either_way(run: Run, facts: LedgerFacts, until: datetime) -> bool:
+    """Whether a reservation is paid for all of that time, with the run on it or without."""
+    return run.capacity_type is CapacityType.RESERVED and any(
+        run.reservation in (None, paid.reservation)
+        # of one that is declared in part, an empty seat costs less than one that is used
+        and (paid.seats is None or paid.seats >= paid.instances)
+        and (run.cloud, run.machine_type, run.zone) == (paid.cloud, paid.machine_type, paid.zone)
+        and until <= min(paid.last_seen_at, paid.ends_at or paid.last_seen_at)
+        for paid in facts.reservations
+    )
+
+
+def _standing(facts: LedgerFacts, book: PriceBook, start: datetime, horizon: datetime) -> Iterator[UnknownSpan]:
+    """What is paid anyway, after the last look: at most as if all that it saw were still there."""
+    if facts.known is None or start >= horizon:
+        return
+    begun, last = facts.known
+    runs: Sequence[Run] = [run if run.ended_at else replace(run, last_seen_at=horizon) for run in facts.runs]
+    paid = [replace(one, last_seen_at=horizon, elsewhere=0) for one in facts.reservations if one.last_seen_at >= last]
+    later = replace(
+        facts,
+        runs=runs,
+        reservations=paid,
+        coverage=Coverage(facts.declared, runs),
+        known=(begun, horizon),
+        eras=[replace(era, coverage=Coverage(era.declared, runs)) for era in facts.eras],
+    )
+    bill: _Bill = {}
+    for charge in standing(later, book, start, horizon):
+        _add(bill, charge)
+    for like, amount in bill.values():
+        yield UnknownSpan(
+            like=like,
+            start=start,
+            end=horizon,
+            why=Why.UNSEEN,
+            charged=money.ZERO,
+            least=money.ZERO,
+            most=amount,
+        )

@@ -1,0 +1,20 @@
+"""Hours whose alerts were told, so that a pass that died after its facts and before its messages loses none."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select
+
+from gpufleet.ledger.facts import merge
+from gpufleet.ledger.tables import NOTIFIED_HOURS
+
+
+def add_notified_hour(connection: Connection, fleet: str, hour: datetime) -> None:
+    """The alerts of that hour are in the outbox."""
+    merge(connection, NOTIFIED_HOURS, [{"fleet": fleet, "hour": hour}])
+
+
+def last_notified_hour(connection: Connection, fleet: str) -> datetime | None:
+    """The newest hour whose alerts were told; None: there was none."""
+    return connection.execute(
+        select(func.max(NOTIFIED_HOURS.c.hour)).where(NOTIFIED_HOURS.c.fleet == fleet)
+    ).scalar_one_or_none()

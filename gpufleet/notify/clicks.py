@@ -1,0 +1,154 @@
+"""What a press of *Keep* does, whichever way it came: the same checks, the brake in the ledger, then the tag.
+
+A press counts once: its key goes into the outbox, as the answer in the thread, in the transaction that pulls the
+brake. The brake alone keeps the instance; the tag shows it in the cloud's console.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, Protocol
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.model import Instance
+from gpufleet.ledger.database import writing
+from gpufleet.ledger.operations import add_brake
+from gpufleet.ledger.outbox import Message, enqueue
+from gpufleet.notify.buttons import Click
+
+OLDEST: Final = timedelta(minutes=5)
+"""An older press (or one from that far in the future) is a replay."""
+ANSWER_WITHIN_S: Final = 2.0
+"""Slack gives up after three seconds."""
+
+
+class InstanceTags(Protocol):
+    """The instances of a fleet."""
+
+    def instance(self, instance_id: str) -> Instance | None: ...
+
+    def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
+        """Gives the error by instance where it failed."""
+        ...
+
+
+class ClickResult(StrEnum):
+    """What became of a press."""
+
+    KEPT = "kept"
+    REPEATED = "came before"
+    UNKNOWN_FLEET = "is of a fleet that is not watched here"
+    TOO_OLD = "is too old"
+    NOT_ALLOWED = "is of somebody who may not keep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetButtons:
+    """One fleet, as far as presses touch it."""
+
+    fleet: str
+    environment: str
+    channel: str
+    users: frozenset[str]
+    """Slack ids of those who may keep."""
+    engine: Engine
+    inventory: InstanceTags
+
+
+@dataclass(slots=True, kw_only=True)
+class ClickHandler:
+    """Takes presses. Safe to use from many threads."""
+
+    desks: Mapping[str, FleetButtons]
+    now: Callable[[], datetime]
+    deliver: Callable[[FleetButtons], None]
+    """Sends what waits in the outbox; must not raise."""
+    _workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "press"))
+
+    def submit(self, press: Click) -> Future[ClickResult]:
+        """Work on it aside, and wait no longer than Slack does: the answer comes in the thread."""
+        verdict: Future[ClickResult] = Future()
+        self._workers.submit(self._work, press, verdict).add_done_callback(_surface)
+        wait([verdict], ANSWER_WITHIN_S)
+        return verdict
+
+    def close(self) -> None:
+        """Finish what was taken."""
+        self._workers.shutdown()
+
+    def accept(self, press: Click) -> ClickResult:
+        """The checks and the brake: fast, no cloud."""
+        desk = self.desks.get(press.fleet)
+        if desk is None:
+            return ClickResult.UNKNOWN_FLEET
+        now = self.now()
+        if abs(now - press.at) > OLDEST:
+            return ClickResult.TOO_OLD
+        if press.user not in desk.users:
+            _refuse(desk, press, now)
+            return ClickResult.NOT_ALLOWED
+        text = f"keeps {press.instance} until {press.until:%Y-%m-%d %H:%M} UTC"
+        with writing(desk.engine) as connection:
+            if not enqueue(connection, _answer(desk, press, press.key, text, press.user), now):
+                return ClickResult.REPEATED
+            brake = Brake(
+                kind=BrakeKind.KEEP, scope=press.instance, owner=f"Slack {press.user}",
+                reason="Keep pressed in Slack", since=press.at, until=press.until,
+            )  # fmt: skip
+            add_brake(connection, desk.fleet, brake)
+        return ClickResult.KEPT
+
+    def finish(self, press: Click) -> None:
+        """The tag, as `gpufleet keep` writes it. What fails is told in the thread; the brake holds all the same."""
+        desk = self.desks[press.fleet]
+        try:
+            found = desk.inventory.instance(press.instance)
+            # a machine of no environment is one that a rule for orphans marked
+            if found is None or not found.alive or found.environment not in (None, desk.environment):
+                problem = f"{press.instance} has ended already; there is nothing to keep"
+            else:
+                written = found.keep_tags(press.until)
+                failed = desk.inventory.tag([press.instance] if written else [], written)
+                problem = "; ".join(failed.values()) and f"its tag could not be written: {'; '.join(failed.values())}"
+        except OSError as error:
+            problem = f"its tag could not be written: {error}"
+        if problem:
+            with writing(desk.engine) as connection:
+                enqueue(connection, _answer(desk, press, f"{press.key}/tag", problem), self.now())
+
+    def _work(self, press: Click, verdict: Future[ClickResult]) -> None:
+        try:
+            found = self.accept(press)
+            verdict.set_result(found)
+            if found is ClickResult.KEPT:
+                self.finish(press)
+            if found in (ClickResult.KEPT, ClickResult.NOT_ALLOWED):
+                self.deliver(self.desks[press.fleet])
+        except (OSError, SQLAlchemyError) as error:
+            print(f"gpufleet: Slack: a press was lost: {error}", file=sys.stderr)  # noqa: T201 - nobody else hears
+            if not verdict.done():
+                verdict.set_exception(error)
+
+
+def _surface(work: Future[None]) -> None:
+    """A fault of ours ends no thread in silence."""
+    if (error := work.exception()) is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _refuse(desk: FleetButtons, press: Click, now: datetime) -> None:
+    """Said once to each person and message."""
+    text = "may not keep instances of this fleet: add the id to notify.keep_users in its settings"
+    with writing(desk.engine) as connection:
+        key = f"{press.message_key}/no/{press.user}"[-200:]
+        enqueue(connection, _answer(desk, press, key, text, press.user), now)
+
+
+def _answer(desk: FleetButtons, press: Click, key: str, text: str, mention: str = "") -> Message:
+    return Message(key=key, channel=desk.channel, text=text, mention=mention, detail={"thread": press.message_key})

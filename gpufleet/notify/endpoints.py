@@ -1,0 +1,125 @@
+"""The two doors for presses: Socket Mode (outbound only), and a signed HTTP endpoint. Both lead to `ClickHandler`."""
+
+import hashlib
+import hmac
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, cast
+from urllib.parse import parse_qs
+
+from slack_sdk import WebClient
+from slack_sdk.errors import SlackClientError
+from slack_sdk.socket_mode.builtin import SocketModeClient
+from slack_sdk.socket_mode.request import SocketModeRequest
+from slack_sdk.socket_mode.response import SocketModeResponse
+
+from gpufleet.notify.buttons import ClickError, read_click
+from gpufleet.notify.clicks import ClickHandler
+
+PATH: Final = "/slack/actions"
+MOST_BYTES: Final = 256 * 1024
+OLDEST: Final = timedelta(minutes=5)
+TIMEOUT_S: Final = 5
+
+
+class SocketModeListener:
+    """A websocket that we opened to Slack. Reconnects by itself. Needs an app token with connections:write."""
+
+    def __init__(self, app_token: str, presses: ClickHandler, base_url: str | None = None) -> None:
+        url = WebClient.BASE_URL if base_url is None else base_url.rstrip("/") + "/"
+        web: Any = cast(Any, WebClient)(base_url=url)
+        log = logging.getLogger("gpufleet.slack")
+        self._client = SocketModeClient(app_token=app_token, web_client=web, logger=log)
+        self._client.socket_mode_request_listeners.append(self._heard)
+        self._presses = presses
+
+    def open(self) -> None:
+        """Connect. Raises OSError when Slack takes no connection."""
+        try:
+            self._client.connect()
+        except SlackClientError as error:
+            raise OSError(f"Slack's Socket Mode refuses: {error}") from error
+        if not self._client.is_connected():
+            raise OSError("Slack's Socket Mode gave an address that cannot be reached")
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
+
+    def _heard(self, client: Any, request: SocketModeRequest) -> None:
+        try:
+            if request.type == "interactive":
+                self._presses.submit(read_click(cast(Any, request).payload))
+        except ClickError as error:
+            print(f"gpufleet: Slack: refused: {error}", file=sys.stderr)  # noqa: T201 - the daemon's log
+        client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
+
+
+def is_signed(secret: str, headers: Mapping[str, str], body: bytes, now: datetime) -> bool:
+    """Slack's v0 signature over the raw body, not older than five minutes; compared in constant time."""
+    stamp, given = headers.get("X-Slack-Request-Timestamp", ""), headers.get("X-Slack-Signature", "")
+    if not (stamp.isascii() and stamp.isdigit()) or abs(now.timestamp() - int(stamp[:15])) > OLDEST.total_seconds():
+        return False
+    wanted = hmac.new(secret.encode(), b"v0:" + stamp.encode() + b":" + body, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(f"v0={wanted}".encode(), given.encode())
+
+
+class InteractionServer:
+    """`POST /slack/actions`, for those who can let Slack in. Raises OSError when the port is taken."""
+
+    def __init__(self, host: str, port: int, secret: str, presses: ClickHandler, now: Callable[[], datetime]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = TIMEOUT_S
+
+            def do_POST(self) -> None:
+                status, text = _answer(self, secret, presses, now())
+                body = text.encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                """Nothing."""
+
+        self.server = ThreadingHTTPServer((host, port), Handler)
+        self.server.daemon_threads = True
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_address[1])
+
+    def serve(self) -> None:
+        """Until `close`."""
+        self.server.serve_forever()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def _answer(
+    request: BaseHTTPRequestHandler, secret: str, presses: ClickHandler, now: datetime
+) -> tuple[HTTPStatus, str]:
+    length = request.headers.get("Content-Length", "")
+    if request.path != PATH:
+        return HTTPStatus.NOT_FOUND, "not found"
+    if not (length.isascii() and length.isdigit()) or int(length) > MOST_BYTES:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a length below 256 KiB is needed"
+    body = request.rfile.read(int(length))
+    if not is_signed(secret, cast("Mapping[str, str]", request.headers), body, now):
+        return HTTPStatus.UNAUTHORIZED, "not signed"
+    try:
+        payload: object = json.loads(parse_qs(body.decode())["payload"][0])
+    except (KeyError, ValueError, RecursionError):
+        return HTTPStatus.BAD_REQUEST, "no payload"
+    try:
+        presses.submit(read_click(payload))
+    except ClickError as error:
+        return HTTPStatus.BAD_REQUEST, f"refused: {error}"
+    return HTTPStatus.OK, ""

@@ -1,0 +1,321 @@
+"""How the instance is: read by its API, written by its loop, kept over restarts of the agent."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from gpufleet.domain.clocks import is_over
+from gpufleet.domain.drains import DrainOwner, owner_of_reason
+from gpufleet.domain.files import write_atomically
+from gpufleet.domain.model import Phase
+from hosts.node.drain import Order, merge
+from hosts.node.log import NodeLog
+
+VERSION: Final = 1
+LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
+"""Phases that a restart of the agent does not end."""
+
+
+ROUTER_SILENT: Final = timedelta(seconds=10)
+"""A router that has not asked for this long is gone; each asks twice a second (`RouterSettings.agent_interval`)."""
+MOST_ROUTERS: Final = 64
+"""Whose last question is remembered: anybody in the group's network may ask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asker:
+    """The last agent check of one address."""
+
+    at: datetime
+    knows: bool
+    """It was notified that the instance leaves."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BootStep:
+    """One step of the boot, as it went."""
+
+    phase: Phase
+    started: datetime
+    ended: datetime | None = None
+    attempts: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What /metrics counts."""
+
+    engine_starts: int = 0
+    requests_cut: int = 0
+    bytes_fetched: int = 0
+    bytes_kept: int = 0
+    cache_retries: int = 0
+
+
+class NodeState:
+    """Phase, boot, drain and counters. Safe to use from many threads."""
+
+    def __init__(self, *, instance: str, pool: str, file: Path, now: Callable[[], datetime], log: NodeLog) -> None:
+        self.instance = instance
+        self.pool = pool
+        self.now = now
+        self.log = log
+        self.counters = Counters()
+        self.requests_running: float | None = None
+        self.engine_well = False
+        self.rebalance_advised = False
+        self.staged: str | None = None
+        """The revision that the bucket says is served, once it lies in the cache."""
+        self.switching_to: str | None = None
+        """The revision to which the engine changes now: the instance is out of the router for that time."""
+        self.order_keys: tuple[str, ...] = ()
+        """Fingerprints of the keys whose orders this agent takes."""
+        self.switch_error: str | None = None
+        """Why the last change of revision was taken back."""
+        self.engine_stops: Path | None = None
+        """A file that is there while systemd stops the engine, whoever asked for that (`engines.STOPPING_FILE`)."""
+        self._file = file
+        self._routers: dict[str, _Asker] = {}
+        self._lock = threading.RLock()
+        self._phase = Phase.BOOTING
+        self._since = now()
+        self._error: str | None = None
+        self._digest: str | None = None
+        self._has_served = False
+        self._order: Order | None = None
+        self._steps: list[BootStep] = []
+        self._warnings: dict[str, str] = {}
+        self._load()
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def since(self) -> datetime:
+        return self._since
+
+    @property
+    def order(self) -> Order | None:
+        """The drain that was asked for."""
+        return self._order
+
+    @property
+    def digest(self) -> str | None:
+        """The revision that is served or on its way."""
+        return self._digest
+
+    @property
+    def has_served(self) -> bool:
+        """Whether requests may be in flight: it was ready once, perhaps under an agent before this one."""
+        return self._has_served
+
+    @property
+    def ready(self) -> bool:
+        well = self._phase is Phase.READY and self.engine_well
+        return well and self._order is None and self.switching_to is None
+
+    def enter(self, phase: Phase, error: str | None = None) -> None:
+        """Be in a phase from now on."""
+        with self._lock:
+            if self._order is not None and phase not in (Phase.DRAINING, Phase.DRAINED):
+                # a boot that goes on for a moment must not undo a drain
+                return
+            if phase is not self._phase:
+                write = self.log.error if phase is Phase.FAILED else self.log.info
+                write("phase", outcome=phase.value, error=error)
+                self._phase, self._since = phase, self.now()
+            self._error = error
+            self._has_served = self._has_served or phase is Phase.READY
+            self._save()
+
+    def begin_step(self, phase: Phase) -> BootStep:
+        """A step of the boot begins."""
+        with self._lock:
+            self.enter(phase)
+            step = BootStep(phase=phase, started=self.now())
+            self._steps = [other for other in self._steps if other.phase is not phase] + [step]
+            return step
+
+    def order_drain(self, order: Order) -> Order:
+        """Take a drain in; the one that holds."""
+        with self._lock:
+            if self._order is None:
+                # what was read before the drain says nothing about what it waits for
+                self.requests_running = None
+            held = self._order = merge(self._order, order)
+            self.log.info(
+                "drain",
+                outcome="accepted",
+                by=held.by,
+                asked_by=order.by,
+                detail=order.reason,
+                deadline=held.deadline,
+                notice_at=held.notice_at,
+            )
+            if self._phase not in (Phase.DRAINED, Phase.FAILED):
+                self.enter(Phase.DRAINING)
+            self._save()
+            return held
+
+    def serve(self, digest: str) -> None:
+        """The revision on its way is this one."""
+        with self._lock:
+            self._digest = digest
+            self._save()
+
+    def warn(self, what: str, words: str | None) -> None:
+        """Something is wrong that does not keep the instance from serving; None: it is right again."""
+        with self._lock:
+            if words is None:
+                self._warnings.pop(what, None)
+            else:
+                self._warnings[what] = words
+
+    def agent_check(self, router: str | None = None) -> str:
+        """The answer to HAProxy. `router`: the address that asks; None: the caller routes nothing."""
+        with self._lock:
+            leaves = self._leaves()
+            if router is not None:
+                self._routers.pop(router, None)
+                self._routers[router] = _Asker(at=self.now(), knows=leaves)
+                if len(self._routers) > MOST_ROUTERS:
+                    del self._routers[next(iter(self._routers))]
+            if leaves:
+                return "drain"
+            return "up ready" if self.ready else "down"
+
+    def _leaves(self) -> bool:
+        if self._order is not None or (self.switching_to is not None and self._phase is Phase.READY):
+            return True
+        stops = self.engine_stops is not None and self.engine_stops.exists()
+        return stops or self._phase in (Phase.DRAINING, Phase.DRAINED)
+
+    @property
+    def routers_know(self) -> bool:
+        """Whether each router that still asks was notified that this instance leaves."""
+        with self._lock:
+            now = self.now()
+            return all(asker.knows or is_over(asker.at, ROUTER_SILENT, now) for asker in self._routers.values())
+
+    def steps(self) -> list[BootStep]:
+        """The boot so far."""
+        with self._lock:
+            return list(self._steps)
+
+    def status(self) -> dict[str, Any]:
+        """`GET /status`."""
+        with self._lock:
+            order = self._order
+            return {
+                "version": VERSION,
+                "instance": self.instance,
+                "pool": self.pool,
+                "phase": self._phase.value,
+                "phase_since": _text(self._since),
+                "ready": self.ready,
+                "draining": order is not None,
+                "drained": self._phase is Phase.DRAINED,
+                "by": order.by.value if order else None,
+                "reason": order.reason if order else None,
+                "deadline": _text(order.deadline) if order else None,
+                "notice_at": _text(order.notice_at) if order and order.notice_at else None,
+                "model_digest": self._digest,
+                "model_staged": self.staged,
+                "switching_to": self.switching_to,
+                "switch_error": self.switch_error,
+                "has_served": self._has_served,
+                "requests_running": self.requests_running,
+                "rebalance_advised": self.rebalance_advised,
+                "order_keys": list(self.order_keys),
+                "error": self._error,
+                "warnings": dict(self._warnings),
+                "boot": [
+                    {
+                        "step": step.phase.value,
+                        "started": _text(step.started),
+                        "ended": _text(step.ended) if step.ended else None,
+                        "attempts": step.attempts,
+                        "error": step.error,
+                    }
+                    for step in self._steps
+                ],
+            }
+
+    def _save(self) -> None:
+        order = self._order
+        value = {
+            "version": VERSION,
+            "phase": self._phase.value,
+            "since": _text(self._since),
+            "error": self._error,
+            "digest": self._digest,
+            "has_served": self._has_served,
+            "order": None if order is None else _written(order),
+        }
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._file, json.dumps(value, indent=1).encode() + b"\n")
+        except OSError as error:
+            # a full disk must not keep the instance from draining
+            words = f"{self._file}: {error.strerror}; an agent that starts again would not know of this phase"
+            self.warn("state", words)
+        else:
+            self.warn("state", None)
+
+    def _load(self) -> None:
+        """Go on from what an earlier agent left: drains and failures last, boots are done again."""
+        try:
+            value: Mapping[str, Any] = json.loads(self._file.read_bytes())
+            phase, order = Phase(value["phase"]), value["order"]
+            if order is not None:
+                self._order = _read(order)
+            if phase in LASTING:
+                self._phase, self._error = phase, value["error"]
+                self._since = datetime.fromisoformat(value["since"])
+            self._digest, self._has_served = value["digest"], bool(value["has_served"])
+        except (OSError, ValueError, KeyError, TypeError):
+            # no file, or one that a full disk cut: the boot's steps find out how things are
+            return
+
+
+def _written(order: Order) -> dict[str, str | None]:
+    return {
+        "by": order.by.value,
+        "reason": order.reason,
+        "asked_at": _text(order.asked_at),
+        "deadline": _text(order.deadline),
+        "notice_at": _text(order.notice_at) if order.notice_at else None,
+    }
+
+
+def _read(written: Mapping[str, str]) -> Order:
+    """A drain that an agent left. Raises KeyError, TypeError, ValueError."""
+    reason, asked_at = written["reason"], datetime.fromisoformat(written["asked_at"])
+    deadline = datetime.fromisoformat(written["deadline"])
+    if "by" not in written:  # left by release 0.1
+        owner, noticed = owner_of_reason(reason)
+        by, notice_at = owner or DrainOwner.PERSON, asked_at if noticed else None
+    else:
+        by = DrainOwner(written["by"])
+        notice_at = datetime.fromisoformat(written["notice_at"]) if written["notice_at"] else None
+    return Order(by=by, reason=reason, asked_at=asked_at, deadline=deadline, notice_at=notice_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time, aware and UTC."""
+
+    read: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
+
+    def __call__(self) -> datetime:
+        return self.read()
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,101 @@
+"""What the parts of the embedded Google Cloud share."""
+
+import ipaddress
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from localcloud.addresses import Places
+from localcloud.aws.billing_log import BillingLog
+from localcloud.aws.calls import Calls
+from localcloud.aws.state import utc_now
+from localcloud.gcp.capacity import Capacity
+from localcloud.gcp.errors import ApiError
+from localcloud.gcp.operations import Operations
+from localcloud.gcp.store import Row, Store
+from localcloud.time_scale import TimeScale
+
+if TYPE_CHECKING:
+    from localcloud.gcp.groups import ManagedGroup
+    from localcloud.gcp.machine import Machine
+
+
+class MachineBackend(Protocol):
+    """Where machines really run; tests give a fake."""
+
+    def start(self, machine: "Machine") -> None:
+        """Begin to boot. Raises OSError."""
+        ...
+
+    def is_alive(self, name: str) -> bool:
+        """Whether any process of the machine may still run."""
+        ...
+
+    def end(self, name: str) -> None:
+        """Shut down; returns at once."""
+        ...
+
+    def changed(self, name: str) -> None:
+        """Its metadata changed: wake who waits for that."""
+        ...
+
+    def forget(self, name: str, uid: str) -> None:
+        """The instance is deleted: its disk goes."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class GoogleState:
+    """The one embedded Google Cloud of this process."""
+
+    places: Places
+    hardware: MachineBackend
+    store: Store
+    operations: Operations
+    calls: Calls
+    capacity: Capacity = field(default_factory=Capacity)
+    books: BillingLog = field(default_factory=BillingLog)
+    time_scale: TimeScale = TimeScale()
+    now: Callable[[], datetime] = utc_now
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    machines: dict[str, "Machine"] = field(default_factory=dict[str, "Machine"])
+    """By instance name: names are unique per zone in Google Cloud, in the project here (folders bear them)."""
+    groups: dict[tuple[str, str], "ManagedGroup"] = field(default_factory=dict[tuple[str, str], "ManagedGroup"])
+    """By scope and name."""
+    _addresses: dict[str, int] = field(default_factory=dict[str, int])
+
+    def give_address(self, subnetwork: Row) -> str:
+        """The next address of a subnetwork: not one that was given before, until all were. Raises ApiError."""
+        network = ipaddress.ip_network(subnetwork["ipCidrRange"])
+        taken = {machine.address for machine in self.machines.values()}
+        size = network.num_addresses - 4
+        start = self._addresses.get(subnetwork["selfLink"], 0)
+        for step in range(size):
+            number = (start + step) % size
+            address = str(network[number + 2])
+            if address not in taken:
+                self._addresses[subnetwork["selfLink"]] = number + 1
+                return address
+        raise ApiError(400, "ipSpaceExhausted", f"IP space of '{subnetwork['selfLink']}' is exhausted.")
+
+
+def make_world(
+    places: Places,
+    hardware: MachineBackend,
+    calls: Calls,
+    now: Callable[[], datetime] = utc_now,
+    time_scale: TimeScale = TimeScale(),
+) -> GoogleState:
+    """An empty one."""
+    store = Store(base_url=places.google_url)
+    return GoogleState(
+        places=places,
+        hardware=hardware,
+        store=store,
+        operations=Operations(store=store, now=now),
+        calls=calls,
+        now=now,
+        time_scale=time_scale,
+    )

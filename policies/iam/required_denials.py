@@ -1,0 +1,84 @@
+"""What the policy of the environment's bucket must deny: the program writes it, and no plan may leave it out."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from gpufleet.domain.parsed import is_list, is_map
+from policies.iam.aws import LIST
+from policies.iam.documents import Document, PolicyDocumentError, statements
+from policies.iam.names import Names, says
+from policies.resource import UNKNOWN, Resource
+from policies.rule import Wrong
+
+BUCKET_POLICY: Final = "aws:s3/bucketPolicy:BucketPolicy"
+_EVERYBODY: Final = ("*", {"AWS": "*"}, {"AWS": ["*"]})
+_OF_PUBLISHERS: Final = "{publisher}"
+_ELEMENTS: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource", "Condition"})
+
+
+@lru_cache(maxsize=1)
+def _needed() -> tuple[Mapping[str, Any], ...]:
+    return tuple(json.loads(LIST.read_text("utf-8"))["denied"])
+
+
+def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
+    """The statements of the list that a policy of the environment's bucket lacks."""
+    policy, bucket = resource.at("policy"), resource.at("bucket")
+    if resource.type != BUCKET_POLICY or policy is UNKNOWN or names.named("bucket") is None:
+        return
+    if isinstance(bucket, str) and not says("{bucket}", bucket, names):
+        return
+    try:
+        found = statements(Document(path="policy", kind="", text=policy or "{}"))
+    except PolicyDocumentError:
+        return  # refused as it is
+    for needed in _needed():
+        if _OF_PUBLISHERS in json.dumps(needed) and not names.named("publisher"):
+            continue
+        if not any(_covers(statement, needed, names) for statement in found):
+            yield Wrong(
+                path="policy", value=policy, says=f"does not deny as the statement {needed['Sid']} of the list"
+            )
+
+
+def _covers(statement: Mapping[str, Any], needed: Mapping[str, Any], names: Names) -> bool:
+    """Whether a statement denies all that another denies."""
+    return (
+        statement.get("Effect") == "Deny"
+        and statement.get("Principal") in _EVERYBODY
+        and _ELEMENTS.issuperset(statement)
+        and _all_in(needed["Action"], statement.get("Action"), names)
+        and _all_in(needed["Resource"], statement.get("Resource"), names)
+        and _is_condition(statement.get("Condition"), needed["Condition"], names)
+    )
+
+
+def _is_condition(said: Any, needed: Mapping[str, Any], names: Names) -> bool:
+    """Whether a condition holds wherever another does: the same tests, a positive one of no fewer values."""
+    if not is_map(said) or said.keys() != needed.keys():
+        return False
+    for operator, tests in needed.items():
+        its = said[operator]
+        if not is_map(its) or its.keys() != tests.keys():
+            return False
+        for key, values in tests.items():
+            excludes = "Not" in operator
+            if not (_all_said(its[key], values, names) if excludes else _all_in(values, its[key], names)):
+                return False
+    return True
+
+
+def _all_in(patterns: list[str], said: Any, names: Names) -> bool:
+    return all(any(says(pattern, text, names) for text in _texts(said)) for pattern in patterns)
+
+
+def _all_said(said: Any, patterns: list[str], names: Names) -> bool:
+    return bool(texts := _texts(said)) and all(any(says(p, text, names) for p in patterns) for text in texts)
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a list or the one; a boolean as IAM writes it."""
+    listed: list[Any] = value if is_list(value) else [value]
+    return [str(one).lower() if isinstance(one, bool) else str(one) for one in listed]
