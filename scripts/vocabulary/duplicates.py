@@ -14,7 +14,8 @@ from typing import Final
 from scripts.vocabulary.lists import AllowedName, Lists
 
 _NOT_THE_PRODUCT: Final = ("tests", "scripts", "benchmarks", "typings")
-_OTHER_DISTRIBUTIONS: Final = ("localcloud",)
+_APART: Final = ("localcloud/provider/", "localcloud/")
+"""Compared among themselves alone: another distribution, and in it the classes named as Pulumi's resource types."""
 _CLOUDS: Final = {"aws": "*", "gcp": "*"}
 
 
@@ -52,8 +53,7 @@ def _is_product(path: str) -> bool:
 
 
 def _distribution(path: str) -> str:
-    top = path.split("/")[0]
-    return top if top in _OTHER_DISTRIBUTIONS else ""
+    return next((part for part in _APART if part in path), "")
 
 
 def _classes(path: Path) -> Iterator[str]:

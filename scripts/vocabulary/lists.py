@@ -33,7 +33,7 @@ class Banned:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """An exception: `files` (a glob whose `*` also matches `/`) may use `word`, in `name` alone if that is set."""
+    """An exception: `files` (a glob whose `*` also matches `/`) may use `word` (`*`: any), in `name` alone if set."""
 
     files: str
     word: str
@@ -42,7 +42,7 @@ class Allowed:
 
     def covers(self, path: str, word: str, found: str) -> bool:
         """`found`: the identifier, or the line of text."""
-        return self.word == word and fnmatchcase(path, self.files) and self.name in found
+        return self.word in (word, "*") and fnmatchcase(path, self.files) and self.name in found
 
 
 @dataclass(frozen=True, slots=True)

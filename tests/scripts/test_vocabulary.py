@@ -137,6 +137,11 @@ def test_an_exception_is_for_its_files_its_word_and_its_name(tmp_path: Path) -> 
     assert lines(tmp_path, "told_at = told = 1\n", allowed) == ["one.py:1: identifier 'told': use 'report'"]
 
 
+def test_an_exception_may_be_for_every_word(tmp_path: Path) -> None:
+    allowed = '[[allowed]]\nfiles = "one.py"\nword = "*"\nreason = "frozen"\n'
+    assert lines(tmp_path, "told = 1  # it is no number\n", allowed) == []
+
+
 def test_an_exception_that_nothing_needs_is_reported(tmp_path: Path) -> None:
     allowed = '[[allowed]]\nfiles = "*.py"\nword = "tell"\nreason = "stored"\n'
     root, paths = tree(tmp_path, one="x = 1\n")
