@@ -14,7 +14,7 @@ from typing import Final
 from scripts.vocabulary.lists import AllowedName, Lists
 
 _NOT_THE_PRODUCT: Final = ("tests", "scripts", "benchmarks", "typings")
-_APART: Final = ("localcloud/provider/", "localcloud/")
+_APART: Final = ("localcloud/src/localcloud/provider/", "localcloud/")
 """Compared among themselves alone: another distribution, and in it the classes named as Pulumi's resource types."""
 _CLOUDS: Final = {"aws": "*", "gcp": "*"}
 
@@ -53,7 +53,7 @@ def _is_product(path: str) -> bool:
 
 
 def _distribution(path: str) -> str:
-    return next((part for part in _APART if part in path), "")
+    return next((part for part in _APART if path.startswith(part)), "")
 
 
 def _classes(path: Path) -> Iterator[str]:
