@@ -6,9 +6,8 @@ object changed) are final; ConnectionError and TimeoutError may pass.
 
 import errno
 from collections.abc import Callable
+from http.client import HTTPResponse
 from typing import Final
-
-from gpufleet.clouds.wire import Answer
 
 Told = Callable[[int | None, str], None]
 """Hears, before the first byte of a range, the bytes of the whole object and its version; None and "" where the store
@@ -33,7 +32,7 @@ class Buffer:
         return self._view
 
 
-def check(answer: Answer, key: str) -> None:
+def check(answer: HTTPResponse, key: str) -> None:
     """Nothing where the store gave what was asked for. Raises OSError."""
     if answer.status in (200, 206):
         return
@@ -48,11 +47,11 @@ def check(answer: Answer, key: str) -> None:
     raise ConnectionError(f"{key}: HTTP {answer.status}")
 
 
-def whole_size(answer: Answer) -> int | None:
+def whole_size(answer: HTTPResponse) -> int | None:
     """Bytes of the whole object, as an answer to a range says them; None where it does not."""
-    said = answer.headers.get("content-range", "").rpartition("/")[2]
     if answer.status == 200:
-        said = answer.headers.get("content-length", "")
+        return answer.length
+    said = answer.headers.get("content-range", "").rpartition("/")[2]
     return int(said) if said.isdecimal() else None
 
 
@@ -62,7 +61,7 @@ def range_header(asked: range) -> str:
 
 
 def pass_on(
-    answer: Answer,
+    answer: HTTPResponse,
     key: str,
     asked: range,
     buffer: memoryview,
@@ -70,7 +69,7 @@ def pass_on(
 ) -> None:
     """Give exactly the bytes asked for to `take`, in pieces of `buffer`. Raises ConnectionError."""
     left = len(asked)
-    if answer.status == 200 and (asked.start or int(answer.headers.get("content-length", left)) != left):
+    if answer.status == 200 and (asked.start or answer.length not in (None, left)):
         raise ConnectionError(f"{key}: the store sent the whole object instead of a range")
     while left:
         got = answer.readinto(buffer[: min(len(buffer), left)])

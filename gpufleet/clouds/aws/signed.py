@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPResponse
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -63,7 +64,7 @@ class Session:
         now = self.now() + self.skew.ahead
         return sign(request, self.credentials(), region=self.region, service=service, now=now)
 
-    def learn_time(self, answer: wire.Answer) -> bool:
+    def learn_time(self, answer: HTTPResponse) -> bool:
         """Whether a refusal says, by its Date, that this machine's clock is off: then to sign again helps."""
         if answer.status not in _REFUSED:
             return False
@@ -99,12 +100,12 @@ def _target(url: str) -> str:
 
 
 def _call(session: Session, service: str, request: Request) -> tuple[int, bytes]:
-    with contextlib.closing(wire.Line(wire.Server(request.url))) as line:
+    with contextlib.closing(wire.Connection(wire.Server(request.url))) as connection:
         again = False
         while True:
             headers = session.signed(request, service)
-            with line.answer(request.method, _target(request.url), headers, request.body) as answer:
-                body = answer.read()
+            with connection.request(request.method, _target(request.url), headers, request.body) as answer:
+                body = wire.read(answer)
             if again or not session.learn_time(answer):
                 return answer.status, body
             again = True
@@ -149,7 +150,7 @@ class S3Reader:
 
     def __init__(self, session: Session, bucket: str, server: wire.Server) -> None:
         self._session, self._base = session, session.bucket_url(bucket)
-        self._line = wire.Line(server)
+        self._connection = wire.Connection(server)
         self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:
@@ -182,11 +183,11 @@ class S3Reader:
             objects.pass_on(answer, key, asked, self._buffer.of(length), take)
 
     def close(self) -> None:
-        """Hang up."""
-        self._line.close()
+        """Close the connection."""
+        self._connection.close()
 
     @contextlib.contextmanager
-    def _answer(self, method: str, key: str, headers: Mapping[str, str]) -> Generator[wire.Answer]:
+    def _answer(self, method: str, key: str, headers: Mapping[str, str]) -> Generator[HTTPResponse]:
         request = Request(method=method, url=f"{self._base}/{quote(key, safe='/-_.~')}", headers=headers)
         with self._asked(request) as answer:
             if not self._session.learn_time(answer):
@@ -195,5 +196,5 @@ class S3Reader:
         with self._asked(request) as answer:
             yield answer
 
-    def _asked(self, request: Request) -> contextlib.AbstractContextManager[wire.Answer]:
-        return self._line.answer(request.method, _target(request.url), self._session.signed(request, "s3"))
+    def _asked(self, request: Request) -> contextlib.AbstractContextManager[HTTPResponse]:
+        return self._connection.request(request.method, _target(request.url), self._session.signed(request, "s3"))

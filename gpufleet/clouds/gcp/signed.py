@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import Any, Final, cast
 from urllib.parse import quote, urlsplit
 
@@ -121,7 +121,7 @@ class GcsReader:
 
     def __init__(self, server: wire.Server, bucket: str, token: Callable[[], str | None]) -> None:
         self._bucket, self._token = bucket, token
-        self._line = wire.Line(server)
+        self._connection = wire.Connection(server)
         self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:
@@ -129,7 +129,7 @@ class GcsReader:
         with self._answer(key, "", {}) as answer:
             objects.check(answer, key)
             try:
-                found = json.loads(answer.read())
+                found = json.loads(wire.read(answer))
                 return int(found["size"]), str(found["generation"])
             except (ValueError, KeyError, TypeError) as error:
                 raise ConnectionError(f"{key}: the store does not say how large it is") from error
@@ -156,14 +156,14 @@ class GcsReader:
             objects.pass_on(answer, key, asked, self._buffer.of(length), take)
 
     def close(self) -> None:
-        """Hang up."""
-        self._line.close()
+        """Close the connection."""
+        self._connection.close()
 
     def _answer(
         self, key: str, query: str, headers: Mapping[str, str]
-    ) -> contextlib.AbstractContextManager[wire.Answer]:
+    ) -> contextlib.AbstractContextManager[HTTPResponse]:
         target = f"/storage/v1/b/{self._bucket}/o/{quote(key, safe='')}" + (f"?{query}" if query else "")
         sent = dict(headers)
         if (token := self._token()) is not None:
             sent["Authorization"] = f"Bearer {token}"
-        return self._line.answer("GET", target, sent)
+        return self._connection.request("GET", target, sent)
