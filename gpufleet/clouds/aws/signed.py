@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from http.client import HTTPResponse
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -29,8 +30,6 @@ ACTIONS: Final = frozenset(
 _REFUSED: Final = frozenset({400, 401, 403})
 _CLOCK_TOLERANCE: Final = timedelta(minutes=4)
 """AWS refuses what was signed more than 5 minutes away from its own time (S3: 15)."""
-_HTTP_DATE: Final = "%a, %d %b %Y %H:%M:%S GMT"
-_FORM: Final = "application/x-www-form-urlencoded; charset=utf-8"
 
 
 class AwsError(OSError):
@@ -69,7 +68,7 @@ class Session:
         if answer.status not in _REFUSED:
             return False
         try:
-            theirs = datetime.strptime(answer.headers.get("date", ""), _HTTP_DATE).replace(tzinfo=UTC)
+            theirs = parsedate_to_datetime(answer.headers.get("date", "")).replace(tzinfo=UTC)
         except ValueError:
             return False
         ahead = theirs - self.now()
