@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -53,13 +54,24 @@ def _done(root: Path) -> str:
     return output
 
 
+def _fetch(url: str) -> bytes | None:
+    """The body of an answer; None where nobody listens yet."""
+    try:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return answer.read()
+    except urllib.error.HTTPError:
+        raise
+    except OSError:
+        return None
+
+
 def test_user_data_fetches_an_object_and_starts_a_unit(cloud: RunningCloud) -> None:
     _put_object(cloud)
     root, address = _one(cloud, "web", _SERVER)
     _done(root)
     assert (root / "srv/state").read_text("utf-8") == "active\n"
-    with urllib.request.urlopen(f"http://{address}:8000/hello", timeout=5) as answer:
-        assert answer.read() == b"hello from the bucket"
+    # systemd calls a simple service active as soon as its process exists: the port opens later
+    assert wait_for("the web server", lambda: _fetch(f"http://{address}:8000/hello")) == b"hello from the bucket"
     callers = {
         row["principal"]
         for row in cloud.control("GET", "calls")[1]
