@@ -8,7 +8,12 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.fixtures.clouds.emulator", "tests.fixtures.ledgers", "tests.fixtures.router.router")
+pytest_plugins = (
+    "tests.fixtures.clouds.emulator",
+    "tests.fixtures.ledgers",
+    "tests.fixtures.quarantine",
+    "tests.fixtures.router.router",
+)
 SLOW_LIMIT_S = 1800
 WHOLE_FLEETS: Final = ("tests/chaos/", "tests/e2e/", "tests/vllm/")
 """Each test there starts tens of processes, real vLLM among them: on a small machine one such fleet at a time."""
