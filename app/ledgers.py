@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from sqlalchemy import Engine
 
 from app.errors import AppError
-from gpufleet.ledger.operations import fleet_name
+from gpufleet.domain.model import fleet_name
 from gpufleet.ledger.schema import LedgerError, explained, file_of, share_ledger, shown_url
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.ledger import REMEDY

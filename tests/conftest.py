@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
@@ -59,6 +60,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 @pytest.fixture(autouse=True)
 def without_logs() -> Iterator[None]:
     """What one test sets up for its logs is over with it."""
+    hooks = sys.excepthook, threading.excepthook
     yield
+    sys.excepthook, threading.excepthook = hooks
+    if (logs := sys.modules.get("gpufleet.logs")) is not None:
+        logs.forget()
     if (structlog := sys.modules.get("structlog")) is not None:
         structlog.reset_defaults()

@@ -17,6 +17,11 @@ class Cloud(StrEnum):
     GCP = "gcp"
 
 
+def fleet_name(cloud: str, environment: str, region: str) -> str:
+    """The name of a fleet in ledger, console and logs."""
+    return f"{cloud}/{environment}/{region}"
+
+
 class CapacityType(StrEnum):
     """How an instance is bought."""
 

@@ -8,10 +8,10 @@ SECRETS: Final = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
     "an OpenAI-style key": re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
     "a Slack token": re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}"),
-    "a Slack webhook": re.compile(r"hooks\.slack\.com/services/T\w+/B\w+/\w+"),
+    "a Slack webhook": re.compile(r"hooks\.slack(?:-gov)?\.com/(?:services|triggers|workflows)/\w+/\w+/\w+"),
     "a GitHub token": re.compile(r"\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}"),
     "a Google API key": re.compile(r"\bAIza[0-9A-Za-z_-]{35}\b"),
-    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    "a private key": re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----|.*)"),
     "a JSON web token": re.compile(r"\beyJ[A-Za-z0-9_-]{8,500}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
     "a password": re.compile(
         r"""(?i)(?<!gcp-)(?:\b|_)(?:password|passwd|secret|token|(?:api|access|private|secret)_?key)"""
@@ -22,6 +22,25 @@ SECRETS: Final = {
 """What looks like a secret. References (`ssm:…`, `gcp-secret:…`, `arn:…`, `$VARIABLE`) do not.
 
 What may begin at each letter of a word has a longest length: a word of a million letters would else take hours."""
+
+_CREDENTIALS: Final = {
+    "a password in a URL": re.compile(
+        r"""(?i)\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:(?!\d{1,5}[/?#])[^\s"'<>]{1,1000}@"""
+    ),
+    "a password": re.compile(
+        r"""(?i)(?<!gcp-)\b\w{0,40}?(?:password|passwd|secret|token|(?:api|access|private|secret|signing)[_-]?key)"""
+        r"""\\?["']?\s*[:=>]\s*\\?["']?(?!ssm:|gcp-secret:|arn:|\$|<|\{|\[|\()[^\s"',;<\\]{8,}"""
+    ),
+    "an Authorization header": re.compile(
+        r"(?i)\b(?:bearer|basic)\s+(?:[a-z0-9._~+/=-]{16,}|(?=[a-z._~+/=-]*\d)[a-z0-9._~+/=-]{8,})"
+    ),
+    "a Google access token": re.compile(r"\bya29\.[A-Za-z0-9_.-]{10,}"),
+    "a signature": re.compile(r"(?i)\bX-(?:Amz|Goog)-Signature=[0-9a-f]{16,}"),
+    "an AWS secret key": re.compile(
+        r"(?<![A-Za-z0-9/+=])(?=[^A-Z]{0,39}[A-Z])(?=[^a-z]{0,39}[a-z])(?=\D{0,39}\d)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
+    ),
+}
+"""What may be a secret, too: a log that hides too much loses little. Settings are not refused for it."""
 
 _NAME: Final = re.compile(
     r"(?i)(?:.*[_-])?(?:token|secret|password|passwd|credentials?|(?:api|access|private)_?key|key)"
@@ -35,7 +54,7 @@ def find_secrets(text: str) -> list[str]:
 
 def redacted(text: str) -> str:
     """The text with `[KIND OF SECRET]` in place of what looks like one."""
-    for kind, pattern in SECRETS.items():
+    for kind, pattern in (*_CREDENTIALS.items(), *SECRETS.items()):
         text = pattern.sub(f"[{kind}]", text)
     return text
 

@@ -1,6 +1,6 @@
 """What the watchdogs and people decided: targets, leases, brakes, and policies seen.
 
-`fleet` names one environment on one cloud and region (`fleet_name`), so that several share a database.
+`fleet` names one environment on one cloud and region (`domain.model.fleet_name`), so that several share a database.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,11 +46,6 @@ class TargetMove:
     changed_by: str
     reason: str
     at: datetime
-
-
-def fleet_name(cloud: str, environment: str, region: str) -> str:
-    """The name of a fleet in the ledger."""
-    return f"{cloud}/{environment}/{region}"
 
 
 # targets
