@@ -11,14 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpufleet.domain.model import Cloud, Phase
+from gpufleet.domain.model import Cloud, Phase, fleet_name
 from gpufleet.domain.rsa import public_key
+from gpufleet.logs import Log, from_environment, log_crashes
 from hosts.node import server, stop_marker
 from hosts.node.agent import SETTLE, Agent
 from hosts.node.boot import BootSequence, NodeServices
 from hosts.node.disks import LocalDisks
 from hosts.node.engine_client import HttpEngine
-from hosts.node.log import NodeLog
+from hosts.node.log import timed
 from hosts.node.orders import Nonces, Orders
 from hosts.node.ports import CloudSide, StepError
 from hosts.node.state import Clock, NodeState
@@ -30,6 +31,7 @@ from serving.cache.disk import Cache, CacheError
 from serving.instance_settings import InstanceSettings, InstanceSettingsError, load
 
 UNIT: Final = "gpufleet-node.service"
+COMPONENT: Final = "node"
 TICK_S: Final = 0.5
 METADATA_WAIT_S: Final = 120.0
 PASSED_ON: Final = (
@@ -59,7 +61,7 @@ def main(argv: list[str]) -> int:
         return commands[argv[0]](root)
     except (InstanceSettingsError, StepError, CacheError) as error:
         if argv[0] == "run":
-            NodeLog(now=Clock()).error("agent", outcome="failed", error=error)
+            from_environment(COMPONENT).error("agent", outcome="failed", error=error)
         else:
             _say(str(error))
         return 1
@@ -126,7 +128,9 @@ def serve(root: Path) -> int:
     """Be the agent, until ended."""
     settings = load(root / "etc/gpu-fleet/instance.json")
     cloud = _cloud(settings)
-    log = NodeLog(now=Clock(), environment=settings.environment, pool=settings.pool, resource=cloud.instance_id)
+    fleet = fleet_name(settings.cloud, settings.environment, settings.region)
+    log = from_environment(COMPONENT, fleet=fleet, pool=settings.pool, resource=cloud.instance_id)
+    log_crashes(log)
     file = root / "var/lib/gpu-fleet/agent.json"
     life = NodeState(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
     life.engine_stops = stop_marker.place(root)
@@ -198,10 +202,10 @@ def _connect(settings: InstanceSettings) -> CloudSide:
             return GoogleSide(GoogleMetadata())
 
 
-def _power_off(log: NodeLog) -> None:
+def _power_off(log: Log) -> None:
     """Of an instance that has failed for too long: it costs nothing more then."""
     try:
-        with log.timed("power_off"):
+        with timed(log, "power_off"):
             run(["poweroff"])
     except StepError:
         return

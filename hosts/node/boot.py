@@ -9,7 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gpufleet.domain.model import Phase
+from gpufleet.logs import hide
 from hosts.node import disks, driver, engine_key, health, stop_marker
+from hosts.node.log import timed
 from hosts.node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, StoppedError, Units, UnitState
 from hosts.node.state import BootStep, NodeState
 from serving import engine as engines
@@ -104,7 +106,7 @@ class BootSequence:
     def _do(self, phase: Phase, action: Callable[[datetime], None], limit: timedelta) -> None:
         self._go_on()
         step = self.life.begin_step(phase)
-        with self.life.log.timed("boot_step", step=phase.value) as line:
+        with timed(self.life.log, "boot_step", step=phase.value) as line:
             try:
                 self._try(step, action, step.started + limit)
             finally:
@@ -184,7 +186,7 @@ class BootSequence:
     def bring(self, sync: Sync, digest: str, progress: Progress) -> Path:
         """Bring a revision into the cache: in production an approved one alone. Raises what `Sync.bring` raises."""
         check_approved(sync.store, sync.model, digest, self.settings.environment)
-        with self.life.log.timed("cache", model=self.settings.model, digest=digest) as line:
+        with timed(self.life.log, "cache", model=self.settings.model, digest=digest) as line:
             try:
                 return sync.bring(digest, self.life.now(), progress)
             finally:
@@ -265,7 +267,7 @@ class BootSequence:
                 key = self.world.cloud.secret(place).strip()
             except OSError as error:
                 raise StepError(f"the engine's key cannot be read: {error}") from error
-            self.life.log.hide(key)
+            hide(key)
             if not engines.is_key(key):
                 raise StepError(f"{place}: {engines.NO_KEY}")
             self._key = key

@@ -12,8 +12,8 @@ from gpufleet.domain.clocks import is_over
 from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import Phase
+from gpufleet.logs import Log
 from hosts.node.drain import Order, merge
-from hosts.node.log import NodeLog
 
 VERSION: Final = 1
 LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
@@ -60,7 +60,7 @@ class Counters:
 class NodeState:
     """Phase, boot, drain and counters. Safe to use from many threads."""
 
-    def __init__(self, *, instance: str, pool: str, file: Path, now: Callable[[], datetime], log: NodeLog) -> None:
+    def __init__(self, *, instance: str, pool: str, file: Path, now: Callable[[], datetime], log: Log) -> None:
         self.instance = instance
         self.pool = pool
         self.now = now
@@ -172,10 +172,15 @@ class NodeState:
     def warn(self, what: str, words: str | None) -> None:
         """Something is wrong that does not keep the instance from serving; None: it is right again."""
         with self._lock:
+            before = self._warnings.get(what)
             if words is None:
                 self._warnings.pop(what, None)
             else:
                 self._warnings[what] = words
+            if words is not None and words != before:
+                self.log.warning("problem", part=what, outcome="begun", error=words)
+            elif words is None and before is not None:
+                self.log.info("problem", part=what, outcome="over")
 
     def agent_check(self, router: str | None = None) -> str:
         """The answer to HAProxy. `router`: the address that asks; None: the caller routes nothing."""

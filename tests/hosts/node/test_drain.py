@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
+from gpufleet.logs import SILENT
 from hosts.node import stop_marker
 from hosts.node.drain import DrainStep, Order, Scene, merge, next_move
-from hosts.node.log import NodeLog
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, UnitState
 from hosts.node.state import NodeState
 from serving import engine as engines
@@ -36,7 +36,7 @@ def life_in(file: Path) -> NodeState:
     def now() -> datetime:
         return START
 
-    return NodeState(instance="i-1", pool="chat", file=file, now=now, log=NodeLog(now=now, write=lambda _: None))
+    return NodeState(instance="i-1", pool="chat", file=file, now=now, log=SILENT)
 
 
 def stopped_at(machine: Machine, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""What the agent logs: the fields of docs/contracts.md, and no secret."""
+"""What the agent logs: the fields of docs/logs.md, and no secret."""
 
 import json
 from contextlib import closing, nullcontext
@@ -13,8 +13,9 @@ from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from gpufleet.domain.orders import AgentOrder, Drain
+from gpufleet.logs import HIDDEN, Lines
 from hosts.node import server
-from hosts.node.log import HIDDEN, NodeLog
+from hosts.node.log import timed
 from hosts.node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
 from serving import engine as engines
 from tests.fixtures import signing
@@ -41,10 +42,12 @@ def test_every_line_says_when_what_and_where(machine: Machine) -> None:
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand, ana: kernel", timedelta(seconds=60))
     machine.pass_time(timedelta(seconds=10))
     for line in lines(machine):
-        assert list(line)[:3] == ["at", "level", "event"]
-        assert line["at"].startswith("2026-11-21T02:00:") and line["at"].endswith("Z")
-        assert (line["environment"], line["pool"], line["resource"]) == ("test", "chat", "i-0123456789abcdef0")
-        assert line["level"] == "info" and isinstance(line["outcome"], str)
+        assert list(line)[:4] == ["time", "level", "component", "event"]
+        assert line["time"].startswith("2026-11-21T02:00:") and line["time"].endswith("Z")
+        assert (line["component"], line["fleet"]) == ("node", "aws/test/us-east-1")
+        assert (line["pool"], line["resource"]) == ("chat", "i-0123456789abcdef0")
+        assert line["level"] == ("warning" if line["event"] == "problem" else "info")
+        assert isinstance(line["outcome"], str)
         assert None not in line.values()
 
 
@@ -87,13 +90,24 @@ def test_a_drain_says_who_owns_it_and_how_it_ended(machine: Machine) -> None:
     machine.pass_time(timedelta(seconds=20))
     first, notice, finished = lines(machine, "drain")
     assert (first["outcome"], first["by"], first["asked_by"]) == ("accepted", "idle", "idle")
-    assert first["deadline"] == "2026-11-21T02:10:00+00:00" and "notice_at" not in first
+    assert first["deadline"] == "2026-11-21T02:10:00.000Z" and "notice_at" not in first
     assert (notice["outcome"], notice["by"], notice["asked_by"]) == ("accepted", "idle", "cloud")
-    assert notice["notice_at"] == "2026-11-21T02:00:00+00:00"
+    assert notice["notice_at"] == "2026-11-21T02:00:00.000Z"
     assert (finished["outcome"], finished["by"]) == ("finished", "idle")
-    assert (finished["deadline"], finished["requests_cut"]) == ("2026-11-21T02:01:00+00:00", 0)
+    assert (finished["deadline"], finished["requests_cut"]) == ("2026-11-21T02:01:00.000Z", 0)
     assert 0 < finished["duration_s"] < 20
     assert outcomes(machine, "engine")[-1] == "stopping"
+
+
+def test_a_problem_has_a_line_when_it_begins_and_when_it_is_over(machine: Machine) -> None:
+    for words in ("no key", "no key", "no answer", None, None):
+        machine.life.warn("revision", words)
+    assert [(one["outcome"], one.get("error")) for one in lines(machine, "problem")] == [
+        ("begun", "no key"),
+        ("begun", "no answer"),
+        ("over", None),
+    ]
+    assert {one["part"] for one in lines(machine, "problem")} == {"revision"}
 
 
 def test_an_engine_that_crashes_and_comes_back_has_its_lines(machine: Machine) -> None:
@@ -179,23 +193,11 @@ def test_secrets_are_in_no_line_and_refusals_are(machine: Machine) -> None:
     assert not any(secret in written for secret in (KEY, other))
 
 
-def test_a_line_is_one_line_of_bounded_length_and_hides_what_json_would_write_otherwise() -> None:
-    written: list[str] = []
-    log = NodeLog(now=lambda: START, write=written.append)
-    log.hide('a "quoted"\nsecret', 'a "quoted"', "")
-    log.error("x", error=StepError("two\nlines, é, \udce9, " + 'a "quoted"\nsecret' + "y" * 2000), nothing=None)
-    (line,) = written
-    assert line.isascii() and "\n" not in line
-    found = json.loads(line)
-    assert found["error"].startswith(f"two\nlines, é, \udce9, {HIDDEN}yyy") and len(found["error"]) == 500
-    assert set(found) == {"at", "level", "event", "error"}
-
-
 def test_a_block_is_timed_however_it_ends() -> None:
     written: list[str] = []
-    log = NodeLog(now=lambda: START, write=written.append)
+    log = Lines(component="node", now=lambda: START, write=written.append)
     for error in (None, StepError("no"), StoppedError(), KeyError()):
-        with nullcontext() if error is None else pytest.raises(type(error)), log.timed("x", step="s") as line:
+        with nullcontext() if error is None else pytest.raises(type(error)), timed(log, "x", step="s") as line:
             line["attempts"] = 1
             if error is not None:
                 raise error
@@ -207,12 +209,3 @@ def test_a_block_is_timed_however_it_ends() -> None:
         ("error", "failed", "KeyError()"),
     ]
     assert all((one["step"], one["attempts"]) == ("s", 1) and one["duration_s"] >= 0 for one in found)
-
-
-def test_a_log_that_cannot_be_written_keeps_nothing_from_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def write(self, _: str) -> None:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("sys.stderr", Full())
-    NodeLog(now=lambda: START).info("x")
