@@ -1,9 +1,10 @@
 """One pass of cost over one fleet: what ran, what it served and what it cost, written to the ledger."""
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Engine
 
@@ -12,7 +13,11 @@ from app.api_calls import Count
 from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
 from gpufleet.costs.collector import Collected, collect
+from gpufleet.logs import Log, since
 from gpufleet.settings.document import FleetDocument
+
+_COUNTS: Final = ("instances", "ended", "readings", "active_hours", "prices", "reservations")
+"""Of what a pass wrote; fields of its log line, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +44,23 @@ class CostPassResult:
 
 def run(document: FleetDocument, count: Count, progress: CostPassListener) -> CostPassResult:
     """One pass; its failure is in the result and in the log."""
-    try:
-        return _collect(document, count, progress)
-    except (OSError, AppError) as error:
-        logs.of_pass(document.environment, "cost").error("pass", outcome="failed", error=str(error))
-        return CostPassResult(answer={"error": str(error)}, error=str(error))
+    with logs.of_pass(ledgers.ledger_name(document), "cost") as log:
+        begun = time.monotonic()
+        try:
+            result = _collect(document, count, progress)
+        except (OSError, AppError) as error:
+            log.error("pass", outcome="failed", error=error, duration_s=since(begun))
+            return CostPassResult(answer={"error": str(error)}, error=str(error))
+        _log_result(log, result, since(begun))
+        return result
+
+
+def _log_result(log: Log, result: CostPassResult, duration_s: float) -> None:
+    """One line for each pass. Of what could not be read or done there are lines before."""
+    counts = {name: result.answer[name] for name in _COUNTS}
+    outcome = "incomplete" if not result.whole else "done" if any(counts.values()) else "nothing_to_do"
+    calls = sum(result.answer["api_calls"].values())
+    log.info("pass", outcome=outcome, **counts, api_calls=calls, duration_s=duration_s)
 
 
 def _collect(document: FleetDocument, count: Count, progress: CostPassListener) -> CostPassResult:
@@ -53,6 +70,8 @@ def _collect(document: FleetDocument, count: Count, progress: CostPassListener) 
     try:
         with ledgers.ledger_errors(document):
             written = collect(engine, looks.sources, facts_of(document), now)
+        for note in written.notes:
+            logs.get().warning("problem", part="sources", outcome="failed", error=note)
         progress.written(written)
         left = _after(document, progress, "sums", lambda: cost_sums.store_sums(document, engine, now))
         refresh_prices(document, engine, progress, now)
@@ -77,11 +96,14 @@ def refresh_prices(document: FleetDocument, engine: Engine, progress: CostPassLi
     try:
         done = prices.refresh_daily(document, engine, now)
         errors = () if done is None else done.errors
+        if done is not None:
+            outcome = "incomplete" if errors else "done"
+            logs.get().info("prices", outcome=outcome, prices=done.prices, machine_types=done.machine_types)
     except (OSError, AppError) as error:
         errors = (str(error),)
     for error in errors:
         progress.problem(f"prices: {error}; they are asked for again tomorrow")
-        logs.of_pass(document.environment, "cost").error("prices", outcome="failed", error=error)
+        logs.get().error("problem", part="prices", outcome="failed", error=error)
 
 
 def _after(document: FleetDocument, progress: CostPassListener, what: str, work: Callable[[], object]) -> bool:
@@ -90,6 +112,7 @@ def _after(document: FleetDocument, progress: CostPassListener, what: str, work:
         with ledgers.ledger_errors(document):
             work()
     except AppError as error:
+        logs.get().error("problem", part=what, outcome="failed", error=error)
         progress.problem(f"{what}: {error}")
         return False
     return True

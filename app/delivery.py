@@ -27,6 +27,12 @@ def send(engine: Engine, *, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
     return deliver_patiently(engine, receiver(), Clock(), wait)
 
 
+def log_fields(done: Delivered) -> dict[str, int | str]:
+    """The fields of a log line about a delivery."""
+    counts = {"sent": done.sent + done.found, "waiting": done.later, "refused": done.refused}
+    return {"outcome": "done" if not done.refused else "refused", **counts}
+
+
 def summary(done: Delivered) -> str:
     """What became of the messages, in one line."""
     counts = {"sent": done.sent + done.found, "waiting": done.later, "refused": done.refused}

@@ -21,3 +21,5 @@ class AppError(Exception):
     def __init__(self, message: str, code: ErrorCode = ErrorCode.FAILED) -> None:
         super().__init__(message)
         self.code = code
+        self.logged = False
+        """Whether a log line has it already."""

@@ -1,78 +1,126 @@
-"""Structured logs on stderr: a line per decision that acts, per outcome, per failure, per pass with nothing to do.
+"""The logs of the control plane's processes, on stderr: structlog in front, `gpufleet.logs` for each line.
 
-The daemon and the functions write them always. A command writes them when `$GPUFLEET_LOG` asks for it: what it prints
-says the same to people. The fields are in `docs/run-modes.md` ("Logs"); the node agent writes the same ones.
+Services (daemon, router, console, functions …) always log. A command logs under systemd, or when `$GPUFLEET_LOG` asks
+for it; else it prints messages for people. The fields and events are in `docs/logs.md`.
 """
 
+import logging
 import os
 import sys
+import traceback
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Generator, MutableMapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from app.errors import AppError, ErrorCode
-from gpufleet.domain.printable import printable
-from gpufleet.domain.secrets import redacted
-from watchdogs.ports import SILENT, Log
+from gpufleet import logs
+from gpufleet.logs import SILENT, Form, Level, Log, WrongSettingError
 
-VARIABLE: Final = "GPUFLEET_LOG"
-FORMS: Final = ("json", "text")
-_FIRST: Final = ("at", "level", "event")
-"""Fields that begin a line."""
+_LEVELS: Final = {
+    Level.DEBUG: logging.DEBUG,
+    Level.INFO: logging.INFO,
+    Level.WARNING: logging.WARNING,
+    Level.ERROR: logging.ERROR,
+}
 
 
-def configure(*, always: bool = False) -> None:
-    """Set up the logs of this process. Raises AppError when `$GPUFLEET_LOG` is neither `json` nor `text`.
-
-    Without the variable: JSON, or text at a terminal, if `always`; else nothing is logged.
-    """
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted and wanted not in FORMS:
-        raise AppError(f"{VARIABLE}={wanted}: write one of {', '.join(FORMS)}", ErrorCode.WRONG_USE)
-    if not wanted and not always:
+def configure(component: str, *, service: bool = False) -> None:
+    """Set up the logs of this process, or none. Raises AppError for a variable without a valid value."""
+    try:
+        form = logs.wanted_form(os.environ, sys.stderr, service=service)
+        least = logs.wanted_level(os.environ)
+    except WrongSettingError as error:
+        raise AppError(str(error), ErrorCode.WRONG_USE) from error
+    if form is None:
         return
     import structlog  # commands that log nothing do not wait for it
 
-    text = wanted == "text" or (not wanted and sys.stderr.isatty())
+    logs.hide_variables(os.environ)
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-            _in_order,
-            structlog.dev.ConsoleRenderer(timestamp_key="at", colors=sys.stderr.isatty(), sort_keys=False)
-            if text
-            else structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+            _Renderer(component, form),
         ],
-        logger_factory=_Lines,
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[least]),
+        logger_factory=_Stderr,
     )
+    logs.log_crashes(get())
+    logging.captureWarnings(True)
+    logging.getLogger().handlers = [_Libraries(logging.WARNING)]
 
 
-def of_pass(environment: str, watchdog: str) -> Log:
-    """The log of one pass, with an id of its own; silent where `configure` set up none."""
+def reset() -> None:
+    """Log nothing any more. For tests."""
+    if (structlog := sys.modules.get("structlog")) is not None:
+        structlog.reset_defaults()
+        structlog.contextvars.clear_contextvars()
+    logging.captureWarnings(False)
+    root = logging.getLogger()
+    root.handlers = [one for one in root.handlers if not isinstance(one, _Libraries)]
+
+
+def is_on() -> bool:
+    """Whether this process logs."""
     structlog = sys.modules.get("structlog")
-    if structlog is None or not structlog.is_configured():
-        return SILENT
-    return structlog.get_logger().bind(pass_id=uuid.uuid4().hex[:12], environment=environment, watchdog=watchdog)
+    return structlog is not None and structlog.is_configured()
 
 
-def _in_order(_: Any, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Time, level and event first. A field without a value is left out; none holds a secret or steers a terminal."""
-    first = {name: fields.pop(name) for name in _FIRST if name in fields}
-    found = {name: value for name, value in {**first, **fields}.items() if value is not None}
-    return {name: printable(redacted(value)) if isinstance(value, str) else value for name, value in found.items()}
+def get(**bound: Any) -> Log:
+    """The log of this process; silent where `configure` set up none."""
+    return sys.modules["structlog"].get_logger(**bound) if is_on() else SILENT
 
 
-class _Lines:
-    """Writes to stderr. A log that cannot be written fails no pass: the ledger has what was done."""
+@contextmanager
+def of_pass(fleet: str, watchdog: str) -> Generator[Log]:
+    """The log of one pass over a fleet. Its id is in every other line of the same thread, too."""
+    if not is_on():
+        yield SILENT
+        return
+    import structlog
+
+    fields = {"fleet": fleet, "watchdog": watchdog, "pass_id": uuid.uuid4().hex[:12]}
+    with structlog.contextvars.bound_contextvars(**fields):
+        yield get(**fields)
+
+
+class _Renderer:
+    """The last processor."""
+
+    def __init__(self, component: str, form: Form) -> None:
+        self._component, self._form = component, form
+
+    def __call__(self, _: Any, __: str, fields: MutableMapping[str, Any]) -> str:
+        return logs.line({"time": datetime.now(UTC), "component": self._component, **fields}, self._form)
+
+
+class _Stderr:
+    """What structlog writes to."""
 
     def __init__(self, *_: Any) -> None:
         pass
 
     def msg(self, line: str) -> None:
-        try:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
-        except (OSError, ValueError):  # a full disk; a stream that is closed
-            pass
+        logs.to_stderr(line)
 
-    info = warning = error = msg
+    debug = info = warning = error = msg
+
+
+class _Libraries(logging.Handler):
+    """Writes what libraries log, from warnings on: their debug lines may hold secrets."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = get()
+        write = log.error if record.levelno >= logging.ERROR else log.warning
+        found = record.exc_info or (None, None, None)
+        frames = "".join(traceback.format_exception(*found)) if found[1] is not None else None
+        write("library", logger=record.name, detail=_message(record), error=found[1], traceback=frames)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 - arguments that do not match stop no line
+        return str(record.msg)

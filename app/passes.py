@@ -1,5 +1,7 @@
 """One pass of a watchdog over one fleet. It prints nothing: what became of it is in its result and in the log."""
 
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,15 +15,16 @@ from app.wiring import Wired, wire
 from gpufleet.domain.decisions import OutcomeKind, Reason
 from gpufleet.ledger import outbox
 from gpufleet.ledger.schema import LedgerError, explained
+from gpufleet.logs import Log, since
 from gpufleet.settings.document import FleetDocument
-from watchdogs.execute import Pass, Watchdog
+from watchdogs.execute import Pass, Watchdog, log_fields
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.observe.fleet import Lists
 from watchdogs.orphans.decide import WATCHDOG as ORPHANS
 from watchdogs.orphans.watchdog import OrphanScope, OrphanWatchdog
 from watchdogs.policy import digests
-from watchdogs.ports import CutShortError, Log, Ports
+from watchdogs.ports import CutShortError, Ports
 from watchdogs.scale.decide import WATCHDOG as SCALE
 from watchdogs.scale.watchdog import ScaleWatchdog
 from watchdogs.spot.decide import WATCHDOG as SPOT
@@ -47,7 +50,7 @@ class Options:
     """Who holds the lease; None: this process, by the name at which its neighbours tell whether it lives."""
     count: Count = lambda _: None
     note: Callable[[str], None] = lambda _: None
-    """Receives what people are to know besides, as soon as it is known."""
+    """Receives what people are to know besides, as soon as it is known. The log has it, too."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,16 +119,42 @@ def run(kind: WatchdogKind, document: FleetDocument, options: Options, *, alone:
     fleet is `alone`.
     """
     result = PassResult(environment=document.environment, watchdog=kind.name, applied=options.apply)
-    log = logs.of_pass(document.environment, kind.name)
-    try:
-        with explained("the ledger failed"):
-            _over_fleet(kind, document, options, result, log)
-    except (OSError, AppError, LedgerError) as error:
-        log.error("pass", outcome="failed", error=str(error))
-        if isinstance(error, AppError) and (alone or error.code is ErrorCode.WRONG_USE):
-            raise
-        result.error, result.remains = str(error), _what_remains(error)
+    with logs.of_pass(ledger_name(document), kind.name) as log:
+        begun = time.monotonic()
+        try:
+            with explained("the ledger failed"):
+                _over_fleet(kind, document, options, result, log)
+        except (OSError, AppError, LedgerError) as error:
+            log.error("pass", outcome="failed", error=error, duration_s=since(begun))
+            if isinstance(error, AppError) and (alone or error.code is ErrorCode.WRONG_USE):
+                error.logged = logs.is_on()
+                raise
+            result.error, result.remains = str(error), _what_remains(error)
+        else:
+            _log_result(log, result, since(begun))
     return result
+
+
+def _log_result(log: Log, result: PassResult, duration_s: float) -> None:
+    """One line for each pass, whatever it did. The executor has logged each decision and outcome of one that acts."""
+    calls = sum(result.api_calls.values())
+    if result.done is None:
+        log.info("pass", outcome="skipped", detail=result.skipped, api_calls=calls, duration_s=duration_s)
+        return
+    plan, outcomes = result.done.plan, Counter(outcome.kind.value for outcome in result.done.outcomes)
+    if not result.applied:
+        for decision in plan.acting:
+            log.info("decision", **log_fields(decision), outcome="dry_run", detail=decision.detail or None)
+    log.info(
+        "pass",
+        outcome="done" if plan.acting or outcomes else "nothing_to_do",
+        decisions=len(plan.decisions),
+        acting=len(plan.acting),
+        outcomes=dict(outcomes) or None,
+        unseen=sorted(result.unseen) or None,
+        api_calls=calls,
+        duration_s=duration_s,
+    )
 
 
 def _what_remains(error: Exception) -> str:
@@ -138,20 +167,22 @@ def _over_fleet(kind: WatchdogKind, document: FleetDocument, options: Options, r
     """Raises OSError when the fleet could not be observed whole, AppError for what people must fix."""
     if not options.apply and (said := not_here(document)) is not None:
         # it is made here: that a dry run was seen is kept in it
-        options.note(
-            f"{document.environment}: {said}: if its watchdogs run on another one, their brakes and targets are not"
-            " known here, and this dry run does not count as seen by them"
+        why = (
+            f"{said}: if its watchdogs run on another one, their brakes and targets are not known here, and this"
+            " dry run does not count as seen by them"
         )
+        log.warning("ledger_elsewhere", detail=why)
+        options.note(f"{document.environment}: {why}")
     wired = wire(document, kind.name, options.holder, log=log)
     try:
-        _pass(kind, wired, options, result)
+        _pass(kind, wired, options, result, log)
     finally:
         result.api_calls = wired.api_calls()
         options.count(result.api_calls)
         wired.engine.dispose()  # a daemon makes many passes
 
 
-def _pass(kind: WatchdogKind, wired: Wired, options: Options, result: PassResult) -> None:
+def _pass(kind: WatchdogKind, wired: Wired, options: Options, result: PassResult, log: Log) -> None:
     known = digests(wired.document, kind.name)
     _accept(wired, kind.name, {name: digest for name, digest in known.items() if digest in options.accept})
     watchdog = kind.make(wired.document, wired.ports)
@@ -165,20 +196,23 @@ def _pass(kind: WatchdogKind, wired: Wired, options: Options, result: PassResult
             result.done = watchdog.apply()
         finally:
             wired.ledger.release_lease()
-        _deliver(wired, options)
+        _deliver(wired, options, log)
     unseen = {d.pool for d in result.done.plan.decisions if d.reason is Reason.POLICY_UNSEEN}
     result.unseen = {name: digest for name, digest in known.items() if name in unseen}
 
 
-def _deliver(wired: Wired, options: Options) -> None:
+def _deliver(wired: Wired, options: Options, log: Log) -> None:
     """Send the messages of the pass. What cannot be sent now waits in the outbox; it fails no pass."""
     if wired.document.notify is None or not outbox.open_channels(wired.engine):
         return
     from app import delivery  # slack's client is slow to import, and most passes have nothing to say
 
     try:
-        options.note(delivery.summary(delivery.send(wired.engine, wait=timedelta(0))))
+        done = delivery.send(wired.engine, wait=timedelta(0))
+        log.info("delivery", **delivery.log_fields(done))
+        options.note(delivery.summary(done))
     except AppError as error:
+        log.error("delivery", outcome="failed", error=error)
         options.note(f"{wired.document.environment}: messages wait in the ledger: {error}")
 
 

@@ -4,21 +4,28 @@ It reads which revision is served and cannot change it: no machine may write bel
 after a crash goes on from what the agents say.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
+from app import logs
 from app.errors import AppError
+from app.ledgers import ledger_name
 from app.stores import open_place
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import Instance
+from gpufleet.logs import SILENT, Log, since
 from gpufleet.settings.document import FleetDocument, Pool
 from serving.cache.manifest import ManifestError
 from serving.cache.store import ObjectStore
 from serving.cache.sync import read_served
 from serving.revisions import PoolRollout, RevisionAgents, next_step, rolled_back
 from watchdogs.brakes import paused_by
+
+WATCHDOG: Final = "revisions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +35,7 @@ class RevisionSources:
     instances: Callable[[], Sequence[Instance]]
     agents: RevisionAgents
     brakes: Callable[[], Sequence[Brake]]
-    say: Callable[[str], None]
+    log: Log
 
 
 def wanted(document: FleetDocument, store: ObjectStore) -> dict[str, str]:
@@ -49,60 +56,97 @@ def wanted(document: FleetDocument, store: ObjectStore) -> dict[str, str]:
     return found
 
 
-def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: RevisionSources, *, apply: bool) -> bool:
-    """Change at most one instance of each pool. False: a pool's rollout has failed. Raises OSError."""
-    listed = sources.instances()
+@dataclass(slots=True, kw_only=True)
+class Looked:
+    """How a look ended."""
+
+    well: bool = True
+    """False: a pool's rollout has failed, and the log has why."""
+    skipped: str | None = None
+    """Who looks instead."""
+    changes: int = 0
+    """Instances that change, or would without a dry run or a pause."""
+
+    @property
+    def outcome(self) -> str:
+        """As the log names it."""
+        if not self.well:
+            return "failed"
+        if self.skipped is not None:
+            return "skipped"
+        return "done" if self.changes else "nothing_to_do"
+
+
+def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: RevisionSources, *, apply: bool) -> Looked:
+    """Change at most one instance of each pool. Raises OSError."""
+    log, listed = sources.log, sources.instances()
     brakes = sources.brakes()
-    well = True
+    done = Looked()
     for pool in pools:
         digest = digests[pool.name]
         members = {one.id: one for one in listed if one.pool == pool.name and one.alive}
         statuses = sources.agents.statuses(list(members.values()))
         if (failed := rolled_back(digest, statuses)) is not None:
-            sources.say(f"{pool.name}: the rollout of {digest[:12]} stopped: {failed}")
-            well = False
+            log.error("revision", pool=pool.name, digest=digest, outcome="stopped", error=failed)
+            done.well = False
             continue
         # its limit is for who waits; a look waits for nobody
         step = next_step(PoolRollout(pool=pool.name, floor=pool.min, limit=timedelta(0)), digest, members, statuses)
         if step.change is None:
             continue
+        done.changes += 1
+        about = {"pool": pool.name, "resource": step.change, "digest": digest}
         if (pause := paused_by(pool.name, brakes)) is not None:
-            sources.say(f"{pool.name}: {step.change} keeps its revision: paused {pause}")
+            log.info("revision", **about, outcome="paused", detail=f"paused {pause}")
         elif not apply:
-            sources.say(f"{pool.name}: {step.change} would change to {digest[:12]} (dry)")
+            log.info("revision", **about, outcome="dry_run")
         else:
-            sources.say(f"{pool.name}: {step.change} drains and changes to {digest[:12]}")
+            log.info("revision", **about, outcome="started", detail="the instance drains, then changes")
             try:
                 sources.agents.switch(members[step.change], digest)
             except CloudError as error:
                 # the other pools go on
-                sources.say(f"{pool.name}: {error}")
-                well = False
-    return well
+                log.error("revision", **about, outcome="failed", error=error)
+                done.well = False
+    return done
 
 
-def follow(document: FleetDocument, *, apply: bool, say: Callable[[str], None], holder: str | None = None) -> bool:
-    """One look at a fleet, under a lease of its own. False: it failed, and said so. No holder: this process.
+def follow(document: FleetDocument, *, apply: bool, people: Log = SILENT, holder: str | None = None) -> bool:
+    """One look at a fleet, under a lease of its own. False: it failed, and the log has why. No holder: this process.
 
-    Raises AppError, OSError.
+    `people` gets the lines of a process that does not log. Raises AppError, OSError.
     """
+    with logs.of_pass(ledger_name(document), WATCHDOG) as own:
+        begun, log = time.monotonic(), own if logs.is_on() else people
+        try:
+            done = _follow(document, log, apply=apply, holder=holder)
+        except (AppError, OSError) as error:
+            own.error("pass", outcome="failed", error=error, duration_s=since(begun))
+            if isinstance(error, AppError):
+                error.logged = logs.is_on()
+            raise
+        log.info("pass", outcome=done.outcome, changes=done.changes, detail=done.skipped, duration_s=since(begun))
+        return done.well
+
+
+def _follow(document: FleetDocument, log: Log, *, apply: bool, holder: str | None) -> Looked:
+    """Raises AppError, OSError."""
     digests = wanted(document, open_place(document.bucket).store)
     pools = [pool for pool in document.pools if pool.name in digests]
     if not pools:
-        return True
+        return Looked()
     from app.wiring import agents_of, inventory_of, wire
 
-    wired = wire(document, "revisions", holder)
+    wired = wire(document, WATCHDOG, holder)
     try:
         now = wired.ports.clock.now()
         if apply and (other := wired.ledger.take_lease(now)) is not None:
-            say(f"{document.environment}: revisions: {other}")
-            return True
+            return Looked(skipped=other)
         sources = RevisionSources(
             instances=inventory_of(document).instances,
-            agents=agents_of(document, say),
+            agents=agents_of(document, lambda text: log.warning("clock", error=text)),
             brakes=lambda: wired.ledger.brakes(now),
-            say=say,
+            log=log,
         )
         try:
             return look(pools, digests, sources, apply=apply)

@@ -28,10 +28,11 @@ from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.ledger import history, operations
 from gpufleet.ledger.fleet import FleetLedger
+from gpufleet.logs import SILENT, Log
 from gpufleet.prices.book import PriceBook, fresh_since
 from gpufleet.prices.packaged import PackagedPrices
 from gpufleet.settings.document import FleetDocument
-from watchdogs.ports import SILENT, Account, Groups, Inventory, Log, Ports
+from watchdogs.ports import Account, Groups, Inventory, Ports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def wire(
         inventory=inventory,
         groups=groups,
         metrics=prometheus,
-        agents=FleetAgents(agents_of(document, lambda text: log.error("clock", error=text))),
+        agents=FleetAgents(agents_of(document, lambda text: log.warning("clock", error=text))),
         prices=prices_of(engine, document, clock.now()),
         messages=FleetMessages(engine, document, clock),
         ledger=ledger,

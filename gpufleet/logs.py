@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -37,7 +38,8 @@ _MOST_ITEMS: Final = 20
 _DEPTH: Final = 3
 _FRAMES: Final = 8
 """Of a traceback: the innermost ones."""
-_FIRST: Final = ("time", "level", "component", "event")
+_HEAD: Final = ("time", "level", "component", "event")
+_FIRST: Final = (*_HEAD, "fleet", "watchdog", "pass_id", "pool", "resource")
 
 
 class Form(StrEnum):
@@ -249,6 +251,11 @@ def _safely(value: Any, longest: int) -> Any:
         return f"(a {type(value).__name__[:100]} that cannot be shown: {type(error).__name__[:100]})"
 
 
+def since(begun: float) -> float:
+    """Seconds since then by the monotonic clock, as a line has them."""
+    return round(time.monotonic() - begun, 3)
+
+
 def stamp(at: datetime) -> str:
     """A time as RFC 3339 in UTC, to the millisecond."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -264,7 +271,7 @@ def line(fields: Mapping[str, Any], form: Form) -> str:
         shown = _json(found) if form is Form.JSON else _text(found)
         if len(shown) <= LONGEST_LINE:
             return shown
-    found = {name: _safely(fields.get(name), 20) for name in _FIRST} | {"error": "the line was too long"}
+    found = {name: _safely(fields.get(name), 20) for name in _HEAD} | {"error": "the line was too long"}
     return _json(found) if form is Form.JSON else _text(found)
 
 
@@ -282,7 +289,7 @@ def _json(fields: Mapping[str, Any]) -> str:
 
 def _text(fields: Mapping[str, Any]) -> str:
     """`TIME LEVEL component event: detail  name=value …`; a traceback follows, indented."""
-    rest = {name: value for name, value in fields.items() if name not in (*_FIRST, "detail", "traceback")}
+    rest = {name: value for name, value in fields.items() if name not in (*_HEAD, "detail", "traceback")}
     head = f"{fields.get('time', '')} {fields.get('level', '').upper():7} {fields.get('component', '')}".rstrip()
     detail = f": {_one_line(str(fields['detail']))}" if "detail" in fields else ""
     shown = "".join(f" {name}={_quoted(value)}" for name, value in rest.items())
@@ -355,6 +362,14 @@ class Lines:
         shown = line({**self._bound, **fields, "time": self._now(), "level": level, "event": event}, self._form)
         with self._lock:
             self._write(shown)
+
+
+def log_change(log: Log, part: str, before: str | None, now: str | None) -> None:
+    """A problem of one part has a line when it begins, when it changes and when it is over; empty: there is none."""
+    if now and now != before:
+        log.warning("problem", part=part, outcome="begun", error=now)
+    elif before and not now:
+        log.info("problem", part=part, outcome="over")
 
 
 def log_crashes(log: Log) -> None:

@@ -65,5 +65,5 @@ def without_logs() -> Iterator[None]:
     sys.excepthook, threading.excepthook = hooks
     if (logs := sys.modules.get("gpufleet.logs")) is not None:
         logs.forget()
-    if (structlog := sys.modules.get("structlog")) is not None:
-        structlog.reset_defaults()
+    if (logs := sys.modules.get("app.logs")) is not None:
+        logs.reset()

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from gpufleet.domain.activity import ConflictError
 from gpufleet.domain.brakes import BrakeKind
-from gpufleet.domain.decisions import Decision, Outcome, OutcomeKind, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.model import Instance
 from watchdogs.brakes import kept_by_tag, longest, who_and_why
 from watchdogs.ports import LEASE_OVER, Ports
@@ -95,18 +95,17 @@ class Executor:
                 judge(decision)
             except OSError as error:
                 self.unsettled.add(decision.resource)
-                self._ports.log.error("settle", **_fields(decision), error=str(error))
+                self._ports.log.error("recovery", outcome="failed", **log_fields(decision), error=str(error))
 
     def record(self, plan: Plan) -> None:
         """Write down what was decided, before any of it is done."""
         self._ports.ledger.record(plan)
-        for decision in plan.acting:
-            self._ports.log.info("decision", **_fields(decision), detail=decision.detail or None)
+        for decision in plan.decisions:
+            write = self._ports.log.debug if decision.action is Action.KEEP else self._ports.log.info
+            write("decision", **log_fields(decision), detail=decision.detail or None)
 
     def finish(self, observed: _O, plan: Plan) -> Pass[_O]:
         """The whole pass."""
-        if not plan.acting and not self.outcomes:
-            self._ports.log.info("pass", outcome="nothing_to_do", duration_s=self._seconds_since(self._begun))
         return Pass(observed=observed, plan=plan, outcomes=tuple(self.outcomes))
 
     # steps
@@ -236,10 +235,10 @@ class Executor:
         found = Outcome(decision=decision, kind=kind, detail=detail, error=error)
         self._ports.ledger.record_outcome(self._rules.watchdog, found, at or self._ports.clock.now())
         self.outcomes.append(found)
-        log = self._ports.log.info if error is None else self._ports.log.error
-        log(
+        write = self._ports.log.info if error is None else self._ports.log.error
+        write(
             "outcome",
-            **_fields(decision),
+            **log_fields(decision),
             duration_s=self._seconds_since(self._since.get(decision.resource, self._begun)),
             outcome=kind.value,
             detail=detail or None,
@@ -264,8 +263,8 @@ class Executor:
         self._ports.messages.tell(f"{self._rules.key_prefix}{key}", text, detail)
 
 
-def _fields(decision: Decision) -> dict[str, str | None]:
-    """What a log line says of a decision."""
+def log_fields(decision: Decision) -> dict[str, str | None]:
+    """The fields of a log line about a decision."""
     return {
         "pool": decision.pool,
         "resource": decision.resource,

@@ -17,6 +17,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.last_lists import LastLists
 from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList
+from gpufleet.logs import SILENT, Log
 
 
 class Inventory(Protocol):
@@ -255,26 +256,6 @@ class Ledger(Protocol):
         ...
 
 
-class Log(Protocol):
-    """Structured log lines, bound to one pass. Never raises OSError."""
-
-    def info(self, event: str, **fields: Any) -> Any: ...
-
-    def error(self, event: str, **fields: Any) -> Any: ...
-
-
-class _Silent:
-    """Logs nothing."""
-
-    def info(self, event: str, **fields: Any) -> None:
-        pass
-
-    error = info
-
-
-SILENT: Final = _Silent()
-
-
 class Clock(Protocol):
     """Time that passes; a test passes it by hand."""
 
@@ -299,3 +280,4 @@ class Ports:
     utilization: Utilization | None = None
     """None: the cloud has no such service."""
     log: Log = SILENT
+    """Of one pass."""

@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
         return commands[argv[0]](root)
     except (InstanceSettingsError, StepError, CacheError) as error:
         if argv[0] == "run":
-            from_environment(COMPONENT).error("agent", outcome="failed", error=error)
+            from_environment(COMPONENT).error("process", outcome="failed", error=error)
         else:
             _say(str(error))
         return 1
@@ -134,7 +134,7 @@ def serve(root: Path) -> int:
     file = root / "var/lib/gpu-fleet/agent.json"
     life = NodeState(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
     life.engine_stops = stop_marker.place(root)
-    log.info("agent", outcome="started", phase=life.phase)
+    log.info("process", outcome="started", phase=life.phase)
     engine = HttpEngine(
         f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.INTERFACES[settings.engine.kind]
     )

@@ -12,7 +12,7 @@ from gpufleet.domain.clocks import is_over
 from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import Phase
-from gpufleet.logs import Log
+from gpufleet.logs import Log, log_change
 from hosts.node.drain import Order, merge
 
 VERSION: Final = 1
@@ -177,10 +177,7 @@ class NodeState:
                 self._warnings.pop(what, None)
             else:
                 self._warnings[what] = words
-            if words is not None and words != before:
-                self.log.warning("problem", part=what, outcome="begun", error=words)
-            elif words is None and before is not None:
-                self.log.info("problem", part=what, outcome="over")
+            log_change(self.log, what, before, words)
 
     def agent_check(self, router: str | None = None) -> str:
         """The answer to HAProxy. `router`: the address that asks; None: the caller routes nothing."""

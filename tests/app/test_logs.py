@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,17 @@ import structlog
 
 from app import logs
 from app.errors import AppError, ErrorCode
+from app.ledgers import ledger_name
 from app.passes import Options, WatchdogKind
 from cli import watch_cost
 from cli.output import Exit
 from cli.watch_pass import Show, over_fleets
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason
+from gpufleet.log_fields import FIELDS
+from gpufleet.logs import FORM_VARIABLE, LEVEL_VARIABLE
 from gpufleet.settings.document import FleetDocument
+from tests.fixtures.logs import Line, RecordedLog
 from tests.fixtures.watchdogs.plain import START, document, instance
 from tests.fixtures.watchdogs.worlds import World, idle_world
 from watchdogs.execute import Executor
@@ -30,30 +34,12 @@ from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
 ONE = instance(1).id
-FIELDS = {
-    *("at", "level", "event", "pass_id", "environment", "watchdog", "pool", "resource", "action", "reason_code"),
-    *("duration_s", "outcome", "detail", "error"),
-}
-"""Of docs/run-modes.md; the node agent writes the same."""
-Line = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(logs.VARIABLE, raising=False)
-
-
-@dataclass
-class Lines:
-    """A log that remembers its lines."""
-
-    found: list[Line] = field(default_factory=list[Line])
-
-    def info(self, event: str, **fields: Any) -> None:
-        self.found.append({"level": "info", "event": event, **fields})
-
-    def error(self, event: str, **fields: Any) -> None:
-        self.found.append({"level": "error", "event": event, **fields})
+    for name in (FORM_VARIABLE, LEVEL_VARIABLE, "JOURNAL_STREAM"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def decided(action: Action = Action.END) -> Decision:
@@ -61,28 +47,19 @@ def decided(action: Action = Action.END) -> Decision:
 
 
 def logged(world: World) -> tuple[Executor, list[Line]]:
-    lines = Lines()
-    return Executor(replace(world.ports(), log=lines), RULES), lines.found
+    log = RecordedLog()
+    return Executor(replace(world.ports(), log=log), RULES), log.lines
 
 
 def plan(*decisions: Decision) -> Plan:
     return Plan(watchdog="idle", at=START, decisions=decisions)
 
 
-def test_a_decision_that_acts_has_a_line_and_one_that_keeps_has_none() -> None:
+def test_a_decision_that_acts_has_a_line_and_one_that_keeps_has_one_for_debugging() -> None:
     executor, lines = logged(idle_world())
     executor.record(plan(decided(), decided(Action.KEEP)))
-    assert lines == [
-        {
-            "level": "info",
-            "event": "decision",
-            "pool": "batch",
-            "resource": ONE,
-            "action": "end",
-            "reason_code": "still_idle",
-            "detail": "2 h",
-        }
-    ]
+    line = {"event": "decision", "pool": "batch", "resource": ONE, "reason_code": "still_idle", "detail": "2 h"}
+    assert lines == [line | {"level": "info", "action": "end"}, line | {"level": "debug", "action": "keep"}]
 
 
 def test_an_outcome_says_how_long_it_took() -> None:
@@ -92,7 +69,7 @@ def test_an_outcome_says_how_long_it_took() -> None:
     executor.done(decided(), "ended")
     assert len(lines) == 1
     assert (lines[0]["event"], lines[0]["outcome"], lines[0]["duration_s"]) == ("outcome", "done", 90.0)
-    assert (lines[0]["detail"], lines[0]["error"]) == ("ended", None)
+    assert lines[0]["detail"] == "ended" and "error" not in lines[0]
 
 
 def test_a_failed_step_is_an_error() -> None:
@@ -103,21 +80,6 @@ def test_a_failed_step_is_an_error() -> None:
 
     executor.attempt(decided(), fail)
     assert [(line["level"], line["outcome"], line["error"]) for line in lines] == [("error", "failed", "throttled")]
-
-
-def test_a_pass_with_nothing_to_do_has_one_line() -> None:
-    world = idle_world()
-    executor, lines = logged(world)
-    world.now += timedelta(seconds=2)
-    executor.finish(None, plan(decided(Action.KEEP)))
-    assert lines == [{"level": "info", "event": "pass", "outcome": "nothing_to_do", "duration_s": 2.0}]
-
-
-def test_a_pass_that_only_settled_has_no_line_of_nothing() -> None:
-    executor, lines = logged(idle_world())
-    executor.done(decided(), "ended by an earlier run")
-    executor.finish(None, plan())
-    assert [line["event"] for line in lines] == ["outcome"]
 
 
 # whole passes
@@ -135,40 +97,67 @@ def over(world: World) -> WatchdogKind:
     return WatchdogKind(name="idle", make=make)
 
 
-def a_pass(world: World, fleet: FleetDocument) -> Exit:
+def a_pass(world: World, fleet: FleetDocument, *, apply: bool = True) -> Exit:
     accept = (digests(fleet, "idle")["batch"],)
-    code, _ = over_fleets(over(world), [fleet], Options(apply=True, accept=accept), Show.PROBLEMS)
+    code, _ = over_fleets(over(world), [fleet], Options(apply=apply, accept=accept), Show.PROBLEMS)
     return code
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[Line]:
     streams = capsys.readouterr()
     assert streams.out == "", "stdout is for the answer alone"
-    return [json.loads(line) for line in streams.err.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in streams.err.splitlines()]
 
 
 def test_the_lines_of_a_pass_are_json_with_its_id(fleet: FleetDocument, capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(always=True)
-    world = idle_world(1)
-    before = datetime.now(UTC)
-    assert a_pass(world, fleet) is Exit.DONE
+    logs.configure("daemon", service=True)
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    assert a_pass(idle_world(1), fleet) is Exit.DONE
     assert a_pass(idle_world(0), fleet) is Exit.DONE
-    decision, outcome, nothing = written(capsys)
-    assert list(decision)[:3] == ["at", "level", "event"]
-    assert before <= datetime.fromisoformat(decision["at"]) <= datetime.now(UTC)
+    decision, outcome, done, nothing = written(capsys)
+    assert list(decision)[:4] == ["time", "level", "component", "event"]
+    assert before <= datetime.fromisoformat(decision["time"]) <= datetime.now(UTC)
     assert (decision["event"], decision["action"], decision["reason_code"]) == ("decision", "mark", "idle")
     assert (outcome["event"], outcome["outcome"], outcome["resource"]) == ("outcome", "done", ONE)
-    assert (nothing["event"], nothing["outcome"]) == ("pass", "nothing_to_do")
-    assert decision["pass_id"] == outcome["pass_id"] != nothing["pass_id"]
-    for line in (decision, outcome, nothing):
-        assert (line["environment"], line["watchdog"]) == (fleet.environment, "idle")
-        assert set(line) <= FIELDS
+    assert (done["event"], done["outcome"], done["outcomes"]) == ("pass", "done", {"done": 1})
+    assert decision["pass_id"] == outcome["pass_id"] == done["pass_id"] != nothing["pass_id"]
+    for line in (decision, outcome, done, nothing):
+        assert (line["component"], line["fleet"], line["watchdog"]) == ("daemon", ledger_name(fleet), "idle")
+        assert set(line) <= set(FIELDS)
+
+
+def test_a_pass_that_did_nothing_has_one_line(fleet: FleetDocument, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("daemon", service=True)
+    world = idle_world(2)
+    world.evidence.clear()
+    assert a_pass(world, fleet) is Exit.DONE
+    (line,) = written(capsys)
+    assert (line["event"], line["outcome"], line["decisions"], line["acting"]) == ("pass", "nothing_to_do", 2, 0)
+    assert line["duration_s"] >= 0 and line["api_calls"] >= 0
+
+
+def test_the_decisions_of_a_dry_run_have_lines(fleet: FleetDocument, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("daemon", service=True)
+    assert a_pass(idle_world(1), fleet, apply=False) is Exit.FOUND
+    decision, done = (line for line in written(capsys) if line["event"] != "ledger_elsewhere")
+    assert (decision["event"], decision["outcome"], decision["action"]) == ("decision", "dry_run", "mark")
+    assert (done["event"], done["acting"]) == ("pass", 1)
+
+
+def test_a_pass_beside_another_has_one_line(
+    fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("daemon", service=True)
+    monkeypatch.setattr("app.wiring.FleetLedger.take_lease", lambda *_: "another-host/b/1/2")
+    assert a_pass(idle_world(1), fleet) is Exit.DONE
+    (line,) = written(capsys)
+    assert (line["event"], line["outcome"], line["detail"]) == ("pass", "skipped", "another-host/b/1/2")
 
 
 def test_a_pass_that_fails_has_one_line_with_the_error(
     fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs.configure(always=True)
+    logs.configure("daemon", service=True)
     world = idle_world(1)
 
     def broken(_: str) -> None:
@@ -182,7 +171,7 @@ def test_a_pass_that_fails_has_one_line_with_the_error(
 
 
 def test_a_cost_pass_that_fails_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(always=True)
+    logs.configure("daemon", service=True)
     (tmp_path / "ledger.db").write_text("not a ledger")
     broken = document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}"})
     assert watch_cost.over_fleets([broken], show=False)[0] is Exit.FAILED
@@ -193,7 +182,7 @@ def test_a_cost_pass_that_fails_has_a_line(tmp_path: Path, capsys: pytest.Captur
 def test_a_command_logs_nothing_unless_it_is_asked_to(
     fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs.configure()
+    logs.configure("watch")
     a_pass(idle_world(1), fleet)
     assert not written(capsys)
 
@@ -201,19 +190,19 @@ def test_a_command_logs_nothing_unless_it_is_asked_to(
 def test_a_command_logs_on_request(
     fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(logs.VARIABLE, "json")
-    logs.configure()
+    monkeypatch.setenv(FORM_VARIABLE, "json")
+    logs.configure("watch")
     a_pass(idle_world(1), fleet)
-    assert [line["event"] for line in written(capsys)] == ["decision", "outcome"]
+    assert [line["event"] for line in written(capsys)] == ["decision", "outcome", "pass"]
 
 
 def test_lines_for_people_name_the_same(
     fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(logs.VARIABLE, "text")
-    logs.configure()
+    monkeypatch.setenv(FORM_VARIABLE, "text")
+    logs.configure("watch")
     a_pass(idle_world(1), fleet)
-    first, second = capsys.readouterr().err.splitlines()
+    first, second, _ = capsys.readouterr().err.splitlines()
     assert "decision" in first and f"resource={ONE}" in first and "reason_code=idle" in first
     assert "outcome=done" in second
 
@@ -226,7 +215,7 @@ class Terminal(io.StringIO):
 def test_at_a_terminal_lines_are_for_people(fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    logs.configure(always=True)
+    logs.configure("daemon", service=True)
     a_pass(idle_world(1), fleet)
     assert not terminal.getvalue().startswith("{")
     assert "reason_code" in terminal.getvalue()
@@ -234,9 +223,9 @@ def test_at_a_terminal_lines_are_for_people(fleet: FleetDocument, monkeypatch: p
 
 @pytest.mark.parametrize("value", ["yes", "JSON"])
 def test_another_form_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(logs.VARIABLE, value)
-    with pytest.raises(AppError, match=f"{logs.VARIABLE}={value}: write one of json, text") as refused:
-        logs.configure(always=True)
+    monkeypatch.setenv(FORM_VARIABLE, value)
+    with pytest.raises(AppError, match=f"`{FORM_VARIABLE}`: expected json or text, got '{value}'") as refused:
+        logs.configure("daemon", service=True)
     assert refused.value.code is ErrorCode.WRONG_USE
 
 
@@ -253,7 +242,7 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_a_log_that_cannot_be_written_stops_no_pass(
     lost: Any, fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs.configure(always=True)
+    logs.configure("daemon", service=True)
     world = idle_world(1)
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", lost)
@@ -264,5 +253,5 @@ def test_a_log_that_cannot_be_written_stops_no_pass(
 
 def test_without_configuration_nothing_is_logged() -> None:
     assert not structlog.is_configured()
-    log = logs.of_pass("dev", "idle")
-    log.error("pass", error="unseen")
+    with logs.of_pass("aws/dev/eu-central-1", "idle") as log:
+        log.error("pass", error="unseen")

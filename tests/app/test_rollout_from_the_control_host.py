@@ -20,6 +20,7 @@ from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
 from serving.cache.store import FolderStore
 from tests.cli.test_models import DOCUMENT
+from tests.fixtures.logs import RecordedLog
 from tests.fixtures.watchdogs import plain
 
 OLD, NEW = "0" * 64, "1" * 64
@@ -74,17 +75,18 @@ class Agents:
 class Host:
     agents: Agents
     brakes: list[Brake] = field(default_factory=list[Brake])
-    said: list[str] = field(default_factory=list[str])
+    log: RecordedLog = field(default_factory=RecordedLog)
     strangers: tuple[Instance, ...] = ()
 
     def look(self, fleet: FleetDocument, *, apply: bool = True) -> bool:
+        """Whether no rollout failed."""
         sources = RevisionSources(
             instances=lambda: [*map(instance, self.agents.digests), *self.strangers],
             agents=self.agents,
             brakes=lambda: self.brakes,
-            say=self.said.append,
+            log=self.log,
         )
-        return look(fleet.pools, {"chat": NEW}, sources, apply=apply)
+        return look(fleet.pools, {"chat": NEW}, sources, apply=apply).well
 
 
 def test_one_instance_changes_after_the_other() -> None:
@@ -115,14 +117,15 @@ def test_the_floor_a_pause_and_a_dry_run_keep_every_instance() -> None:
     )
     assert host.look(fleet())
     assert host.agents.asked == []
-    assert "(dry)" in host.said[0] and "paused by ann" in host.said[1]
+    dry, paused = host.log.lines
+    assert (dry["outcome"], paused["outcome"]) == ("dry_run", "paused") and "paused by ann" in paused["detail"]
 
 
 def test_a_revision_that_went_back_stops_the_rollout() -> None:
     host = Host(Agents({"a": OLD, "b": OLD}, errors={"a": f"{NEW[:12]}: the engine ended while it loaded"}))
     assert not host.look(fleet())
     assert host.agents.asked == []
-    assert "the engine ended while it loaded" in host.said[0]
+    assert "the engine ended while it loaded" in host.log.lines[0]["error"]
     host.agents.errors = {"a": f"{'7' * 12}: an earlier one"}
     assert host.look(fleet()) and host.agents.asked == ["a"], "that was another revision"
 
@@ -130,7 +133,7 @@ def test_a_revision_that_went_back_stops_the_rollout() -> None:
 def test_an_agent_that_refuses_stops_no_other_pool() -> None:
     host = Host(Agents({"a": OLD, "b": OLD}, refuse=frozenset({"a"})))
     assert not host.look(fleet())
-    assert host.said[-1] == "chat: a: refused the revision"
+    assert host.log.lines[-1]["pool"] == "chat" and str(host.log.lines[-1]["error"]) == "a: refused the revision"
 
 
 def test_an_instance_outside_the_pool_gets_no_order() -> None:

@@ -111,6 +111,6 @@ class Ends:
         try:
             found = self._ports.inventory.ended(asked)
         except OSError as error:
-            self._ports.log.error("ends_unread", instances=asked, error=str(error))
+            self._ports.log.error("end_reasons_unreadable", resources=asked, error=str(error))
             return
         self.stated |= {(one.id, one.launched_at): one.end_reason for one in found if one.end_reason is not None}

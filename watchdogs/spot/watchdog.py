@@ -297,7 +297,7 @@ class SpotWatchdog:
         since, happened = now - REMEMBERED, self._lists.happened
         errors = happened.look(self._ports.groups, fleet.groups.values(), needed, since, now)
         for name, error in errors.items():
-            self._ports.log.error("activities_unread", group=name, error=error)
+            self._ports.log.error("activities_unreadable", group=name, error=error)
         return self._ends.resolved(happened.events(fleet.groups, since), lost, now), errors
 
 
