@@ -21,6 +21,7 @@ from gpufleet.clouds import secrets
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.orders import Claim
 from gpufleet.domain.rsa import EXPONENT, KeyFormError, PublicKey, public_key
+from gpufleet.logs import hide
 
 BITS: Final = 3072
 """Of a new key: 128 bits of security (NIST SP 800-57, part 1, table 2)."""
@@ -32,6 +33,7 @@ class OrderKey:
     """Signs. Raises KeyFormError for a text that holds no such key; it names no part of the text."""
 
     def __init__(self, text: str) -> None:
+        hide(text)
         try:
             key = load_pem_private_key(text.encode(), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):

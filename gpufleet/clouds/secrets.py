@@ -3,10 +3,17 @@
 import re
 
 from gpufleet.domain.activity import CloudError
+from gpufleet.logs import hide
 
 
 def read(reference: str, region: str) -> str:
-    """The newest value. Raises CloudError that names the reference, never a value."""
+    """The newest value, hidden from logs. Raises CloudError that names the reference, never a value."""
+    value = _read(reference, region)
+    hide(value)
+    return value
+
+
+def _read(reference: str, region: str) -> str:
     kind, _, name = reference.partition(":")
     if kind == "ssm" and name:
         from gpufleet.clouds.aws.calls import AwsCalls

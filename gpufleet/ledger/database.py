@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection, Engine, Table, create_engine, event
 from sqlalchemy.engine import make_url
 
+from gpufleet.logs import hide
+
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
 
@@ -39,6 +41,8 @@ def open_database(url: str) -> Engine:
     A PostgreSQL that was started again is asked over new connections; one that is gone is given up within a minute.
     """
     parsed = make_url(url)
+    if parsed.password:
+        hide(parsed.password)
     if parsed.get_backend_name() == "postgresql":
         ours = _OVER_A_NETWORK | ({} if "PGREQUIREAUTH" in os.environ else _NO_PASSWORD_SHOWN)
         given = {word: value for word, value in ours.items() if word not in parsed.query}
