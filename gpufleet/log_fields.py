@@ -1,0 +1,127 @@
+"""The fields and events of log lines. `docs/logs.md` shows both tables; tests compare them with the code."""
+
+from collections.abc import Mapping
+from typing import Final
+
+FIELDS: Final[Mapping[str, str]] = {
+    # of every line
+    "time": "when, as RFC 3339 in UTC with milliseconds",
+    "level": "`debug`, `info`, `warning` (a person should know) or `error` (something failed)",
+    "component": "the process: `daemon`, `function`, `router`, `console`, `slack`, `feed`, `targets`, `node`, or the "
+    "command's first word (`host`, `report`, `watch` …)",
+    "event": "what happened: a code of the table below",
+    # about what
+    "fleet": "cloud, environment and region, as `aws/prod/eu-central-1`",
+    "watchdog": "whose pass it is: `idle`, `spot`, `scale`, `orphans`, `cost` or `revisions`",
+    "pass_id": "the same in all lines of one pass over one fleet",
+    "pool": "a pool of the fleet",
+    "pools": "the pools that the router serves",
+    "group": "a scaling group",
+    "resource": "an instance, a group, a pool, or a replica as `BACKEND/INSTANCE`",
+    "resources": "several instances",
+    "model": "a model",
+    "digest": "the revision of a model",
+    "part": "of a `problem`: what has it",
+    "job": "a job of the daemon, as its page `/healthz` names it",
+    "phase": "the phase of an instance",
+    "step": "a step of an instance's boot",
+    "logger": "the library's module",
+    # what happened
+    "action": "what a decision does ([reasons](reasons.md))",
+    "reason_code": "why, as a code ([reasons](reasons.md)); of a `hook`: `serving` or `drained`",
+    "outcome": "how it ended, as a code",
+    "detail": "a sentence for people",
+    "error": "what went wrong",
+    "traceback": "where in the code an error that was not expected was raised",
+    "code": "of a refused order: why, as a code",
+    "by": "who owns a drain or clicked",
+    "asked_by": "who asked for a drain",
+    "deadline": "when a drain ends at the latest",
+    "notice_at": "when the cloud announced a preemption",
+    "apply": "whether the daemon acts",
+    # counts and lengths
+    "duration_s": "seconds: of a pass, of a step, or since the first step of an action",
+    "decisions": "resources that a pass judged",
+    "acting": "decisions that are not `keep`",
+    "outcomes": "how many outcomes of each kind a pass had",
+    "unseen": "pools or rules whose policy may not act before a dry run of it was seen",
+    "changes": "instances whose revision a pass changes",
+    "api_calls": "calls of cloud APIs and Prometheus that a pass made",
+    "instances": "runs of instances that a cost pass wrote",
+    "ended": "those of them that ended",
+    "readings": "token counters that a cost pass read",
+    "active_hours": "hours of activity that a cost pass wrote",
+    "prices": "prices that were written",
+    "reservations": "reservations that a cost pass wrote",
+    "machine_types": "machine types whose prices were asked for",
+    "count": "how many there are",
+    "sent": "messages that Slack has",
+    "waiting": "messages that are sent later",
+    "refused": "messages that Slack refused",
+    "attempts": "tries of a step",
+    "starts": "starts of the engine",
+    "requests_cut": "requests that a drain cut",
+    "bytes_fetched": "bytes that were fetched from the bucket",
+    "bytes_kept": "bytes that were on the disk already",
+    "retries": "requests to the bucket that were repeated",
+    "percent": "the share of its usual requests that a replica gets",
+    # processes and requests
+    "listen": "the address that a process serves",
+    "jobs": "the daemon's jobs, with their intervals or those that still run",
+    "without_rules": "jobs that have no rules yet",
+    "method": "of an HTTP request",
+    "path": "of an HTTP request, without its query",
+    "status": "of an HTTP response",
+    "client": "the address of an HTTP client",
+    "left_out": "similar lines that were not written before this one",
+}
+
+EVENTS: Final[Mapping[str, str]] = {
+    # every process
+    "process": "a service started, is stopping, stopped or failed to start",
+    "problem": "a part has a problem (`begun`, once for each error), or none any more (`over`); in a cost pass: "
+    "`failed`",
+    "crash": "an exception that no code handles",
+    "library": "a warning or an error of a library",
+    "message": "a message for people of a command that has no code of its own",
+    "command": "a command failed or was interrupted",
+    "setting": "a variable of the environment has no valid value and is ignored",
+    # passes
+    "pass": "a pass ended, one line each: `done`, `nothing_to_do`, `skipped` (another one is at work), `incomplete` "
+    "or `failed`",
+    "decision": "a decision that acts, or would (`dry_run`); at level `debug` also those that keep",
+    "outcome": "how an action ended: `done`, `no_longer_true`, `waiting` or `failed`",
+    "recovery": "an action that a killed pass began cannot be judged yet",
+    "hook": "a lifecycle hook was completed, or could not be",
+    "clock": "an agent's clock differs from this machine's",
+    "end_reasons_unreadable": "why instances ended cannot be read",
+    "activities_unreadable": "a group's activities cannot be read",
+    "ledger_elsewhere": "the ledger is not on this machine, so a dry run does not count",
+    "prices": "list prices were refreshed",
+    "revision": "an instance changes its revision, or its rollout stopped",
+    # the daemon and Slack
+    "job": "a job of the daemon failed",
+    "fleet_document": "a fleet document is unreadable, or a router waits for the first one",
+    "spot_notices": "spot notices arrived, or cannot be read",
+    "delivery": "messages were sent to Slack, or wait",
+    "click_listener": "clicks in Slack are received from now, or cannot be",
+    "click": "a click of *Keep*: `kept`, `repeated`, `refused`, `failed`, or why it does not count",
+    # HTTP servers
+    "request": "a request was refused",
+    "order": "an order to an agent was refused",
+    # the router
+    "haproxy": "HAProxy crashed and is started again",
+    "counters": "the counters of requests were lost and begin at 0",
+    "replicas": "replicas of the last router are used until the inventory is read",
+    "pools": "the pools of the fleet changed",
+    "replica": "a replica was added, removed or cut off",
+    "replica_weight": "a replica gets another share of requests, because of errors",
+    "certificate": "a new certificate is in use",
+    # the node agent
+    "boot_step": "a step of the boot ended: `done`, `failed` or `stopped` by a drain",
+    "cache": "a model was fetched",
+    "phase": "a phase begins; `outcome` is its name",
+    "engine": "the engine is `started`, `stopping`, `killed`, `crashed`, `unhealthy` or `healthy`",
+    "drain": "a drain was `accepted` or is `finished`",
+    "power_off": "the instance powers off after it was failed for too long",
+}
