@@ -28,6 +28,7 @@ from gpufleet.domain.clocks import is_over
 from gpufleet.domain.decisions import Past
 from gpufleet.ledger import history, operations, outbox
 from gpufleet.ledger.database import writing
+from gpufleet.logs import Log, log_change
 from gpufleet.settings.document import FleetDocument
 
 KEPT_FOR: Final = timedelta(hours=4)
@@ -44,11 +45,13 @@ class LiveConsoleData:
 
     load: Callable[[], Sequence[FleetDocument]]
     """Raises AppError."""
-    say: Callable[[str], None]
+    log: Log
     feed: Path | None = None
     """Folder of a feed, where the console has no credentials of the cloud."""
     _documents: Sequence[FleetDocument] = ()
     _read: datetime | None = None
+    _problem: str = ""
+    """Why the documents could not be read again."""
     _reading: threading.Lock = field(default_factory=threading.Lock)
     _watched: Sequence[Watched] = ()
     _quotas: Sequence[QuotaMeter] = ()
@@ -68,8 +71,11 @@ class LiveConsoleData:
             except AppError as error:
                 if not self._documents:
                     raise
-                self.say(f"the console goes on with the fleet document that it knows: {error}")
-                found = self._documents
+                found, problem = self._documents, str(error)
+            else:
+                problem = ""
+            log_change(self.log, "fleet document", self._problem, problem)
+            self._problem = problem
             self._read = now
             if found != self._documents:
                 self._documents = found
@@ -78,7 +84,7 @@ class LiveConsoleData:
                     QuotaMeter(
                         document=document,
                         instances=self._inventory(document).instances,
-                        say=self.say,
+                        log=self.log,
                         limits=limits if self.feed is None else fed_limits(self.feed),
                     )
                     for document in found

@@ -20,6 +20,7 @@ from app.monitoring_files import Addresses
 from app.router_fleet import LiveFleet
 from gpufleet.clouds import secrets
 from gpufleet.ledger.schema import file_of
+from gpufleet.logs import Log
 from gpufleet.settings.document import FleetDocument
 from hosts.control import hosts_file, layout, ledger_file, units, volume
 from hosts.control.paths import COMMAND, Places, User
@@ -69,8 +70,8 @@ def start(places: Places, say: Announce, *, as_it_is: bool) -> None:
             return
         document = _document(settings.fleet, say)
         if settings.role is Role.CONTROL:
-            _as_watchdogs(places, say, "ledger")
-            _as_watchdogs(places, say, "feed", "--once")
+            _as_watchdogs(places, "ledger")
+            _as_watchdogs(places, "feed", "--once")
             control_host.make_token(places, ids)
             control_host.fetch_secrets(places, settings, secrets.read, say)
             _configure(document, settings, places, say)
@@ -105,12 +106,12 @@ def have_ledger(places: Places, say: Announce) -> None:
         raise AppError(f"{places.ledger}: {error}") from error
 
 
-def feed(places: Places, say: Announce, stop: threading.Event, *, once: bool) -> None:
+def feed(places: Places, log: Log, stop: threading.Event, *, once: bool) -> None:
     """Write what the cloud says into files, for services without credentials, until `stop`. Raises AppError."""
     settings = control_host.read_settings(places)
     control_host.drop_privileges(places)
     os.umask(0o022)
-    feeder = Feeder(fleet=LiveFleet(settings.fleet), paths=FeedPaths(folder=places.feed), say=say)
+    feeder = Feeder(fleet=LiveFleet(settings.fleet), paths=FeedPaths(folder=places.feed), log=log)
     while True:
         began = time.monotonic()
         feeder.tick()
@@ -165,22 +166,19 @@ def _document(url: str, say: Announce) -> FleetDocument:
             time.sleep(LOOK_S)
 
 
-def _as_watchdogs(places: Places, say: Announce, *words: str) -> None:
-    """A command of this release, which gives root's rights up. Raises AppError with its last words."""
+def _as_watchdogs(places: Places, *words: str) -> None:
+    """Run a command of this release, which gives root's rights up and writes to the same log. Raises AppError."""
     command = [str(places.current / COMMAND), "host", *words]
     try:
         # where the services work: a ledger without a whole path lies there, too
         where = places.ledger.parent
-        done = subprocess.run(
-            command, cwd=where, capture_output=True, text=True, timeout=RESTORE_LIMIT_S, check=False
-        )
+        done = subprocess.run(command, cwd=where, timeout=RESTORE_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise AppError(f"{' '.join(words)}: {error}") from error
-    said = done.stderr.strip().splitlines()
-    for line in said if done.returncode == 0 else said[:-1]:
-        say(line)
+        raise AppError(f"`gpufleet host {' '.join(words)}`: {error}") from error
     if done.returncode != 0:
-        raise AppError(said[-1].removeprefix("gpufleet: ") if said else f"{' '.join(words)}: code {done.returncode}")
+        raise AppError(
+            f"`gpufleet host {' '.join(words)}` failed with exit code {done.returncode}: see the lines above"
+        )
 
 
 def _restore(document: FleetDocument, places: Places, say: Announce, *, fresh: bool) -> None:

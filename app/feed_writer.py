@@ -15,6 +15,7 @@ from app.wiring import AllInstances, inventory_of
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.files import write_atomically, write_private
 from gpufleet.domain.model import InstanceList
+from gpufleet.logs import Log, log_change
 from gpufleet.settings.document import FleetDocument, render
 from gpufleet.settings.quotas import QuotaNeed, needs
 from serving.router.policy import render_policy
@@ -28,11 +29,11 @@ KEY_MODE: Final = 0o640
 
 @dataclass(slots=True, kw_only=True)
 class Feeder:
-    """Writes the files of a feed. What cannot be read leaves its file as it was; why is said when it changes."""
+    """Writes the files of a feed. What cannot be read leaves its file as it was; the log has why."""
 
     fleet: LiveFleet
     paths: FeedPaths
-    say: Callable[[str], None]
+    log: Log
     inventory: Callable[[FleetDocument], AllInstances] = inventory_of
     limits: Callable[[FleetDocument, Sequence[QuotaNeed]], Mapping[str, float]] = quotas.limits
     clock: Callable[[], float] = time.time
@@ -71,8 +72,7 @@ class Feeder:
             now = ""
         except (OSError, ValueError, AppError, UnknownMachineError) as error:
             now = str(error)
-        if now != self.problems.get(what, ""):
-            self.say(f"{what}: {now or 'well again'}")
+        log_change(self.log, what, self.problems.get(what), now)
         self.problems[what] = now
 
     def _read_document(self) -> None:

@@ -11,6 +11,7 @@ from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.findings import Finding
 from gpufleet.domain.model import Cloud, Instance
+from gpufleet.logs import Log, log_change
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.quotas import QuotaNeed, needs, uses
 
@@ -75,12 +76,12 @@ def limits(document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str,
 
 @dataclass(slots=True, kw_only=True)
 class QuotaMeter:
-    """How much of each quota one fleet uses. A limit that cannot be read has no figure; why is said once."""
+    """How much of each quota one fleet uses. A limit that cannot be read has no figure; the log has why."""
 
     document: FleetDocument
     instances: Callable[[], Sequence[Instance]]
     """Raises OSError when the inventory is not whole."""
-    say: Callable[[str], None]
+    log: Log
     limits: Callable[[FleetDocument, Sequence[QuotaNeed]], Mapping[str, float]] = limits
     """Raises CloudError."""
     _known: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -114,6 +115,5 @@ class QuotaMeter:
             self._tell(f"limits are not known: {error}")
 
     def _tell(self, why: str) -> None:
-        if why != self._said:
-            self.say(f"quotas of {self.document.cloud}-{self.document.environment}: {why}")
+        log_change(self.log, "quotas", self._said, why)
         self._said = why

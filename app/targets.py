@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -14,6 +14,7 @@ from app.wiring import AllInstances, inventory_of
 from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import InstanceList
 from gpufleet.domain.parsed import is_map
+from gpufleet.logs import Log, log_change
 from gpufleet.settings.document import FleetDocument
 from hosts.monitoring import prometheus
 
@@ -54,9 +55,9 @@ def write_changed(path: Path, body: bytes) -> None:
         write_atomically(path, body)
 
 
-def keep_written(url: str, path: Path, every_s: float, stop: threading.Event, say: Callable[[str], None]) -> None:
+def keep_written(url: str, path: Path, every_s: float, stop: threading.Event, log: Log) -> None:
     """Write the targets of the fleet at `url` again and again until `stop`. What fails leaves the file as it was."""
-    fleet, file, said = LiveFleet(url), TargetsFile(path), ""
+    fleet, file, before = LiveFleet(url), TargetsFile(path), ""
     document: FleetDocument | None = None
     inventory: AllInstances | None = None
     due = 0.0
@@ -71,8 +72,7 @@ def keep_written(url: str, path: Path, every_s: float, stop: threading.Event, sa
             now = ""
         except (OSError, ValueError, AppError) as error:
             now = str(error)
-        if now != said:
-            said = now
-            say(f"targets: {now or 'written again'}")
+        log_change(log, "targets", before, now)
+        before = now
         if stop.wait(max(0.0, every_s - (time.monotonic() - began))):
             return

@@ -7,15 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
+from app import logs
 from app.console_data import LiveConsoleData
 from app.errors import AppError, ErrorCode
 from app.fleets import load
 from cli.addresses import host_and_port
 from cli.options import FeedOption, FleetOption
-from cli.output import STDERR, note
 from cli.signals import on_signals
 from gpufleet.console import server
 from gpufleet.console.access import Access
+from gpufleet.logs import hide
 
 TOKEN: Final = "GPUFLEET_CONSOLE_TOKEN"  # noqa: S105 - the variable's name
 _SHORTEST: Final = 16
@@ -56,7 +57,8 @@ def console(
 ) -> None:
     """Serve status, costs and decisions as a web page: read-only but for Keep. /metrics and /alerts beside it."""
     host, port = host_and_port("--listen", listen, "127.0.0.1:9600")
-    live = LiveConsoleData(lambda: load(fleet), note, feed)
+    logs.configure("console", service=True)
+    live = LiveConsoleData(lambda: load(fleet), logs.get(), feed)
     if not wait:
         live.documents(datetime.now(UTC))
     access = Access(
@@ -64,11 +66,14 @@ def console(
     )
     stop = on_signals()
     try:
-        running = server.serve(server.Console(live, access, own=f"{host}:{port}" if direct else ""), host, port)
+        running = server.serve(
+            server.Console(live, access, own=f"{host}:{port}" if direct else ""), host, port, logs.get()
+        )
     except OSError as error:
         raise AppError(f"--listen {listen}: {error.strerror or error}") from error
-    STDERR.print(f"the console is at http://{listen}/", highlight=False)
+    logs.get().info("process", outcome="started", listen=listen)
     stop.wait()
+    logs.get().info("process", outcome="stopped")
     running.shutdown()
 
 
@@ -93,9 +98,11 @@ def _proxy(header: str, path: Path | None) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        secret = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise AppError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    hide(secret)
+    return secret
 
 
 def _token(path: Path | None) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app import control_host, control_start
+from app import control_host, control_start, logs
 from app.errors import AppError, ErrorCode
 from cli.output import Exit, note, write
 from cli.signals import on_signals
@@ -66,7 +66,8 @@ def feed(
     once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
 ) -> None:
     """Write what the cloud says of the fleet into files, for services that have no credentials. A unit runs it."""
-    control_start.feed(control_host.here(), note, on_signals(), once=once)
+    logs.configure("feed", service=True)
+    control_start.feed(control_host.here(), logs.get(), on_signals(), once=once)
 
 
 @app.command("try")

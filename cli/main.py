@@ -100,8 +100,16 @@ def main() -> None:
     try:
         _run()
     except KeyboardInterrupt:
-        sys.stderr.write("gpufleet: interrupted; what was done is recorded, the next run goes on from it\n")
+        _report_interrupt()
         sys.exit(INTERRUPTED)
+
+
+def _report_interrupt() -> None:
+    message = "interrupted; what was done is recorded, the next run goes on from it"
+    if (logs := sys.modules.get("app.logs")) is not None and logs.is_on():
+        logs.get().warning("command", outcome="interrupted", detail=message)
+    else:
+        sys.stderr.write(f"gpufleet: {message}\n")
 
 
 def _open_closed() -> None:
@@ -113,17 +121,18 @@ def _open_closed() -> None:
 
 def _run() -> None:
     # imported here and in `build`, since people press Ctrl-C while it loads, too
+    from app import logs
     from app.errors import AppError
-    from cli.output import STDERR, Exit, discard, exit_of, print_error
+    from cli.output import Exit, discard, exit_of, log_failure, print_error
     from gpufleet.domain import garbage
-    from gpufleet.domain.printable import printable
 
     try:
+        logs.configure(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else "cli")
         with garbage.not_looked_for(kept=True):
             command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in (*GROUPS, LOCAL) else None)
         command()
     except AppError as error:
-        STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        log_failure(error)
         print_error(str(error), sys.argv)
         sys.exit(exit_of(error.code))
     except SystemExit as left:
@@ -145,7 +154,7 @@ def _run() -> None:
         if not isinstance(error, OSError):
             print_error(said, sys.argv)
         discard(sys.stdout)
-        sys.stderr.write(f"gpufleet: {printable(said)}\n")
+        log_failure(AppError(said))
         sys.exit(Exit.FAILED)
 
 

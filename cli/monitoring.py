@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app import monitoring_files, targets
+from app import logs, monitoring_files, targets
 from app.errors import AppError, ErrorCode
 from app.fleets import load, one_url
 from app.monitoring_files import Addresses
@@ -97,8 +97,5 @@ def write_targets(
         every_s = durations.parse(every).total_seconds()
     except ValueError as error:
         raise AppError(f"--every: {error}", ErrorCode.WRONG_USE) from error
-    targets.keep_written(one_url(fleet, "a Prometheus watches"), out, every_s, on_signals(), _say)
-
-
-def _say(line: str) -> None:
-    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)
+    logs.configure("targets", service=True)
+    targets.keep_written(one_url(fleet, "a Prometheus watches"), out, every_s, on_signals(), logs.get())

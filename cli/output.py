@@ -13,7 +13,8 @@ from typing import Any, Final, NoReturn, TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from app.errors import ErrorCode
+from app import logs
+from app.errors import AppError, ErrorCode
 from gpufleet.domain.printable import in_json, printable
 
 
@@ -33,13 +34,25 @@ class _Terminal(Console):
 
 
 class _Words(_Terminal):
-    """Stderr: that nobody hears them (`2>&1 | head`, a full disk) ends no work."""
+    """Stderr: that nobody hears them (`2>&1 | head`, a full disk) ends no work. Where this process logs, each message
+    is a line of the log.
+    """
 
     def print(self, *objects: Any, **how: Any) -> None:
+        if logs.is_on():
+            _log_message(" ".join(map(str, objects)), is_error=how.get("style") == "red")
+            return
         try:
             super().print(*objects, **how)
         except OSError:
             discard(sys.stderr)
+
+
+def _log_message(text: str, *, is_error: bool) -> None:
+    """`! ` begins a message that people mark so as a warning."""
+    log = logs.get()
+    write = log.error if is_error else log.warning if text.startswith("! ") else log.info
+    write("message", detail=text.removeprefix("! ").removeprefix("gpufleet: "))
 
 
 # words of others, an address of IPv6 say, may stand in square brackets: nothing that is printed is markup
@@ -105,6 +118,38 @@ def write(text: str) -> None:
 def note(line: str) -> None:
     """One line for people who wait or watch."""
     STDERR.print(line, highlight=False, soft_wrap=True)
+
+
+class _People:
+    """A log for people, of a process that has none: the sentence of each line, where there is one."""
+
+    def info(self, event: str, **fields: Any) -> None:
+        detail = fields.get("error") or fields.get("detail")
+        about = [str(fields[name]) for name in ("pool", "resource") if fields.get(name)]
+        if detail or about:
+            note(": ".join([*about, str(detail or fields.get("outcome", event))]))
+
+    warning = error = info
+
+    def debug(self, event: str, **fields: Any) -> None:
+        pass
+
+
+PEOPLE: Final = _People()
+
+
+def note_unlogged(line: str) -> None:
+    """One line for people, for what a log line of its own says better."""
+    if not logs.is_on():
+        note(line)
+
+
+def log_failure(error: AppError) -> None:
+    """What ends a command: for people, or a line of the log that no pass has written before."""
+    if not logs.is_on():
+        STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+    elif not error.logged:
+        logs.get().error("command", outcome="failed", error=error)
 
 
 def print_error(said: str, arguments: Sequence[str]) -> None:

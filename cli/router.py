@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from app import logs
 from app.errors import AppError, ErrorCode
 from app.feed import FedFleet
 from app.fleets import one_url
@@ -67,6 +68,7 @@ def run(
     grace: Annotated[str, typer.Option(help="Time for running requests when it is stopped.")] = "2s",
 ) -> None:
     """Run HAProxy and keep it in line with the fleet. Waits for a fleet document that is not there yet."""
+    logs.configure("router", service=True)
     paths = RouterPaths(state=state.resolve())
     settings = RouterSettings(
         bind=bind, metrics_bind=metrics, certificate=certificate, threads=threads, buffer_bytes=buffer
@@ -77,7 +79,7 @@ def run(
         with only_one(paths):
             url = one_url(fleet, "a router serves")
             sources = LiveFleet(url, keys, explains=False) if feed is None else FedFleet(url, feed, keys)
-            controller = Controller(sources, settings, paths, _say)
+            controller = Controller(sources, settings, paths, logs.get())
             try:
                 controller.start()
                 while not stop.is_set():
@@ -86,6 +88,7 @@ def run(
                     stop.wait(max(0.0, period_s - (time.monotonic() - began)))
             finally:
                 controller.stop(grace_s)
+                logs.get().info("process", outcome="stopped")
     except (RouterBusyError, OSError) as error:
         raise AppError(str(error)) from error
 
@@ -203,10 +206,6 @@ def _seconds(text: str) -> float:
         return parse_duration(text).total_seconds()
     except ValueError as error:
         raise AppError(str(error), ErrorCode.WRONG_USE) from error
-
-
-def _say(line: str) -> None:
-    STDERR.print(f"{datetime.now(UTC):%H:%M:%S} router: {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_status(known: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from app.errors import AppError, ErrorCode
 from app.fleets import load_each
 from app.passes import Options, kinds
 from cli import watch_cost, watch_revisions
-from cli.output import STDERR, Exit, exit_of, print_json
+from cli.output import Exit, exit_of, log_failure, print_json
 from cli.watch_pass import Show, over_fleets, readable
 from gpufleet.domain.parsed import is_list
 from gpufleet.settings.document import FleetDocument
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise AppError(f"name one watchdog and perhaps --apply, got {given}", ErrorCode.WRONG_USE)
         code, fleets = one_pass(names[0], None, apply=apply)
     except AppError as error:
-        STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        log_failure(error)
         return exit_of(error.code)
     print_json({"watchdog": names[0], "applied": apply, "fleets": fleets})
     return Exit.FAILED if code is Exit.FAILED else Exit.DONE
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exit, list[dict[str, Any]]]:
     """One pass of a watchdog over some fleets. Raises AppError."""
-    logs.configure(always=True)
+    logs.configure("function", service=True)
     known = kinds()
     if name not in (names := (*known, COST, REVISIONS)):
         raise AppError(f"watchdog {name!r}: choose one of {', '.join(names)}", ErrorCode.WRONG_USE)

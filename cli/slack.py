@@ -8,13 +8,13 @@ from typing import Annotated, Final
 
 import typer
 
-from app import delivery, ledgers
+from app import delivery, ledgers, logs
 from app.errors import AppError
 from app.fleets import load
 from app.wiring import inventory_of, open_engine
 from cli.addresses import host_and_port
 from cli.options import FleetOption
-from cli.output import STDERR, STDOUT
+from cli.output import STDOUT
 from cli.signals import on_signals
 from gpufleet.ledger.outbox import retry_refused
 from gpufleet.notify.clicks import ClickHandler, FleetButtons
@@ -41,6 +41,7 @@ def listen(
     ] = "",
 ) -> None:
     """Hear the Keep buttons until SIGTERM. Socket Mode opens no port; `watch run` does the same by itself."""
+    logs.configure("slack", service=True)
     documents = load(fleet)
     stop = on_signals()
     close = _serve_http(documents, http, os.environ) if http else _open_socket(documents, os.environ)
@@ -63,7 +64,7 @@ def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:
     try:
         return _open_socket(documents, os.environ)
     except AppError as error:
-        STDERR.print(f"! Keep buttons are not heard: {error}", soft_wrap=True, highlight=False, markup=False)
+        logs.get().error("click_listener", outcome="failed", error=error)
         return lambda: None
 
 
@@ -83,15 +84,15 @@ def presses_of(documents: Sequence[FleetDocument]) -> ClickHandler:
     }
     if not desks:
         raise AppError("nobody may press Keep: name Slack ids in the settings (notify.keep_users: [U0123ABCD])")
-    return ClickHandler(desks=desks, now=lambda: datetime.now(UTC), deliver=_deliver)
+    return ClickHandler(desks=desks, now=lambda: datetime.now(UTC), deliver=_deliver, log=logs.get())
 
 
 def _deliver(desk: FleetButtons) -> None:
     try:
         done = delivery.send(desk.engine, wait=timedelta(0))
-        STDERR.print(delivery.summary(done))
+        logs.get().info("delivery", fleet=desk.fleet, **delivery.log_fields(done))
     except AppError as error:
-        STDERR.print(f"! {desk.environment}: answers wait in the ledger: {error}", soft_wrap=True, markup=False)
+        logs.get().error("delivery", fleet=desk.fleet, outcome="failed", error=error)
 
 
 def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str]) -> Callable[[], None]:
@@ -111,7 +112,7 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
     except OSError as error:
         door.close()
         raise AppError(str(error)) from error
-    STDERR.print("Keep buttons: heard over Socket Mode", highlight=False)
+    logs.get().info("click_listener", outcome="started", detail="clicks arrive over Socket Mode")
 
     def close() -> None:
         door.close()
@@ -133,7 +134,7 @@ def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mappin
     except OSError as error:
         raise AppError(f"--http {listen}: {error.strerror or error}") from error
     threading.Thread(target=door.serve, name="slack-http", daemon=True).start()
-    STDERR.print(f"Keep buttons: heard at http://{host}:{door.port}{PATH}", highlight=False)
+    logs.get().info("click_listener", outcome="started", listen=f"{host}:{door.port}", path=PATH)
 
     def close() -> None:
         door.close()

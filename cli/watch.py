@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from app import logs
 from app.errors import AppError, ErrorCode
 from app.fleets import load, load_each
 from app.passes import IDLE, SCALE, SPOT, Options, kinds
@@ -149,7 +148,6 @@ def _print(row: dict[str, Any], resource: str) -> None:
 
 
 def _run(name: str, fleet: list[str] | None, options: Options, *, as_json: bool, quiet: bool) -> None:
-    logs.configure()
     documents, unread = readable(load_each(fleet))
     code, answers = over_fleets(kinds()[name], documents, options, show_of(as_json=as_json, quiet=quiet))
     code = Exit.FAILED if unread else code

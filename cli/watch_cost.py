@@ -10,7 +10,7 @@ from app.api_calls import Count
 from app.cost_pass import CostPassListener, CostPassResult
 from app.fleets import load
 from cli.options import FleetOption, JsonOption
-from cli.output import STDERR, Exit, print_json
+from cli.output import Exit, note_unlogged, print_json
 from gpufleet.costs.collector import Collected
 from gpufleet.settings.document import FleetDocument
 
@@ -51,21 +51,19 @@ def _one(document: FleetDocument, count: Count, *, show: bool) -> CostPassResult
         if show:
             _say(environment, done)
         for note in done.notes:
-            STDERR.print(f"! {environment}: {note}", soft_wrap=True, highlight=False)
+            note_unlogged(f"! {environment}: {note}")
 
     def problem(said: str) -> None:
-        STDERR.print(f"! {environment}: cost: {said}", soft_wrap=True, highlight=False)
+        note_unlogged(f"! {environment}: cost: {said}")
 
     result = cost_pass.run(document, count, CostPassListener(written=written, problem=problem))
     if result.error is not None:
-        STDERR.print(f"gpufleet: {environment}: cost: {result.error}; nothing was written", soft_wrap=True)
+        note_unlogged(f"gpufleet: {environment}: cost: {result.error}; nothing was written")
     return result
 
 
 def _say(environment: str, done: Collected) -> None:
-    STDERR.print(
+    note_unlogged(
         f"{environment}: cost: {done.instances} runs ({done.ended} ended), {done.readings} token readings,"
-        f" {done.active_hours} hours of activity, {done.prices} market prices, {done.reservations} reservations",
-        soft_wrap=True,
-        highlight=False,
+        f" {done.active_hours} hours of activity, {done.prices} market prices, {done.reservations} reservations"
     )

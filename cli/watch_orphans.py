@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from app import logs
 from app.errors import AppError, ErrorCode
 from app.fleets import load
 from app.passes import Options, check_accepted, orphan_kind
@@ -48,7 +47,6 @@ def orphans(  # noqa: PLR0913 - the options of every pass
     only = None if tag is None else with_tag(tag)
     documents = load(fleet)
     options, show = Options(apply=apply, accept=tuple(accept_policy or ())), show_of(as_json=as_json, quiet=quiet)
-    logs.configure()
     check_accepted(orphan_kind(OrphanScope()), documents, options.accept)
     found = [_one(document, documents, only, options, show) for document in _one_of_each(documents)]
     if as_json:

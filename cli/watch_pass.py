@@ -5,11 +5,11 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from app import passes
+from app import logs, passes
 from app.errors import AppError
 from app.passes import Options, PassResult, WatchdogKind
 from cli import plans
-from cli.output import Exit, after_the_work, exit_of, note
+from cli.output import Exit, after_the_work, exit_of, note, note_unlogged
 from gpufleet.settings.document import FleetDocument
 
 
@@ -35,7 +35,8 @@ def readable(fleets: Iterable[FleetDocument | AppError]) -> tuple[list[FleetDocu
     unread = False
     for one in fleets:
         if isinstance(one, AppError):
-            note(str(one))
+            logs.get().error("fleet_document", outcome="unreadable", error=one)
+            note_unlogged(str(one))
             unread = True
         else:
             documents.append(one)
@@ -62,12 +63,12 @@ def one_of_several(
     kind: WatchdogKind, document: FleetDocument, options: Options, show: Show, *, alone: bool
 ) -> PassResult:
     """One pass, printed. Raises AppError for wrong use, and where the fleet is alone for what people must fix."""
-    result = passes.run(kind, document, replace(options, note=note), alone=alone)
+    result = passes.run(kind, document, replace(options, note=note_unlogged), alone=alone)
     if result.error is not None:
-        note(f"{result.environment}: {result.watchdog}: {result.error}. {result.remains}.")
+        note_unlogged(f"{result.environment}: {result.watchdog}: {result.error}. {result.remains}.")
     elif result.skipped is not None:
         at_work = f"another {result.watchdog} watchdog is at work ({result.skipped})"
-        note(f"{result.environment}: {at_work}; nothing to do here")
+        note_unlogged(f"{result.environment}: {at_work}; nothing to do here")
     elif show is Show.ALL or (show is Show.CHANGES and _changes(result)):
         _print(result)
     return result

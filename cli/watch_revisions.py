@@ -5,11 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
+from app import logs
 from app.errors import AppError
 from app.fleets import load_each
 from app.revisions import follow
 from cli.options import FleetOption
-from cli.output import STDERR, Exit, note
+from cli.output import PEOPLE, STDERR, Exit, note_unlogged
 from cli.watch_pass import readable
 from gpufleet.settings.document import FleetDocument
 
@@ -26,7 +27,7 @@ def revisions(
     """Change at most one running replica of each pool to what `gpufleet model rollout` wrote. Run it every minute."""
     documents, unread = readable(load_each(fleet))
     code, answers = over_fleets(documents, apply=apply)
-    if not quiet:
+    if not quiet and not logs.is_on():
         for answer in answers:
             how = "looked at" if answer["error"] is None else "failed"
             STDERR.print(f"{answer['environment']}: revisions: {how}", soft_wrap=True, highlight=False)
@@ -42,10 +43,10 @@ def over_fleets(
     for document in documents:
         error: str | None = None
         try:
-            if not follow(document, apply=apply, say=note, holder=holder):
+            if not follow(document, apply=apply, people=PEOPLE, holder=holder):
                 error = "a pool's rollout has failed"
         except (AppError, OSError) as failed:
             error = str(failed)
-            note(f"{document.environment}: revisions: {error}")
+            note_unlogged(f"{document.environment}: revisions: {error}")
         answers.append({"environment": document.environment, "error": error})
     return Exit.FAILED if any(answer["error"] for answer in answers) else Exit.DONE, answers

@@ -21,7 +21,7 @@ from app.revisions import follow
 from cli import slack, watch_cost
 from cli.addresses import host_and_port
 from cli.options import FleetOption
-from cli.output import Exit, note
+from cli.output import Exit
 from cli.signals import on_signals
 from cli.watch_pass import Show, over_fleets, readable
 from gpufleet.console.server import ConsoleServer
@@ -70,7 +70,7 @@ def run(
     ] = STOP_LIMIT,
 ) -> None:
     """Run all watchdogs until SIGTERM or Ctrl-C. A second signal ends it at once; the next run goes on from there."""
-    logs.configure(always=True)
+    logs.configure("daemon", service=True)
     spans = _spans(every or ())
     patience = _span(stop_limit, "--stop-limit")
     fleets = load_each(fleet)
@@ -80,25 +80,29 @@ def run(
     stop = on_signals(second_ends=True)
     server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
     schedule.start()
-    spot_notices.listen(documents, schedule, stop, note)
+    log = logs.get()
+    spot_notices.listen(documents, schedule, stop, log)
     buttons = slack.listen_if_set(documents)
-    without = {
-        f"{k.name} {spot_notices.place_of(d)}" for d in documents for k in kinds().values() if not watches(k, d)
-    }
-    names = ", ".join(
-        f"{state.name} every {durations.render(state.every)}{' (no rules yet)' if state.name in without else ''}"
-        for state in schedule.states()
+    names = [f"{k.name} {spot_notices.place_of(d)}" for d in documents for k in kinds().values() if not watches(k, d)]
+    log.info(
+        "process",
+        outcome="started",
+        apply=apply,
+        jobs={state.name: durations.render(state.every) for state in schedule.states()},
+        without_rules=names or None,
+        listen=listen,
     )
-    note(f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz")
     stop.wait()
-    note("stopping: passes that run may finish")
+    log.info("process", outcome="stopping", detail="passes that run may finish")
     left = schedule.stop(patience)
     server.shutdown()
     buttons()
     if left:
-        note(f"{', '.join(left)} did not finish within {stop_limit}; the next run goes on from there")
+        detail = f"they did not finish within {stop_limit}; the next run continues from there"
+        log.warning("process", outcome="stopped", jobs=list(left), detail=detail)
         # the threads of those passes would keep the interpreter for as long as they wait
         os._exit(Exit.FAILED)
+    log.info("process", outcome="stopped")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,11 +134,11 @@ class Daemon:
         document = load_one(self._url(number))
         if not watches(kind, document):
             return True
-        code, _ = over_fleets(kind, [document], Options(apply=self.apply, count=self._count), Show.CHANGES)
+        code, _ = over_fleets(kind, [document], Options(apply=self.apply, count=self._count), Show.PROBLEMS)
         return code is not Exit.FAILED
 
     def _follow(self, number: int) -> bool:
-        return follow(load_one(self._url(number)), apply=self.apply, say=note)
+        return follow(load_one(self._url(number)), apply=self.apply)
 
     def _collect(self, number: int) -> bool:
         code, _ = watch_cost.over_fleets([load_one(self._url(number))], show=False, count=self._count)
@@ -149,18 +153,18 @@ class Daemon:
 
 
 def _job(name: str, every: timedelta, run: Callable[[], bool]) -> Job:
-    return Job(name=name, every=every, run=partial(_told, name, run), jitter=every * JITTER_SHARE)
+    return Job(name=name, every=every, run=partial(_logged, name, run), jitter=every * JITTER_SHARE)
 
 
-def _told(name: str, run: Callable[[], bool]) -> bool:
-    """A pass; what ends it is said in the log, since the page shows the last error alone."""
+def _logged(name: str, run: Callable[[], bool]) -> bool:
+    """A pass. What ends it is in the log, since the page shows the last error alone."""
     try:
         return run()
-    except AppError as error:
-        note(f"{name}: {error}")
-        raise
-    except Exception:
-        note(f"{name}: {traceback.format_exc().rstrip()}")
+    except Exception as error:
+        known = isinstance(error, AppError)
+        if not (known and error.logged):
+            frames = None if known else traceback.format_exc()
+            logs.get().error("job", job=name, outcome="failed", error=error, traceback=frames)
         raise
 
 

@@ -19,6 +19,7 @@ from gpufleet.console.view import FleetView, InstanceView
 from gpufleet.domain.connections import Bounded, TimelyRequests
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.loopback import FOREIGN_MESSAGES, foreign, header_of
+from gpufleet.logs import SILENT, Log
 
 ALERTS: Final = "/alerts"
 REFUSED: Final = frozenset({401, 403, 404, 413})
@@ -256,10 +257,10 @@ def _away(where: str, cookie: str) -> ConsoleResponse:
 
 
 class Refusals:
-    """A line of JSON on stderr for each request that was refused, so many in a while: who floods fills no log."""
+    """A line of the log for each request that was refused, so many in a while: who floods fills no log."""
 
-    def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write, self._clock = write, clock
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
         self._lock = threading.Lock()
         self._began, self._written, self._left_out = float("-inf"), 0, 0
 
@@ -275,12 +276,10 @@ class Refusals:
                 return
             self._written += 1
             left_out, self._left_out = self._left_out, 0
-        line = {
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": "warning", "event": "request",
-            "outcome": "refused", "status": status, "method": method, "path": asked.path[:200],
-            "client": asked.client, "left_out": left_out,
-        }  # fmt: skip
-        self._write(json.dumps(line) + "\n")
+        self._log.warning(
+            "request", outcome="refused", status=status, method=method, path=asked.path[:200], client=asked.client,
+            left_out=left_out,
+        )  # fmt: skip
 
 
 class ConsoleServer(Bounded, HTTPServer):
@@ -289,12 +288,12 @@ class ConsoleServer(Bounded, HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who went away before the answer, as a scrape that waits no longer, is no news; all else is told."""
         if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+            sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType] - there is an exception
 
 
-def serve(console: Console, host: str, port: int) -> ConsoleServer:
+def serve(console: Console, host: str, port: int, log: Log = SILENT) -> ConsoleServer:
     """Serve from threads. Raises OSError when the address is taken."""
-    refusals = Refusals(lambda line: sys.stderr.write(line))
+    refusals = Refusals(log)
 
     class Handler(TimelyRequests, BaseHTTPRequestHandler):
         server_version = "gpufleet"

@@ -20,6 +20,7 @@ from gpufleet.domain.model import Instance
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.operations import add_brake
 from gpufleet.ledger.outbox import Message, enqueue
+from gpufleet.logs import Log
 from gpufleet.notify.buttons import Click
 
 OLDEST: Final = timedelta(minutes=5)
@@ -69,6 +70,7 @@ class ClickHandler:
     now: Callable[[], datetime]
     deliver: Callable[[FleetButtons], None]
     """Sends what waits in the outbox; must not raise."""
+    log: Log
     _workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "press"))
 
     def submit(self, press: Click) -> Future[ClickResult]:
@@ -126,12 +128,14 @@ class ClickHandler:
         try:
             found = self.accept(press)
             verdict.set_result(found)
+            write = self.log.info if found in (ClickResult.KEPT, ClickResult.REPEATED) else self.log.warning
+            write("click", outcome=found.name.lower(), resource=press.instance, by=press.user)
             if found is ClickResult.KEPT:
                 self.finish(press)
             if found in (ClickResult.KEPT, ClickResult.NOT_ALLOWED):
                 self.deliver(self.desks[press.fleet])
         except (OSError, SQLAlchemyError) as error:
-            print(f"gpufleet: Slack: a press was lost: {error}", file=sys.stderr)  # noqa: T201 - nobody else hears
+            self.log.error("click", outcome="failed", resource=press.instance, error=error)
             if not verdict.done():
                 verdict.set_exception(error)
 

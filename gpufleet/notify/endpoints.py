@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import json
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -56,7 +55,7 @@ class SocketModeListener:
             if request.type == "interactive":
                 self._presses.submit(read_click(cast(Any, request).payload))
         except ClickError as error:
-            print(f"gpufleet: Slack: refused: {error}", file=sys.stderr)  # noqa: T201 - the daemon's log
+            self._presses.log.warning("click", outcome="refused", error=error)
         client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
 
 

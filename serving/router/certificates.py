@@ -2,12 +2,12 @@
 
 import ssl
 import subprocess
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.files import write_private
+from gpufleet.logs import Log
 from serving.router.runtime import AdminSocket
 from serving.router.settings import CERTIFICATE
 
@@ -39,7 +39,7 @@ class Certificate:
         self.ends = _check(pem, self._source, now)
         write_private(self._copy, pem)
 
-    def renew(self, admin: AdminSocket, now: float, say: Callable[[str], None]) -> None:
+    def renew(self, admin: AdminSocket, now: float, log: Log) -> None:
         """Put a changed certificate into the running HAProxy; nothing is cut. Raises OSError: the old one stays."""
         if not self._source:
             return
@@ -54,7 +54,7 @@ class Certificate:
             raise CertificateError(f"{self._source}: HAProxy refuses the certificate: {answer}")
         write_private(self._copy, pem)
         self.ends = ends
-        say("a new certificate is in use")
+        log.info("certificate", outcome="renewed")
 
     def _wanted(self, now: float) -> str:
         if self._source != SELF:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import IO, Final
 
 from gpufleet.domain.files import write_atomically
+from gpufleet.logs import Log, log_change
 from serving.router import breaker, engine_key, maps, membership
 from serving.router.activator import Activator, HoldRules
 from serving.router.certificates import Certificate
@@ -35,12 +36,12 @@ class RouterBusyError(RuntimeError):
 
 @dataclass(slots=True)
 class Controller:
-    """Drives one HAProxy. `say` gets one line for each thing that happens."""
+    """Drives one HAProxy."""
 
     fleet: FleetSource
     settings: RouterSettings
     paths: RouterPaths
-    say: Callable[[str], None]
+    log: Log
     told_every_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
     breaker_rules: breaker.BreakerRules = field(default_factory=breaker.BreakerRules)
@@ -69,17 +70,17 @@ class Controller:
         self.certificate = Certificate(self.settings.certificate, self.paths.state)
         self._sources = RouterSources(self.fleet, self.paths, self.note)
         if self.meter.lost:
-            self.say(self.meter.lost)
+            self.log.warning("counters", outcome="lost", detail=self.meter.lost)
 
     def start(self) -> None:
         """Start HAProxy with what the last router knew, or with no pool at all: it says 503 until there is one."""
         self._told = self._sources.kept()
         if self._told.document is None:
-            self.say("no fleet document yet; answering 503 until there is one")
+            self.log.info("fleet_document", outcome="waiting", detail="requests get 503 until there is one")
         self.certificate.prepare(time.time())
         self.activator.start()
         self._start_haproxy()
-        self.say(f"HAProxy listens on {self.settings.bind}")
+        self.log.info("process", outcome="started", detail="HAProxy accepts requests", listen=self.settings.bind)
         self._resume()
 
     def _resume(self) -> None:
@@ -88,7 +89,12 @@ class Controller:
         known = {replica.pool for replica in self._wanted}
         if not known:
             return
-        self.say(f"{len(self._wanted)} replicas of the last router are tried until the inventory is there")
+        self.log.info(
+            "replicas",
+            outcome="resumed",
+            count=len(self._wanted),
+            detail="replicas of the last router are used until the inventory is read",
+        )
         # requests that come meanwhile are held, and let go by a look that finds one of them well
         for _ in range(RESUME_LOOKS):
             self._move_servers()
@@ -139,12 +145,8 @@ class Controller:
         return metrics(self.meter, moment)
 
     def note(self, what: str, text: str) -> None:
-        """Remember a problem, and say it when it changes."""
-        before = self.problems.get(what, "")
-        if text and text != before:
-            self.say(text)
-        elif before and not text:
-            self.say(f"{what}: well again")
+        """Remember a problem, and log it when it begins, changes or is over."""
+        log_change(self.log, what, self.problems.get(what), text)
         self.problems[what] = text
 
     def _start_haproxy(self) -> None:
@@ -161,7 +163,7 @@ class Controller:
     def _keep_running(self) -> None:
         if self.haproxy.running:
             return
-        self.say("HAProxy ended by itself; starting it again")
+        self.log.error("haproxy", outcome="crashed", detail="HAProxy ended by itself; starting it again")
         try:
             self._start_haproxy()
             self.note("haproxy", "")
@@ -205,7 +207,7 @@ class Controller:
             return False
         self._shape, self._maps = shape, wanted
         self.reloads += 1
-        self.say(f"pools: {', '.join(pool.name for pool in told.topology.pools) or 'none'}")
+        self.log.info("pools", outcome="changed", pools=[pool.name for pool in told.topology.pools])
         return True
 
     def _wanted_maps(self, told: RouterInputs) -> maps.Maps:
@@ -270,7 +272,7 @@ class Controller:
                 for change in changes:
                     answer = self.haproxy.admin.ask(*change.commands)
                     if STILL_USED not in answer:  # its last idle connections end within seconds
-                        self.say(f"{change.server}: {change.step}" + (f" ({answer})" if answer else ""))
+                        self.log.info("replica", resource=change.server, outcome=change.step, detail=answer or None)
             self._judge()
             self.note("admin socket", "")
         except OSError as error:
@@ -286,7 +288,7 @@ class Controller:
 
     def _renew(self) -> None:
         try:
-            self.certificate.renew(self.haproxy.admin, time.time(), self.say)
+            self.certificate.renew(self.haproxy.admin, time.time(), self.log)
             self.note("certificate", "")
         except OSError as error:
             self.note("certificate", f"{error}; the old one stays")
@@ -295,7 +297,7 @@ class Controller:
         changes, self._breaker = breaker.judge(self._shown, self._breaker, self.breaker_rules, self.clock())
         for change in changes:
             self.haproxy.admin.ask(change.command)
-            self.say(f"{change.path}: weight {change.percent} % ({change.why})")
+            self.log.info("replica_weight", resource=change.path, percent=change.percent, detail=change.why)
 
     def _count(self) -> None:
         try:

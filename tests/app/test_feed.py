@@ -23,6 +23,7 @@ from gpufleet.settings.document import FleetDocument, parse, render
 from gpufleet.settings.quotas import QuotaNeed
 from serving.router.policy import PoolPolicy, RouterPolicy
 from serving.router.topology import from_document, replicas_of
+from tests.fixtures.logs import RecordedLog
 from tests.fixtures.router.router import document, instance
 
 FLEET = document({"name": "chat", "model": "models/chat"})
@@ -75,7 +76,7 @@ class Fed:
     cloud: Cloud
     folder: Path
     now: float = 1_000_000.0
-    said: list[str] = field(default_factory=list[str])
+    log: RecordedLog = field(default_factory=RecordedLog)
     feeder: Feeder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class Fed:
         self.feeder = Feeder(
             fleet=cast(LiveFleet, self.cloud),
             paths=FeedPaths(folder=self.folder),
-            say=self.said.append,
+            log=self.log,
             inventory=lambda document: cast(AllInstances, self.cloud),
             limits=self.cloud.limits,
             clock=lambda: self.now,
@@ -116,7 +117,7 @@ def test_readers_get_what_the_cloud_said(fed: Fed) -> None:
     assert list(fed.inventory.instances()) == [ONE, BOOTS, ROUTER]
     assert fed.inventory.instance("i-2") == BOOTS and fed.inventory.instance("i-9") is None
     assert fed_limits(fed.folder)(FLEET, ()) == {"L-1": 64.0}
-    assert fed.said == []
+    assert fed.log.lines == []
 
 
 def test_prometheus_is_told_of_running_machines_and_what_they_are_for(fed: Fed) -> None:
@@ -200,21 +201,20 @@ def test_the_engines_key_is_for_its_folders_group_alone(fed: Fed) -> None:
     assert len(others) == 5 and not [one for one in others if KEY in one.read_text()]
 
 
-def test_what_cannot_be_read_stays_as_it_was_and_is_said_once(fed: Fed) -> None:
+def test_what_cannot_be_read_stays_as_it_was_and_is_logged_once(fed: Fed) -> None:
     fed.tick()
     fed.cloud.refuses = {"document", "policy", "key"}
     fed.cloud.fleet = document({"name": "other", "model": "models/other"})
     for _ in range(3):
         fed.tick(after=5)
     assert fed.router.document() == FLEET and fed.router.engine_key(FLEET) == KEY
-    assert len(fed.said) == 3
+    assert len(fed.log.of("problem")) == 3
     assert list(fed.inventory.instances()) == [ONE, BOOTS, ROUTER], "the others go on"
     fed.cloud.refuses = set()
     fed.tick(after=5)
     assert fed.router.document() == fed.cloud.fleet
-    assert sorted(fed.said[3:]) == [
-        f"{what}: well again" for what in ("engines' key", "fleet document", "routing policy")
-    ]
+    over = sorted(line["part"] for line in fed.log.lines if line["outcome"] == "over")
+    assert over == ["engines' key", "fleet document", "routing policy"]
 
 
 def test_an_old_inventory_is_no_answer(fed: Fed) -> None:
@@ -286,7 +286,7 @@ def test_a_console_without_credentials_keeps_by_the_ledger_alone(
 
     fed.now = time.time()
     fed.tick()
-    book = LiveConsoleData(lambda: [parse(render(fleet).encode(), "fleet.json")], fed.said.append, fed.folder)
+    book = LiveConsoleData(lambda: [parse(render(fleet).encode(), "fleet.json")], fed.log, fed.folder)
     [view] = book.views()
     assert [one.id for one in view.read.instances or ()] == ["i-1", "i-2", "i-3"]
     assert "i-1 is kept until" in book.keep(view, "i-1", "ann")

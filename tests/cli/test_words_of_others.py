@@ -19,6 +19,7 @@ from gpufleet.domain.printable import in_json, printable
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.outbox import Message, enqueue, messages
 from gpufleet.ledger.schema import open_ledger
+from gpufleet.logs import FORM_VARIABLE
 
 CLIPBOARD = "\x1b]52;c;Y3VybA==\x1b\\"
 EVIL = f"{CLIPBOARD}\x1b[2Jall is well\x9b31m \u202egnp.exe\u2066"
@@ -96,14 +97,10 @@ def test_a_program_reads_the_same_values_from_json(terminal: Callable[[], str]) 
 
 
 def test_a_log_line_shows_it_as_text(terminal: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import structlog
-
-    monkeypatch.setenv(logs.VARIABLE, "text")
-    logs.configure()
-    try:
-        logs.of_pass("prod", "orphans").error("failed", error=EVIL)
-    finally:
-        structlog.reset_defaults()
+    monkeypatch.setenv(FORM_VARIABLE, "text")
+    logs.configure("daemon")
+    with logs.of_pass("aws/prod/eu-central-1", "orphans") as log:
+        log.error("pass", error=EVIL)
     shown = terminal()
     assert not steering(shown)
     assert "all is well" in shown

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import boto3
 import pytest
@@ -30,6 +30,7 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import LedgerError, open_ledger
+from gpufleet.log_fields import FIELDS
 from gpufleet.settings.document import FleetDocument, parse, render
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.metrics_text import value
@@ -110,6 +111,12 @@ def daemon(fleet: Path, environment: dict[str, str], *more: str) -> Iterator[tup
             end_process(process)
 
 
+def logged(fleet: Path) -> list[dict[str, Any]]:
+    """The daemon's whole lines: each is JSON."""
+    written = fleet.with_suffix(".log").read_text()
+    return [json.loads(line) for line in written[: written.rfind("\n") + 1].splitlines()]
+
+
 def until_run(url: str, job: str, runs: int = 1) -> dict[str, object]:
     """What the page says of a job once it has run so often."""
     end = time.monotonic() + LIMIT_S
@@ -137,8 +144,14 @@ def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[
         assert get(f"{url}/")[0] == 404
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=LIMIT_S) == 0
-    log = fleet.with_suffix(".log").read_text()
-    assert "orphans aws-test every 10m (no rules yet)" in log and "stopping" in log
+    lines = logged(fleet)
+    first, *_, stopping, stopped = (line for line in lines if line["event"] == "process")
+    assert (first["outcome"], first["jobs"]["orphans aws-test"]) == ("started", "10m")
+    assert (first["without_rules"], first["apply"]) == (["orphans aws-test"], True)
+    assert (stopping["outcome"], stopped["outcome"]) == ("stopping", "stopped")
+    nothing = [line for line in lines if line["event"] == "pass" and line["outcome"] == "nothing_to_do"]
+    assert {"idle", "spot", "scale", "revisions"} <= {line["watchdog"] for line in nothing}
+    assert all({*line} <= {*FIELDS} and line["component"] == "daemon" for line in lines)
 
 
 def test_rules_that_come_later_are_heeded_without_a_restart(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,12 +220,12 @@ def test_what_ends_a_pass_is_in_its_log(
         for left in tmp_path.glob(f"{broken}*"):
             left.unlink()
         (tmp_path / broken).write_bytes(b"neither a document nor a database\n" * 200)
-        end, lines = time.monotonic() + LIMIT_S, list[str]()
-        while not lines and time.monotonic() < end:
+        end, found = time.monotonic() + LIMIT_S, list[dict[str, Any]]()
+        while not found and time.monotonic() < end:
             time.sleep(0.1)
-            log = fleet.with_suffix(".log").read_text().splitlines()
-            lines = [line for line in log if line.startswith("scale aws-test: ") and words in line]
-    assert lines
+            failed = (line for line in logged(fleet) if line.get("outcome") == "failed" and words in line["error"])
+            found = [line for line in failed if {line.get("job"), line.get("watchdog")} & {"scale aws-test", "scale"}]
+    assert found
 
 
 def test_a_spot_notice_brings_the_next_spot_pass_forward(
@@ -233,7 +246,7 @@ def test_a_spot_notice_brings_the_next_spot_pass_forward(
         assert until_run(url, "spot aws-test", runs=1)["runs"] == 1, "the next one is due in an hour"
         sqs.send_message(QueueUrl=queue, MessageBody="{}")
         until_run(url, "spot aws-test", runs=2)
-    assert "1 spot notices; a spot pass starts now" in fleet.with_suffix(".log").read_text()
+    assert [line["count"] for line in logged(fleet) if line["event"] == "spot_notices"] == [1]
 
 
 def test_cron_beside_the_daemon_says_so_and_exits_0(fleet: Path, environment: dict[str, str], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from gpufleet.notify.deliver import deliver
 from gpufleet.notify.endpoints import InteractionServer, SocketModeListener, is_signed
 from gpufleet.notify.slack import SlackBot
 from tests.fixtures import local_token
+from tests.fixtures.logs import RecordedLog
 from tests.fixtures.small_fleet import FLEET, document
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
@@ -114,7 +115,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         "marked:i-1:x", "i-1 is <idle>", {"instance": "i-1", "may_keep": True}
     )
     send(desk)
-    presses = ClickHandler(desks={FLEET: desk}, now=lambda: datetime.now(UTC), deliver=send)
+    presses = ClickHandler(desks={FLEET: desk}, now=lambda: datetime.now(UTC), deliver=send, log=RecordedLog())
     yield World(ledger=ledger, sink=sink, machines=machines, presses=presses)
     presses.close()
     sink.stop()

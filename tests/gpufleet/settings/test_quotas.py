@@ -15,6 +15,7 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.quotas import QuotaNeed, QuotaUsage, needs, uses
+from tests.fixtures.logs import RecordedLog
 from tests.fixtures.metrics_text import value
 from tests.fixtures.watchdogs.plain import START, document, instance
 
@@ -125,7 +126,7 @@ class Account:
     limits: Mapping[str, float] | None
     instances: Sequence[Instance] | None
     asked: int = 0
-    said: list[str] = field(default_factory=list[str])
+    log: RecordedLog = field(default_factory=RecordedLog)
 
     def answer(self, document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str, float]:
         self.asked += 1
@@ -140,7 +141,7 @@ class Account:
 
     def meter(self) -> command.QuotaMeter:
         given = fleet("aws", 6, group("spot", "a", 4, "g6.xlarge"))
-        return command.QuotaMeter(document=given, instances=self.list, say=self.said.append, limits=self.answer)
+        return command.QuotaMeter(document=given, instances=self.list, log=self.log, limits=self.answer)
 
 
 def test_use_and_limit_become_metrics() -> None:
@@ -158,10 +159,11 @@ def test_use_and_limit_become_metrics() -> None:
         pytest.param(Account({SPOT: 64.0}, None), "instances are not known", id="instances"),
     ],
 )
-def test_what_cannot_be_read_has_no_figure_and_is_said_once(account: Account, words: str) -> None:
+def test_what_cannot_be_read_has_no_figure_and_is_logged_once(account: Account, words: str) -> None:
     meter = account.meter()
     assert [meter.read(START + minutes * timedelta(minutes=1)) for minutes in range(3)] == [(), (), ()]
-    assert len(account.said) == 1 and words in account.said[0]
+    (line,) = account.log.lines
+    assert line["part"] == "quotas" and words in line["error"]
 
 
 def test_a_quota_whose_limit_is_not_known_has_no_figure() -> None:

@@ -51,7 +51,8 @@ def test_clients_of_a_machine_that_vanished_without_a_word_are_told_soon(tmp_pat
         assert waiting is not None
         with pytest.raises(httpx.RemoteProtocolError):  # cut: nobody would ever answer
             waiting.result(60)
-        router.until(lambda: any("pool_chat/i-1: cut" in line for line in router.said), "it is said")
+        cut = {"level": "info", "event": "replica", "resource": "pool_chat/i-1", "outcome": "cut"}
+        router.until(lambda: cut in router.log.lines, "it is logged")
 
 
 def test_a_replica_that_has_just_come_begins_slowly(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_vanished_document_and_a_failing_inventory_change_nothing(router: Rout
     router.fleet.inventory_error = "throttled"
     router.until(lambda: sum(map(bool, router.controller.problems.values())) == 2, "both problems are said")
     assert router.chat().status_code == 200
-    assert any("keeping the last good one" in line for line in router.said)
+    assert any("keeping the last good one" in line["error"] for line in router.log.of("problem"))
 
 
 def test_a_silent_agent_counts_as_maint_until_it_speaks(router: Router) -> None:
@@ -209,7 +209,7 @@ def test_requests_that_come_before_the_first_look_wait_for_it(router: Router, tm
     copyfile(router.controller.paths.last_document, paths.last_document)
     host = f"{NETWORK}.249.1"
     settings = replace(router.controller.settings, bind=f"{host}:8080", metrics_bind=f"{host}:8404")
-    again = Controller(router.fleet, settings, paths, router.said.append)
+    again = Controller(router.fleet, settings, paths, router.log)
     again.start()
     try:
         with ThreadPoolExecutor(1) as clients:
@@ -233,7 +233,7 @@ def test_haproxy_that_died_comes_back(router: Router) -> None:
     router.add("i-1")
     router.ready()
     os.kill(router.controller.haproxy.admin.process_id(), signal.SIGKILL)
-    router.until(lambda: any("starting it again" in line for line in router.said), "it noticed")
+    router.until(lambda: bool(router.log.of("haproxy")), "it noticed")
     router.ready("i-1")
     assert router.chat().status_code == 200
 

@@ -49,7 +49,9 @@ def test_a_replica_that_only_fails_is_rested_and_its_errors_are_not_hidden(route
     bad.does.status = 503
     codes = [router.chat().status_code for _ in range(12)]
     assert codes.count(503) >= 3, "an error of a replica reaches the client: it may have generated already"
-    router.until(lambda: any("i-1: weight 0 %" in line for line in router.said), "i-1 rests")
+    router.until(
+        lambda: any(line["percent"] == 0 for line in router.log.of("replica_weight")), "i-1 gets no requests"
+    )
     before = bad.does.requests
     assert {router.chat().status_code for _ in range(20)} == {200}
     assert bad.does.requests == before
