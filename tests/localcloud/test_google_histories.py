@@ -21,7 +21,7 @@ from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain.activity import Activity, ActivityKind
 from tests.fixtures.clouds.google_answers import compute, recorded
 from tests.fixtures.clouds.google_documents import REGION, document, entry
-from tests.fixtures.localcloud.google_world import Emulated
+from tests.fixtures.localcloud.google_state import Emulated
 
 K = ActivityKind
 ZONE, OTHER = "us-central1-a", "us-central1-b"
@@ -72,7 +72,7 @@ def history(cloud: Emulated, zone: str = ZONE) -> list[tuple[str, str, str]]:
     """Kind, user and error code of the operations of a zone, oldest first."""
     return [
         (row["operationType"], row["user"], next((e["code"] for e in row.get("error", {}).get("errors", [])), ""))
-        for row in cloud.world.operations.list(f"zones/{zone}")
+        for row in cloud.state.operations.list(f"zones/{zone}")
     ]
 
 
@@ -104,7 +104,7 @@ def test_operations_have_the_members_and_names_of_recorded_ones(cloud: Emulated)
         key: before[key] for key in ("kind", "status", "progress", "operationType")
     }
     cloud.run()
-    for row in cloud.world.operations.list(f"zones/{ZONE}"):
+    for row in cloud.state.operations.list(f"zones/{ZONE}"):
         assert re.fullmatch(NAME, row["name"])
         own = row["user"] == SYSTEM
         assert row["name"].startswith("systemevent-" if own else "operation-")
@@ -137,7 +137,7 @@ def test_members_made_by_name_are_refused_where_the_group_replaces_by_itself(clo
     body = {"instances": [{"name": "one"}]}
     cloud.call("POST", f"zones/{ZONE}/instanceGroupManagers/paid/createInstances", body)
     cloud.run()
-    (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
+    (operation,) = cloud.state.operations.list(f"zones/{ZONE}")
     assert (operation["httpErrorStatusCode"], operation["httpErrorMessage"]) == (412, "PRECONDITION FAILED")
     assert operation["error"]["errors"][0]["code"] == "CONDITION_NOT_MET"
 
@@ -222,7 +222,7 @@ def test_a_zone_is_dry_for_a_while(cloud: Emulated) -> None:
         " resources available to fulfill the request.  '(resource type:compute)'."
     )
     assert refused.zones_available == (OTHER, "us-central1-c")
-    (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
+    (operation,) = cloud.state.operations.list(f"zones/{ZONE}")
     assert (operation["httpErrorStatusCode"], operation["httpErrorMessage"]) == (503, "SERVICE UNAVAILABLE")
     status, _ = cloud.call("GET", f"zones/{ZONE}/instances/{member(group)}")
     assert status == 404, "what could not be made is not there"
@@ -238,7 +238,7 @@ def test_a_machine_without_a_gpu_is_refused_in_the_older_words(cloud: Emulated) 
     body = {"name": "plain", **properties(machineType=f"zones/{ZONE}/machineTypes/e2-medium")}
     assert cloud.call("POST", f"zones/{ZONE}/instances", body)[0] == 200
     cloud.run()
-    (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
+    (operation,) = cloud.state.operations.list(f"zones/{ZONE}")
     (error,) = operation["error"]["errors"]
     assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
     assert error["message"].endswith("to fulfill the request.  Try a different zone, or try again later.")
@@ -268,7 +268,7 @@ def test_a_quota_is_reached(cloud: Emulated, body: Any, words: str, account_wide
     (refused,) = told(cloud)
     assert (refused.kind, refused.account_wide) == (K.QUOTA, account_wide)
     assert refused.detail == f"QUOTA_EXCEEDED: {words}"
-    (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
+    (operation,) = cloud.state.operations.list(f"zones/{ZONE}")
     assert operation["httpErrorStatusCode"] == 403
 
 
@@ -282,7 +282,7 @@ def test_a_quota_is_reached(cloud: Emulated, body: Any, words: str, account_wide
 def test_a_reservation_refuses(cloud: Emulated, count: int, kind: ActivityKind, words: str) -> None:
     if count:
         row = {"specificReservation": {"count": str(count), "instanceProperties": {"machineType": MACHINE}}}
-        cloud.world.store.add(Key(f"zones/{ZONE}", "reservations", "r"), row, cloud.clock.now)
+        cloud.state.store.add(Key(f"zones/{ZONE}", "reservations", "r"), row, cloud.clock.now)
     affinity = {
         "consumeReservationType": "SPECIFIC_RESERVATION", "key": "compute.googleapis.com/reservation-name",
         "values": ["r"],
@@ -326,7 +326,7 @@ def test_a_member_powers_itself_off(cloud: Emulated) -> None:
 def test_a_member_fails_its_health_check(cloud: Emulated, reported_only: bool) -> None:
     group = spot(cloud)
     if reported_only:  # as the components declare it
-        row = cloud.world.store.get(group.key)
+        row = cloud.state.store.get(group.key)
         row["instanceLifecyclePolicy"] = {"onFailedHealthCheck": "DO_NOTHING", "defaultActionOnFailure": "REPAIR"}
     cloud.run()
     cloud.control("unhealthy", {"instance": member(group)})

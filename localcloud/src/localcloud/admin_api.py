@@ -36,9 +36,9 @@ class AdminError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class AdminApi:
-    """The control API over one world."""
+    """The admin API over one emulated state."""
 
-    world: AwsState
+    cloud_state: AwsState
     ec2: EC2Backend
     scaling: LivingAutoScaling
     calls: Calls
@@ -61,9 +61,9 @@ class AdminApi:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"].removeprefix(_PREFIX)
         routes: dict[tuple[str, str], Callable[[Mapping[str, Any]], object]] = {
             ("GET", "/health"): lambda _: {"status": "ok"},
-            ("GET", "/state"): lambda _: self.state(),
+            ("GET", "/state"): lambda _: self.overview(),
             ("GET", "/calls"): lambda _: self.calls.as_json(),
-            ("GET", "/books"): lambda _: self.world.books.as_json(),
+            ("GET", "/books"): lambda _: self.cloud_state.books.as_json(),
             ("GET", "/fault"): lambda _: self.faults.as_json(),
             ("POST", "/preempt"): self.preempt,
             ("POST", "/restore"): lambda _: self.restore(),
@@ -83,30 +83,30 @@ class AdminApi:
             known = ", ".join(sorted(f"{m} {_PREFIX}{p}" for m, p in routes))
             raise AdminError(f"no {method} {_PREFIX}{path}; there is {known}", HTTPStatus.NOT_FOUND)
         body = _read_json(environ)
-        with self.world.lock:
+        with self.cloud_state.lock:
             return found(body)
 
-    def state(self) -> object:
+    def overview(self) -> object:
         """Groups, instances and capacity, for people and for `gpufleet local status`."""
         return {
-            "now": self.world.now().isoformat(),
+            "now": self.cloud_state.now().isoformat(),
             "instances": [_shown(instance, self.faults) for instance in living(self.ec2)],
             "groups": [_shown_group(group) for group in self.scaling.groups()],
-            "capacity": self.world.capacity.as_json(),
+            "capacity": self.cloud_state.capacity.as_json(),
             "faults": self.faults.as_json(),
         }
 
     def preempt(self, body: Mapping[str, Any]) -> object:
         """Announce the end of one spot instance of a pool (the oldest, unless one is named)."""
         # given: as it is; else that of the real cloud, divided like every waiting time
-        real_s = self.world.time_scale.shorten(_NOTICE).total_seconds()
+        real_s = self.cloud_state.time_scale.shorten(_NOTICE).total_seconds()
         notice_s = float(body.get("notice_s", real_s))
         if not 0 <= notice_s <= 600:
             raise AdminError(f"notice_s is {notice_s:g}; a notice is 0 to 600 seconds long")
         chosen = self._choose_spot(body)
         if body.get("capacity_gone", False):
-            self.world.capacity.take_away(self._types_of(chosen))
-        now = self.world.now()
+            self.cloud_state.capacity.take_away(self._types_of(chosen))
+        now = self.cloud_state.now()
         if body.get("rebalance", True):
             chosen.advise_rebalance(now)
         chosen.give_notice(now + timedelta(seconds=notice_s), now)
@@ -186,10 +186,10 @@ class AdminApi:
 
     def restore(self) -> object:
         """All capacity is there again; groups try at once."""
-        self.world.capacity.restore()
+        self.cloud_state.capacity.restore()
         for group in self.scaling.groups():
             group.acts_at = None
-        return self.world.capacity.as_json()
+        return self.cloud_state.capacity.as_json()
 
     def set_capacity(self, body: Mapping[str, Any]) -> object:
         """{"zone", "type", "kind", "count"}, {"kind", "vcpus"} or {"refuse"}; null takes one back."""
@@ -198,9 +198,9 @@ class AdminApi:
         kind = _kind(body.get("kind"))
         limits: tuple[dict[Any, int], Any, Any]
         if "vcpus" in body:
-            limits = (self.world.capacity.vcpu_limits, kind, body["vcpus"])
+            limits = (self.cloud_state.capacity.vcpu_limits, kind, body["vcpus"])
         elif body.get("zone") and body.get("type") and "count" in body:
-            limits = (self.world.capacity.limits, (body["zone"], body["type"], kind), body["count"])
+            limits = (self.cloud_state.capacity.limits, (body["zone"], body["type"], kind), body["count"])
         else:
             raise AdminError('give {"zone", "type", "kind", "count"}, {"kind", "vcpus"} or {"refuse"}')
         table, key, count = limits
@@ -210,7 +210,7 @@ class AdminApi:
             table[key] = count
         else:
             raise AdminError(f"count is {count!r}; it must be a whole number from 0, or null for no limit")
-        return self.world.capacity.as_json()
+        return self.cloud_state.capacity.as_json()
 
     def _refuse(self, body: Mapping[str, Any]) -> object:
         """A refusal for every launch of this zone, type and kind; what is not given is any."""
@@ -218,12 +218,12 @@ class AdminApi:
         where = (body.get("zone"), body.get("type"), kind)
         name = body["refuse"]
         if name is None:
-            self.world.capacity.chosen.pop(where, None)
+            self.cloud_state.capacity.chosen.pop(where, None)
         elif name in refusals.CHOSEN:
-            self.world.capacity.chosen[where] = name
+            self.cloud_state.capacity.chosen[where] = name
         else:
             raise AdminError(f"refuse is {name!r}; choose one of {', '.join(sorted(refusals.CHOSEN))}, or null")
-        return self.world.capacity.as_json()
+        return self.cloud_state.capacity.as_json()
 
     def add_fault(self, body: Mapping[str, Any]) -> object:
         """Break something on one instance."""

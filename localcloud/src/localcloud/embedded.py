@@ -42,7 +42,7 @@ class CloudError(Exception):
 class EmbeddedCloud:
     """A started cloud."""
 
-    world: AwsState
+    cloud_state: AwsState
     ec2: EC2Backend
     scaling: LivingAutoScaling
     yard: MachineManager
@@ -87,23 +87,27 @@ def start(options: StartOptions) -> EmbeddedCloud:
     yard = MachineManager(machines, plain=options.plain)
     faults = Faults(machines)
     hardware = LoopbackMachines(yard, callers, faults)
-    world = AwsState(places=places, hardware=hardware, time_scale=time_scale)
-    ec2, scaling = install(world)
+    cloud_state = AwsState(places=places, hardware=hardware, time_scale=time_scale)
+    ec2, scaling = install(cloud_state)
     hardware.connect(ec2, scaling)
     add_images(ec2)
     api_faults = ApiFaults()
-    control = AdminApi(world=world, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults)
+    control = AdminApi(
+        cloud_state=cloud_state, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults
+    )
     door = CallerCheck(callers, {f"{name}:{places.api_port}" for name in (places.api_host, *options.names)})
     with _port_taken(places.api_host, places.api_port):
-        endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control, door))
+        endpoint = Endpoint(places.api_host, places.api_port, Front(cloud_state, calls, api_faults, control, door))
     with _port_taken(places.google_host, places.google_port):
         google = GoogleCloud(places, machines, yard, time_scale, callers)
     with _port_taken(places.slack_host, places.slack_port):
         slack = SlackSink(places.slack_host, places.slack_port, callers)
     ending = threading.Event()
-    loop = threading.Thread(target=_rounds, args=(world, ec2, scaling, google, ending), name="rounds", daemon=True)
+    loop = threading.Thread(
+        target=_rounds, args=(cloud_state, ec2, scaling, google, ending), name="rounds", daemon=True
+    )
     cloud = EmbeddedCloud(
-        world=world,
+        cloud_state=cloud_state,
         ec2=ec2,
         scaling=scaling,
         yard=yard,
@@ -122,11 +126,11 @@ def start(options: StartOptions) -> EmbeddedCloud:
 
 
 def _rounds(
-    world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, google: GoogleCloud, ending: threading.Event
+    cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, google: GoogleCloud, ending: threading.Event
 ) -> None:
-    pause_s = min(_LONGEST_ROUND_S, world.time_scale.shorten(_ROUND).total_seconds())
+    pause_s = min(_LONGEST_ROUND_S, cloud_state.time_scale.shorten(_ROUND).total_seconds())
     while not ending.wait(pause_s):
-        for step in (lambda: one_round(world, ec2, scaling), google.round):
+        for step in (lambda: one_round(cloud_state, ec2, scaling), google.round):
             try:
                 step()
             except Exception as error:  # noqa: BLE001 - one bad group must not end the cloud; it is said and tried again

@@ -93,7 +93,7 @@ class LoopbackMachines:
             tags=_shown_tags(instance),
             user_data=_user_data(instance),
             launched=instance.launch_time,
-            now=instance.world.now(),
+            now=instance.cloud_state.now(),
         )
 
     def _role(self, instance: LivingInstance) -> tuple[str | None, str | None]:
@@ -126,7 +126,7 @@ def _order(instance: LivingInstance) -> Order:
         machine_type=instance.instance_type,
         cloud=Cloud.AWS,
         variables={
-            "AWS_ENDPOINT_URL": instance.world.places.api_url,
+            "AWS_ENDPOINT_URL": instance.cloud_state.places.api_url,
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{instance.address}:{METADATA_PORT}",
             "AWS_DEFAULT_REGION": REGION,
         },

@@ -512,7 +512,7 @@ def test_a_dry_zone_is_tried_again_for_as_long_as_the_group_wants_more(cloud: Cl
     cloud.run(300)
     starts = [one["StartTime"] for one in cloud.activities("g")]
     waits = [
-        round((later - before).total_seconds() * cloud.world.time_scale.factor)
+        round((later - before).total_seconds() * cloud.cloud_state.time_scale.factor)
         for before, later in zip(starts, starts[1:], strict=False)
     ]
     assert waits == [10, 20, 40, 60, 60, 60]

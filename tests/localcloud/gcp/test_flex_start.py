@@ -14,8 +14,8 @@ from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key
 from localcloud.gcp.validation import check_properties
 
-from tests.fixtures.localcloud import google_world
-from tests.fixtures.localcloud.google_world import Clock
+from tests.fixtures.localcloud import google_state
+from tests.fixtures.localcloud.google_state import Clock
 
 ZONE = "us-central1-a"
 DAY_S = 86400
@@ -37,8 +37,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def world(clock: Clock) -> GoogleState:
-    return google_world.world(clock)
+def state(clock: Clock) -> GoogleState:
+    return google_state.google_state(clock)
 
 
 def properties(**scheduling: Any) -> dict[str, Any]:
@@ -52,30 +52,30 @@ def properties(**scheduling: Any) -> dict[str, Any]:
     }
 
 
-def started(world: GoogleState, size: int, **scheduling: Any) -> ManagedGroup:
+def started(state: GoogleState, size: int, **scheduling: Any) -> ManagedGroup:
     """A group of flex-start instances, as the components declare it, whose members run."""
     key = Key(f"zones/{ZONE}", "instanceGroupManagers", "flex")
     template = Key("global", "instanceTemplates", "flex")
-    world.store.add(template, {"properties": properties(**scheduling)}, world.now())
+    state.store.add(template, {"properties": properties(**scheduling)}, state.now())
     row = {
         "targetSize": size,
-        "versions": [{"instanceTemplate": world.store.url(template.path)}],
+        "versions": [{"instanceTemplate": state.store.url(template.path)}],
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
     }
-    world.store.add(key, row, world.now())
+    state.store.add(key, row, state.now())
     group = ManagedGroup(key=key)
-    world.groups[group.ident] = group
+    state.groups[group.ident] = group
     for _ in range(4):
-        one_round(world)
+        one_round(state)
     return group
 
 
-def statuses(world: GoogleState) -> list[str]:
-    return sorted(machine.status for machine in world.machines.values())
+def statuses(state: GoogleState) -> list[str]:
+    return sorted(machine.status for machine in state.machines.values())
 
 
-def test_it_is_fit_as_the_components_declare_it(world: GoogleState) -> None:
-    check_properties(world, properties(), "resource.properties")
+def test_it_is_fit_as_the_components_declare_it(state: GoogleState) -> None:
+    check_properties(state, properties(), "resource.properties")
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ def test_it_is_fit_as_the_components_declare_it(world: GoogleState) -> None:
         pytest.param({}, "SPECIFIC_RESERVATION", "Must be NO_RESERVATION", id="a reservation"),
     ],
 )
-def test_what_google_refuses_is_refused(world: GoogleState, scheduling: Any, affinity: str, words: str) -> None:
+def test_what_google_refuses_is_refused(state: GoogleState, scheduling: Any, affinity: str, words: str) -> None:
     wish = properties(**scheduling) | {"reservationAffinity": {"consumeReservationType": affinity}}
     with pytest.raises(ApiError, match=words):
-        check_properties(world, wish, "resource.properties")
+        check_properties(state, wish, "resource.properties")
 
 
 @pytest.mark.parametrize(
@@ -104,66 +104,66 @@ def test_what_google_refuses_is_refused(world: GoogleState, scheduling: Any, aff
         pytest.param(SPOT | {"preemptionNoticeDuration": {"seconds": "60"}}, "Must be 0 or 120", id="of a minute"),
     ],
 )
-def test_a_notice_that_google_does_not_offer_is_refused(world: GoogleState, scheduling: Any, words: str) -> None:
+def test_a_notice_that_google_does_not_offer_is_refused(state: GoogleState, scheduling: Any, words: str) -> None:
     with pytest.raises(ApiError, match=words):
-        check_properties(world, properties(**scheduling), "resource.properties")
+        check_properties(state, properties(**scheduling), "resource.properties")
 
 
 @pytest.mark.parametrize(("asked_for", "lives_s"), [(None, 30), ({"seconds": "0"}, 30), ({"seconds": "120"}, 150)])
 def test_a_preempted_instance_lives_through_its_notice(
-    world: GoogleState, clock: Clock, asked_for: Any, lives_s: int
+    state: GoogleState, clock: Clock, asked_for: Any, lives_s: int
 ) -> None:
-    started(world, 1, **SPOT, preemptionNoticeDuration=asked_for)
-    (machine,) = world.machines.values()
-    preempt(world, machine, notice_of(machine))
+    started(state, 1, **SPOT, preemptionNoticeDuration=asked_for)
+    (machine,) = state.machines.values()
+    preempt(state, machine, notice_of(machine))
     clock.now += timedelta(seconds=lives_s - 1)
-    one_round(world)
-    assert statuses(world) == ["RUNNING"]
+    one_round(state)
+    assert statuses(state) == ["RUNNING"]
     clock.now += timedelta(seconds=1)
-    one_round(world)
-    assert statuses(world) != ["RUNNING"]
+    one_round(state)
+    assert statuses(state) != ["RUNNING"]
 
 
-def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(world: GoogleState, clock: Clock) -> None:
+def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(state: GoogleState, clock: Clock) -> None:
     began = clock.now
-    started(world, 2)
-    assert statuses(world) == ["RUNNING", "RUNNING"]
-    (ends,) = {machine.ends_at for machine in world.machines.values() if machine.ends_at}
+    started(state, 2)
+    assert statuses(state) == ["RUNNING", "RUNNING"]
+    (ends,) = {machine.ends_at for machine in state.machines.values() if machine.ends_at}
     assert ends == began + timedelta(days=1)
     clock.now = ends - timedelta(seconds=1)
-    one_round(world)
-    assert statuses(world) == ["RUNNING", "RUNNING"]
+    one_round(state)
+    assert statuses(state) == ["RUNNING", "RUNNING"]
     clock.now = ends
     for _ in range(3):
-        one_round(world)
-    assert not world.machines
-    row = world.store.get(Key(f"zones/{ZONE}", "instanceGroupManagers", "flex"))
+        one_round(state)
+    assert not state.machines
+    row = state.store.get(Key(f"zones/{ZONE}", "instanceGroupManagers", "flex"))
     assert row["targetSize"] == 0
-    told = [op for op in world.operations.list(f"zones/{ZONE}") if op["operationType"] == "delete"]
+    told = [op for op in state.operations.list(f"zones/{ZONE}") if op["operationType"] == "delete"]
     assert {op["statusMessage"] for op in told} == {"The instance's maximum run duration is over."}
-    assert [(stay.capacity_type, stay.why) for stay in world.books.stays] == [
+    assert [(stay.capacity_type, stay.why) for stay in state.books.stays] == [
         ("flex-start", "maximum run duration")
     ] * 2
 
 
-def test_one_that_is_asked_for_again_runs_for_its_whole_time(world: GoogleState, clock: Clock) -> None:
-    group = started(world, 1)
+def test_one_that_is_asked_for_again_runs_for_its_whole_time(state: GoogleState, clock: Clock) -> None:
+    group = started(state, 1)
     clock.now += timedelta(days=1)
     for _ in range(3):
-        one_round(world)
-    groups.resize(world, group, 1)
+        one_round(state)
+    groups.resize(state, group, 1)
     for _ in range(4):
-        one_round(world)
-    (machine,) = world.machines.values()
+        one_round(state)
+    (machine,) = state.machines.values()
     assert (machine.status, machine.ends_at) == ("RUNNING", clock.now + timedelta(days=1))
 
 
-def test_it_takes_of_the_preemptible_quota_and_not_of_spots_room(world: GoogleState, clock: Clock) -> None:
-    world.capacity.limits[ZONE, "a2-highgpu-1g", Kind.SPOT] = 0
-    world.capacity.quotas[Kind.SPOT] = 1
-    world.capacity.quotas[Kind.ON_DEMAND] = 0
-    group = started(world, 2)
-    assert statuses(world) == ["RUNNING"]
+def test_it_takes_of_the_preemptible_quota_and_not_of_spots_room(state: GoogleState, clock: Clock) -> None:
+    state.capacity.limits[ZONE, "a2-highgpu-1g", Kind.SPOT] = 0
+    state.capacity.quotas[Kind.SPOT] = 1
+    state.capacity.quotas[Kind.ON_DEMAND] = 0
+    group = started(state, 2)
+    assert statuses(state) == ["RUNNING"]
     clock.now += timedelta(seconds=8)  # what a refusal takes
-    one_round(world)
+    one_round(state)
     assert "Quota 'PREEMPTIBLE_NVIDIA_A100_GPUS' exceeded" in group.errors[0]["error"]["message"]

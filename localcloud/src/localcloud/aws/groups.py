@@ -133,7 +133,7 @@ class Recipe:
 class LivingGroup(FakeAutoScalingGroup):
     """A group that keeps its size as a number; `localcloud.aws.reconcile` starts and ends instances."""
 
-    world: AwsState
+    cloud_state: AwsState
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.activities: list[Activity] = []
@@ -168,16 +168,16 @@ class LivingGroup(FakeAutoScalingGroup):
 
     def ask(self, how: str, before: int, wanted: int) -> None:
         """A user request for another size; the group answers it after a while."""
-        now = self.world.now()
+        now = self.cloud_state.now()
         self.desired_capacity = wanted
-        self.acts_at = now + self.world.time_scale.shorten(_ANSWERS)
+        self.acts_at = now + self.cloud_state.time_scale.shorten(_ANSWERS)
         if wanted != before:
             request = f"a user request {how} changing the desired capacity from {before} to {wanted}."
             self._request = f"At {stamp(now)} {request}"
 
     def cause(self, *sentences: str) -> str:
         """The cause of activities that begin now: each sentence with its time."""
-        return "  ".join(f"At {stamp(self.world.now())} {sentence}" for sentence in sentences)
+        return "  ".join(f"At {stamp(self.cloud_state.now())} {sentence}" for sentence in sentences)
 
     def cause_of_step(self, sentence: str) -> str:
         """The cause of a step to another size: the user request that led to it comes first, in one step alone."""
@@ -222,7 +222,7 @@ class LivingGroup(FakeAutoScalingGroup):
     @suspended_processes.setter
     def suspended_processes(self, processes: list[str]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """By a user request; what was suspended before keeps its reason."""
-        reason = f"User suspended at {stamp(self.world.now())}"
+        reason = f"User suspended at {stamp(self.cloud_state.now())}"
         resumes = self.is_suspended("Launch") and "Launch" not in processes
         self._suspended = {name: self._suspended.get(name, reason) for name in processes}
         if resumes:
@@ -234,15 +234,17 @@ class LivingGroup(FakeAutoScalingGroup):
 
     def suspend_launches(self) -> None:
         """As Auto Scaling does by itself. Its words, and that it is `Launch` alone, are assumed."""
-        reason = f"Administratively suspended at {stamp(self.world.now())}: launches failed for more than 24 hours"
+        reason = (
+            f"Administratively suspended at {stamp(self.cloud_state.now())}: launches failed for more than 24 hours"
+        )
         self._suspended = {**self._suspended, "Launch": reason}
 
     def note_failure(self) -> None:
         """A launch failed; after a day of failures, launches are suspended."""
-        now = self.world.now()
+        now = self.cloud_state.now()
         self.failures += 1
         self.failing_since = self.failing_since or now
-        if now - self.failing_since >= self.world.time_scale.shorten(_SUSPENDS_AFTER):
+        if now - self.failing_since >= self.cloud_state.time_scale.shorten(_SUSPENDS_AFTER):
             self.suspend_launches()
 
     def note_success(self) -> None:
@@ -296,7 +298,7 @@ class LivingGroup(FakeAutoScalingGroup):
         """A failed activity for what keeps the group from doing anything, unless it is the last one."""
         if self.activities and self.activities[0].status_message == trouble:
             return
-        now = self.world.now()
+        now = self.cloud_state.now()
         self.record("Launching a new EC2 instance", "", now).finish(now, code="Failed", message=trouble)
 
     def record(self, description: str, cause: str, now: datetime, details: str = "{}") -> Activity:
@@ -342,7 +344,7 @@ def check_desired(desired: int, low: int, high: int) -> None:
 class LivingAutoScaling(AutoScalingBackend):
     """Auto Scaling whose groups are fulfilled by a loop."""
 
-    world: AwsState
+    cloud_state: AwsState
 
     @property
     def _url_module(self) -> Any:
@@ -401,7 +403,7 @@ class LivingAutoScaling(AutoScalingBackend):
             # a forced deletion drops outstanding lifecycle actions
             del self.lifecycle_hooks[key]
         for member in group.members:
-            member.wait_until = self.world.now() if member.wait_until else None
+            member.wait_until = self.cloud_state.now() if member.wait_until else None
         self.drop_if_empty(group)
 
     def drop_if_empty(self, group: LivingGroup) -> None:

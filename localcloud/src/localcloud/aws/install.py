@@ -44,17 +44,17 @@ class Ec2Calls(
     """EC2 as the embedded cloud answers it."""
 
     def run_instances(self) -> Any:
-        world = LivingInstance.world
-        refusal = self._refusal(world)
+        cloud_state = LivingInstance.cloud_state
+        refusal = self._refusal(cloud_state)
         if refusal is not None:
             raise EC2ClientError(str(refusal.without_mix.code), refusal.without_mix.message)
         answer: Any = super().run_instances()
         for instance in answer.result.instances:
             prepare(instance)
-            world.books.open(instance.stay(world.now()))
+            cloud_state.books.open(instance.stay(cloud_state.now()))
         return answer
 
-    def _refusal(self, world: AwsState) -> Refusal | None:
+    def _refusal(self, cloud_state: AwsState) -> Refusal | None:
         """Why a single instance cannot be had; groups ask for themselves."""
         subnet = self._get_param("SubnetId")
         zone = self._get_param("Placement.AvailabilityZone")
@@ -69,18 +69,18 @@ class Ec2Calls(
             machine_type=self._get_param("InstanceType", "m1.small"),
             kind=Kind.SPOT if self._get_param("InstanceMarketOptions.MarketType") == "spot" else Kind.ON_DEMAND,
         )
-        return world.capacity.refusal(
+        return cloud_state.capacity.refusal(
             wanted, [other.use for other in living(self.ec2_backend) if other.occupies_capacity]
         )
 
 
-def install(world: AwsState) -> tuple[EC2Backend, LivingAutoScaling]:
+def install(cloud_state: AwsState) -> tuple[EC2Backend, LivingAutoScaling]:
     """Make moto's EC2 and Auto Scaling the embedded cloud's. Before the first request; once per process.
 
     Returns the two backends of the one account and region.
     """
     os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
-    LivingInstance.world = LivingGroup.world = LivingAutoScaling.world = world
+    LivingInstance.cloud_state = LivingGroup.cloud_state = LivingAutoScaling.cloud_state = cloud_state
     instance_models.Instance = LivingInstance
     instance_models.OperationDisableApiStopNotPermitted = StopRefusedError  # pyright: ignore[reportPrivateImportUsage]
     scaling_models.FakeAutoScalingGroup = LivingGroup

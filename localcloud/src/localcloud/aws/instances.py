@@ -56,7 +56,7 @@ class StopRefusedError(EC2ClientError):
 class LivingInstance(Instance):
     """An EC2 instance whose state follows its machine."""
 
-    world: AwsState
+    cloud_state: AwsState
     group_name: str | None = None
     notice: Notice | None = None
     rebalance_at: datetime | None = None
@@ -141,11 +141,11 @@ class LivingInstance(Instance):
         if self.state in ("shutting-down", "terminated"):
             return before
         self.set_state(SHUTTING_DOWN)
-        now = self.world.now()
+        now = self.cloud_state.now()
         self.shutdown_began = now
         self._give_reason(end, now)
-        self.world.books.close(self.id, now, end.code or "unstated")
-        self.world.hardware.end(self.id)
+        self.cloud_state.books.close(self.id, now, end.code or "unstated")
+        self.cloud_state.hardware.end(self.id)
         announce(Event.STATE, self.id, {"state": "shutting-down"}, now)
         return before
 
@@ -172,21 +172,21 @@ class LivingInstance(Instance):
                 " request. You can only stop Spot Instances associated with persistent Spot Instance requests.",
             )
         if self.state in ("pending", "running"):
-            now = self.world.now()
+            now = self.cloud_state.now()
             self.set_state(STOPPING)
             self._give_reason(BY_PERSON, now)
-            self.world.books.close(self.id, now, "stopped")
-            self.world.hardware.end(self.id)
+            self.cloud_state.books.close(self.id, now, "stopped")
+            self.cloud_state.hardware.end(self.id)
         return before
 
     def start(self) -> Any:
         before = moto_instances.InstanceState(self._state.name, self._state.code)
         if self.state == "stopped":
             self.set_state(PENDING)
-            now = self.world.now()
+            now = self.cloud_state.now()
             # the reason of its stop stays
             self.launch_time, self.notice = now, None
-            self.world.books.open(self.stay(now))
+            self.cloud_state.books.open(self.stay(now))
         return before
 
     def advance(self, now: datetime) -> None:
@@ -197,31 +197,31 @@ class LivingInstance(Instance):
             self._boot(now)
         elif self.state == "running":
             self._look(now)
-        elif self.state == "shutting-down" and not self.world.hardware.is_alive(self.id):
+        elif self.state == "shutting-down" and not self.cloud_state.hardware.is_alive(self.id):
             self._finish(now)
-        elif self.state == "stopping" and not self.world.hardware.is_alive(self.id):
+        elif self.state == "stopping" and not self.cloud_state.hardware.is_alive(self.id):
             self.set_state(STOPPED)
 
     def _boot(self, now: datetime) -> None:
-        if self.world.hardware.is_alive(self.id):
+        if self.cloud_state.hardware.is_alive(self.id):
             self.set_state(RUNNING)
             announce(Event.STATE, self.id, {"state": "running"}, now)
-        elif now >= self.launched + self.world.time_scale.shorten(_PENDING):
+        elif now >= self.launched + self.cloud_state.time_scale.shorten(_PENDING):
             try:
-                self.world.hardware.start(self)
+                self.cloud_state.hardware.start(self)
             except OSError as error:
                 print(f"{self.id} has no machine: {error}", file=sys.stderr, flush=True)
                 self.begin_end(NOT_LAUNCHED)
 
     def _look(self, now: datetime) -> None:
-        if self.world.hardware.is_alive(self.id):
+        if self.cloud_state.hardware.is_alive(self.id):
             return
         # the guest powered itself off
         if self.instance_initiated_shutdown_behavior == "terminate":
             self.begin_end(BY_ITSELF)
         else:
             self._give_reason(BY_ITSELF, now)
-            self.world.books.close(self.id, now, "stopped")
+            self.cloud_state.books.close(self.id, now, "stopped")
             self.set_state(STOPPED)
 
     def _finish(self, now: datetime) -> None:
@@ -232,7 +232,7 @@ class LivingInstance(Instance):
             self.ec2_backend.enis.pop(nic.id, None)
         # a volume outlives its instance, but for those that the books below delete with it
         for disk in self.block_device_mapping.values():
-            self.world.hardware.detach(self.id, disk.volume_id)
+            self.cloud_state.hardware.detach(self.id, disk.volume_id)
         super().terminate()
         self.set_state(TERMINATED)
         self._why, self._reason = reason, transition
@@ -284,4 +284,4 @@ def advance_all(backend: EC2Backend, now: datetime) -> None:
 
 def _long_gone(instance: Any, now: datetime) -> bool:
     ended = instance.ended_at
-    return ended is not None and now - ended > instance.world.time_scale.shorten(_SHOWN_AFTER_END)
+    return ended is not None and now - ended > instance.cloud_state.time_scale.shorten(_SHOWN_AFTER_END)

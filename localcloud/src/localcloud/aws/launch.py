@@ -22,14 +22,14 @@ _PREFIX: Final = {
 }
 
 
-def launch_one(world: AwsState, ec2: EC2Backend, group: LivingGroup, cause: str) -> bool:
+def launch_one(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, cause: str) -> bool:
     """Try zones (emptiest first) and machine types (in their order) until one instance starts.
 
     Records an activity for the success, or one failed activity per zone. Returns whether an instance started.
     """
     recipe = group.recipe()
     kind = group.next_kind(recipe)
-    now = world.now()
+    now = cloud_state.now()
     for subnet in group.subnets():
         zone = subnet.availability_zone
         details = json.dumps({"Subnet ID": subnet.id, "Availability Zone": zone})
@@ -37,14 +37,14 @@ def launch_one(world: AwsState, ec2: EC2Backend, group: LivingGroup, cause: str)
         for machine_type in recipe.machine_types:
             use = Use(zone=zone, machine_type=machine_type, kind=kind)
             refusal = placement_groups.refusal(ec2, recipe.data, group.placement_group, machine_type)
-            claimed = refusal or claim(world, ec2, recipe.data, use)
-            refusal = claimed if isinstance(claimed, Refusal) else _refusal(world, ec2, use, claimed)
+            claimed = refusal or claim(cloud_state, ec2, recipe.data, use)
+            refusal = claimed if isinstance(claimed, Refusal) else _refusal(cloud_state, ec2, use, claimed)
             if refusal is not None:
                 refusals.append(refusal)
                 continue
             reservation = claimed if isinstance(claimed, str) else None
             try:
-                instance = _run(world, ec2, group, recipe, use, subnet.id, reservation)
+                instance = _run(cloud_state, ec2, group, recipe, use, subnet.id, reservation)
             except StopIteration:
                 # how moto says that a subnet has no address left
                 refusals.append(_no_address(subnet.id))
@@ -53,9 +53,9 @@ def launch_one(world: AwsState, ec2: EC2Backend, group: LivingGroup, cause: str)
             group.instance_states.append(member)
             member.launch = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
             member.launch.go_on("PreInService", 30)
-            world.books.open(instance.stay(now))
+            cloud_state.books.open(instance.stay(now))
             return True
-        _record_failure(group, refusals[0], kind, cause, details, world)
+        _record_failure(group, refusals[0], kind, cause, details, cloud_state)
     return False
 
 
@@ -66,26 +66,26 @@ def _no_address(subnet_id: str) -> Refusal:
     return Refusal(code=Shortage.ADDRESSES, message=message)
 
 
-def _refusal(world: AwsState, ec2: EC2Backend, use: Use, reservation: str | None) -> Refusal | None:
+def _refusal(cloud_state: AwsState, ec2: EC2Backend, use: Use, reservation: str | None) -> Refusal | None:
     if reservation is not None:
-        return world.capacity.chosen_for(use)
-    return world.capacity.refusal(use, [other.use for other in living(ec2) if other.occupies_capacity])
+        return cloud_state.capacity.chosen_for(use)
+    return cloud_state.capacity.refusal(use, [other.use for other in living(ec2) if other.occupies_capacity])
 
 
 def _record_failure(  # noqa: PLR0913
-    group: LivingGroup, refusal: Refusal, kind: Kind, cause: str, details: str, world: AwsState
+    group: LivingGroup, refusal: Refusal, kind: Kind, cause: str, details: str, cloud_state: AwsState
 ) -> None:
     if group.mixed_instances_policy:
         words = f"{_PREFIX[kind]} {refusal.code} - {refusal.message}"
     else:
         words = refusal.without_mix.message
-    now = world.now()
+    now = cloud_state.now()
     activity = group.record("Launching a new EC2 instance", cause, now, details)
     activity.finish(now, code="Failed", message=f"{words.rstrip('.')}. Launching EC2 instance failed.")
 
 
 def _run(  # noqa: PLR0913
-    world: AwsState,
+    cloud_state: AwsState,
     ec2: EC2Backend,
     group: LivingGroup,
     recipe: Recipe,
@@ -141,7 +141,7 @@ def _lifecycle(data: Mapping[str, Any]) -> str | None:
 
 def prepare(instance: LivingInstance) -> None:
     """What every new instance gets: it is pending, and a spot one has a request."""
-    instance.launch_time = instance.world.now()
+    instance.launch_time = instance.cloud_state.now()
     instance.set_state(("pending", 0))
     if instance.kind is Kind.SPOT:
         instance.spot_instance_request_id = f"sir-{instance.id[-8:]}"

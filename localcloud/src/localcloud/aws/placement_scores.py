@@ -33,7 +33,7 @@ class PlacementScoreCalls(EC2BaseResponse):
 
     def _score(self, zone: str, types: list[str]) -> int:
         uses = [instance.use for instance in living(self.ec2_backend) if instance.occupies_capacity]
-        capacity = LivingInstance.world.capacity
+        capacity = LivingInstance.cloud_state.capacity
         free = sum(
             1
             for machine_type in types

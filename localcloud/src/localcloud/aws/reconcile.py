@@ -33,44 +33,46 @@ _TAKEN_OUT: Final = "an instance was taken out of service in response to"
 _ENDS: Final = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 
 
-def one_round(world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
+def one_round(cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
     """Advance every instance, then every group, by one step."""
-    with world.lock:
-        advance_blocks(ec2, world.now())
-        expire(ec2, world.now())
-        advance_all(ec2, world.now())
-        advance_volumes(ec2, world)
+    with cloud_state.lock:
+        advance_blocks(ec2, cloud_state.now())
+        expire(ec2, cloud_state.now())
+        advance_all(ec2, cloud_state.now())
+        advance_volumes(ec2, cloud_state)
         for group in scaling.groups():
             try:
-                _advance_group(world, ec2, scaling, group)
+                _advance_group(cloud_state, ec2, scaling, group)
             except ServiceException as error:
                 # a group that cannot be fulfilled (its template is gone) must not hold up the others
                 group.report_once(str(error.message))
 
 
-def _advance_group(world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup) -> None:
-    now = world.now()
+def _advance_group(cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup) -> None:
+    now = cloud_state.now()
     for member in list(group.members):
         _advance_member(scaling, group, member, now)
     missing = (group.desired_capacity or 0) - sum(1 for member in group.members if member.counts)
     if missing <= 0:
         group.note_success()
-    if _refresh(world, ec2, scaling, group, missing):
+    if _refresh(cloud_state, ec2, scaling, group, missing):
         return
     if group.acts_at is None or now >= group.acts_at:
         if missing < 0 and not group.is_suspended("Terminate"):
             _shrink(scaling, group, -missing)
         elif missing > 0 and not group.is_suspended("Launch") and group.status is None:
-            _grow(world, ec2, group, missing, now)
+            _grow(cloud_state, ec2, group, missing, now)
     scaling.drop_if_empty(group)
 
 
-def _refresh(world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup, missing: int) -> bool:
+def _refresh(
+    cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup, missing: int
+) -> bool:
     """One step of a refresh; True: the group's size is the refresh's matter this round."""
     refresh = active(group)
     if refresh is None:
         return False
-    now = world.now()
+    now = cloud_state.now()
     victim = next_victim(group, refresh, now)
     if victim is None:
         # a replacement that is not warm yet must not be taken for surplus
@@ -78,15 +80,15 @@ def _refresh(world: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group
     if refresh.launches_first and missing >= 0:
         if group.acts_at is None or now >= group.acts_at:
             cause = group.cause("an instance was launched in response to an instance refresh.")
-            refresh.surging = launch_one(world, ec2, group, cause)
-            group.acts_at = None if refresh.surging else now + world.time_scale.shorten(_FIRST_RETRY)
+            refresh.surging = launch_one(cloud_state, ec2, group, cause)
+            group.acts_at = None if refresh.surging else now + cloud_state.time_scale.shorten(_FIRST_RETRY)
         return True
     refresh.surging = False
     begin_end(scaling, group, victim, group.cause(f"{_TAKEN_OUT} an instance refresh."))
     return True
 
 
-def _grow(world: AwsState, ec2: EC2Backend, group: LivingGroup, missing: int, now: datetime) -> None:
+def _grow(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, missing: int, now: datetime) -> None:
     """One step: each of its launches names the whole step as its cause."""
     group.acts_at = None
     replaced, group.replaces = min(group.replaces, missing), 0
@@ -100,10 +102,10 @@ def _grow(world: AwsState, ec2: EC2Backend, group: LivingGroup, missing: int, no
         )
         causes += [group.cause_of_step(difference)] * (missing - replaced)
     for cause in causes:
-        if not launch_one(world, ec2, group, cause):
+        if not launch_one(cloud_state, ec2, group, cause):
             group.note_failure()
             wait = min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(group.failures - 1, 6))
-            group.acts_at = now + world.time_scale.shorten(wait)
+            group.acts_at = now + cloud_state.time_scale.shorten(wait)
             return
     group.note_success()
 
@@ -170,7 +172,7 @@ def _wait(group: LivingGroup, member: Member, state: str, hook: LifecycleHook, n
 
 def heartbeat(group: LivingGroup, hook: LifecycleHook) -> timedelta:
     """How long a lifecycle action of the hook waits."""
-    return group.world.time_scale.shorten(timedelta(seconds=hook.heartbeat_timeout))
+    return group.cloud_state.time_scale.shorten(timedelta(seconds=hook.heartbeat_timeout))
 
 
 def _in_service(member: Member, now: datetime) -> None:
@@ -183,7 +185,7 @@ def begin_end(scaling: LivingAutoScaling, group: LivingGroup, member: Member, ca
     """Take an instance out of its group: through the terminating hook when there is one. Twice is once."""
     if member.leaving and member.end is not None:
         return member.end
-    now = group.world.now()
+    now = group.cloud_state.now()
     if member.launch is not None:
         # of what was not in service yet: assumed
         member.launch.finish(now, code="Cancelled")
@@ -221,7 +223,7 @@ def _wait_is_over(scaling: LivingAutoScaling, group: LivingGroup, member: Member
 
 def _give_up(scaling: LivingAutoScaling, group: LivingGroup, member: Member, message: str) -> None:
     """A launch that came to nothing although there is an instance: it is cancelled, and the instance is ended."""
-    now = group.world.now()
+    now = group.cloud_state.now()
     if member.launch is not None:
         member.launch.finish(now, code="Cancelled", message=message)
     _launch_soon(group, now)
@@ -241,7 +243,7 @@ def _look_at_dead(scaling: LivingAutoScaling, group: LivingGroup, member: Member
     """Its instance ended, whoever or whatever ended it: the group cannot tell."""
     if member.found_dead_at is None:
         member.found_dead_at = now
-    if now < member.found_dead_at + group.world.time_scale.shorten(_HEALTH_CHECK):
+    if now < member.found_dead_at + group.cloud_state.time_scale.shorten(_HEALTH_CHECK):
         return
     member.health_status = "Unhealthy"
     if member.launch is not None and not member.launch.is_over:
@@ -259,7 +261,7 @@ def _replace(scaling: LivingAutoScaling, group: LivingGroup, member: Member, why
 def _launch_soon(group: LivingGroup, now: datetime) -> None:
     """Instead of at once; a group that waits to try again goes on waiting."""
     if group.acts_at is None:
-        group.acts_at = now + group.world.time_scale.shorten(_REPLACES)
+        group.acts_at = now + group.cloud_state.time_scale.shorten(_REPLACES)
 
 
 def _remove(group: LivingGroup, member: Member, now: datetime) -> None:

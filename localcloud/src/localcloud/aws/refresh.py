@@ -129,4 +129,6 @@ def _serves(member: Member, refresh: Refresh, now: datetime) -> bool:
     since = member.in_service_since
     if member.lifecycle_state != "InService" or since is None:
         return False
-    return refresh.is_outdated(member) or now >= since + member.instance.world.time_scale.shorten(refresh.warm_up)
+    return refresh.is_outdated(member) or now >= since + member.instance.cloud_state.time_scale.shorten(
+        refresh.warm_up
+    )

@@ -137,7 +137,7 @@ def expire(ec2: EC2Backend, now: datetime) -> None:
             reservation.state = "expired"
 
 
-def claim(world: AwsState, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> str | Refusal | None:
+def claim(cloud_state: AwsState, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> str | Refusal | None:
     """The reservation that a launch of this template takes a place in.
 
     None: none is meant. A refusal when the template targets one that is full, over, or of another zone or type.

@@ -88,7 +88,7 @@ class ScalingCalls(AutoScalingResponse):
     def record_lifecycle_action_heartbeat(self) -> ActionResult:
         group, member = self._waiting_member()
         hooks = self.scaling.describe_lifecycle_hooks(group.name, [self._get_param("LifecycleHookName")])
-        member.wait_until = self.scaling.world.now() + heartbeat(group, hooks[0])
+        member.wait_until = self.scaling.cloud_state.now() + heartbeat(group, hooks[0])
         return EmptyResult()
 
     def _waiting_member(self) -> tuple[LivingGroup, Member]:
@@ -110,12 +110,12 @@ class ScalingCalls(AutoScalingResponse):
     def start_instance_refresh(self) -> ActionResult:
         group = self.scaling.group(self._get_param("AutoScalingGroupName"))
         preferences = self._get_param("Preferences", {})
-        started = refresh.begin(group, preferences, self.scaling.world.now())
+        started = refresh.begin(group, preferences, self.scaling.cloud_state.now())
         return ActionResult({"InstanceRefreshId": started.refresh_id})
 
     def cancel_instance_refresh(self) -> ActionResult:
         group = self.scaling.group(self._get_param("AutoScalingGroupName"))
-        ended = refresh.cancel(group, self.scaling.world.now())
+        ended = refresh.cancel(group, self.scaling.cloud_state.now())
         return ActionResult({"InstanceRefreshId": ended.refresh_id})
 
     def describe_instance_refreshes(self) -> ActionResult:

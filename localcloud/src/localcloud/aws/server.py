@@ -45,9 +45,9 @@ class Front:
     """The WSGI application of the endpoint."""
 
     def __init__(
-        self, world: AwsState, recorded: Calls, faults: ApiFaults, control: _Wsgi, door: CallerCheck
+        self, cloud_state: AwsState, recorded: Calls, faults: ApiFaults, control: _Wsgi, door: CallerCheck
     ) -> None:  # noqa: PLR0913
-        self._world = world
+        self._cloud_state = cloud_state
         self._faults = faults
         self._calls = recorded
         self._control = control
@@ -78,7 +78,7 @@ class Front:
         if signature.service == price_list.SERVICE:
             return _send(start_response, price_list.answer(operation, body))
         caller.set(arn_of(principal))
-        with self._world.lock if signature.service in _LOCKED else nullcontext():
+        with self._cloud_state.lock if signature.service in _LOCKED else nullcontext():
             return self._moto(environ, start_response)
 
     def _signer(self, signature: Signature, environ: dict[str, Any]) -> tuple[str, bytes]:

@@ -27,11 +27,11 @@ class VolumeCalls(EC2BaseResponse):
         volume_id, instance_id, device = (self._get_param(name) for name in ("VolumeId", "InstanceId", "Device"))
         _check(backend.get_volume(volume_id), backend.get_instance(instance_id), device)
         self.error_on_dryrun()
-        LivingInstance.world.hardware.attach(instance_id, volume_id)
+        LivingInstance.cloud_state.hardware.attach(instance_id, volume_id)
         return _told(backend.attach_volume(volume_id, instance_id, device), "attaching")
 
     def detach_volume(self) -> ActionResult:
-        backend, world = self.ec2_backend, LivingInstance.world
+        backend, cloud_state = self.ec2_backend, LivingInstance.cloud_state
         volume = backend.get_volume(self._get_param("VolumeId"))
         attachment = volume.attachment
         instance_id = self._get_param("InstanceId") or (attachment and attachment.instance.id)
@@ -39,20 +39,20 @@ class VolumeCalls(EC2BaseResponse):
         if (
             attachment is not None
             and attachment.instance.id == instance_id
-            and world.hardware.is_mounted(instance_id, volume.id)
+            and cloud_state.hardware.is_mounted(instance_id, volume.id)
             and not self._get_bool_param("Force")
         ):
             attachment.status = _BUSY
             return _told(attachment, _BUSY)
         ended = backend.detach_volume(volume.id, instance_id, self._get_param("Device"))
-        world.hardware.detach(instance_id, volume.id)
+        cloud_state.hardware.detach(instance_id, volume.id)
         return _told(ended, "detaching")
 
     def delete_volume(self) -> ActionResult:
         volume_id = self._get_param("VolumeId")
         self.error_on_dryrun()
         self.ec2_backend.delete_volume(volume_id)
-        LivingInstance.world.hardware.discard(volume_id)
+        LivingInstance.cloud_state.hardware.discard(volume_id)
         return EmptyResult()
 
 
@@ -82,12 +82,12 @@ def _told(attachment: Any, state: str) -> ActionResult:
     )
 
 
-def advance_volumes(backend: EC2Backend, world: AwsState) -> None:
+def advance_volumes(backend: EC2Backend, cloud_state: AwsState) -> None:
     """Let go of what was told to end and is not in use any more."""
     for attachment in list(_busy(backend)):
-        if not world.hardware.is_mounted(attachment.instance.id, attachment.volume.id):
+        if not cloud_state.hardware.is_mounted(attachment.instance.id, attachment.volume.id):
             backend.detach_volume(attachment.volume.id, attachment.instance.id, attachment.device)
-            world.hardware.detach(attachment.instance.id, attachment.volume.id)
+            cloud_state.hardware.detach(attachment.instance.id, attachment.volume.id)
 
 
 def _busy(backend: EC2Backend) -> Iterator[Any]:

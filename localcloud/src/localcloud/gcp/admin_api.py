@@ -33,9 +33,9 @@ class AdminError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class GoogleAdminApi:
-    """The control API over one world."""
+    """The admin API over one emulated state."""
 
-    world: GoogleState
+    state: GoogleState
     faults: Faults
     api_faults: ApiFaults
 
@@ -51,9 +51,9 @@ class GoogleAdminApi:
     def _route(self, request: Request) -> object:
         routes: dict[tuple[str, str], Callable[[Mapping[str, Any]], object]] = {
             ("GET", "/health"): lambda _: {"status": "ok"},
-            ("GET", "/state"): lambda _: self.state(),
-            ("GET", "/calls"): lambda _: self.world.calls.as_json(),
-            ("GET", "/books"): lambda _: self.world.books.as_json(),
+            ("GET", "/state"): lambda _: self.overview(),
+            ("GET", "/calls"): lambda _: self.state.calls.as_json(),
+            ("GET", "/books"): lambda _: self.state.books.as_json(),
             ("GET", "/fault"): lambda _: self.faults.as_json(),
             ("POST", "/preempt"): self.preempt,
             ("POST", "/maintain"): self.maintain,
@@ -73,16 +73,16 @@ class GoogleAdminApi:
         body: Any = request.json() or {}
         if not is_document(body):
             raise AdminError("the body must be a JSON object")
-        with self.world.lock:
+        with self.state.lock:
             return found(body)
 
-    def state(self) -> object:
+    def overview(self) -> object:
         """Groups, instances and capacity, for people and for `gpufleet local status`."""
         return {
-            "now": self.world.now().isoformat(),
-            "instances": [self._shown(machine) for machine in self.world.machines.values()],
-            "groups": [self._shown_group(group) for group in self.world.groups.values()],
-            "capacity": self.world.capacity.as_json(),
+            "now": self.state.now().isoformat(),
+            "instances": [self._shown(machine) for machine in self.state.machines.values()],
+            "groups": [self._shown_group(group) for group in self.state.groups.values()],
+            "capacity": self.state.capacity.as_json(),
             "faults": self.faults.as_json(),
         }
 
@@ -103,7 +103,7 @@ class GoogleAdminApi:
         }
 
     def _shown_group(self, group: groups.ManagedGroup) -> dict[str, object]:
-        row = self.world.store.get(group.key)
+        row = self.state.store.get(group.key)
         return {
             "name": group.key.name,
             "where": group.key.scope,
@@ -120,26 +120,26 @@ class GoogleAdminApi:
         chosen = self._choose(body, lambda one: one.kind is Kind.SPOT and not one.is_preempted, "spot instance")
         if body.get("capacity_gone", False):
             pool = chosen.labels.get(_POOL)
-            self.world.capacity.gone.update(
-                one.machine_type for one in self.world.machines.values() if one.labels.get(_POOL) == pool
+            self.state.capacity.gone.update(
+                one.machine_type for one in self.state.machines.values() if one.labels.get(_POOL) == pool
             )
         notice = instances.notice_of(chosen) if notice_s is None else timedelta(seconds=notice_s)
-        instances.preempt(self.world, chosen, notice)
+        instances.preempt(self.state, chosen, notice)
         return self._shown(chosen)
 
     def maintain(self, body: Mapping[str, Any]) -> object:
         """A maintenance event of one instance."""
         chosen = self._choose(body, lambda _: True, "instance")
-        instances.maintain(self.world, chosen)
+        instances.maintain(self.state, chosen)
         return self._shown(chosen)
 
     def unhealthy(self, body: Mapping[str, Any]) -> object:
         """A member of a group fails its health check."""
         chosen = self._choose(body, lambda one: one.group is not None, "member of a group")
-        for group in self.world.groups.values():
+        for group in self.state.groups.values():
             for member in group.members:
                 if member.name == chosen.name:
-                    groups.fail_health_check(self.world, group, member)
+                    groups.fail_health_check(self.state, group, member)
         return self._shown(chosen)
 
     def _choose(self, body: Mapping[str, Any], fits: Callable[[Machine], bool], what: str) -> Machine:
@@ -148,7 +148,7 @@ class GoogleAdminApi:
             raise AdminError('name one: {"pool": NAME} or {"instance": NAME}')
         found = [
             machine
-            for machine in self.world.machines.values()
+            for machine in self.state.machines.values()
             if machine.status in (_NAMED if wanted is not None else ("RUNNING",))
             and (wanted is None or machine.name == wanted)
             and (pool is None or machine.labels.get(_POOL) == pool)
@@ -161,25 +161,25 @@ class GoogleAdminApi:
 
     def restore(self) -> object:
         """All capacity is there again; groups try at once."""
-        self.world.capacity.restore()
-        for group in self.world.groups.values():
+        self.state.capacity.restore()
+        for group in self.state.groups.values():
             group.retry_at, group.failures = None, 0
-        return self.world.capacity.as_json()
+        return self.state.capacity.as_json()
 
     def set_capacity(self, body: Mapping[str, Any]) -> object:
         """{"zone", "type", "kind", "count"}, {"kind", "gpus"} or {"gpus_all_regions"}; null means no limit."""
         if "gpus_all_regions" in body:
-            self.world.capacity.all_regions = _count(body["gpus_all_regions"])
-            return self.world.capacity.as_json()
+            self.state.capacity.all_regions = _count(body["gpus_all_regions"])
+            return self.state.capacity.as_json()
         try:
             kind = Kind(str(body.get("kind")))
         except ValueError as error:
             raise AdminError(f"kind is {body.get('kind')!r}; it must be spot or on-demand") from error
         limits: tuple[dict[Any, int], Any, Any]
         if "gpus" in body:
-            limits = (self.world.capacity.quotas, kind, body["gpus"])
+            limits = (self.state.capacity.quotas, kind, body["gpus"])
         elif body.get("zone") and body.get("type") and "count" in body:
-            limits = (self.world.capacity.limits, (body["zone"], body["type"], kind), body["count"])
+            limits = (self.state.capacity.limits, (body["zone"], body["type"], kind), body["count"])
         else:
             raise AdminError('give {"zone", "type", "kind", "count"}, {"kind", "gpus"} or {"gpus_all_regions"}')
         table, key, wanted = limits
@@ -187,7 +187,7 @@ class GoogleAdminApi:
             table.pop(key, None)
         else:
             table[key] = count
-        return self.world.capacity.as_json()
+        return self.state.capacity.as_json()
 
     def add_fault(self, body: Mapping[str, Any]) -> object:
         """Break something on one instance."""

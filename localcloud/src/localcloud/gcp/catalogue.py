@@ -17,11 +17,11 @@ _SMALL: Final = {"e2-micro": (2, 1024), "e2-small": (2, 2048), "e2-medium": (2, 
 _MADE: Final = "2026-01-01T00:00:00.000+00:00"
 
 
-def _link(world: GoogleState, path: str) -> str:
-    return world.store.url(f"projects/{PROJECT}/{path}")
+def _link(state: GoogleState, path: str) -> str:
+    return state.store.url(f"projects/{PROJECT}/{path}")
 
 
-def _zone(world: GoogleState, name: str) -> Row:
+def _zone(state: GoogleState, name: str) -> Row:
     return {
         "kind": "compute#zone",
         "id": str(2000 + ZONES.index(name)),
@@ -29,13 +29,13 @@ def _zone(world: GoogleState, name: str) -> Row:
         "name": name,
         "description": name,
         "status": "UP",
-        "region": _link(world, f"regions/{REGION}"),
-        "selfLink": _link(world, f"zones/{name}"),
+        "region": _link(state, f"regions/{REGION}"),
+        "selfLink": _link(state, f"zones/{name}"),
         "availableCpuPlatforms": ["Intel Cascade Lake", "Intel Sapphire Rapids"],
     }
 
 
-def _region(world: GoogleState) -> Row:
+def _region(state: GoogleState) -> Row:
     return {
         "kind": "compute#region",
         "id": "1000",
@@ -43,41 +43,41 @@ def _region(world: GoogleState) -> Row:
         "name": REGION,
         "description": REGION,
         "status": "UP",
-        "zones": [_link(world, f"zones/{zone}") for zone in ZONES],
-        "quotas": _quotas(world),
-        "selfLink": _link(world, f"regions/{REGION}"),
+        "zones": [_link(state, f"zones/{zone}") for zone in ZONES],
+        "quotas": _quotas(state),
+        "selfLink": _link(state, f"regions/{REGION}"),
     }
 
 
-def _quotas(world: GoogleState) -> list[Row]:
+def _quotas(state: GoogleState) -> list[Row]:
     found: list[Row] = []
     for model in sorted({machine.gpu for machine in catalogue.machines(Cloud.GCP)}):
         for kind in Kind:
             used = sum(
                 count
-                for one in world.machines.values()
+                for one in state.machines.values()
                 if one.use.quota is kind and one.status != "TERMINATED"
                 for name, count in [gpus(one.machine_type)]
                 if name == model
             )
-            limit = float(world.capacity.quota(kind))
+            limit = float(state.capacity.quota(kind))
             found.append({"metric": metric(model, kind), "limit": limit, "usage": float(used)})
     return found
 
 
-def _machine_types(world: GoogleState, zone: str) -> list[Row]:
+def _machine_types(state: GoogleState, zone: str) -> list[Row]:
     found = [(name, cpus, memory, None) for name, (cpus, memory) in _SMALL.items()]
-    rows = [_machine_type(world, zone, *one) for one in found]
+    rows = [_machine_type(state, zone, *one) for one in found]
     for machine in catalogue.machines(Cloud.GCP):
         accelerators = [
             {"guestAcceleratorType": _accelerator_name(machine.gpu), "guestAcceleratorCount": machine.gpu_count}
         ]
-        rows.append(_machine_type(world, zone, machine.name, machine.vcpus, machine.memory_mib, accelerators))
+        rows.append(_machine_type(state, zone, machine.name, machine.vcpus, machine.memory_mib, accelerators))
     return rows
 
 
 def _machine_type(  # noqa: PLR0913
-    world: GoogleState, zone: str, name: str, cpus: int, memory: int, accelerators: list[Row] | None
+    state: GoogleState, zone: str, name: str, cpus: int, memory: int, accelerators: list[Row] | None
 ) -> Row:
     return {
         "kind": "compute#machineType",
@@ -91,7 +91,7 @@ def _machine_type(  # noqa: PLR0913
         "maximumPersistentDisksSizeGb": "263168",
         "isSharedCpu": name.startswith("e2-") and "standard" not in name,
         "zone": zone,
-        "selfLink": _link(world, f"zones/{zone}/machineTypes/{name}"),
+        "selfLink": _link(state, f"zones/{zone}/machineTypes/{name}"),
         **({"accelerators": accelerators} if accelerators else {}),
     }
 
@@ -100,7 +100,7 @@ def _accelerator_name(gpu: str) -> str:
     return f"nvidia-{gpu.lower().replace(' ', '-')}"
 
 
-def _accelerators(world: GoogleState, zone: str) -> list[Row]:
+def _accelerators(state: GoogleState, zone: str) -> list[Row]:
     names = sorted({_accelerator_name(machine.gpu) for machine in catalogue.machines(Cloud.GCP)})
     return [
         {
@@ -110,8 +110,8 @@ def _accelerators(world: GoogleState, zone: str) -> list[Row]:
             "name": name,
             "description": name,
             "maximumCardsPerInstance": 8,
-            "zone": _link(world, f"zones/{zone}"),
-            "selfLink": _link(world, f"zones/{zone}/acceleratorTypes/{name}"),
+            "zone": _link(state, f"zones/{zone}"),
+            "selfLink": _link(state, f"zones/{zone}/acceleratorTypes/{name}"),
         }
         for number, name in enumerate(names)
     ]
@@ -120,19 +120,19 @@ def _accelerators(world: GoogleState, zone: str) -> list[Row]:
 _PER_ZONE: Final[dict[str, Any]] = {"machineTypes": _machine_types, "acceleratorTypes": _accelerators}
 
 
-def is_machine_type(world: GoogleState, zone: str, name: str) -> bool:
+def is_machine_type(state: GoogleState, zone: str, name: str) -> bool:
     """Whether instances of that type can be wished for."""
-    return any(row["name"] == name for row in _machine_types(world, zone))
+    return any(row["name"] == name for row in _machine_types(state, zone))
 
 
-def _get(world: GoogleState, call: Call) -> Row:
+def _get(state: GoogleState, call: Call) -> Row:
     match call.method_id:
         case "zones.get" if call.parameters["zone"] in ZONES:
-            return _zone(world, call.parameters["zone"])
+            return _zone(state, call.parameters["zone"])
         case "regions.get" if call.parameters["region"] == REGION:
-            return _region(world)
+            return _region(state)
         case "machineTypes.get" | "acceleratorTypes.get":
-            rows = _PER_ZONE[call.collection](world, call.parameters["zone"])
+            rows = _PER_ZONE[call.collection](state, call.parameters["zone"])
             name = call.path.rpartition("/")[2]
             found = next((row for row in rows if row["name"] == name), None)
             if found is not None:
@@ -142,24 +142,24 @@ def _get(world: GoogleState, call: Call) -> Row:
     raise not_found(call.path)
 
 
-def _list(world: GoogleState, call: Call) -> Row:
+def _list(state: GoogleState, call: Call) -> Row:
     match call.method_id:
         case "zones.list":
-            return page(call, [_zone(world, zone) for zone in ZONES], "zoneList")
+            return page(call, [_zone(state, zone) for zone in ZONES], "zoneList")
         case "regions.list":
-            return page(call, [_region(world)], "regionList")
+            return page(call, [_region(state)], "regionList")
         case _:
             kind = f"{call.collection.removesuffix('s')}List"
-            return page(call, _PER_ZONE[call.collection](world, call.parameters["zone"]), kind)
+            return page(call, _PER_ZONE[call.collection](state, call.parameters["zone"]), kind)
 
 
-def _aggregated(world: GoogleState, call: Call) -> Row:
+def _aggregated(state: GoogleState, call: Call) -> Row:
     collection = call.path.rpartition("/")[2]
-    rows = {f"zones/{zone}": _PER_ZONE[collection](world, zone) for zone in ZONES}
+    rows = {f"zones/{zone}": _PER_ZONE[collection](state, zone) for zone in ZONES}
     return aggregated(call, rows, f"{collection.removesuffix('s')}AggregatedList", collection)
 
 
-def _project(world: GoogleState, call: Call) -> Row:
+def _project(state: GoogleState, call: Call) -> Row:
     return {
         "kind": "compute#project",
         "id": PROJECT_NUMBER,
@@ -169,11 +169,11 @@ def _project(world: GoogleState, call: Call) -> Row:
         "quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": 256.0, "usage": 0.0}],
         "defaultServiceAccount": DEFAULT_ACCOUNT,
         "defaultNetworkTier": "PREMIUM",
-        "selfLink": world.store.url(f"projects/{PROJECT}"),
+        "selfLink": state.store.url(f"projects/{PROJECT}"),
     }
 
 
-def _image(world: GoogleState, call: Call) -> Row:
+def _image(state: GoogleState, call: Call) -> Row:
     """Any image that somebody names exists: nothing of it is ever read."""
     family = call.parameters.get("family")
     name = call.parameters.get("image") or f"{family}-v20261101"
@@ -188,7 +188,7 @@ def _image(world: GoogleState, call: Call) -> Row:
         "diskSizeGb": "10",
         "archiveSizeBytes": "1073741824",
         "sourceType": "RAW",
-        "selfLink": world.store.url(f"projects/{project}/global/images/{name}"),
+        "selfLink": state.store.url(f"projects/{project}/global/images/{name}"),
     }
 
 

@@ -21,28 +21,28 @@ def _scope(call: Call) -> str:
     return call.scope
 
 
-def _get_operation(world: GoogleState, call: Call) -> Row:
-    found = world.operations.find(_scope(call), call.parameters["operation"])
+def _get_operation(state: GoogleState, call: Call) -> Row:
+    found = state.operations.find(_scope(call), call.parameters["operation"])
     if found is None:
         raise not_found(call.path)
     return dict(found)
 
 
-def _list_operations(world: GoogleState, call: Call) -> Row:
-    rows = list(reversed(world.operations.list(_scope(call))))
+def _list_operations(state: GoogleState, call: Call) -> Row:
+    rows = list(reversed(state.operations.list(_scope(call))))
     return page(call, [dict(row) for row in rows], "operationList")
 
 
-def _delete_operation(world: GoogleState, call: Call) -> Row:
-    world.operations.remove(_scope(call), call.parameters["operation"])
+def _delete_operation(state: GoogleState, call: Call) -> Row:
+    state.operations.remove(_scope(call), call.parameters["operation"])
     return {}
 
 
-def _aggregated_operations(world: GoogleState, call: Call) -> Row:
+def _aggregated_operations(state: GoogleState, call: Call) -> Row:
     from localcloud.gcp.calls import aggregated
 
     scopes = ["global", f"regions/{REGION}", *(f"zones/{zone}" for zone in ZONES)]
-    rows = {scope: [dict(row) for row in world.operations.list(scope)] for scope in scopes}
+    rows = {scope: [dict(row) for row in state.operations.list(scope)] for scope in scopes}
     return aggregated(call, rows, "operationAggregatedList", "operations")
 
 
@@ -60,10 +60,10 @@ def _handlers() -> dict[str, Handler]:
 
 
 class Compute:
-    """The API of one world."""
+    """The Compute Engine API over one emulated state."""
 
-    def __init__(self, world: GoogleState) -> None:
-        self._world = world
+    def __init__(self, state: GoogleState) -> None:
+        self._state = state
         self._handlers = _handlers()
         self._answered: dict[str, Row] = {}
         """By requestId: the answer of a change that was sent twice."""
@@ -95,10 +95,10 @@ class Compute:
         if handler is None:
             raise ApiError(501, "notImplemented", f"The embedded cloud does not answer compute.{method_id}.")
         request_id = query.get("requestId", "")
-        with self._world.lock:
+        with self._state.lock:
             if request_id and request_id in self._answered:
                 return dict(self._answered[request_id])
-            answered = dict(handler(self._world, call))
+            answered = dict(handler(self._state, call))
             if request_id:
                 self._answered[request_id] = answered
             return answered
@@ -117,8 +117,8 @@ class Compute:
         """Until it is done, or two minutes."""
         until = time.monotonic() + _WAIT_S
         while True:
-            with self._world.lock:
-                found = _get_operation(self._world, call)
+            with self._state.lock:
+                found = _get_operation(self._state, call)
             if found["status"] == "DONE" or time.monotonic() > until:
                 return found
             time.sleep(_LOOK_S)

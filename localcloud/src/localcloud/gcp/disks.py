@@ -9,14 +9,14 @@ from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Row, key_of, path_of
 
 
-def described(world: GoogleState, row: Row, zone: str) -> list[Row]:
+def described(state: GoogleState, row: Row, zone: str) -> list[Row]:
     """As an instance shows them."""
     found: list[Row] = []
     for index, disk in enumerate(row.get("disks", ())):
         scratch = disk.get("type") == "SCRATCH"
         asked: Row = disk.get("initializeParams", {})
         name = row["name"] if disk.get("boot") else f"{row['name']}-{index}"
-        link = disk.get("source") or world.store.url(f"projects/{PROJECT}/zones/{zone}/disks/{name}")
+        link = disk.get("source") or state.store.url(f"projects/{PROJECT}/zones/{zone}/disks/{name}")
         found.append(
             {
                 "kind": "compute#attachedDisk",
@@ -35,21 +35,21 @@ def described(world: GoogleState, row: Row, zone: str) -> list[Row]:
     return found
 
 
-def attached(world: GoogleState, row: Row) -> Iterator[tuple[Row, str]]:
+def attached(state: GoogleState, row: Row) -> Iterator[tuple[Row, str]]:
     """The disks with a life of their own that an instance has, each with its device name."""
     for index, disk in enumerate(row.get("disks", ())):
-        if _is_own(disk) and (found := _find(world, disk)) is not None:
+        if _is_own(disk) and (found := _find(state, disk)) is not None:
             yield found, disk.get("deviceName") or f"persistent-disk-{index}"
 
 
-def refusal(world: GoogleState, wanted: Row) -> OperationFailure | None:
+def refusal(state: GoogleState, wanted: Row) -> OperationFailure | None:
     """Why an instance cannot have the disks it names; None: it can. Raises ApiError where there is no such disk."""
     for disk in filter(_is_own, wanted.get("disks", ())):
-        if _find(world, disk) is None:
+        if _find(state, disk) is None:
             raise not_found(disk["source"])
-    for disk, _ in attached(world, wanted):
-        for user in world.machines.values():
-            if any(other is disk for other, _ in attached(world, user.row)):
+    for disk, _ in attached(state, wanted):
+        for user in state.machines.values():
+            if any(other is disk for other, _ in attached(state, user.row)):
                 message = (
                     f"The disk resource '{path_of(disk['selfLink'])}' is already being used by '{user.key.path}'"
                 )
@@ -61,6 +61,6 @@ def _is_own(disk: Row) -> bool:
     return bool(disk.get("source")) and not disk.get("boot") and disk.get("type") != "SCRATCH"
 
 
-def _find(world: GoogleState, disk: Row) -> Row | None:
+def _find(state: GoogleState, disk: Row) -> Row | None:
     key = key_of(disk["source"])
-    return world.store.find(key) if key else None
+    return state.store.find(key) if key else None

@@ -11,7 +11,7 @@ from localcloud.gcp import groups, instances
 from localcloud.gcp.admin_api import GoogleAdminApi
 from localcloud.gcp.hardware import GoogleMachines
 from localcloud.gcp.server import Endpoint, Front
-from localcloud.gcp.state import GoogleState, make_world
+from localcloud.gcp.state import GoogleState, make_state
 from localcloud.machines.manager import MachineManager
 from localcloud.time_scale import TimeScale
 
@@ -25,11 +25,11 @@ class GoogleCloud:
         calls = Calls()
         faults, api_faults = Faults(machines), ApiFaults()
         self._hardware = GoogleMachines(yard, callers, faults)
-        self.world = make_world(places, self._hardware, calls, time_scale=time_scale)
-        self._hardware.world = self.world
-        control = GoogleAdminApi(world=self.world, faults=faults, api_faults=api_faults)
+        self.state = make_state(places, self._hardware, calls, time_scale=time_scale)
+        self._hardware.state = self.state
+        control = GoogleAdminApi(state=self.state, faults=faults, api_faults=api_faults)
         host, port = places.google_host, places.google_port
-        front = Front(self.world, control, api_faults)
+        front = Front(self.state, control, api_faults)
         self._endpoint = Endpoint(host, port, front.answer, CallerCheck(callers, {f"{host}:{port}"}))
 
     def start(self) -> None:
@@ -38,7 +38,7 @@ class GoogleCloud:
 
     def round(self) -> None:
         """One step of everything's life."""
-        one_round(self.world)
+        one_round(self.state)
 
     def stop(self) -> None:
         """Stop serving; the yard ends the machines."""
@@ -46,12 +46,12 @@ class GoogleCloud:
         self._endpoint.stop()
 
 
-def one_round(world: GoogleState) -> None:
+def one_round(state: GoogleState) -> None:
     """One step of every instance, group and operation."""
-    with world.lock:
-        now = world.now()
-        for machine in list(world.machines.values()):
-            instances.advance(world, machine, now)
-        for group in list(world.groups.values()):
-            groups.advance(world, group, now)
-        world.operations.advance()
+    with state.lock:
+        now = state.now()
+        for machine in list(state.machines.values()):
+            instances.advance(state, machine, now)
+        for group in list(state.groups.values()):
+            groups.advance(state, group, now)
+        state.operations.advance()

@@ -23,22 +23,22 @@ _PROACTIVE: Final = OperationFailure(
 )
 
 
-def insert(world: GoogleState, call: Call) -> Row:
+def insert(state: GoogleState, call: Call) -> Row:
     """A new group; its instances come by themselves."""
     body = call.body
     key = Key(call.scope, COLLECTION, str(body["name"]))
-    _check(world, key, body)
-    row = world.store.add(key, _whole(world, key, body), world.now())
+    _check(state, key, body)
+    row = state.store.add(key, _whole(state, key, body), state.now())
     plain = Key(key.scope, "instanceGroups", key.name)
-    made = world.store.add(plain, {"network": "", "size": 0, "namedPorts": []}, world.now())
+    made = state.store.add(plain, {"network": "", "size": 0, "namedPorts": []}, state.now())
     row["instanceGroup"] = made["selfLink"]
     row["fingerprint"] = fingerprint(body)
     group = ManagedGroup(key=key)
-    world.groups[group.ident] = group
-    return _operation(world, call, key, "insert")
+    state.groups[group.ident] = group
+    return _operation(state, call, key, "insert")
 
 
-def _whole(world: GoogleState, key: Key, body: Row) -> Row:
+def _whole(state: GoogleState, key: Key, body: Row) -> Row:
     whole: Row = {
         "baseInstanceName": body["name"],
         "updatePolicy": {},
@@ -48,7 +48,7 @@ def _whole(world: GoogleState, key: Key, body: Row) -> Row:
     }
     _fill(whole, key)
     whole["versions"] = [
-        {**version, "instanceTemplate": world.store.url(path_of(version["instanceTemplate"]))}
+        {**version, "instanceTemplate": state.store.url(path_of(version["instanceTemplate"]))}
         for version in groups.versions(body)
     ]
     return whole
@@ -80,14 +80,14 @@ def _fill(whole: Row, key: Key) -> None:
         whole["distributionPolicy"] = {"targetShape": "EVEN", **spread, "zones": zones}
 
 
-def _check(world: GoogleState, key: Key, body: Row) -> None:
+def _check(state: GoogleState, key: Key, body: Row) -> None:
     if not body.get("versions") and not body.get("instanceTemplate"):
         raise required("resource.instanceTemplate")
     for version in groups.versions(body):
         if not version.get("instanceTemplate"):
             raise required("resource.versions[0].instanceTemplate")
         template = key_of(version["instanceTemplate"])
-        if template is None or template.collection != "instanceTemplates" or world.store.find(template) is None:
+        if template is None or template.collection != "instanceTemplates" or state.store.find(template) is None:
             raise not_found(path_of(version["instanceTemplate"]))
     if int(body.get("targetSize", 0)) < 0:
         raise invalid("resource.targetSize", body["targetSize"], "Must be greater than or equal to 0.")
@@ -122,84 +122,84 @@ def _check_update_policy(key: Key, body: Row) -> None:
                 )
 
 
-def get(world: GoogleState, call: Call) -> Row:
-    return groups.shown(world, find(world, call))
+def get(state: GoogleState, call: Call) -> Row:
+    return groups.shown(state, find(state, call))
 
 
-def list_all(world: GoogleState, call: Call) -> Row:
-    found = [groups.shown(world, g) for g in world.groups.values() if g.key.scope == call.scope]
+def list_all(state: GoogleState, call: Call) -> Row:
+    found = [groups.shown(state, g) for g in state.groups.values() if g.key.scope == call.scope]
     return page(call, found, "instanceGroupManagerList")
 
 
-def find(world: GoogleState, call: Call) -> ManagedGroup:
+def find(state: GoogleState, call: Call) -> ManagedGroup:
     """The group that a call is about. Raises ApiError."""
     key = Key(call.scope, COLLECTION, call.parameters["instanceGroupManager"])
-    world.store.get(key)
-    return world.groups[key.scope, key.name]
+    state.store.get(key)
+    return state.groups[key.scope, key.name]
 
 
-def patch(world: GoogleState, call: Call) -> Row:
+def patch(state: GoogleState, call: Call) -> Row:
     """Change what is given; a new template waits for who replaces instances (OPPORTUNISTIC)."""
-    group = find(world, call)
-    row = world.store.get(group.key)
+    group = find(state, call)
+    row = state.store.get(group.key)
     body = {k: v for k, v in call.body.items() if k not in ("name", "fingerprint")}
     changed = patched(row, body)
     if body.get("versions"):
         changed.pop("instanceTemplate", None)
     elif body.get("instanceTemplate"):
         changed["versions"] = [{"instanceTemplate": body["instanceTemplate"], "name": ""}]
-    _check(world, group.key, changed)
+    _check(state, group.key, changed)
     row.clear()
     row.update(changed)
     row["versions"] = [
         {
             **{k: v for k, v in version.items() if k != "targetSize" or "calculated" not in v},
-            "instanceTemplate": world.store.url(path_of(version["instanceTemplate"])),
+            "instanceTemplate": state.store.url(path_of(version["instanceTemplate"])),
         }
         for version in groups.versions(changed)
     ]
     row["fingerprint"] = fingerprint(body)
     if body.get("targetSize") is not None:
-        groups.resize(world, group, int(body["targetSize"]))
-    return _operation(world, call, group.key, "patch")
+        groups.resize(state, group, int(body["targetSize"]))
+    return _operation(state, call, group.key, "patch")
 
 
-def set_template(world: GoogleState, call: Call) -> Row:
-    group = find(world, call)
+def set_template(state: GoogleState, call: Call) -> Row:
+    group = find(state, call)
     call.body["versions"] = [{"instanceTemplate": call.body.get("instanceTemplate", ""), "name": ""}]
-    _check(world, group.key, call.body)
-    world.store.get(group.key)["versions"] = call.body["versions"]
-    return _operation(world, call, group.key, "setInstanceTemplate")
+    _check(state, group.key, call.body)
+    state.store.get(group.key)["versions"] = call.body["versions"]
+    return _operation(state, call, group.key, "setInstanceTemplate")
 
 
-def resize(world: GoogleState, call: Call) -> Row:
-    group = find(world, call)
+def resize(state: GoogleState, call: Call) -> Row:
+    group = find(state, call)
     text = call.query["size"]
     if not text.isdigit():
         raise invalid("size", text, "Must be a whole number of at least 0.")
-    groups.resize(world, group, int(text))
-    return _operation(world, call, group.key, "resize")
+    groups.resize(state, group, int(text))
+    return _operation(state, call, group.key, "resize")
 
 
-def delete(world: GoogleState, call: Call) -> Row:
+def delete(state: GoogleState, call: Call) -> Row:
     """The group goes with all its instances."""
-    group = find(world, call)
-    plain = world.store.get(Key(group.key.scope, "instanceGroups", group.key.name))
-    for key, _ in world.store.users(plain["selfLink"], ("backendServices",)):
+    group = find(state, call)
+    plain = state.store.get(Key(group.key.scope, "instanceGroups", group.key.name))
+    for key, _ in state.store.users(plain["selfLink"], ("backendServices",)):
         raise in_use(group.key.path, key.path)
     group.deleting = True
     for member in group.members:
-        groups.end_member(world, group, member)
-    return _operation(world, call, group.key, "delete", lambda: group.ident not in world.groups)
+        groups.end_member(state, group, member)
+    return _operation(state, call, group.key, "delete", lambda: group.ident not in state.groups)
 
 
-def list_managed(world: GoogleState, call: Call) -> Row:
-    group = find(world, call)
-    return page(call, [groups.shown_member(world, member) for member in group.members], "", "managedInstances")
+def list_managed(state: GoogleState, call: Call) -> Row:
+    group = find(state, call)
+    return page(call, [groups.shown_member(state, member) for member in group.members], "", "managedInstances")
 
 
-def list_errors(world: GoogleState, call: Call) -> Row:
-    return page(call, list(reversed(find(world, call).errors)), "")
+def list_errors(state: GoogleState, call: Call) -> Row:
+    return page(call, list(reversed(find(state, call).errors)), "")
 
 
 def _chosen(call: Call, group: ManagedGroup) -> list[Member]:
@@ -225,72 +225,72 @@ def _chosen(call: Call, group: ManagedGroup) -> list[Member]:
     return found
 
 
-def delete_instances(world: GoogleState, call: Call) -> Row:
+def delete_instances(state: GoogleState, call: Call) -> Row:
     """Delete members; the target size goes down with them."""
-    group = find(world, call)
-    row = world.store.get(group.key)
+    group = find(state, call)
+    row = state.store.get(group.key)
     chosen = _chosen(call, group)
     for member in chosen:
-        groups.end_member(world, group, member)
+        groups.end_member(state, group, member)
     row["targetSize"] = max(0, int(row["targetSize"]) - len(chosen))
-    return _operation(world, call, group.key, "deleteInstances")
+    return _operation(state, call, group.key, "deleteInstances")
 
 
-def recreate_instances(world: GoogleState, call: Call) -> Row:
+def recreate_instances(state: GoogleState, call: Call) -> Row:
     """Delete members and make them again, of what the group says now; the size stays."""
-    group = find(world, call)
+    group = find(state, call)
     for member in _chosen(call, group):
-        groups.end_member(world, group, member, "RECREATING")
-    return _operation(world, call, group.key, "recreateInstances")
+        groups.end_member(state, group, member, "RECREATING")
+    return _operation(state, call, group.key, "recreateInstances")
 
 
-def apply_updates(world: GoogleState, call: Call) -> Row:
+def apply_updates(state: GoogleState, call: Call) -> Row:
     """Bring members to the group's version, by replacing those that differ."""
-    group = find(world, call)
-    row = world.store.get(group.key)
+    group = find(state, call)
+    row = state.store.get(group.key)
     chosen = list(group.members) if call.body.get("allInstances") else _chosen(call, group)
     forced = call.body.get("minimalAction") == "REPLACE"
     for member in chosen:
         if forced or not groups.is_current(row, member):
-            groups.end_member(world, group, member, "RECREATING")
-    return _operation(world, call, group.key, "applyUpdatesToInstances")
+            groups.end_member(state, group, member, "RECREATING")
+    return _operation(state, call, group.key, "applyUpdatesToInstances")
 
 
-def create_instances(world: GoogleState, call: Call) -> Row:
+def create_instances(state: GoogleState, call: Call) -> Row:
     """Members of given names; the target size goes up with them."""
-    group = find(world, call)
-    row = world.store.get(group.key)
+    group = find(state, call)
+    row = state.store.get(group.key)
     names = [str(one.get("name", "")) for one in items(call.body, "instances")]
     if not names:
         raise required("resource.instances")
     policy: Row = row.get("updatePolicy", {})
     if policy.get("type") == "PROACTIVE" and policy.get("replacementMethod") == "SUBSTITUTE":
-        return _operation(world, call, group.key, "createInstances", lambda: _PROACTIVE)
+        return _operation(state, call, group.key, "createInstances", lambda: _PROACTIVE)
     for name in names:
-        if name in world.machines:
+        if name in state.machines:
             raise ApiError(409, "alreadyExists", f"The instance '{name}' already exists")
     for name in names:
-        groups.add_member(world, group, name)
+        groups.add_member(state, group, name)
     row["targetSize"] = int(row["targetSize"]) + len(names)
-    return _operation(world, call, group.key, "createInstances")
+    return _operation(state, call, group.key, "createInstances")
 
 
-def abandon_instances(world: GoogleState, call: Call) -> Row:
+def abandon_instances(state: GoogleState, call: Call) -> Row:
     """Members leave the group and live on."""
-    group = find(world, call)
-    row = world.store.get(group.key)
+    group = find(state, call)
+    row = state.store.get(group.key)
     for member in _chosen(call, group):
         group.members.remove(member)
         row["targetSize"] = max(0, int(row["targetSize"]) - 1)
-        if member.name in world.machines:
-            world.machines[member.name].group = None
-    return _operation(world, call, group.key, "abandonInstances")
+        if member.name in state.machines:
+            state.machines[member.name].group = None
+    return _operation(state, call, group.key, "abandonInstances")
 
 
-def _operation(world: GoogleState, call: Call, key: Key, what: str, progress: Any = lambda: True) -> Row:
-    row = world.store.get(key)
+def _operation(state: GoogleState, call: Call, key: Key, what: str, progress: Any = lambda: True) -> Row:
+    row = state.store.get(key)
     kind = f"compute.{COLLECTION}.{what}"
-    return world.operations.start(call.scope, kind, key.path, str(row["id"]), progress=progress)
+    return state.operations.start(call.scope, kind, key.path, str(row["id"]), progress=progress)
 
 
 def handlers() -> dict[str, Any]:

@@ -91,24 +91,24 @@ def zones_of(row: Row, key: Key) -> list[str]:
     return [last(zone["zone"]) for zone in row["distributionPolicy"]["zones"]]
 
 
-def new_name(world: GoogleState, row: Row) -> str:
+def new_name(state: GoogleState, row: Row) -> str:
     """`<base>-` and four letters, free."""
     base = row.get("baseInstanceName") or row["name"]
-    used = {member.name for group in world.groups.values() for member in group.members} | set(world.machines)
+    used = {member.name for group in state.groups.values() for member in group.members} | set(state.machines)
     while True:
         letters = "".join(random.choices(string.ascii_lowercase + string.digits, k=4))
         if (name := f"{base}-{letters}") not in used:
             return name
 
 
-def add_member(world: GoogleState, group: ManagedGroup, name: str | None = None) -> Member:
+def add_member(state: GoogleState, group: ManagedGroup, name: str | None = None) -> Member:
     """One more instance wanted; its zone is that with the fewest."""
-    row = world.store.get(group.key)
+    row = state.store.get(group.key)
     zones = zones_of(row, group.key)
     have = Counter(member.zone for member in group.members)
     shape = row.get("distributionPolicy", {}).get("targetShape", "EVEN")
     made = Member(
-        name=name or new_name(world, row),
+        name=name or new_name(state, row),
         zone=min(zones, key=lambda zone: (have[zone], zones.index(zone))),
         version=current_version(row),
         zone_is_free=shape in ("ANY", "ANY_SINGLE_ZONE", "BALANCED") and len(zones) > 1,
@@ -117,69 +117,69 @@ def add_member(world: GoogleState, group: ManagedGroup, name: str | None = None)
     return made
 
 
-def end_member(world: GoogleState, group: ManagedGroup, member: Member, action: str = "DELETING") -> None:
+def end_member(state: GoogleState, group: ManagedGroup, member: Member, action: str = "DELETING") -> None:
     """Delete its instance; a deleted member leaves the group at the end, a recreated one comes back."""
     member.action = action
-    machine = _machine(world, member)
+    machine = _machine(state, member)
     if machine is not None:
         why = f"group {group.key.name}: {action.lower()}"
-        instances.begin_stop(world, machine, why, delete=True)
-        world.operations.start(
+        instances.begin_stop(state, machine, why, delete=True)
+        state.operations.start(
             machine.key.scope,
             "delete",
             machine.key.path,
             machine.uid,
-            progress=lambda: world.store.find(machine.key) is not machine.row,
+            progress=lambda: state.store.find(machine.key) is not machine.row,
             user=GROUPS,
         )
 
 
-def resize(world: GoogleState, group: ManagedGroup, size: int) -> None:
+def resize(state: GoogleState, group: ManagedGroup, size: int) -> None:
     """A new target size; instances are made or deleted by the loop."""
-    world.store.get(group.key)["targetSize"] = size
+    state.store.get(group.key)["targetSize"] = size
     group.retry_at, group.failures = None, 0
 
 
-def advance(world: GoogleState, group: ManagedGroup, now: datetime) -> None:
+def advance(state: GoogleState, group: ManagedGroup, now: datetime) -> None:
     """One round: what ended leaves, what is missing is made, what is too much goes."""
     for member in list(group.members):
-        _advance_member(world, group, member)
+        _advance_member(state, group, member)
     if group.deleting:
         if not group.members:
-            world.store.remove(group.key)
-            world.store.remove(_plain_key(group.key))
-            del world.groups[group.ident]
+            state.store.remove(group.key)
+            state.store.remove(_plain_key(group.key))
+            del state.groups[group.ident]
         return
-    row = world.store.get(group.key)
+    row = state.store.get(group.key)
     staying = [member for member in group.members if member.action != "DELETING"]
     for _ in range(int(row["targetSize"]) - len(staying)):
-        add_member(world, group)
+        add_member(state, group)
     surplus = len(staying) - int(row["targetSize"])
     if surplus > 0:
-        for member in sorted(staying, key=lambda one: _leaves_first(world, one))[:surplus]:
-            end_member(world, group, member)
-    _update(world, group, row)
+        for member in sorted(staying, key=lambda one: _leaves_first(state, one))[:surplus]:
+            end_member(state, group, member)
+    _update(state, group, row)
     if group.retry_at is None or now >= group.retry_at:
-        _create_missing(world, group, row, now)
+        _create_missing(state, group, row, now)
 
 
 def _plain_key(key: Key) -> Key:
     return Key(key.scope, "instanceGroups", key.name)
 
 
-def _machine(world: GoogleState, member: Member) -> Machine | None:
-    found = world.machines.get(member.name)
+def _machine(state: GoogleState, member: Member) -> Machine | None:
+    found = state.machines.get(member.name)
     return found if found is not None and found.zone == member.zone else None
 
 
-def _leaves_first(world: GoogleState, member: Member) -> tuple[int, str]:
-    machine = _machine(world, member)
+def _leaves_first(state: GoogleState, member: Member) -> tuple[int, str]:
+    machine = _machine(state, member)
     order = 0 if machine is None else 1 if machine.status != "RUNNING" else 2
     return order, member.name
 
 
-def _advance_member(world: GoogleState, group: ManagedGroup, member: Member) -> None:  # noqa: C901 - one branch per action
-    machine = _machine(world, member)
+def _advance_member(state: GoogleState, group: ManagedGroup, member: Member) -> None:  # noqa: C901 - one branch per action
+    machine = _machine(state, member)
     if member.action == "DELETING":
         if machine is None:
             group.members.remove(member)
@@ -187,15 +187,15 @@ def _advance_member(world: GoogleState, group: ManagedGroup, member: Member) -> 
     if member.action == "RECREATING":
         if machine is None:
             # made again under its name, of what the group says now
-            member.action, member.version = "CREATING", current_version(world.store.get(group.key))
+            member.action, member.version = "CREATING", current_version(state.store.get(group.key))
         return
     if member.action == "CREATING":
         if machine is not None and machine.status == "RUNNING":
             member.action, member.errors = "NONE", []
         elif machine is not None and machine.status == "TERMINATED":
-            end_member(world, group, member, "RECREATING")
+            end_member(state, group, member, "RECREATING")
         return
-    row = world.store.get(group.key)
+    row = state.store.get(group.key)
     if machine is not None and machine.why == instances.RUN_IS_OVER and machine.deleting:
         # the group lets it go and wants one less, as it does with those of resize requests
         row["targetSize"] = max(0, int(row["targetSize"]) - 1)
@@ -205,51 +205,51 @@ def _advance_member(world: GoogleState, group: ManagedGroup, member: Member) -> 
     if policy.get("defaultActionOnFailure", "REPAIR") == "DO_NOTHING" or group.deleting:
         return
     if machine is None or machine.status == "TERMINATED" or (machine.status == "STOPPING" and machine.deleting):
-        _repair(world, group, member, machine)
+        _repair(state, group, member, machine)
 
 
-def fail_health_check(world: GoogleState, group: ManagedGroup, member: Member) -> None:
+def fail_health_check(state: GoogleState, group: ManagedGroup, member: Member) -> None:
     """Its health check found it unhealthy: made again, unless the group only reports that."""
-    row = world.store.get(group.key)
+    row = state.store.get(group.key)
     policy: Row = row.get("instanceLifecyclePolicy", {})
     action = policy.get("onFailedHealthCheck", "DEFAULT_ACTION")
     if action == "DEFAULT_ACTION":
         action = policy.get("defaultActionOnFailure", "REPAIR")
-    if action == "REPAIR" and row.get("autoHealingPolicies") and (machine := _machine(world, member)) is not None:
-        _repair(world, group, member, machine, "Instance eligible for autohealing: instance unhealthy.")
+    if action == "REPAIR" and row.get("autoHealingPolicies") and (machine := _machine(state, member)) is not None:
+        _repair(state, group, member, machine, "Instance eligible for autohealing: instance unhealthy.")
 
 
-def _repair(world: GoogleState, group: ManagedGroup, member: Member, machine: Machine | None, why: str = "") -> None:
+def _repair(state: GoogleState, group: ManagedGroup, member: Member, machine: Machine | None, why: str = "") -> None:
     """It was preempted, deleted from outside, stopped or is unhealthy: made again in its zone, under its name."""
     status = machine.status if machine else "DELETED"
     why = why or f"instance's intent is RUNNING but instance's status is {status}."
-    forced = world.store.get(group.key).get("instanceLifecyclePolicy", {}).get("forceUpdateOnRepair") == "YES"
+    forced = state.store.get(group.key).get("instanceLifecyclePolicy", {}).get("forceUpdateOnRepair") == "YES"
     if forced:
-        member.version = current_version(world.store.get(group.key))
-    world.operations.happened(
+        member.version = current_version(state.store.get(group.key))
+    state.operations.happened(
         f"zones/{member.zone}",
         "compute.instances.repair.recreateInstance",
         f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}",
         machine.uid if machine else "0",
-        f"Instance Group Manager '{world.store.get(group.key)['selfLink']}' initiated recreateInstance on instance"
+        f"Instance Group Manager '{state.store.get(group.key)['selfLink']}' initiated recreateInstance on instance"
         f" '{member.name}'. Reason: {why}",
     )
     if machine is None:
         member.action = "CREATING"
         return
     version = member.version
-    end_member(world, group, member, "RECREATING")
+    end_member(state, group, member, "RECREATING")
     if not forced:
         member.version = version
 
 
-def _update(world: GoogleState, group: ManagedGroup, row: Row) -> None:
+def _update(state: GoogleState, group: ManagedGroup, row: Row) -> None:
     """A proactive group replaces what is not up to date, one at a time, when all is calm."""
     if row.get("updatePolicy", {}).get("type") != "PROACTIVE" or not is_calm(group):
         return
     for member in group.members:
         if not is_current(row, member):
-            end_member(world, group, member, "RECREATING")
+            end_member(state, group, member, "RECREATING")
             return
 
 
@@ -264,29 +264,29 @@ def is_calm(group: ManagedGroup) -> bool:
     return all(member.action == "NONE" for member in group.members)
 
 
-def _create_missing(world: GoogleState, group: ManagedGroup, row: Row, now: datetime) -> None:
+def _create_missing(state: GoogleState, group: ManagedGroup, row: Row, now: datetime) -> None:
     failed = False
     for member in group.members:
-        if member.action == "CREATING" and _machine(world, member) is None and member.name not in world.machines:
-            failed = not _create(world, group, row, member, now) or failed
+        if member.action == "CREATING" and _machine(state, member) is None and member.name not in state.machines:
+            failed = not _create(state, group, row, member, now) or failed
     if failed:
         group.failures += 1
         wait = _REFUSAL_TAKES + min(_RETRY_FIRST * 2 ** min(group.failures - 1, 6), _RETRY_LONGEST)
-        group.retry_at = now + world.time_scale.shorten(wait)
+        group.retry_at = now + state.time_scale.shorten(wait)
     else:
         group.failures, group.retry_at = 0, None
 
 
-def _create(world: GoogleState, group: ManagedGroup, row: Row, member: Member, now: datetime) -> bool:
+def _create(state: GoogleState, group: ManagedGroup, row: Row, member: Member, now: datetime) -> bool:
     """Try its zone (or all zones that the group may use) and machine types in their order."""
-    template = world.store.find(key_of(member.version["instanceTemplate"]) or group.key)
+    template = state.store.find(key_of(member.version["instanceTemplate"]) or group.key)
     if template is None:
         # its template was deleted since: made of what the group says now
         member.version = current_version(row)
-        template = world.store.find(key_of(member.version["instanceTemplate"]) or group.key)
+        template = state.store.find(key_of(member.version["instanceTemplate"]) or group.key)
     if template is None or "properties" not in template:
         _note(
-            world,
+            state,
             group,
             member,
             OperationFailure(code="INVALID_TEMPLATE", message="The instance template is gone."),
@@ -299,52 +299,52 @@ def _create(world: GoogleState, group: ManagedGroup, row: Row, member: Member, n
     first: OperationFailure | None = None
     for zone in zones:
         for machine_type in _machine_types(row, template["properties"]):
-            made = _launch(world, group, member, zone, template, machine_type)
+            made = _launch(state, group, member, zone, template, machine_type)
             if isinstance(made, Machine):
                 member.zone, member.machine_type = zone, machine_type
-                _begin_insert(world, group, member, made)
+                _begin_insert(state, group, member, made)
                 return True
             first = first or made
     if first is not None:
-        _refuse(world, group, member, first, now)
+        _refuse(state, group, member, first, now)
     if member.once:
         group.members.remove(member)
         row["targetSize"] = max(0, int(row["targetSize"]) - 1)
     return False
 
 
-def _begin_insert(world: GoogleState, group: ManagedGroup, member: Member, made: Machine) -> None:
+def _begin_insert(state: GoogleState, group: ManagedGroup, member: Member, made: Machine) -> None:
     """The operation of a launch: done once the machine runs, or once it is over for it."""
 
     def progress() -> OperationFailure | bool:
         if made.is_preempted and "lastStartTimestamp" not in made.row:
             failed = OperationFailure(code="UNSUPPORTED_OPERATION", message="Instance was preempted during creation.")
-            _note(world, group, member, failed, world.now())
+            _note(state, group, member, failed, state.now())
             return failed
         return made.status not in ("PROVISIONING", "STAGING")
 
-    world.operations.start(made.key.scope, "insert", made.key.path, made.uid, progress=progress, user=GROUPS)
+    state.operations.start(made.key.scope, "insert", made.key.path, made.uid, progress=progress, user=GROUPS)
 
 
 def _refuse(
-    world: GoogleState, group: ManagedGroup, member: Member, failure: OperationFailure, now: datetime
+    state: GoogleState, group: ManagedGroup, member: Member, failure: OperationFailure, now: datetime
 ) -> None:
     """The operation of a launch that is refused after a while, and then in the group's errors too."""
-    refused_at = now + world.time_scale.shorten(_REFUSAL_TAKES)
+    refused_at = now + state.time_scale.shorten(_REFUSAL_TAKES)
 
     def progress() -> OperationFailure | bool:
-        if world.now() < refused_at:
+        if state.now() < refused_at:
             return False
-        _note(world, group, member, failure, world.now())
+        _note(state, group, member, failure, state.now())
         return failure
 
     scope = f"zones/{member.zone}"
     path = f"projects/{PROJECT}/{scope}/instances/{member.name}"
-    world.operations.start(scope, "insert", path, world.store.number(), progress=progress, user=GROUPS)
+    state.operations.start(scope, "insert", path, state.store.number(), progress=progress, user=GROUPS)
 
 
 def _launch(  # noqa: PLR0913
-    world: GoogleState, group: ManagedGroup, member: Member, zone: str, template: Row, machine_type: str
+    state: GoogleState, group: ManagedGroup, member: Member, zone: str, template: Row, machine_type: str
 ) -> Machine | OperationFailure:
     properties: Row = {**template["properties"], "machineType": machine_type}
     metadata: Row = properties.get("metadata", {})
@@ -355,7 +355,7 @@ def _launch(  # noqa: PLR0913
     items = [item for item in metadata.get("items", ()) if item["key"] not in ("instance-template", "created-by")]
     properties["metadata"] = {"items": [*items, *own]}
     try:
-        return instances.launch(world, zone, member.name, properties, group.ident)
+        return instances.launch(state, zone, member.name, properties, group.ident)
     except ApiError as error:
         return OperationFailure(code=error.reason.upper(), message=error.message, status=int(error.status))
 
@@ -369,10 +369,10 @@ def _machine_types(row: Row, properties: Row) -> list[str]:
     return found or [last(properties["machineType"])]
 
 
-def _note(world: GoogleState, group: ManagedGroup, member: Member, failure: OperationFailure, now: datetime) -> None:
+def _note(state: GoogleState, group: ManagedGroup, member: Member, failure: OperationFailure, now: datetime) -> None:
     error = {"code": failure.code, "message": failure.message}
     member.errors = [failure.error]
-    link = world.store.url(f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}")
+    link = state.store.url(f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}")
     group.errors.append(
         {
             "error": error,
@@ -390,9 +390,9 @@ def _note(world: GoogleState, group: ManagedGroup, member: Member, failure: Oper
 # What the API shows.
 
 
-def shown(world: GoogleState, group: ManagedGroup) -> Row:
+def shown(state: GoogleState, group: ManagedGroup) -> Row:
     """The group's resource with its status of now."""
-    row = world.store.get(group.key)
+    row = state.store.get(group.key)
     actions: dict[str, int] = dict.fromkeys(ACTIONS, 0)
     for member in group.members:
         name = "creatingWithoutRetries" if member.once and member.action == "CREATING" else member.action.lower()
@@ -420,12 +420,12 @@ def _size(group: ManagedGroup, version: Row) -> int:
     return sum(path_of(member.version["instanceTemplate"]) == wanted for member in group.members)
 
 
-def shown_member(world: GoogleState, member: Member) -> Row:
+def shown_member(state: GoogleState, member: Member) -> Row:
     """As listManagedInstances shows it; one that could not be made yet has a link and no status."""
     path = f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}"
-    machine = _machine(world, member)
+    machine = _machine(state, member)
     found: Row = {
-        "instance": world.store.url(path),
+        "instance": state.store.url(path),
         "name": member.name,
         "currentAction": "CREATING_WITHOUT_RETRIES" if member.once and member.action == "CREATING" else member.action,
         "version": {k: v for k, v in member.version.items() if k in ("instanceTemplate", "name")},

@@ -26,7 +26,7 @@ class GoogleMachines:
         self._faults = faults
         self._callers = callers
         self._metadata: dict[str, GoogleMetadataServer] = {}
-        self.world: GoogleState | None = None
+        self.state: GoogleState | None = None
 
     def start(self, machine: Machine) -> None:
         """Metadata first: the startup script may ask for it at once. Raises OSError."""
@@ -65,22 +65,22 @@ class GoogleMachines:
         self._metadata.clear()
 
     def _facts(self, machine: Machine) -> InstanceFacts:
-        world = self._world()
+        state = self._state()
         return InstanceFacts(
             row=machine.row,
             zone=machine.zone,
             preempted=machine.is_preempted,
             maintenance=machine.maintenance_until is not None,
-            now=world.now(),
+            now=state.now(),
         )
 
-    def _world(self) -> GoogleState:
-        if self.world is None:
-            raise RuntimeError("the hardware was not connected to its world")
-        return self.world
+    def _state(self) -> GoogleState:
+        if self.state is None:
+            raise RuntimeError("the hardware is not connected to a state: set GoogleMachines.state first")
+        return self.state
 
     def _order(self, machine: Machine) -> Order:
-        url = self._world().places.google_url
+        url = self._state().places.google_url
         items = {item["key"]: item.get("value", "") for item in machine.row["metadata"].get("items", ())}
         return Order(
             instance=machine.name,
@@ -104,5 +104,5 @@ class GoogleMachines:
         )
 
     def _volumes(self, machine: Machine) -> Iterator[Volume]:
-        for disk, name in attached(self._world(), machine.row):
+        for disk, name in attached(self._state(), machine.row):
             yield Volume(id=f"disk-{disk['id']}", device=f"google-{name}")

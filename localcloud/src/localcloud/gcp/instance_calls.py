@@ -15,7 +15,7 @@ from localcloud.gcp.store import Key, Row, fingerprint, last
 from localcloud.gcp.validation import check_labels, check_properties, relabel
 
 
-def insert(world: GoogleState, call: Call) -> Row:
+def insert(state: GoogleState, call: Call) -> Row:
     """One instance; what the cloud cannot give is said by the operation, what is wrong with the wish at once."""
     body = dict(call.body)
     zone = call.parameters["zone"]
@@ -23,18 +23,18 @@ def insert(world: GoogleState, call: Call) -> Row:
         raise required("resource.name")
     if not body.get("machineType"):
         raise required("resource.machineType")
-    check_properties(world, body, "resource")
+    check_properties(state, body, "resource")
     check_labels(body.get("labels", {}))
-    if not is_machine_type(world, zone, last(body["machineType"])):
+    if not is_machine_type(state, zone, last(body["machineType"])):
         raise not_found(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(body['machineType'])}")
     key = Key(f"zones/{zone}", "instances", str(body["name"]))
-    if world.store.find(key) is not None:
+    if state.store.find(key) is not None:
         raise ApiError(409, "alreadyExists", f"The resource '{key.path}' already exists")
-    made = instances.launch(world, zone, key.name, body)
+    made = instances.launch(state, zone, key.name, body)
     if isinstance(made, OperationFailure):
         failed = made
-        return world.operations.start(call.scope, "insert", key.path, world.store.number(), progress=lambda: failed)
-    return _operation(world, call, made, "insert", lambda: _is_up(made))
+        return state.operations.start(call.scope, "insert", key.path, state.store.number(), progress=lambda: failed)
+    return _operation(state, call, made, "insert", lambda: _is_up(made))
 
 
 def _is_up(found: Machine) -> bool | OperationFailure:
@@ -45,27 +45,27 @@ def _is_up(found: Machine) -> bool | OperationFailure:
     return found.status == "RUNNING"
 
 
-def _machine(world: GoogleState, call: Call) -> Machine:
+def _machine(state: GoogleState, call: Call) -> Machine:
     key = Key(call.scope, "instances", call.parameters["instance"])
-    world.store.get(key)
-    return world.machines[key.name]
+    state.store.get(key)
+    return state.machines[key.name]
 
 
-def get(world: GoogleState, call: Call) -> Row:
-    return _machine(world, call).row
+def get(state: GoogleState, call: Call) -> Row:
+    return _machine(state, call).row
 
 
-def list_all(world: GoogleState, call: Call) -> Row:
-    return page(call, [row for _, row in world.store.all("instances", call.scope)], "instanceList")
+def list_all(state: GoogleState, call: Call) -> Row:
+    return page(call, [row for _, row in state.store.all("instances", call.scope)], "instanceList")
 
 
-def list_everywhere(world: GoogleState, call: Call) -> Row:
-    rows = {f"zones/{zone}": [row for _, row in world.store.all("instances", f"zones/{zone}")] for zone in ZONES}
+def list_everywhere(state: GoogleState, call: Call) -> Row:
+    rows = {f"zones/{zone}": [row for _, row in state.store.all("instances", f"zones/{zone}")] for zone in ZONES}
     return aggregated(call, rows, "instanceAggregatedList", "instances")
 
 
-def delete(world: GoogleState, call: Call) -> Row:
-    found = _machine(world, call)
+def delete(state: GoogleState, call: Call) -> Row:
+    found = _machine(state, call)
     if found.row.get("deletionProtection"):
         raise ApiError(
             412,
@@ -73,12 +73,12 @@ def delete(world: GoogleState, call: Call) -> Row:
             "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion:"
             f" {found.key.path}'.",
         )
-    instances.begin_stop(world, found, "deleted", delete=True)
-    return _operation(world, call, found, "delete", lambda: world.store.find(found.key) is not found.row)
+    instances.begin_stop(state, found, "deleted", delete=True)
+    return _operation(state, call, found, "delete", lambda: state.store.find(found.key) is not found.row)
 
 
-def stop(world: GoogleState, call: Call) -> Row:
-    found = _machine(world, call)
+def stop(state: GoogleState, call: Call) -> Row:
+    found = _machine(state, call)
     if "discardLocalSsd" not in call.query and any(disk.get("type") == "SCRATCH" for disk in found.row["disks"]):
         raise ApiError(
             400,
@@ -86,32 +86,32 @@ def stop(world: GoogleState, call: Call) -> Row:
             "VM has a Local SSD attached but an undefined value for `discard-local-ssd`. If using gcloud, please add"
             " `--discard-local-ssd=false` or `--discard-local-ssd=true` to your command.",
         )
-    instances.begin_stop(world, found, "stopped", delete=False)
-    return _operation(world, call, found, "stop", lambda: found.status == "TERMINATED")
+    instances.begin_stop(state, found, "stopped", delete=False)
+    return _operation(state, call, found, "stop", lambda: found.status == "TERMINATED")
 
 
-def start(world: GoogleState, call: Call) -> Row:
-    found = _machine(world, call)
+def start(state: GoogleState, call: Call) -> Row:
+    found = _machine(state, call)
     if found.status == "RUNNING":
-        return _operation(world, call, found, "start")
+        return _operation(state, call, found, "start")
     if found.status != "TERMINATED":
         raise ApiError(400, "resourceNotReady", f"The resource '{found.key.path}' is not ready")
-    failed = instances.start(world, found)
+    failed = instances.start(state, found)
     if failed is not None:
-        return _operation(world, call, found, "start", lambda: failed)
-    return _operation(world, call, found, "start", lambda: _is_up(found))
+        return _operation(state, call, found, "start", lambda: failed)
+    return _operation(state, call, found, "start", lambda: _is_up(found))
 
 
-def set_labels(world: GoogleState, call: Call) -> Row:
-    found = _machine(world, call)
+def set_labels(state: GoogleState, call: Call) -> Row:
+    found = _machine(state, call)
     relabel(found.row, call.body)
-    world.hardware.changed(found.name)
-    return _operation(world, call, found, "setLabels")
+    state.hardware.changed(found.name)
+    return _operation(state, call, found, "setLabels")
 
 
-def set_metadata(world: GoogleState, call: Call) -> Row:
+def set_metadata(state: GoogleState, call: Call) -> Row:
     """Replaces all metadata, when the fingerprint is the one of now; who waits for a change is woken."""
-    found = _machine(world, call)
+    found = _machine(state, call)
     if call.body.get("fingerprint") != found.row["metadata"]["fingerprint"]:
         raise stale()
     keys = [item.get("key") for item in call.body.get("items", ())]
@@ -120,52 +120,52 @@ def set_metadata(world: GoogleState, call: Call) -> Row:
     changed = {"items": call.body.get("items", [])}
     old = found.row["metadata"]["fingerprint"]
     found.row["metadata"] = {"kind": "compute#metadata", "fingerprint": fingerprint([changed, old]), **changed}
-    world.hardware.changed(found.name)
-    return _operation(world, call, found, "setMetadata")
+    state.hardware.changed(found.name)
+    return _operation(state, call, found, "setMetadata")
 
 
-def simulate_maintenance(world: GoogleState, call: Call) -> Row:
+def simulate_maintenance(state: GoogleState, call: Call) -> Row:
     """An instance that cannot move is told, then ended; a spot one is preempted."""
-    found = _machine(world, call)
+    found = _machine(state, call)
     if found.status != "RUNNING":
         raise ApiError(400, "resourceNotReady", f"The resource '{found.key.path}' is not ready")
-    instances.maintain(world, found)
-    return _operation(world, call, found, "compute.instances.simulateMaintenanceEvent")
+    instances.maintain(state, found)
+    return _operation(state, call, found, "compute.instances.simulateMaintenanceEvent")
 
 
 def set_field(field: str, body_field: str) -> Callable[[GoogleState, Call], Row]:
     """A call that sets one field of an instance that stands still or may run."""
 
-    def handler(world: GoogleState, call: Call) -> Row:
-        found = _machine(world, call)
+    def handler(state: GoogleState, call: Call) -> Row:
+        found = _machine(state, call)
         value: Any = call.body.get(body_field) if body_field else call.body
         if field == "machineType":
             if found.status != "TERMINATED":
                 raise ApiError(400, "resourceInUse", "Machine type can only be changed on a TERMINATED instance.")
             zone = call.parameters["zone"]
-            value = world.store.url(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(str(value))}")
+            value = state.store.url(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(str(value))}")
         found.row[field] = value
-        return _operation(world, call, found, call.verb)
+        return _operation(state, call, found, call.verb)
 
     return handler
 
 
-def _set_service_account(world: GoogleState, call: Call) -> Row:
-    found = _machine(world, call)
+def _set_service_account(state: GoogleState, call: Call) -> Row:
+    found = _machine(state, call)
     if found.status != "TERMINATED":
         raise ApiError(400, "resourceInUse", "The service account can only be changed on a TERMINATED instance.")
     found.row["serviceAccounts"] = [call.body] if call.body.get("email") else []
-    return _operation(world, call, found, "setServiceAccount")
+    return _operation(state, call, found, "setServiceAccount")
 
 
-def _set_deletion_protection(world: GoogleState, call: Call) -> Row:
-    found = _machine(world, call)
+def _set_deletion_protection(state: GoogleState, call: Call) -> Row:
+    found = _machine(state, call)
     found.row["deletionProtection"] = call.query.get("deletionProtection", "true") == "true"
-    return _operation(world, call, found, "setDeletionProtection")
+    return _operation(state, call, found, "setDeletionProtection")
 
 
-def _operation(world: GoogleState, call: Call, found: Machine, what: str, progress: Progress = lambda: True) -> Row:
-    return world.operations.start(call.scope, what, found.key.path, found.uid, progress=progress)
+def _operation(state: GoogleState, call: Call, found: Machine, what: str, progress: Progress = lambda: True) -> Row:
+    return state.operations.start(call.scope, what, found.key.path, found.uid, progress=progress)
 
 
 def handlers() -> dict[str, Any]:

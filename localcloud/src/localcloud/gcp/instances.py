@@ -21,46 +21,46 @@ MAINTENANCE_TAKES: Final = timedelta(seconds=60)
 
 
 def launch(
-    world: GoogleState, zone: str, name: str, properties: Row, group: tuple[str, str] | None = None
+    state: GoogleState, zone: str, name: str, properties: Row, group: tuple[str, str] | None = None
 ) -> Machine | OperationFailure:
     """Make an instance that begins to boot; or why that cannot be. Raises ApiError for a wish that is wrong."""
-    now = world.now()
-    if name in world.machines:
-        key = world.machines[name].key
+    now = state.now()
+    if name in state.machines:
+        key = state.machines[name].key
         if key.scope == f"zones/{zone}":
             return OperationFailure(
                 code="RESOURCE_ALREADY_EXISTS", message=f"The resource '{key.path}' already exists", status=409
             )
         raise invalid("resource.name", name, "The embedded cloud takes a name in one zone only; choose another.")
     machine_type = last(properties["machineType"])
-    if not is_machine_type(world, zone, machine_type):
+    if not is_machine_type(state, zone, machine_type):
         path = f"projects/{PROJECT}/zones/{zone}/machineTypes/{machine_type}"
         return OperationFailure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", status=404)
     use = use_of(zone, machine_type, properties)
-    reservation = claim(world, zone, properties, machine_type)
+    reservation = claim(state, zone, properties, machine_type)
     if isinstance(reservation, OperationFailure):
         return reservation
     if reservation is None:
-        refusal = world.capacity.refusal(use, [m.use for m in world.machines.values() if m.status in OCCUPIES])
+        refusal = state.capacity.refusal(use, [m.use for m in state.machines.values() if m.status in OCCUPIES])
         if refusal is not None:
             return refusal
-    taken = disks.refusal(world, properties)
+    taken = disks.refusal(state, properties)
     if taken is not None:
         return taken
-    subnetwork = _subnetwork(world, properties)
-    address = world.give_address(subnetwork)
-    row = world.store.add(Key(f"zones/{zone}", "instances", name), _row(world, zone, properties), now)
+    subnetwork = _subnetwork(state, properties)
+    address = state.give_address(subnetwork)
+    row = state.store.add(Key(f"zones/{zone}", "instances", name), _row(state, zone, properties), now)
     row["networkInterfaces"] = [_interface(subnetwork, address, properties)]
-    row["disks"] = disks.described(world, row, zone)
+    row["disks"] = disks.described(state, row, zone)
     row["status"] = "PROVISIONING"
     found = Machine(row=row, zone=zone, address=address, group=group, reservation=reservation)
-    world.machines[name] = found
-    world.books.open(_stay(found, now))
+    state.machines[name] = found
+    state.books.open(_stay(found, now))
     return found
 
 
-def _row(world: GoogleState, zone: str, properties: Row) -> Row:
-    link = world.store.url(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(properties['machineType'])}")
+def _row(state: GoogleState, zone: str, properties: Row) -> Row:
+    link = state.store.url(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(properties['machineType'])}")
     labels = dict(properties.get("labels", {}))
     metadata = dict(properties.get("metadata", {}))
     scheduling = {
@@ -87,17 +87,17 @@ def _row(world: GoogleState, zone: str, properties: Row) -> Row:
     }
 
 
-def _subnetwork(world: GoogleState, properties: Row) -> Row:
+def _subnetwork(state: GoogleState, properties: Row) -> Row:
     wanted = properties["networkInterfaces"][0]
     link = wanted.get("subnetwork")
     if link:
         key = key_of(link)
-        found = world.store.find(key) if key else None
+        found = state.store.find(key) if key else None
         if found is None:
             raise not_found(link)
         return found
     network = last(wanted.get("network", "default"))
-    for _, row in world.store.all("subnetworks", f"regions/{REGION}"):
+    for _, row in state.store.all("subnetworks", f"regions/{REGION}"):
         if last(row["network"]) == network:
             return row
     raise invalid(
@@ -140,41 +140,41 @@ def created_by(group: tuple[str, str]) -> str:
 # Life.
 
 
-def begin_stop(world: GoogleState, found: Machine, why: str, *, delete: bool) -> None:
+def begin_stop(state: GoogleState, found: Machine, why: str, *, delete: bool) -> None:
     """Shut down; `advance` finishes it when the machine is gone."""
     found.deleting = found.deleting or delete
     if found.status in ("STOPPING", "TERMINATED"):
         return
     found.row["status"] = "STOPPING"
-    found.row["lastStopTimestamp"] = stamp(world.now())
+    found.row["lastStopTimestamp"] = stamp(state.now())
     found.why = why
-    world.books.close(found.name, world.now(), why)
-    world.hardware.end(found.name)
+    state.books.close(found.name, state.now(), why)
+    state.hardware.end(found.name)
 
 
-def start(world: GoogleState, found: Machine) -> OperationFailure | None:
+def start(state: GoogleState, found: Machine) -> OperationFailure | None:
     """Boot a stopped one again; or why there is no room."""
-    refusal = world.capacity.refusal(found.use, [m.use for m in world.machines.values() if m.status in OCCUPIES])
+    refusal = state.capacity.refusal(found.use, [m.use for m in state.machines.values() if m.status in OCCUPIES])
     if refusal is not None:
         return refusal
-    now = world.now()
+    now = state.now()
     found.row["status"] = "PROVISIONING"
     found.preempted_at, found.is_preempted = None, False
-    world.books.open(_stay(found, now))
+    state.books.open(_stay(found, now))
     return None
 
 
-def preempt(world: GoogleState, found: Machine, notice: timedelta) -> None:
+def preempt(state: GoogleState, found: Machine, notice: timedelta) -> None:
     """Announce the end of a spot instance: in its metadata and in the list of operations."""
-    found.preempted_at, found.is_preempted = world.now() + notice, True
-    world.operations.happened(
+    found.preempted_at, found.is_preempted = state.now() + notice, True
+    state.operations.happened(
         found.key.scope,
         "compute.instances.preempted",
         found.key.path,
         found.uid,
         "Instance was preempted.",
     )
-    world.hardware.changed(found.name)
+    state.hardware.changed(found.name)
 
 
 def notice_of(found: Machine) -> timedelta:
@@ -183,44 +183,44 @@ def notice_of(found: Machine) -> timedelta:
     return timedelta(seconds=int(asked_for.get("seconds", 0))) + SHUTDOWN_TAKES
 
 
-def maintain(world: GoogleState, found: Machine) -> None:
+def maintain(state: GoogleState, found: Machine) -> None:
     """A maintenance event: announced in metadata; a machine that cannot move is ended and comes back."""
-    found.maintenance_until = world.now() + MAINTENANCE_TAKES
-    world.hardware.changed(found.name)
+    found.maintenance_until = state.now() + MAINTENANCE_TAKES
+    state.hardware.changed(found.name)
 
 
-def advance(world: GoogleState, found: Machine, now: datetime) -> None:
+def advance(state: GoogleState, found: Machine, now: datetime) -> None:
     """One step of life: what its machine did since the last look."""
     match found.status:
         case "PROVISIONING" | "STAGING" if _is_taken(found, now):
-            _end_preempted(world, found)
+            _end_preempted(state, found)
         case "PROVISIONING" | "STAGING":
-            _boot(world, found, now)
+            _boot(state, found, now)
         case "RUNNING":
-            _look(world, found, now)
-        case "STOPPING" if not world.hardware.is_alive(found.name):
-            _finish(world, found)
+            _look(state, found, now)
+        case "STOPPING" if not state.hardware.is_alive(found.name):
+            _finish(state, found)
         case "TERMINATED" if found.deleting:
-            _finish(world, found)
+            _finish(state, found)
         case _:
             pass
 
 
-def _boot(world: GoogleState, found: Machine, now: datetime) -> None:
-    if found.status == "STAGING" and world.hardware.is_alive(found.name):
+def _boot(state: GoogleState, found: Machine, now: datetime) -> None:
+    if found.status == "STAGING" and state.hardware.is_alive(found.name):
         found.row["status"] = "RUNNING"
         found.row["lastStartTimestamp"] = stamp(now)
         _limit_run(found, now)
         return
     if found.status == "STAGING":
-        begin_stop(world, found, "the machine did not start", delete=False)
+        begin_stop(state, found, "the machine did not start", delete=False)
         return
     found.row["status"] = "STAGING"
     try:
-        world.hardware.start(found)
+        state.hardware.start(found)
     except OSError as error:
         found.row["statusMessage"] = f"Internal error on launch: {error}"
-        begin_stop(world, found, f"internal error: {error}", delete=False)
+        begin_stop(state, found, f"internal error: {error}", delete=False)
 
 
 def _limit_run(found: Machine, now: datetime) -> None:
@@ -230,56 +230,56 @@ def _limit_run(found: Machine, now: datetime) -> None:
         found.row["resourceStatus"] = {"scheduling": {"terminationTimestamp": stamp(ends)}}
 
 
-def _look(world: GoogleState, found: Machine, now: datetime) -> None:
+def _look(state: GoogleState, found: Machine, now: datetime) -> None:
     if found.ends_at is not None and now >= found.ends_at:
-        _run_is_over(world, found)
+        _run_is_over(state, found)
     elif _is_taken(found, now):
-        _end_preempted(world, found)
+        _end_preempted(state, found)
     elif found.maintenance_until is not None and now >= found.maintenance_until:
         found.maintenance_until = None
-        world.hardware.changed(found.name)
+        state.hardware.changed(found.name)
         if found.row["scheduling"].get("onHostMaintenance") == "TERMINATE":
-            world.operations.happened(
+            state.operations.happened(
                 found.key.scope,
                 "compute.instances.hostError",
                 found.key.path,
                 found.uid,
                 "Instance terminated by host",
             )
-            begin_stop(world, found, "maintenance", delete=False)
-    elif not world.hardware.is_alive(found.name):
+            begin_stop(state, found, "maintenance", delete=False)
+    elif not state.hardware.is_alive(found.name):
         # the guest powered itself off
-        world.operations.happened(
+        state.operations.happened(
             found.key.scope,
             "compute.instances.guestTerminate",
             found.key.path,
             found.uid,
             "Instance terminated by guest OS shutdown.",
         )
-        begin_stop(world, found, "guest shutdown", delete=False)
+        begin_stop(state, found, "guest shutdown", delete=False)
 
 
 def _is_taken(found: Machine, now: datetime) -> bool:
     return found.preempted_at is not None and now >= found.preempted_at
 
 
-def _end_preempted(world: GoogleState, found: Machine) -> None:
+def _end_preempted(state: GoogleState, found: Machine) -> None:
     action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
-    begin_stop(world, found, "preempted", delete=action == "DELETE")
+    begin_stop(state, found, "preempted", delete=action == "DELETE")
 
 
-def _run_is_over(world: GoogleState, found: Machine) -> None:
+def _run_is_over(state: GoogleState, found: Machine) -> None:
     """Its stated time is over: stopped or deleted as it says."""
     action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
     target = (found.key.scope, action.lower(), found.key.path, found.uid)
-    world.operations.happened(*target, "The instance's maximum run duration is over.")
-    begin_stop(world, found, RUN_IS_OVER, delete=action == "DELETE")
+    state.operations.happened(*target, "The instance's maximum run duration is over.")
+    begin_stop(state, found, RUN_IS_OVER, delete=action == "DELETE")
 
 
-def _finish(world: GoogleState, found: Machine) -> None:
+def _finish(state: GoogleState, found: Machine) -> None:
     if not found.deleting:
         found.row["status"] = "TERMINATED"
         return
-    world.store.remove(found.key)
-    del world.machines[found.name]
-    world.hardware.forget(found.name, found.uid)
+    state.store.remove(found.key)
+    del state.machines[found.name]
+    state.hardware.forget(found.name, found.uid)

@@ -65,8 +65,8 @@ _SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")
 class Projects:
     """What the project holds outside of compute and storage."""
 
-    def __init__(self, world: GoogleState) -> None:
-        self._world = world
+    def __init__(self, state: GoogleState) -> None:
+        self._state = state
         self._rows: dict[tuple[str, str], Row] = {}
         """By kind and name."""
         self._policies: dict[str, Row] = {}
@@ -129,7 +129,7 @@ class Projects:
                 f"Invalid account id '{account_id}': 6 to 30 lower-case letters, digits and dashes.",
             )
         email = f"{account_id}@{PROJECT}.iam.gserviceaccount.com"
-        number = self._world.store.number()
+        number = self._state.store.number()
         row: Row = {
             **body.get("serviceAccount", {}),
             "name": f"projects/{PROJECT}/serviceAccounts/{email}",
@@ -235,7 +235,7 @@ class Projects:
         row: Row = {
             **body,
             "name": f"projects/{PROJECT_NUMBER}/secrets/{name}",
-            "createTime": utc_stamp(self._world.now()),
+            "createTime": utc_stamp(self._state.now()),
         }
         row["etag"] = fingerprint(row)
         return self._add("secrets", name, row)
@@ -318,7 +318,7 @@ class Projects:
         return self._get("cryptoKeys", f"{place}/{ring}/{key}")
 
     def _key_row(self, name: str) -> Row:
-        return {"name": f"projects/{PROJECT}/{name}", "createTime": utc_stamp(self._world.now())}
+        return {"name": f"projects/{PROJECT}/{name}", "createTime": utc_stamp(self._state.now())}
 
     # DNS.
 
@@ -333,8 +333,8 @@ class Projects:
             "visibility": "public",
             **body,
             "kind": "dns#managedZone",
-            "id": self._world.store.number(),
-            "creationTime": utc_stamp(self._world.now()),
+            "id": self._state.store.number(),
+            "creationTime": utc_stamp(self._state.now()),
             "nameServers": ["ns-gcp-private.googledomains.com."],
         }
         return self._add("managedZones", str(body["name"]), row)
@@ -349,7 +349,7 @@ class Projects:
         row = self._change("managedZones", name, _body(request), ("name", "dnsName", "id", "kind"))
         return {
             "kind": "dns#operation",
-            "id": self._world.store.number(),
+            "id": self._state.store.number(),
             "status": "done",
             "zoneContext": {"newValue": row},
         }

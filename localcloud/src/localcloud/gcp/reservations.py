@@ -8,7 +8,7 @@ from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, last
 
 
-def claim(world: GoogleState, zone: str, properties: Row, machine_type: str) -> str | OperationFailure | None:
+def claim(state: GoogleState, zone: str, properties: Row, machine_type: str) -> str | OperationFailure | None:
     """The reservation that the instance consumes; None: none; or why the one it names cannot be used."""
     affinity = properties.get("reservationAffinity", {})
     kind = affinity.get("consumeReservationType", "ANY_RESERVATION")
@@ -16,15 +16,15 @@ def claim(world: GoogleState, zone: str, properties: Row, machine_type: str) -> 
         return None
     if kind == "SPECIFIC_RESERVATION":
         name = last((affinity.get("values") or [""])[0])
-        row = world.store.find(Key(f"zones/{zone}", "reservations", name))
+        row = state.store.find(Key(f"zones/{zone}", "reservations", name))
         if row is None:
             return _refused(f"Specified reservation '{name}' does not exist.")
-        full = in_use(world, name, zone) >= int(row["specificReservation"]["count"])
+        full = in_use(state, name, zone) >= int(row["specificReservation"]["count"])
         if full or not _fits(row, machine_type):
             return _refused(f"Specified reservation '{name}' does not have available resources for the request.")
         return name
-    for key, row in world.store.all("reservations", f"zones/{zone}"):
-        free = int(row["specificReservation"]["count"]) - in_use(world, key.name, zone)
+    for key, row in state.store.all("reservations", f"zones/{zone}"):
+        free = int(row["specificReservation"]["count"]) - in_use(state, key.name, zone)
         if free > 0 and not row.get("specificReservationRequired") and _fits(row, machine_type):
             return key.name
     return None
@@ -41,16 +41,16 @@ def _fits(reservation: Row, machine_type: str) -> bool:
     return last(wanted) == machine_type
 
 
-def in_use(world: GoogleState, reservation: str, zone: str) -> int:
+def in_use(state: GoogleState, reservation: str, zone: str) -> int:
     """Instances that run in a reservation."""
     return sum(
-        m.reservation == reservation and m.zone == zone and m.status in OCCUPIES for m in world.machines.values()
+        m.reservation == reservation and m.zone == zone and m.status in OCCUPIES for m in state.machines.values()
     )
 
 
-def reserved_row(world: GoogleState, key: Key, row: Row) -> Row:
+def reserved_row(state: GoogleState, key: Key, row: Row) -> Row:
     """A reservation with the number of its instances in use."""
-    used = in_use(world, key.name, key.scope.rpartition("/")[2])
+    used = in_use(state, key.name, key.scope.rpartition("/")[2])
     specific: dict[str, Any] = {**row["specificReservation"], "inUseCount": str(used)}
     specific.setdefault("assuredCount", specific["count"])
     return {**row, "specificReservation": specific, "status": "READY"}

@@ -49,7 +49,7 @@ COLLECTIONS: Final = (
 """As method ids name them."""
 
 
-def insert(world: GoogleState, call: Call) -> Row:
+def insert(state: GoogleState, call: Call) -> Row:
     """A new one, when what it names is there."""
     body = dict(call.body)
     if not body.get("name"):
@@ -57,15 +57,15 @@ def insert(world: GoogleState, call: Call) -> Row:
     key = Key(call.scope, call.collection, str(body["name"]))
     for name in _REFERENCES.get(call.collection, ()):
         if name in body:
-            body[name] = existing(world, str(body[name]))
+            body[name] = existing(state, str(body[name]))
     if fill := FILL.get(call.collection):
-        fill(world, key, body)
-    row = world.store.add(key, body, world.now())
+        fill(state, key, body)
+    row = state.store.add(key, body, state.now())
     if call.collection in ("disks", "addresses", "forwardingRules"):
         row.setdefault("labels", {})
         row["labelFingerprint"] = fingerprint(row["labels"])
     row["fingerprint"] = fingerprint(body)
-    return _operation(world, call, key, "insert", row)
+    return _operation(state, call, key, "insert", row)
 
 
 def _key(call: Call) -> Key:
@@ -73,82 +73,82 @@ def _key(call: Call) -> Key:
     return Key(call.scope, call.collection, parts[4] if parts[2] == "global" else parts[5])
 
 
-def get(world: GoogleState, call: Call) -> Row:
+def get(state: GoogleState, call: Call) -> Row:
     key = _key(call)
-    return _shown(world, key, world.store.get(key))
+    return _shown(state, key, state.store.get(key))
 
 
-def _shown(world: GoogleState, key: Key, row: Row) -> Row:
+def _shown(state: GoogleState, key: Key, row: Row) -> Row:
     if key.collection == "reservations":
-        return reserved_row(world, key, row)
+        return reserved_row(state, key, row)
     if key.collection == "instanceGroupManagers":
-        return groups.shown(world, world.groups[key.scope, key.name])
+        return groups.shown(state, state.groups[key.scope, key.name])
     if key.collection == "networks":
-        links = [r["selfLink"] for _, r in world.store.all("subnetworks") if r["network"] == row["selfLink"]]
+        links = [r["selfLink"] for _, r in state.store.all("subnetworks") if r["network"] == row["selfLink"]]
         return {**row, "subnetworks": links} if links else row
     if key.collection == "instanceGroups":
         shown = {k: v for k, v in row.items() if k != "members"}
-        group = world.groups.get((key.scope, key.name))
+        group = state.groups.get((key.scope, key.name))
         return {**shown, "size": len(group.members) if group else len(row.get("members", ()))}
     return row
 
 
-def list_all(world: GoogleState, call: Call) -> Row:
-    found = [_shown(world, key, row) for key, row in world.store.all(call.collection, call.scope)]
+def list_all(state: GoogleState, call: Call) -> Row:
+    found = [_shown(state, key, row) for key, row in state.store.all(call.collection, call.scope)]
     return page(call, found, f"{call.collection.removesuffix('s')}List")
 
 
-def list_everywhere(world: GoogleState, call: Call) -> Row:
+def list_everywhere(state: GoogleState, call: Call) -> Row:
     collection = call.path.rpartition("/")[2]
     scopes = ["global", f"regions/{REGION}", *(f"zones/{zone}" for zone in ZONES)]
-    rows = {scope: [_shown(world, key, row) for key, row in world.store.all(collection, scope)] for scope in scopes}
+    rows = {scope: [_shown(state, key, row) for key, row in state.store.all(collection, scope)] for scope in scopes}
     return aggregated(call, rows, f"{collection.removesuffix('s')}AggregatedList", collection)
 
 
-def change(world: GoogleState, call: Call) -> Row:
+def change(state: GoogleState, call: Call) -> Row:
     """PATCH merges, PUT replaces what is given."""
     key = _key(call)
-    row = world.store.get(key)
+    row = state.store.get(key)
     body = {k: v for k, v in call.body.items() if k not in ("name", "fingerprint")}
     if call.collection in ("networks", "subnetworks", "reservations") and "network" in body:
         body.pop("network")
     changed = patched(row, body) if call.verb == "patch" else {**row, **body}
     if call.collection in _CHECKED_AGAIN:
-        FILL[call.collection](world, key, changed)
+        FILL[call.collection](state, key, changed)
     row.update(changed)
     row["fingerprint"] = fingerprint(row)
-    return _operation(world, call, key, call.verb, row)
+    return _operation(state, call, key, call.verb, row)
 
 
-def delete(world: GoogleState, call: Call) -> Row:
+def delete(state: GoogleState, call: Call) -> Row:
     """Raises ApiError while another resource names it."""
     key = _key(call)
-    row = world.store.get(key)
-    for other, _ in world.store.users(row["selfLink"], _USERS.get(key.collection, ())):
+    row = state.store.get(key)
+    for other, _ in state.store.users(row["selfLink"], _USERS.get(key.collection, ())):
         raise in_use(key.path, other.path)
-    if key.collection == "instanceGroups" and (key.scope, key.name) in world.groups:
+    if key.collection == "instanceGroups" and (key.scope, key.name) in state.groups:
         raise in_use(key.path, Key(key.scope, "instanceGroupManagers", key.name).path)
-    world.store.remove(key)
-    return _operation(world, call, key, "delete", row)
+    state.store.remove(key)
+    return _operation(state, call, key, "delete", row)
 
 
-def set_labels(world: GoogleState, call: Call) -> Row:
+def set_labels(state: GoogleState, call: Call) -> Row:
     """Replaces all labels, when the fingerprint is the one of now."""
     key = _key(call)
-    row = world.store.get(key)
+    row = state.store.get(key)
     relabel(row, call.body)
-    return _operation(world, call, key, "setLabels", row)
+    return _operation(state, call, key, "setLabels", row)
 
 
-def _operation(world: GoogleState, call: Call, key: Key, what: str, row: Row) -> Row:
+def _operation(state: GoogleState, call: Call, key: Key, what: str, row: Row) -> Row:
     kind = what if key.collection == "instances" else f"compute.{key.collection}.{what}"
-    return world.operations.start(call.scope, kind, key.path, str(row["id"]))
+    return state.operations.start(call.scope, kind, key.path, str(row["id"]))
 
 
-def _resize(world: GoogleState, call: Call) -> Row:
+def _resize(state: GoogleState, call: Call) -> Row:
     """A disk grows; a reservation takes any count that its instances leave."""
     key = _key(call)
-    row = world.store.get(key)
+    row = state.store.get(key)
     if key.collection == "disks":
         size = int(call.body.get("sizeGb", 0))
         if size <= int(row.get("sizeGb", 0)):
@@ -159,41 +159,41 @@ def _resize(world: GoogleState, call: Call) -> Row:
         if count < 1:
             raise invalid("specificSkuCount", count, "Must be greater than 0.")
         row["specificReservation"] = {**row["specificReservation"], "count": str(count)}
-    return _operation(world, call, key, "resize", row)
+    return _operation(state, call, key, "resize", row)
 
 
 def _set_field(field: str) -> Callable[[GoogleState, Call], Row]:
     """A call that sets one field."""
 
-    def handler(world: GoogleState, call: Call) -> Row:
+    def handler(state: GoogleState, call: Call) -> Row:
         key = _key(call)
-        row = world.store.get(key)
+        row = state.store.get(key)
         row[field] = call.body.get(field)
         row["fingerprint"] = fingerprint(row)
-        return _operation(world, call, key, call.verb, row)
+        return _operation(state, call, key, call.verb, row)
 
     return handler
 
 
-def _members(world: GoogleState, call: Call) -> Row:
+def _members(state: GoogleState, call: Call) -> Row:
     key = _key(call)
-    row = world.store.get(key)
-    links = [existing(world, str(one.get("instance", ""))) for one in call.body.get("instances", ())]
+    row = state.store.get(key)
+    links = [existing(state, str(one.get("instance", ""))) for one in call.body.get("instances", ())]
     if call.verb == "addInstances":
         row["members"] = [*row["members"], *(link for link in links if link not in row["members"])]
     else:
         row["members"] = [link for link in row["members"] if link not in links]
-    return _operation(world, call, key, call.verb, row)
+    return _operation(state, call, key, call.verb, row)
 
 
-def _list_members(world: GoogleState, call: Call) -> Row:
+def _list_members(state: GoogleState, call: Call) -> Row:
     key = _key(call)
-    row = world.store.get(key)
-    group = world.groups.get((key.scope, key.name))
+    row = state.store.get(key)
+    group = state.groups.get((key.scope, key.name))
     links: list[str] = list(row.get("members", ()))
     if group is not None:
-        links = [world.machines[m.name].row["selfLink"] for m in group.members if m.name in world.machines]
-    rows = [{"instance": link, "status": world.store.get(key_of(link) or key).get("status")} for link in links]
+        links = [state.machines[m.name].row["selfLink"] for m in group.members if m.name in state.machines]
+    rows = [{"instance": link, "status": state.store.get(key_of(link) or key).get("status")} for link in links]
     return page(call, rows, "instanceGroupsListInstances")
 
 

@@ -30,13 +30,13 @@ _CHUNK_LINE: Final = 1024
 class Front:
     """Which service answers."""
 
-    def __init__(self, world: GoogleState, control: GoogleAdminApi, faults: ApiFaults) -> None:
-        self._world = world
+    def __init__(self, state: GoogleState, control: GoogleAdminApi, faults: ApiFaults) -> None:
+        self._state = state
         self._control = control
         self._faults = faults
-        self._compute = Compute(world)
-        self._storage = Storage(world)
-        self._projects = Projects(world)
+        self._compute = Compute(state)
+        self._storage = Storage(state)
+        self._projects = Projects(state)
 
     def answer(self, request: Request) -> Reply:
         """The answer, errors included."""
@@ -61,12 +61,12 @@ class Front:
             if method_id:
                 name, _, operation = method_id.partition(":")
                 self._record(request, name, operation)
-                with nullcontext() if name == "storage" else self._world.lock:
+                with nullcontext() if name == "storage" else self._state.lock:
                     return service.answer(request)
         raise ApiError(404, "notFound", f"The requested URL {request.path} was not found on this server.")
 
     def _record(self, request: Request, service: str, operation: str) -> None:
-        self._world.calls.record(service, operation, request.caller)
+        self._state.calls.record(service, operation, request.caller)
         fault = self._faults.take(service, operation)
         if fault is not None:
             raise ApiError(fault.status, fault.code, f"{fault.code}: asked for by the control API")

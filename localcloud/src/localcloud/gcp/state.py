@@ -81,7 +81,7 @@ class GoogleState:
         raise ApiError(400, "ipSpaceExhausted", f"IP space of '{subnetwork['selfLink']}' is exhausted.")
 
 
-def make_world(
+def make_state(
     places: Places,
     hardware: MachineBackend,
     calls: Calls,

@@ -57,8 +57,8 @@ _WRITABLE: Final = ("contentType", "cacheControl", "contentEncoding", "metadata"
 class Storage:
     """All buckets."""
 
-    def __init__(self, world: GoogleState) -> None:
-        self._world = world
+    def __init__(self, state: GoogleState) -> None:
+        self._state = state
         self._buckets: dict[str, Bucket] = {}
         self._uploads: dict[str, Upload] = {}
         self._lock = threading.RLock()
@@ -111,8 +111,8 @@ class Storage:
             raise ApiError(
                 409, "conflict", "Your previous request to create the named bucket succeeded and you already own it."
             )
-        now = stamp(self._world.now())
-        url = self._world.places.google_url
+        now = stamp(self._state.now())
+        url = self._state.places.google_url
         row: Row = {
             "storageClass": "STANDARD",
             "location": REGION.upper(),
@@ -149,7 +149,7 @@ class Storage:
             else:
                 row[key] = value
         row["metageneration"] = str(int(row["metageneration"]) + 1)
-        row["updated"] = stamp(self._world.now())
+        row["updated"] = stamp(self._state.now())
         return json_reply(row)
 
     _buckets_update = _buckets_patch
@@ -285,9 +285,9 @@ class Storage:
             row = object_body(request) if request.body else {}
             row.setdefault("name", request.query.get("name", ""))
             row.setdefault("contentType", request.headers.get("x-upload-content-type", "application/octet-stream"))
-            upload_id = f"local{len(self._uploads)}{self._world.store.number()}"
+            upload_id = f"local{len(self._uploads)}{self._state.store.number()}"
             self._uploads[upload_id] = Upload(bucket=name, query=request.query, row=row)
-            where = f"{self._world.places.google_url}/upload/storage/v1/b/{name}/o"
+            where = f"{self._state.places.google_url}/upload/storage/v1/b/{name}/o"
             location = f"{where}?uploadType=resumable&upload_id={upload_id}"
             return Reply(headers={"Location": location, "X-GUploader-UploadID": upload_id})
         upload = self._uploads.get(upload_id)
@@ -318,10 +318,10 @@ class Storage:
                 raise ApiError(
                     400, "invalid", f"Provided {field_name} '{given[field_name]}' doesn't match '{found}'."
                 )
-        now = self._world.now()
+        now = self._state.now()
         self._last_generation = max(self._last_generation + 1, int(now.timestamp() * 1_000_000))
         generation = str(self._last_generation)
-        url = self._world.places.google_url
+        url = self._state.places.google_url
         quoted = key.replace("/", "%2F")
         row: Row = {
             "contentType": "application/octet-stream",

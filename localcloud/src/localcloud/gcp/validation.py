@@ -11,22 +11,22 @@ from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, path_of
 
 
-def existing(world: GoogleState, link: str) -> str:
+def existing(state: GoogleState, link: str) -> str:
     """The whole link of a resource that is named. Raises ApiError when it is not there."""
     key = key_of(link)
-    if key is None or world.store.find(key) is None:
+    if key is None or state.store.find(key) is None:
         raise not_found(path_of(link))
-    return world.store.url(key.path)
+    return state.store.url(key.path)
 
 
-def _network(world: GoogleState, key: Key, body: Row) -> None:
+def _network(state: GoogleState, key: Key, body: Row) -> None:
     if "autoCreateSubnetworks" not in body:
         body["autoCreateSubnetworks"] = True
     body.setdefault("routingConfig", {"routingMode": "REGIONAL"})
     body.setdefault("mtu", 1460)
 
 
-def _subnetwork(world: GoogleState, key: Key, body: Row) -> None:
+def _subnetwork(state: GoogleState, key: Key, body: Row) -> None:
     for name in ("network", "ipCidrRange"):
         if name not in body:
             raise required(f"resource.{name}")
@@ -34,12 +34,12 @@ def _subnetwork(world: GoogleState, key: Key, body: Row) -> None:
         wanted = ipaddress.ip_network(body["ipCidrRange"])
     except ValueError as error:
         raise invalid("resource.ipCidrRange", body["ipCidrRange"], f"{error}.") from error
-    inside = ipaddress.ip_network(world.places.google_cidr)
+    inside = ipaddress.ip_network(state.places.google_cidr)
     if not isinstance(wanted, ipaddress.IPv4Network) or not wanted.subnet_of(ipaddress.IPv4Network(str(inside))):
         raise invalid(
             "resource.ipCidrRange", wanted, f"The embedded cloud has only loopback: choose one inside {inside}."
         )
-    for other, row in world.store.all("subnetworks"):
+    for other, row in state.store.all("subnetworks"):
         if row["network"] == body["network"] and wanted.overlaps(ipaddress.IPv4Network(row["ipCidrRange"])):
             raise ApiError(
                 400,
@@ -53,28 +53,28 @@ def _subnetwork(world: GoogleState, key: Key, body: Row) -> None:
     body.setdefault("purpose", "PRIVATE")
 
 
-def _firewall(world: GoogleState, key: Key, body: Row) -> None:
+def _firewall(state: GoogleState, key: Key, body: Row) -> None:
     if bool(body.get("allowed")) == bool(body.get("denied")):
         raise invalid("resource", key.name, "Exactly one of allowed and denied must be specified.")
     if body.get("targetTags") and body.get("targetServiceAccounts"):
         raise invalid("resource", key.name, "targetTags cannot be used together with targetServiceAccounts.")
-    body.setdefault("network", world.store.url(f"projects/{PROJECT}/global/networks/default"))
+    body.setdefault("network", state.store.url(f"projects/{PROJECT}/global/networks/default"))
     body.setdefault("direction", "INGRESS")
     body.setdefault("priority", 1000)
     body.setdefault("disabled", False)
     body.setdefault("logConfig", {"enable": False})
 
 
-def _template(world: GoogleState, key: Key, body: Row) -> None:
+def _template(state: GoogleState, key: Key, body: Row) -> None:
     properties: Row = body.get("properties", {})
     if not properties:
         raise required("resource.properties")
-    check_properties(world, properties, "resource.properties")
+    check_properties(state, properties, "resource.properties")
     if "/" in properties["machineType"]:
         raise invalid("resource.properties.machineType", properties["machineType"], "Must be a name, not a path.")
 
 
-def check_properties(world: GoogleState, properties: Row, where: str) -> None:
+def check_properties(state: GoogleState, properties: Row, where: str) -> None:
     """What an instance must and must not say. Raises ApiError with Google's words."""
     for name in ("machineType", "disks", "networkInterfaces"):
         if not properties.get(name):
@@ -89,7 +89,7 @@ def check_properties(world: GoogleState, properties: Row, where: str) -> None:
     for index, interface in enumerate(properties["networkInterfaces"]):
         for name in ("network", "subnetwork"):
             if interface.get(name):
-                interface[name] = existing(world, str(interface[name]))
+                interface[name] = existing(state, str(interface[name]))
         if not interface.get("network") and not interface.get("subnetwork"):
             raise required(f"{where}.networkInterfaces[{index}].network")
     _check_scheduling(properties, where)
@@ -187,7 +187,7 @@ def _check_metadata(metadata: Row, where: str) -> None:
         raise invalid(f"{where}.metadata", f"{total} bytes", "The total size is more than 524288 bytes.")
 
 
-def _reservation(world: GoogleState, key: Key, body: Row) -> None:
+def _reservation(state: GoogleState, key: Key, body: Row) -> None:
     specific: Row = body.get("specificReservation", {})
     properties: Row = specific.get("instanceProperties", {})
     if not specific:
@@ -197,22 +197,22 @@ def _reservation(world: GoogleState, key: Key, body: Row) -> None:
     if not properties.get("machineType"):
         raise required("resource.specificReservation.instanceProperties.machineType")
     zone = key.scope.rpartition("/")[2]
-    if not is_machine_type(world, zone, last(properties["machineType"])):
+    if not is_machine_type(state, zone, last(properties["machineType"])):
         raise not_found(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(properties['machineType'])}")
     body.setdefault("specificReservationRequired", False)
 
 
-def _disk(world: GoogleState, key: Key, body: Row) -> None:
+def _disk(state: GoogleState, key: Key, body: Row) -> None:
     zone = key.scope.rpartition("/")[2]
     kind = last(body.get("type", "pd-standard"))
-    body["type"] = world.store.url(f"projects/{PROJECT}/zones/{zone}/diskTypes/{kind}")
+    body["type"] = state.store.url(f"projects/{PROJECT}/zones/{zone}/diskTypes/{kind}")
     body.setdefault("sizeGb", "500" if kind == "pd-standard" else "100")
     body["sizeGb"] = str(body["sizeGb"])
     body["status"] = "READY"
     body["physicalBlockSizeBytes"] = "4096"
 
 
-def _health_check(world: GoogleState, key: Key, body: Row) -> None:
+def _health_check(state: GoogleState, key: Key, body: Row) -> None:
     if not body.get("type"):
         raise required("resource.type")
     for name, value in (
@@ -227,34 +227,34 @@ def _health_check(world: GoogleState, key: Key, body: Row) -> None:
     body.setdefault("logConfig", {"enable": False})
 
 
-def _backend(world: GoogleState, key: Key, body: Row) -> None:
+def _backend(state: GoogleState, key: Key, body: Row) -> None:
     for index, backend in enumerate(body.get("backends", ())):
-        backend["group"] = existing(world, str(backend.get("group", "")))
+        backend["group"] = existing(state, str(backend.get("group", "")))
         if not backend.get("group"):
             raise required(f"resource.backends[{index}].group")
-    body["healthChecks"] = [existing(world, str(link)) for link in body.get("healthChecks", ())]
+    body["healthChecks"] = [existing(state, str(link)) for link in body.get("healthChecks", ())]
     body.setdefault("protocol", "HTTP")
     body.setdefault("loadBalancingScheme", "EXTERNAL")
     body.setdefault("sessionAffinity", "NONE")
     body.setdefault("timeoutSec", 30)
 
 
-def _rule(world: GoogleState, key: Key, body: Row) -> None:
+def _rule(state: GoogleState, key: Key, body: Row) -> None:
     if body.get("subnetwork") and not body.get("IPAddress"):
         subnetwork = key_of(body["subnetwork"])
         if subnetwork is not None:
-            body["IPAddress"] = world.give_address(world.store.get(subnetwork))
+            body["IPAddress"] = state.give_address(state.store.get(subnetwork))
     body.setdefault("networkTier", "PREMIUM")
 
 
-def _address(world: GoogleState, key: Key, body: Row) -> None:
+def _address(state: GoogleState, key: Key, body: Row) -> None:
     if body.get("subnetwork") and not body.get("address"):
-        body["address"] = world.give_address(world.store.get(key_of(existing(world, body["subnetwork"])) or key))
+        body["address"] = state.give_address(state.store.get(key_of(existing(state, body["subnetwork"])) or key))
     body.setdefault("address", "203.0.113.10")
     body["status"] = "RESERVED"
 
 
-def _instance_group(world: GoogleState, key: Key, body: Row) -> None:
+def _instance_group(state: GoogleState, key: Key, body: Row) -> None:
     body["size"] = 0
     body.setdefault("namedPorts", [])
     body["members"] = []
