@@ -227,7 +227,7 @@ def test_a_full_disk_keeps_no_instance_from_draining_and_no_replay_gets_through(
         raise OSError(28, "No space left on device")
 
     machine, signed = faces.machine, body(faces)
-    monkeypatch.setattr(node_orders, "write_whole", full)
+    monkeypatch.setattr(node_orders, "write_atomically", full)
     assert post(faces, signed).status_code == 202
     assert "No space left" in machine.life.status()["warnings"]["orders"]
     assert post(faces, signed).json()["code"] == "used_nonce"
