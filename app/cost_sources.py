@@ -93,11 +93,11 @@ class CostSources:
 
 def sources_of(document: FleetDocument) -> CostSources:
     """Makes no call yet."""
-    calls, lives, market = _lives_and_market(document)
+    calls, history, market = _history_and_prices(document)
     store = PrometheusSamples(document.prometheus_url)
     return CostSources(
         sources=CollectorSources(
-            lives=lives, paid=lives, market=market, samples=PrometheusSampleSource(store), names=METRIC_NAMES
+            history=history, paid=history, market=market, samples=PrometheusSampleSource(store), names=METRIC_NAMES
         ),
         calls=calls,
         store=store,
@@ -105,16 +105,16 @@ def sources_of(document: FleetDocument) -> CostSources:
 
 
 class HistoryAndPaidCapacity(HistorySource, PaidCapacitySource, Protocol):
-    """What lived, and what was paid for before."""
+    """A source of both: instance history and paid capacity."""
 
 
-def _lives_and_market(document: FleetDocument) -> tuple[api_calls.Calls, HistoryAndPaidCapacity, CloudPrices]:
+def _history_and_prices(document: FleetDocument) -> tuple[api_calls.Calls, HistoryAndPaidCapacity, CloudPrices]:
     groups = document.owned_groups()
     match document.cloud:
         case Cloud.AWS:
             calls = AwsCalls(document.region)
-            lives = AwsInstanceHistory(calls, document.region, document.environment, groups)
-            return calls, lives, AwsPrices(calls, document.region)
+            history = AwsInstanceHistory(calls, document.region, document.environment, groups)
+            return calls, history, AwsPrices(calls, document.region)
         case Cloud.GCP:
             # large, and read only where there is something of Google's
             from gpufleet.clouds.gcp.calls import GoogleCalls

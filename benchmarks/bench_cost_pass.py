@@ -88,7 +88,7 @@ class _Cloud:
     def __init__(self, instances: int) -> None:
         self._instances = instances
 
-    def lives(self) -> InstanceHistory:
+    def history(self) -> InstanceHistory:
         found = [
             InstanceRecord(
                 instance=Instance(
@@ -105,7 +105,7 @@ class _Cloud:
             )
             for n in range(self._instances)
         ]
-        return InstanceHistory(lives=found)
+        return InstanceHistory(records=found)
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
         return ()
@@ -188,7 +188,7 @@ def child(url: str, instances: int) -> None:
     engine = open_ledger(url)
     cloud, store = _Cloud(instances), _Store(instances)
     samples = PrometheusSampleSource(PrometheusSamples("http://prometheus", store.client()))
-    sources = CollectorSources(lives=cloud, paid=cloud, market=cloud, samples=samples, names=METRIC_NAMES)
+    sources = CollectorSources(history=cloud, paid=cloud, market=cloud, samples=samples, names=METRIC_NAMES)
     fleet = FleetFacts(
         name=made.FLEET, environment="bench", machine_types=tuple(made.MACHINES), measure=Measure(), host="bench",
         pools={

@@ -41,12 +41,12 @@ PIECE: Final = timedelta(minutes=30)
 class HistorySource(Protocol):
     """The instances of a fleet, those included that ended not long ago."""
 
-    def lives(self) -> InstanceHistory:
+    def history(self) -> InstanceHistory:
         """All of them, every page; a failed page raises OSError. What is malformed fails alone."""
         ...
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
-        """What else these zones tell of instances that `lives` shows no more. Raises OSError."""
+        """Recorded ends in these zones of instances that `history` no longer lists. Raises OSError."""
         ...
 
 
@@ -80,7 +80,7 @@ class SampleSource(Protocol):
 class CollectorSources:
     """Where a pass looks."""
 
-    lives: HistorySource
+    history: HistorySource
     paid: PaidCapacitySource
     market: CloudPrices
     samples: SampleSource
@@ -139,8 +139,8 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
         priced = history.last_priced_pass(connection, fleet.name)
         known = history.open_runs(connection, fleet.name)
     # the control host and routers are `shared` of the fleet document: as runs, too, they would be paid twice
-    listed = sources.lives.lives()
-    seen = [life for life in listed.lives if not life.instance.is_of_the_house]
+    listed = sources.history.history()
+    seen = [life for life in listed.records if not life.instance.is_of_the_house]
     ours = _ours(engine, fleet, known, [life for life in seen if not life.instance.alive and life.ended_at is None])
     notes: list[str] = []
     # of one that cannot be read nothing is written: it has not ended, and its run goes on once it can be read
@@ -394,7 +394,7 @@ def _gone(
     if not gone:
         return []
     try:
-        told = sources.lives.endings({run.zone for run in gone})
+        told = sources.history.endings({run.zone for run in gone})
     except OSError as error:
         # they cost nothing after they were last seen, so the next pass is soon enough to say how they ended
         notes.append(f"ends of {len(gone)} instances: {error}; the next pass asks again")

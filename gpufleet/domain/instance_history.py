@@ -26,7 +26,7 @@ class InstanceRecord:
 class InstanceHistory:
     """What was read of a list of instances that came whole, those included that ended not long ago."""
 
-    lives: Sequence[InstanceRecord]
+    records: Sequence[InstanceRecord]
     errors: Mapping[str, str] = field(default_factory=dict[str, str])
     """By instance: why it could not be read. It may live, and may have ended."""
 

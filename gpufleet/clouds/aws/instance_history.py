@@ -29,10 +29,10 @@ class AwsInstanceHistory(AwsInventory):
         super().__init__(calls, region, environment, groups)
         self._filters = [{"Name": f"tag:{tags.ENVIRONMENT}", "Values": [environment]}]
 
-    def lives(self) -> InstanceHistory:
+    def history(self) -> InstanceHistory:
         """All of them; what cannot be read fails alone. Raises CloudError when a page fails."""
         found, errors = each_alone(self._listed(self._filters), self._life)
-        return InstanceHistory(lives=found, errors=errors)
+        return InstanceHistory(records=found, errors=errors)
 
     def _life(self, raw: Mapping[str, Any]) -> InstanceRecord:
         return InstanceRecord(instance=self._instance(raw), ended_at=ended_at(raw))

@@ -26,7 +26,7 @@ _TAGS: Final = "Tags"
 _TAG: Final = {"key": "Key", "value": "Value"}
 
 INSTANCE: Final = frozenset({*_TEXTS.values(), *(name for name, _ in _PARTS.values()), _LAUNCHED, _TAGS})
-"""What `inventory` and `lives` read of an instance."""
+"""What `inventory` and `instance_history` read of an instance."""
 
 
 def lean(client: Any) -> Any:

@@ -17,10 +17,10 @@ _PAID: Final = frozenset({"READY", "UPDATING"})
 class GoogleInstanceHistory(GoogleInventory):
     """The instances of an environment. Compute Engine lists none that was deleted: its operations tell of them."""
 
-    def lives(self) -> InstanceHistory:
+    def history(self) -> InstanceHistory:
         """All of them; what cannot be read fails alone. Raises CloudError when a page or a zone fails."""
         found = self.listed()
-        return InstanceHistory(lives=tuple(map(self._life, found.instances)), errors=found.errors)
+        return InstanceHistory(records=tuple(map(self._life, found.instances)), errors=found.errors)
 
     def _life(self, instance: Instance) -> InstanceRecord:
         # groups start none again: another machine may begin anew under the same time of creation

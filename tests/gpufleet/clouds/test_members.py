@@ -66,7 +66,7 @@ def is_replica(instance: Instance) -> bool:
 @pytest.mark.parametrize(("group", "written", "member"), CLAIMS)
 def test_on_aws_the_group_decides(group: str | None, written: Mapping[str, str], *, member: bool) -> None:
     (one,) = AwsInventory(aws(group, written), REGION, "prod", GROUPS).instances()
-    (life,) = AwsInstanceHistory(aws(group, written), REGION, "prod", GROUPS).lives().lives
+    (life,) = AwsInstanceHistory(aws(group, written), REGION, "prod", GROUPS).history().records
     assert one.pool == life.instance.pool == ("legal" if member else None)
     assert one.claimed_pool == (None if member else "legal")
     assert is_replica(one) is member
@@ -124,7 +124,7 @@ def test_on_google_the_group_lists_its_members(
     google = Google(None if group is None else managed(group, place), written)
     google.listed = {"legal-a": [(ZONE, "gpu-1", 7)], "legal-any": [(ZONE, "gpu-1", 7)]} if member else {}
     (one,) = GoogleInventory(google, REGION, "prod", GROUPS).instances()
-    (life,) = GoogleInstanceHistory(google, REGION, "prod", GROUPS).lives().lives
+    (life,) = GoogleInstanceHistory(google, REGION, "prod", GROUPS).history().records
     assert one.pool == life.instance.pool == ("legal" if member else None)
     assert is_replica(one) is member
 

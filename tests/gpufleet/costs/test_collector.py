@@ -78,9 +78,9 @@ class World:
     asked_since: list[datetime] = field(default_factory=list[datetime])
     """For prices, by pass."""
 
-    def lives(self) -> InstanceHistory:
+    def history(self) -> InstanceHistory:
         readable = [life for life in self.lives_now if life.instance.id not in self.malformed]
-        return InstanceHistory(lives=self._or_raise("lives", readable), errors=self.malformed)
+        return InstanceHistory(records=self._or_raise("history", readable), errors=self.malformed)
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
         assert zones, "asked only where something is gone"
@@ -102,7 +102,7 @@ class World:
         return self._or_raise("samples", [s for s in cut if s.samples])
 
     def sources(self) -> CollectorSources:
-        return CollectorSources(lives=self, paid=self, market=self, samples=self, names=NAMES)
+        return CollectorSources(history=self, paid=self, market=self, samples=self, names=NAMES)
 
     def _or_raise(self, what: str, value: list[Item]) -> list[Item]:
         if what in self.broken:
@@ -578,8 +578,8 @@ def test_who_cannot_be_read_is_not_taken_for_one_of_others_in_a_reservation(
 
 
 def test_instances_that_cannot_be_listed_fail_the_pass_and_leave_nothing(ledger: Engine, world: World) -> None:
-    world.broken = {"lives"}
-    with pytest.raises(OSError, match="lives is down"):
+    world.broken = {"history"}
+    with pytest.raises(OSError, match="history is down"):
         one_pass(ledger, world)
     assert not any(dump(ledger).values())
 

@@ -96,10 +96,10 @@ class World:
     now: float = 0.0
     every: Sequence[One] = field(default_factory=lambda: [*SEEN, UNSEEN])
 
-    def lives(self) -> InstanceHistory:
+    def history(self) -> InstanceHistory:
         shown = 1.0 if self.cloud is Cloud.AWS else 0.0
         return InstanceHistory(
-            lives=[
+            records=[
                 InstanceRecord(instance=self._instance(one), ended_at=self._end(one))
                 for one in self.every
                 if one.start <= self.now and (one.end is None or self.now < one.end + shown)
@@ -182,7 +182,7 @@ def filled(folder: Path, cloud: Cloud) -> Path:
     hours = [n / 2 for n in range(int(END * 2) + 1) if not STOPPED < n / 2 < RESUMED]
     for hour in hours:
         world.now = hour
-        sources = CollectorSources(lives=world, paid=world, market=world, samples=world, names=NAMES)
+        sources = CollectorSources(history=world, paid=world, market=world, samples=world, names=NAMES)
         collect(engine, sources, facts, when(hour))
     engine.dispose()
     return document(

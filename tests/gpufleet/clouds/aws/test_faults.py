@@ -163,11 +163,11 @@ def test_a_malformed_instance_fails_alone_and_each_list_names_it(
     said, calls = cloud
     odd = instance(2).encode().replace(*part).decode()
     reader = AwsInstanceHistory(calls, "us-east-1", "prod")
-    for read in (reader.listed, reader.gpus, reader.lives):
+    for read in (reader.listed, reader.gpus, reader.history):
         said.answers = [plain(200, listing(instance(1), odd, instance(3)))]
         found = read()
         one_by_one = (
-            [life.instance for life in found.lives] if isinstance(found, InstanceHistory) else found.instances
+            [life.instance for life in found.records] if isinstance(found, InstanceHistory) else found.instances
         )
         assert [one.id for one in one_by_one] == ["i-1", "i-3"]
         assert list(found.errors) == ["i-2"] and "i-2 cannot be read" in found.errors["i-2"]

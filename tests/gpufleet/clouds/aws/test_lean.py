@@ -83,7 +83,7 @@ def client() -> Any:
 
 
 def lives(client: Any) -> list[InstanceRecord]:
-    return list(AwsInstanceHistory(AwsCalls(REGION, lambda _: client), REGION, ENVIRONMENT).lives().lives)
+    return list(AwsInstanceHistory(AwsCalls(REGION, lambda _: client), REGION, ENVIRONMENT).history().records)
 
 
 def test_a_lean_answer_tells_what_the_whole_one_does(client: Any) -> None:
@@ -124,7 +124,7 @@ class _Told(AwsCalls):
 def test_the_fields_that_are_kept_are_those_that_somebody_reads(client: Any) -> None:
     asked: set[str] = set()
     found = AwsInstanceHistory(_Told(client, asked), REGION, ENVIRONMENT)
-    assert (len(found.lives().lives), len(found.gpus().instances)) == (3, 3)
+    assert (len(found.history().records), len(found.gpus().instances)) == (3, 3)
     assert asked == INSTANCE
 
 

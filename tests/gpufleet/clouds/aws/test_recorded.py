@@ -56,7 +56,7 @@ def test_instances(name: str) -> None:
 def test_lives(name: str) -> None:
     answer = placebo(name)
     region = region_of(answer)
-    for life in AwsInstanceHistory(calls(answer, region), region, "test").lives().lives:
+    for life in AwsInstanceHistory(calls(answer, region), region, "test").history().records:
         stated = life.instance.end_reason is ActivityKind.ENDED_BY_PERSON
         assert (life.ended_at is not None) is stated, "a user's end has a time, and nothing else here has one"
         assert not life.preempted

@@ -306,7 +306,7 @@ def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
     )
     google.finish(reservations.insert_unary(project=PROJECT, zone=ZONE, reservation_resource=body))
     lives = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
-    assert [life.instance.id for life in lives.lives().lives] == [name]
+    assert [life.instance.id for life in lives.history().records] == [name]
     (paid,) = lives.paid()
     assert (paid.reservation, paid.zone, paid.machine_type, paid.instances) == ("paid", ZONE, "g2-standard-8", 2)
     assert paid.ends_at == datetime(2030, 3, 1, tzinfo=UTC)

@@ -98,8 +98,8 @@ def test_a_machine_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None
     inventory = GoogleInventory(Answers(rows), "us-central1", "test")
     with pytest.raises(CloudError, match="odd cannot be read"):
         inventory.instances()
-    lives = GoogleInstanceHistory(Answers(rows), "us-central1", "test").lives()
-    assert [life.instance.id for life in lives.lives] == ["one"] and list(lives.errors) == ["odd"]
+    lives = GoogleInstanceHistory(Answers(rows), "us-central1", "test").history()
+    assert [life.instance.id for life in lives.records] == ["one"] and list(lives.errors) == ["odd"]
     for found in (inventory.listed(), inventory.gpus()):
         assert [one.id for one in found.instances] == ["one"] and list(found.errors) == ["odd"]
     assert inventory.ended(["one", "odd"]) == (), "why others ended is known all the same"

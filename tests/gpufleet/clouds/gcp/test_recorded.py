@@ -73,7 +73,7 @@ def test_when_a_recorded_instance_stopped_is_read_in_universal_time(google: Comp
     raw = recorded("instance_get_terminated.json")
     raw["metadata"]["items"] = [{"key": "created-by", "value": f"projects/1/zones/{ZONE}/instanceGroupManagers/g"}]
     google.answer = lambda path, query: (200, over_all_zones(raw) if "aggregated" in path else {})
-    (life,) = GoogleInstanceHistory(GoogleCalls("p"), REGION, "test").lives().lives
+    (life,) = GoogleInstanceHistory(GoogleCalls("p"), REGION, "test").history().records
     assert life.instance.launched_at == datetime(2023, 6, 28, 7, 1, 36, 536000, UTC) + PACIFIC_DAY
     assert life.ended_at == datetime(2023, 7, 7, 19, 8, 51, 836000, UTC) + PACIFIC_DAY
     assert not life.preempted, "it is no spot instance"
