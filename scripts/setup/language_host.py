@@ -63,7 +63,7 @@ def install(folders: Folders) -> None:
             log=log,
             limit_s=120,
         )
-        (half / "constraints.txt").write_text(_constraints(uv, folders, environment))
+        (half / "constraints.txt").write_text(constraints(uv, folders, environment))
         install_it = [uv, "pip", "install", "--quiet", "--python", str(half / "bin" / "python")]
         run(
             [*install_it, "--require-hashes", "-c", str(half / "constraints.txt"), f"pulumi=={PULUMI_VERSION}"],
@@ -90,9 +90,10 @@ def _write_launcher(launcher: Path, text: str) -> None:
     half.replace(launcher)
 
 
-def _constraints(uv: str, folders: Folders, environment: dict[str, str]) -> str:
+def constraints(uv: str, folders: Folders, environment: dict[str, str]) -> str:
+    """The packages of uv.lock with their versions and hashes. Raises SetupError."""
     done = subprocess.run(
-        [uv, "export", "--frozen", "--quiet", "--no-emit-project", "--no-header", "--no-annotate"],
+        [uv, "export", "--frozen", "--quiet", "--no-emit-workspace", "--no-header", "--no-annotate"],
         cwd=folders.root,
         env=environment,
         stdin=subprocess.DEVNULL,

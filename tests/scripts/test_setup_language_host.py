@@ -1,11 +1,15 @@
 """The language host runs in an environment of its own, so setup must copy all that it imports of this repository."""
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpufleet.toolchain.folders import ROOT
-from scripts.setup.language_host import LOCALCLOUD, SOURCES
+import pytest
+
+from gpufleet.toolchain.folders import ROOT, find_folders
+from scripts.setup.language_host import LOCALCLOUD, SOURCES, constraints
+from scripts.setup.python_env import uv_environment, uv_of
 
 OURS = ("gpufleet", "localcloud", "serving")
 
@@ -42,3 +46,14 @@ def test_setup_copies_every_module_that_the_language_host_imports() -> None:
         for name in imports(file):
             if name.partition(".")[0] in OURS:
                 assert needed(name) <= known, f"{file.relative_to(ROOT)} imports {name}"
+
+
+def test_constraints_hold_pinned_packages_and_no_path_of_this_repository() -> None:
+    folders = find_folders(os.environ)
+    uv = uv_of(folders)
+    if not uv.is_file():
+        pytest.skip("needs uv, which `make setup` installs")
+    lines = constraints(str(uv), folders, uv_environment(folders)).splitlines()
+    packages = [line for line in lines if not line.startswith(" ")]
+    assert any(line.startswith("pulumi==") for line in packages)
+    assert [line for line in packages if "==" not in line] == []
