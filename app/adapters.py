@@ -119,14 +119,14 @@ class FleetMessages:
         self._buttons = document.notify is not None and bool(document.notify.keep_users)
         self._clock = clock
 
-    def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
+    def notify(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
         if self._channel:
             name = f"{self._prefix}/{key}"
             if self._buttons and detail.get("may_keep"):
                 blocks = with_buttons(text, self._prefix, str(detail["instance"]), name)
                 detail = {**detail, "blocks": blocks}
             messages = OutboxMessages(self._engine, self._channel, self._clock.now())
-            messages.tell(name, text, detail)
+            messages.notify(name, text, detail)
 
 
 def holder_name() -> str:

@@ -62,7 +62,7 @@ def _one(
     show: Show,
 ) -> tuple[Exit, dict[str, Any]]:
     """One account and region: its exit code and its answer."""
-    kind = orphan_kind(OrphanScope(known=documents, only=only, tell=note))
+    kind = orphan_kind(OrphanScope(known=documents, only=only, announce=note))
     result = one_of_several(kind, document, options, show, alone=len(documents) == 1)
     code, found = exit_of(result.code), answer(result) | {"cloud": document.cloud, "region": document.region}
     if result.done is None:

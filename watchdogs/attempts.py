@@ -1,4 +1,4 @@
-"""Failed terminations: orders retries, and detects instances that are stuck. Pure."""
+"""Failed terminations: the order of retries, and instances that are stuck. Pure."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -7,14 +7,14 @@ from typing import Final
 from gpufleet.domain.decisions import FailedAttempts
 
 REMEMBERED: Final = timedelta(days=7)
-"""How far back failed attempts are read: passes may come once a day."""
+"""How far back failed attempts are read: passes may run once a day only."""
 STUCK: Final = timedelta(hours=1)
-"""An instance whose first attempt is older does not hold up each run any more: a drain takes no longer."""
+"""An instance whose first failed attempt is older no longer blocks other ends: a drain never takes that long."""
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def tried_last(attempts: Mapping[str, FailedAttempts], resource: str) -> datetime:
-    """When the last attempt failed, as a sort key: those without one come first, and then each has its turn."""
+    """When the last attempt failed, as a sort key: instances without a failed attempt sort first."""
     return attempts[resource].last if resource in attempts else _NEVER
 
 

@@ -1,10 +1,10 @@
-"""How instances boot: how long it takes, whether it failed, and what each look adds to what is remembered. Pure.
+"""Boot durations and failed boots of instances, updated by each observation. Pure.
 
-A boot failed when the instance left its group without ever having been seen ready, and neither we, nor a person, nor
-the cloud that took it back ended it. Where no cause is stated for the end of a spot instance, its cloud may have
-taken it: that is unknown, and not a failure. No cloud reports failed boots: behind a launch hook a launch is not over
-before the instance is ready, and Google Cloud reports no launches at all. So each look notes whom it saw, and who was
-ready.
+A boot failed when the instance left its group, was never observed ready, and was ended neither by a watchdog, nor by
+a person, nor by the cloud that reclaimed it. If no cause is stated for the end of a spot instance, the cloud may have
+reclaimed it: the cause is unknown, and the boot does not count as failed. No cloud reports failed boots: behind a
+launch hook a launch is open until the instance is ready, and Google Cloud reports no launches at all. So each
+observation records which instances exist and which are ready.
 """
 
 import statistics
@@ -23,18 +23,18 @@ from gpufleet.domain.model import Instance, Phase
 # how long
 
 BOOT_DEFAULT: Final = timedelta(minutes=6)
-"""Before any instance has shown how long it takes."""
+"""Expected duration before any boot was measured."""
 BOOT_MOST: Final = timedelta(hours=1)
-"""What is longer is no boot: an agent that restarts, or switches to another revision, enters `ready` anew, and hours
-or days after the launch. A boot that really needs longer only has no say in what is expected."""
+"""Longer durations are not boots: an agent that restarts or switches its revision enters `ready` again, hours or days
+after the launch. A boot that really takes longer is only left out of the expected duration."""
 NEWEST: Final = 7
-"""So many boots, the newest, say how long the next one takes."""
+"""The number of newest boots that the expected duration is computed from."""
 PROGRESS: Final = frozenset({Phase.BOOTING, Phase.DISKS, Phase.CACHE, Phase.ENGINE, Phase.WARM_UP})
-"""Phases of an agent that boots. It ends each of them itself that takes too long."""
+"""Phases of an agent that boots. The agent itself ends a phase that takes too long."""
 
 
 def took(instances: Iterable[Instance], statuses: Mapping[str, AgentStatus]) -> list[timedelta]:
-    """What those that are ready needed, as far as it can have been a boot."""
+    """Boot durations of the ready instances. A duration that cannot be a boot is left out."""
     found: list[timedelta] = []
     for instance in instances:
         status = statuses.get(instance.id)
@@ -44,17 +44,17 @@ def took(instances: Iterable[Instance], statuses: Mapping[str, AgentStatus]) -> 
 
 
 def is_boot(launched_at: datetime, ready_since: datetime | None) -> bool:
-    """Whether it can have become ready then because it booted."""
+    """Whether an instance that became ready at `ready_since` can have done so by booting."""
     return ready_since is not None and timedelta(0) < ready_since - launched_at <= BOOT_MOST
 
 
 def expected(boots: Sequence[timedelta], otherwise: timedelta = BOOT_DEFAULT) -> timedelta:
-    """The median; where there is none, what is said otherwise."""
+    """The median; `otherwise` without boots."""
     return timedelta(seconds=statistics.median(boot.total_seconds() for boot in boots)) if boots else otherwise
 
 
 def by_machine_type(remembered: Iterable[Boot]) -> dict[str, timedelta]:
-    """What a boot of each machine type takes: the median of the newest that became ready."""
+    """Expected boot duration by machine type: the median of the newest successful boots."""
     ready: dict[str, list[Boot]] = {}
     for boot in remembered:
         if is_boot(boot.launched_at, boot.ready_at):
@@ -74,25 +74,25 @@ def _launched(boot: Boot) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndFacts:
-    """What is known of why instances ended, beside what earlier looks noted."""
+    """What is known of why instances ended, in addition to what earlier observations recorded."""
 
     ours: Mapping[str, PastAction]
     """By instance: how a watchdog ended it."""
     stated: Mapping[tuple[str, datetime], ActivityKind]
-    """By instance and launch: what its own description states. `ENDED_UNSTATED`: its operating system powered it off,
-    which says that neither its cloud nor a call of the account ended it."""
+    """By instance and launch: the reason in its own description. `ENDED_UNSTATED`: its operating system powered it
+    off, so neither the cloud nor an API call of the account ended it."""
     events: Sequence[Activity]
-    """Of the groups."""
+    """Activities of the groups."""
     spot: Collection[str]
-    """Groups whose instances the cloud may take back. Of others an end that reads like that is unstated."""
+    """Groups whose instances the cloud may reclaim. In other groups a preemption counts as an unstated end."""
 
 
 _GAP: Final = timedelta(minutes=10)
-"""Nobody knows what became of an instance in a longer time without a look: it may have been ready."""
+"""Longest time without an observation: after more, the instance may have been ready in between."""
 _OPEN_FOR: Final = timedelta(hours=3)
-"""So long after it left, a better answer to why is looked for: clouds report late."""
+"""How long after an end its cause is still updated: clouds report late."""
 _EARLY: Final = timedelta(minutes=2)
-"""By so much the record of a launch may be older than the instance itself."""
+"""How much older than the instance the record of its launch may be."""
 _BEST_FIRST: Final = (
     ActivityKind.PREEMPTED,
     ActivityKind.FAILED_BOOT,
@@ -101,14 +101,17 @@ _BEST_FIRST: Final = (
     ActivityKind.ENDED_BY_PERSON,
     ActivityKind.ENDED_UNSTATED,
 )
-"""Of several answers the first holds. A group that gives a boot up ends the instance as a person would."""
+"""Of several causes the first one applies. A group that gives up a boot ends the instance as a person would."""
 _BY_US: Final = frozenset({DrainOwner.IDLE, DrainOwner.SPOT, DrainOwner.ROLLOUT})
 FAILED_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
 """Why a watchdog ends an instance whose boot failed."""
 
 
 def ours(actions: Iterable[PastAction]) -> dict[str, PastAction]:
-    """By instance: how a watchdog ended it last. What a newer release did may have been an end."""
+    """By instance: how a watchdog ended it last.
+
+    An action of a newer release that is unknown here counts as an end.
+    """
     ends = (Action.END, Action.REPLACE, Action.STOP)
     return {past.resource: past for past in actions if past.action in ends or not past.action.known}
 
@@ -120,7 +123,7 @@ def look(
     ends: EndFacts,
     now: datetime,
 ) -> list[Boot]:
-    """All boots as they are after a look at which these instances (each with its pool) were alive in their groups."""
+    """All boots, updated by an observation. `there`: the instances alive in their groups, each with its pool."""
     found = {boot.key: boot for boot in known}
     alive: set[tuple[str, datetime]] = set()
     for instance, pool in there:
@@ -134,7 +137,7 @@ def look(
     for key in found.keys() - alive:
         boot = found[key]
         if boot.left_at is None:
-            # a clock that was set back must not say that it left before it was seen
+            # a clock that was set back must not date the end before the last observation
             boot = replace(boot, left_at=max(now, boot.first_seen_at, boot.last_seen_at))
         if boot.left_at is not None and now - boot.left_at < _OPEN_FOR:
             boot = replace(boot, ended_why=_why(boot, ends, reported.get(boot.instance_id, ())))
@@ -143,7 +146,7 @@ def look(
 
 
 def changed(before: Iterable[Boot], after: Iterable[Boot]) -> list[Boot]:
-    """Those that are to be written."""
+    """The boots that changed and must be written."""
     old = {boot.key: boot for boot in before}
     return [boot for boot in after if old.get(boot.key) != boot]
 
@@ -161,7 +164,7 @@ def _first(instance: Instance, pool: str, now: datetime) -> Boot:
 
 
 def _present(boot: Boot, status: AgentStatus | None, now: datetime) -> Boot:
-    """A boot whose instance is there, with what its agent says."""
+    """A boot whose instance exists, updated by the status of its agent."""
     ready_at, why = boot.ready_at, boot.ended_why if boot.left_at is None else None
     if status is not None:
         why = _announced(status)
@@ -174,7 +177,7 @@ def _present(boot: Boot, status: AgentStatus | None, now: datetime) -> Boot:
 
 
 def _announced(status: AgentStatus) -> ActivityKind | None:
-    """Why it is about to end, by its agent."""
+    """Why the instance is about to end, as its agent reports."""
     if status.notice_at is not None:
         return ActivityKind.PREEMPTED
     if not (status.draining or status.drained):
@@ -185,7 +188,7 @@ def _announced(status: AgentStatus) -> ActivityKind | None:
 
 
 def _why(boot: Boot, ends: EndFacts, reported: Sequence[Activity]) -> ActivityKind | None:
-    """Why an instance that has left ended, by all that is known now; None: nobody states it."""
+    """Why an instance that left its group ended; None: no source states a cause."""
     past = ends.ours.get(boot.instance_id)
     if past is not None and past.at >= boot.launched_at:
         return ActivityKind.FAILED_BOOT if past.reason in FAILED_REASONS else ActivityKind.ENDED
@@ -200,7 +203,7 @@ def _why(boot: Boot, ends: EndFacts, reported: Sequence[Activity]) -> ActivityKi
     best = next((kind for kind in _BEST_FIRST if kind in answers), boot.ended_why)
     powered_off = stated is ActivityKind.ENDED_UNSTATED and best is ActivityKind.ENDED_UNSTATED
     if powered_off and boot.ready_at is None and was_watched(boot):
-        return ActivityKind.FAILED_BOOT  # neither its cloud nor a call ended it: it gave up its boot
+        return ActivityKind.FAILED_BOOT  # ended neither by its cloud nor by an API call: the boot was given up
     return best
 
 
@@ -213,10 +216,10 @@ _UNSTATED: Final = frozenset({None, ActivityKind.ENDED_UNSTATED})
 
 
 def failed(boot: Boot, *, spot: bool) -> bool:
-    """Whether it left without having been ready, and neither we, nor a person, nor its cloud ended it.
+    """Whether the instance left, was never ready, and was ended neither by a watchdog, nor a person, nor its cloud.
 
-    What happened in a long time without a look is unknown, and no failure, unless the cloud or we said so. So is the
-    end of a `spot` instance for which no cause is stated.
+    An end that was not observed for a long time is unknown. It counts as a failure only if the cloud or a watchdog
+    recorded it as one. The end of a `spot` instance without a stated cause is unknown, too.
     """
     if boot.left_at is None or boot.ready_at is not None or boot.ended_why in _NOT_FAILED:
         return False
@@ -226,14 +229,14 @@ def failed(boot: Boot, *, spot: bool) -> bool:
 
 
 def was_watched(boot: Boot) -> bool:
-    """Whether looks followed the boot until it left: else it may have been ready in between."""
+    """Whether the boot was observed until the instance left: if not, it may have been ready in between."""
     return boot.left_at is not None and boot.left_at - boot.last_seen_at <= _GAP
 
 
 def has_crashed(boot: Boot | None, instance: Instance, status: AgentStatus, limit: timedelta, now: datetime) -> bool:
     """Whether an engine that failed had served before. `limit`: how long a boot may take.
 
-    An agent of an earlier release does not say so. A boot does not fail hours after its launch.
+    An agent of an earlier release does not report it. A boot does not fail hours after its launch.
     """
     if status.phase is not Phase.FAILED:
         return False

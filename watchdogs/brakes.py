@@ -1,4 +1,4 @@
-"""What the hand brakes say of a pool or an instance."""
+"""The brakes that apply to a pool or an instance."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ def who_and_why(brake: Brake) -> str:
 
 
 def until_when(end: datetime | None) -> str:
-    """Until when a brake holds, in words; None: until somebody resumes."""
+    """Until when a brake applies, as text; None: until `gpufleet resume`."""
     return "until `gpufleet resume`" if end is None else f"until {end:%Y-%m-%d %H:%M} UTC"
 
 
@@ -57,13 +57,13 @@ def kept_by_tag(instance: Instance, now: datetime) -> str | None:
         return None
     until = instance.keep_until
     if until is None:
-        return f"its keep-until tag {written!r} is no time"
+        return f"its keep-until tag {written!r} is not a valid time"
     return f"until {until:%Y-%m-%d %H:%M} UTC" if now < until else None
 
 
 def kept_by_people(instances: Sequence[Instance], brakes: Sequence[Brake], now: datetime) -> dict[str, str]:
     """By instance: who asked to keep it, by brake or by tag; absent: nobody."""
-    tagged = {one.id: said for one in instances if (said := kept_by_tag(one, now)) is not None}
+    tagged = {one.id: reason for one in instances if (reason := kept_by_tag(one, now)) is not None}
     return tagged | kept_by(instances, brakes)
 
 

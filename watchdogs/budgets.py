@@ -1,4 +1,4 @@
-"""What the budgets of a pass still allow: for each pool (or rule) and in all. Pure."""
+"""Remaining budgets of a pass: of each pool (or rule), and of the fleet. Pure."""
 
 from collections.abc import Collection, Mapping
 from datetime import timedelta
@@ -8,13 +8,13 @@ from gpufleet.domain.decisions import ChangeBudget, Reason
 from gpufleet.domain.policies import IdlePolicy, OrphanPolicy, SpotPolicy
 
 HOUR: Final = timedelta(hours=1)
-"""Over which `per_hour` counts."""
+"""The period of `per_hour`."""
 
 
-def of(
+def pool_budget(
     policy: IdlePolicy | SpotPolicy | OrphanPolicy, used_this_hour: int = 0, left_today: int | None = None
 ) -> ChangeBudget:
-    """What a policy allows its pool."""
+    """The budget of a pool, by its policy."""
     return ChangeBudget(
         per_run=policy.max_stops_per_run,
         per_hour=policy.max_stops_per_hour,
@@ -23,10 +23,10 @@ def of(
     )
 
 
-def in_all(
+def fleet_budget(
     parts: Collection[ChangeBudget], instances: int, used_this_hour: int, left_today: int | None = None
 ) -> ChangeBudget:
-    """Over all pools: a twentieth of the fleet a run, a fifth an hour, and no less than the largest pool has."""
+    """The budget over all pools: 1/20 of the fleet per run, 1/5 per hour, and at least that of the largest pool."""
     return ChangeBudget(
         per_run=max((instances // 20, *(part.per_run for part in parts))),
         per_hour=max((instances // 5, *(part.per_hour for part in parts))),
@@ -36,16 +36,16 @@ def in_all(
 
 
 class RemainingBudget:
-    """What is left while a plan is made."""
+    """The remaining budget while a plan is made."""
 
     def __init__(self, whole: ChangeBudget, parts: Mapping[str, ChangeBudget]) -> None:
         self._whole = _Left(whole)
         self._parts = {name: _Left(part) for name, part in parts.items()}
 
     def objection(self, part: str, *, runs: bool = True) -> Reason | None:
-        """Why nothing more may go of a part; None: there is room. What lasts longest is said first.
+        """Why nothing more of a part may be ended; None: its budget allows one more.
 
-        `runs`: this run's room counts, too.
+        Of several reasons, the one that lasts longest. `runs`: the budget of this run applies, too.
         """
         both = (self._parts[part], self._whole)
         if any(left.today is not None and left.today <= 0 for left in both):
@@ -55,12 +55,12 @@ class RemainingBudget:
         return Reason.RUN_BUDGET if runs and any(left.run <= 0 for left in both) else None
 
     def take(self, part: str, *, runs: bool = True) -> None:
-        """One of a part goes; `runs`: it counts in this run, too."""
+        """Use one of the budget of a part. `runs`: it counts in this run, too."""
         for left in (self._parts[part], self._whole):
             left.take(runs=runs)
 
     def take_run(self, part: str) -> bool:
-        """Take of this run alone; False: nothing is left of it."""
+        """Use one of the budget of this run only. False: nothing remains."""
         both = (self._parts[part], self._whole)
         if any(left.run <= 0 for left in both):
             return False
@@ -70,7 +70,7 @@ class RemainingBudget:
 
 
 class _Left:
-    """Of one budget."""
+    """What remains of one budget."""
 
     def __init__(self, budget: ChangeBudget) -> None:
         self.run = budget.per_run

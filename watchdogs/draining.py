@@ -1,4 +1,4 @@
-"""Instances on their way out: what drains is waited for, what its group is ending already is left to it."""
+"""Instances that are about to end: waits for drains, and finds instances that their group is ending already."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -13,16 +13,16 @@ from watchdogs.ports import Ports
 
 POLL_SECONDS: Final = 1.0
 DRAIN_SLACK: Final = timedelta(seconds=10)
-"""How much longer than the drain's own deadline a pass waits; then a later pass goes on."""
+"""How much longer than the drain's own deadline a pass waits; a later pass continues."""
 
 RENEW_EVERY: Final = timedelta(minutes=1)
-"""Between two renewals of the lease by a pass that waits."""
+"""Interval at which a waiting pass renews its lease."""
 
 Drain = tuple[Decision, Instance]
 
 
 def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) -> Iterator[tuple[Decision, bool]]:
-    """Each decision as soon as its instance is empty (True), and those that are not in time (False)."""
+    """Each decision as soon as its instance has drained (True); at the deadline the others (False)."""
     clock = ports.clock
     renewed = clock.now()
     limit = renewed + deadline + DRAIN_SLACK
@@ -40,8 +40,9 @@ def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) ->
 
 
 def sleep_and_renew(ports: Ports, renewed: datetime) -> datetime:
-    """Between two looks of a pass that waits: renew its lease when it is time, for a drain may last longer than its
-    term. When it was last renewed; whether it is still ours is asked before each step.
+    """Sleep between two polls, and renew the lease when it is due: a drain may last longer than the lease.
+
+    Returns the time of the last renewal. Each step checks by itself whether the lease is still held.
     """
     ports.clock.sleep(POLL_SECONDS)
     now = ports.clock.now()
@@ -52,7 +53,7 @@ def sleep_and_renew(ports: Ports, renewed: datetime) -> datetime:
 
 
 def leaving(ports: Ports, instances: Iterable[Instance]) -> frozenset[str]:
-    """Whom the groups of these are ending already: they may live for minutes yet, and are not ended again.
+    """The instances that their groups are ending already. They may run for minutes, and are not ended again.
 
     Raises OSError.
     """
@@ -62,9 +63,9 @@ def leaving(ports: Ports, instances: Iterable[Instance]) -> frozenset[str]:
 
 
 def is_terminated(ports: Ports, document: FleetDocument, instance: Instance | None) -> bool:
-    """Whether an end that was begun has happened: it is there no more, or its group sees to it. Raises OSError.
+    """Whether an instance has ended, or its group is ending it. Raises OSError.
 
-    A group that left the settings cannot be asked: its instance has gone when it is there no more.
+    A group that was removed from the settings cannot be read: its instance counts only once it no longer exists.
     """
     if instance is None or not instance.alive:
         return True
@@ -72,5 +73,5 @@ def is_terminated(ports: Ports, document: FleetDocument, instance: Instance | No
 
 
 def drained(status: AgentStatus | None) -> bool:
-    """Whether the agent said so itself; silence is no yes, and neither is a yes beside requests that run."""
+    """Whether the agent reported it and no request runs. No answer does not count as drained."""
     return status is not None and status.drained and not status.requests_running

@@ -1,10 +1,10 @@
-"""Carries out the plans of all watchdogs: one place that records, asks brakes and lease, notifies and recovers.
+"""Carries out the plans of all watchdogs: records, checks brakes and lease, notifies, and recovers.
 
 Each step of a watchdog goes through an `Executor`. What differs between watchdogs is in its `ExecutionRules`
-or an argument: see the table in `docs/architecture.md` ("How a pass acts").
+or in an argument: see the table in `docs/architecture.md` ("How a pass acts").
 
-Budgets are part of the plan: `decide` keeps what they do not allow, and only decisions that act come here. The lease
-is checked last, right before what cannot be undone: brakes may take a moment to read.
+Budgets are part of the plan: `decide` turns decisions that exceed them into keeps, and only acting decisions arrive
+here. The lease is checked last, right before a step that cannot be undone: reading the brakes may take a moment.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ _O = TypeVar("_O")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass(Generic[_O]):
-    """What one pass observed last, decided and did."""
+    """Last observation, plan and outcomes of one pass."""
 
     observed: _O
     plan: Plan
@@ -43,11 +43,11 @@ class Watchdog(Protocol):
     """A watchdog of one fleet."""
 
     def dry(self) -> Pass[Any]:
-        """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
+        """Observe and decide without acting. The policies of the plan count as seen afterwards."""
         ...
 
     def apply(self) -> Pass[Any]:
-        """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
+        """Run one pass. Raises OSError when the fleet could not be observed completely; then nothing was changed."""
         ...
 
 
@@ -57,17 +57,18 @@ class ExecutionRules:
 
     watchdog: str
     brakes: frozenset[BrakeKind] = frozenset(BrakeKind)
-    """Those that hold an instance. Of groups and pools only pauses do."""
+    """Brake kinds that protect an instance. Groups and pools are protected by pauses only."""
     tag_keeps: bool = False
-    """Whether the tag `keep-until` holds an instance."""
+    """Whether the tag `keep-until` protects an instance."""
     taken_anyway: frozenset[Reason] = frozenset()
-    """The cloud ends it in any case: only a pause, or a brake of its own, keeps it from being drained before."""
+    """Reasons with which the cloud ends the instance anyway: only a pause, or a brake on the instance itself,
+    prevents the drain before."""
     fails_alone: bool = True
-    """Whether an OSError ends only the step, and not the pass."""
+    """Whether an OSError ends only the step, not the pass."""
     failure: Callable[[Decision, str, datetime], tuple[str, str]] | None = None
-    """Key and text of the message about a step that failed; None: it is only recorded."""
+    """Key and text of the message about a failed step; None: the failure is only recorded."""
     key_prefix: str = ""
-    """Of the keys of its messages."""
+    """Prefix of the keys of its messages."""
 
 
 class Executor:
@@ -78,18 +79,21 @@ class Executor:
         self._rules = rules
         self.outcomes: list[Outcome] = []
         self.lease_lost = False
-        """Whether the lease was found to be over. What this pass saw is old."""
+        """Whether the lease has expired. The observation of this pass is outdated then."""
         self.unsettled: set[str] = set()
-        """Resources of actions that a killed pass began and that this one could not judge. A note about one of them
-        would settle the action."""
+        """Resources of unfinished actions of a killed pass that this pass could not judge. A note about such a
+        resource would settle the action."""
         self._begun = ports.clock.now()
         self._since: dict[str, datetime] = {}
         """By resource: when its first step began."""
 
-    # the course of a pass
+    # phases of a pass
 
     def settle(self, judge: Callable[[Decision], object]) -> None:
-        """Have each action judged that a killed pass began. What gets no outcome, or cannot be read, stays open."""
+        """Judge each unfinished action of a killed pass.
+
+        An action without an outcome, or that cannot be read, stays open.
+        """
         for decision in self._ports.ledger.unfinished(self._rules.watchdog):
             try:
                 judge(decision)
@@ -98,27 +102,28 @@ class Executor:
                 self._ports.log.error("recovery", outcome="failed", **log_fields(decision), error=str(error))
 
     def record(self, plan: Plan) -> None:
-        """Write down what was decided, before any of it is done."""
+        """Record the decisions before the first action."""
         self._ports.ledger.record(plan)
         for decision in plan.decisions:
             write = self._ports.log.debug if decision.action is Action.KEEP else self._ports.log.info
             write("decision", **log_fields(decision), detail=decision.detail or None)
 
     def finish(self, observed: _O, plan: Plan) -> Pass[_O]:
-        """The whole pass."""
+        """The result of the pass."""
         return Pass(observed=observed, plan=plan, outcomes=tuple(self.outcomes))
 
     # steps
 
     def attempt(self, decision: Decision, step: Callable[[Decision], _T]) -> _T | Outcome:
-        """Run a step. What somebody else has changed meanwhile is off; a step that fails has failed alone, where the
-        rules say so. Else raises OSError.
+        """Run a step. Its outcome is NO_LONGER_TRUE if another process changed the resource meanwhile.
+
+        A step that fails has the outcome FAILED where the rules let a step fail alone; otherwise it raises OSError.
         """
         self._since.setdefault(decision.resource, self._ports.clock.now())
         try:
             return step(decision)
         except ConflictError as error:
-            return self.off(decision, str(error))
+            return self.cancelled(decision, str(error))
         except OSError as error:
             if not self._rules.fails_alone:
                 raise
@@ -133,17 +138,18 @@ class Executor:
         intent: Callable[[Decision], Decision] | None = None,
         at: datetime | None = None,
     ) -> None:
-        """Write a tag of all of these at once while the lease is ours; `write` returns the errors by resource.
+        """Write a tag of all resources in one call while the lease is held; `write` returns the errors by resource.
 
-        `intent` gives what is noted before, for a pass that is killed. The message comes before the record, since a
-        killed pass is to send it rather twice than never; with `at`, the time of the record, it comes after.
+        `intent` returns the decision that is recorded before the write, for recovery. The message is sent before the
+        outcome is recorded: if the pass is killed in between, the message is sent twice rather than never. With `at`,
+        the time of the record, it is sent afterwards.
         """
         if not decisions:
             return
         now = self._ports.clock.now()
         if not self.holds_lease(now):
             for decision in decisions:
-                self.off(decision, LEASE_OVER)
+                self.cancelled(decision, LEASE_OVER)
             return
         if intent is not None:
             for decision in decisions:
@@ -164,24 +170,25 @@ class Executor:
             self.outcome(decision, kind, error=error)
 
     def intend(self, decision: Decision) -> None:
-        """Note what is about to be done: if this pass is killed, the next one settles it."""
+        """Record an action before it begins: if this pass is killed, the next one settles it."""
         self._ports.ledger.intend(self._rules.watchdog, decision, self._ports.clock.now())
 
     # brakes and lease
 
-    def held_back(
+    def blocked(
         self, decision: Decision, instance: Instance | None = None, *, drains: bool = False
     ) -> Outcome | None:
-        """The outcome of a decision that brakes or tags set since the plan was made hold back, or a lost lease.
+        """The outcome of a decision that is blocked by a brake or tag set since the plan was made, or by a lost
+        lease.
 
-        `instance`: which one it is about, as it is now; None: a group or a pool. `drains`: it drains already, and a
-        held target begins no end but stops none either.
+        None: it may proceed. `instance`: the current state of the instance; None: the decision is about a group or a
+        pool. `drains`: the instance drains already; a held target does not stop an end that has begun.
         """
         now = self._ports.clock.now()
         rules, taken = self._rules, decision.reason in self._rules.taken_anyway
         tagged = instance if rules.tag_keeps and not taken else None
         if tagged is not None and (kept := kept_by_tag(tagged, now)) is not None:
-            return self.off(decision, f"kept {kept}")
+            return self.cancelled(decision, f"kept {kept}")
         kinds = _PAUSES if instance is None else rules.brakes - (_TARGETS if drains else frozenset())
         scopes = {"all", decision.pool, decision.resource}
         there = [b for b in self._ports.ledger.brakes(now) if b.holds(now) and b.scope in scopes]
@@ -189,15 +196,15 @@ class Executor:
         if taken:
             brakes = [b for b in brakes if b.acts_as(BrakeKind.PAUSE) or b.scope == decision.resource]
         if (brake := longest(brakes)) is not None:
-            return self.off(decision, f"{_VERBS.get(brake.kind, brake.kind.sentence)} {who_and_why(brake)}")
+            return self.cancelled(decision, f"{_VERBS.get(brake.kind, brake.kind.sentence)} {who_and_why(brake)}")
         return self.without_lease(decision)
 
     def without_lease(self, decision: Decision) -> Outcome | None:
-        """The outcome of a decision that comes too late."""
-        return None if self.holds_lease(self._ports.clock.now()) else self.off(decision, LEASE_OVER)
+        """The outcome of a decision if the lease is lost; None: it is still held."""
+        return None if self.holds_lease(self._ports.clock.now()) else self.cancelled(decision, LEASE_OVER)
 
     def holds_lease(self, now: datetime) -> bool:
-        """Whether the lease is still ours; it is renewed."""
+        """Renew the lease; whether it is still held."""
         held = self._ports.ledger.hold(now)
         self.lease_lost = self.lease_lost or not held
         return held
@@ -205,19 +212,19 @@ class Executor:
     # outcomes and messages
 
     def done(self, decision: Decision, detail: str = "") -> Outcome:
-        """It happened."""
+        """Record that the action is complete."""
         return self.outcome(decision, OutcomeKind.DONE, detail)
 
-    def off(self, decision: Decision, why: str) -> Outcome:
-        """It was looked at again before the act, and what it rested on had gone. No error."""
+    def cancelled(self, decision: Decision, why: str) -> Outcome:
+        """Record that the check before the action found its reason no longer true. This is not an error."""
         return self.outcome(decision, OutcomeKind.NO_LONGER_TRUE, why)
 
     def waiting(self, decision: Decision, why: str) -> Outcome:
-        """It has begun; a later pass goes on."""
+        """Record that the action has begun and that a later pass continues it."""
         return self.outcome(decision, OutcomeKind.WAITING, why)
 
     def failed(self, decision: Decision, error: str) -> Outcome:
-        """It failed, and people are notified where the rules say so. Later passes try again."""
+        """Record a failure, and notify people where the rules have a message for it. Later passes try again."""
         if self._rules.failure is not None:
             self.notify(*self._rules.failure(decision, error, self._ports.clock.now()), decision)
         return self.outcome(decision, OutcomeKind.FAILED, error=error)
@@ -231,7 +238,7 @@ class Executor:
         error: str | None = None,
         at: datetime | None = None,
     ) -> Outcome:
-        """Record what became of a decision; `at`: when, if not now."""
+        """Record the outcome of a decision. `at`: its time, if not now."""
         found = Outcome(decision=decision, kind=kind, detail=detail, error=error)
         self._ports.ledger.record_outcome(self._rules.watchdog, found, at or self._ports.clock.now())
         self.outcomes.append(found)
@@ -250,17 +257,20 @@ class Executor:
         return round((self._ports.clock.now() - begun).total_seconds(), 3)
 
     def note(self, decision: Decision, at: datetime | None = None) -> None:
-        """Write down an observation for later passes. It is not an outcome of this pass."""
+        """Record an observation for later passes. It is not an outcome of this pass."""
         noted = Outcome(decision=decision, kind=OutcomeKind.DONE, detail=decision.detail)
         self._ports.ledger.record_outcome(self._rules.watchdog, noted, at or self._ports.clock.now())
 
     def notify(self, key: str, text: str, about: Decision | None = None, *, may_keep: bool = False) -> None:
-        """Send a message, once per key. `about`: the decision about an instance; `may_keep`: by a button."""
+        """Send a message, once per key.
+
+        `about`: the decision about an instance; `may_keep`: add a button that keeps it.
+        """
         detail: dict[str, Any] = {}
         if about is not None:
             detail = {"instance": about.resource, "pool": about.pool, "action": about.action.value}
             detail |= {"may_keep": True} if may_keep else {}
-        self._ports.messages.tell(f"{self._rules.key_prefix}{key}", text, detail)
+        self._ports.messages.notify(f"{self._rules.key_prefix}{key}", text, detail)
 
 
 def log_fields(decision: Decision) -> dict[str, str | None]:

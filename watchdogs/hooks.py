@@ -1,7 +1,7 @@
-"""Completes the lifecycle hooks of groups, by what the agents of their instances report.
+"""Completes the lifecycle hooks of groups, by the reports of node agents.
 
-Instances have no right to do it, since no cloud can limit that right to the instance itself. An agent that lies
-affects its own instance alone. Where nobody completes a hook it times out, and the group goes on.
+Instances do not have this permission: no cloud can limit it to the instance itself. A false report of an agent
+affects only its own instance. A hook that is never completed times out, and the group continues.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,16 +12,16 @@ from gpufleet.domain.model import Group, Instance
 from watchdogs.ports import Ports
 
 MOST: Final = 100
-"""Instances whose hooks one pass completes, with a call for each; the next pass goes on."""
+"""Instances whose hooks one pass completes, one call each; the next pass continues."""
 
 
 def complete(
     ports: Ports, groups: Iterable[Group], listed: Mapping[str, Instance], known: Mapping[str, AgentStatus]
 ) -> Mapping[str, str]:
-    """Complete the hooks of instances that serve, or have drained. Returns the error by group where it failed.
+    """Complete the hooks of instances that serve or have drained. Returns the error by group where it failed.
 
-    `listed`: instances by id; `known`: what agents have reported already: others that wait are asked. Raises OSError
-    when agents cannot be asked.
+    `listed`: instances by id. `known`: statuses read already; the agents of other waiting instances are asked. Raises
+    OSError when agents cannot be asked.
     """
     waiting = [group for group in groups if group.waiting_to_serve or group.waiting_to_end]
     statuses = _statuses(ports, waiting, listed, known)
@@ -46,7 +46,7 @@ def _statuses(
 
 
 def _has_served(status: AgentStatus | None) -> bool:
-    """Also one that drains by now: its group ends nothing that it still waits for."""
+    """True also for an instance that served and drains now: its group does not end what it still waits for."""
     return status is not None and (status.ready or (status.has_served and (status.draining or status.drained)))
 
 

@@ -1,4 +1,4 @@
-"""What the catalogue says of the machine types that a watchdog meets. Pure."""
+"""Facts of the catalogue about the machine types of instances. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """By machine type; what the catalogue does not know is absent."""
+    """Facts by machine type. A machine type that the catalogue does not know is absent."""
 
     gpus_expected: Mapping[str, int]
     watts_rated: Mapping[str, float]
-    """Of one GPU."""
+    """Rated power of one GPU."""
     without_local_disks: frozenset[str]
 
 
 def known_of(cloud: Cloud, instances: Sequence[Instance]) -> MachineFacts:
-    """Of the types of these instances. A type may be known whose GPU is not."""
+    """The facts about the machine types of these instances. The GPU of a known machine type may be unknown."""
     machines = _found({instance.machine_type for instance in instances}, partial(catalogue.machine, cloud))
     gpus = _found({machine.gpu for machine in machines.values()}, catalogue.gpu)
     return MachineFacts(
@@ -39,5 +39,5 @@ def _found(names: Iterable[str], find: Callable[[str], _T]) -> dict[str, _T]:
         try:
             found[name] = find(name)
         except UnknownMachineError:
-            continue  # nothing is made up for it
+            continue  # unknown, so absent
     return found

@@ -29,7 +29,7 @@ def digests(document: FleetDocument, watchdog: str) -> dict[str, str]:
 
 
 def see_all(ports: Ports, document: FleetDocument, watchdog: str) -> None:
-    """Note that a dry run of all of them was printed: from now on they may act."""
+    """Record that a dry run of all policies was printed: later passes may act by them."""
     now = ports.clock.now()
     for name, known in digests(document, watchdog).items():
         ports.ledger.see_policy(watchdog, name, known, "dry run", now)
@@ -58,8 +58,8 @@ def digest(policy: Policy, *limits: int) -> str:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        told = {each: getattr(value, each.name) for each in fields(value)}
-        return {each.name: said for each, said in told.items() if said != each.metadata.get(AS_BEFORE, _OF_OLD)}
+        values = {each: getattr(value, each.name) for each in fields(value)}
+        return {each.name: value for each, value in values.items() if value != each.metadata.get(AS_BEFORE, _OF_OLD)}
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, date):

@@ -1,6 +1,6 @@
-"""What the watchdogs need of the world.
+"""The interfaces that the watchdogs use: clouds, metrics, agents, prices, messages, ledger.
 
-All fail loudly: a method returns everything, names what it could not read, or raises OSError.
+A method returns the complete answer, names the items that it could not read, or raises OSError.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,19 +24,19 @@ class Inventory(Protocol):
     """The instances of a fleet."""
 
     def claiming(self) -> InstanceList:
-        """Those with a pool's tag and no environment's, of anybody. Raises OSError."""
+        """Instances of the account with a pool tag and without an environment tag. Raises OSError."""
         ...
 
     def listed(self) -> InstanceList:
-        """All of them, every page; a failed page raises. What is malformed fails alone."""
+        """All instances, from all pages. Raises OSError if a page fails; a malformed item is an error of its own."""
         ...
 
     def instance(self, instance_id: str) -> Instance | None:
-        """One, read anew; None when the cloud no longer knows it."""
+        """The current state of one instance; None: the cloud no longer knows it."""
         ...
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """Those of them that the cloud still describes, also after they ended. What it has forgotten is left out."""
+        """Those of the instances that the cloud still describes, ended ones included."""
         ...
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
@@ -49,14 +49,17 @@ class Inventory(Protocol):
 
 
 class Account(Protocol):
-    """The whole account and region, beyond the fleet. The orphan watchdog alone looks there."""
+    """The whole account and region, beyond the fleet. Only the orphan watchdog reads it."""
 
     def gpus(self) -> InstanceList:
-        """All of a GPU machine type, whoever made them; a failed page raises. What is malformed fails alone."""
+        """All instances with GPUs, of any owner.
+
+        Raises OSError if a page fails; a malformed item is an error of its own.
+        """
         ...
 
     def stop(self, instance_id: str) -> None:
-        """Stop a stand-alone machine; its network disks stay. Stopping what is stopped is no error."""
+        """Stop a stand-alone machine; its network disks stay. Idempotent."""
         ...
 
 
@@ -64,61 +67,62 @@ class Groups(Protocol):
     """The scaling groups of a fleet."""
 
     def groups(self, names: Sequence[str]) -> Sequence[Group]:
-        """Each of them; a missing one raises."""
+        """All of the named groups. Raises OSError if one is missing."""
         ...
 
     def readable(self, names: Sequence[str]) -> GroupList:
-        """Those of them that can be read, and why the others cannot; a failed page raises."""
+        """The named groups that can be read, and the errors of the others. Raises OSError if a page fails."""
         ...
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
-        """What happened to them since then, oldest first."""
+        """Activities of the groups since then, oldest first."""
         ...
 
     def resize(self, group: Group, size: int) -> None:
         """Set the desired size of a group that was just read.
 
-        A cloud that can tell raises ConflictError when its size is no longer what `group` says.
+        Raises ConflictError when the size is no longer that of `group`, on clouds that can detect it.
         """
         ...
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
-        """End an instance through its group. Ending what has ended is no error."""
+        """End an instance through its group. Idempotent."""
         ...
 
     def resume_processes(self, name: str, processes: Collection[str]) -> None:
-        """Let a group do again what its cloud had suspended. Google Cloud suspends nothing: there it does nothing."""
+        """Resume processes of a group that its cloud suspended. No effect on Google Cloud, which suspends none."""
         ...
 
     def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
-        """Let a group go on with instances that it holds at a lifecycle hook: those that serve, those that drained.
+        """Complete the lifecycle hooks of instances of a group: of those that serve, and of those that have drained.
 
-        Completing what is complete is no error. Returns the error by instance where it failed; one bad item does not
-        stop the rest. Google Cloud has no hooks: there it does nothing.
+        Idempotent. Returns the error by instance where it failed; a failed item does not stop the others. No effect
+        on Google Cloud, which has no hooks.
         """
         ...
 
-    def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
+    def in_rollout(self, names: Sequence[str], required: Collection[str] = ()) -> frozenset[str]:
         """Those of the groups that are being refreshed now.
 
-        Of the groups in `surely` nothing is guessed; of others a refresh that moves nothing just now may be missed.
+        The answer is exact for the groups in `required`; of others, a refresh that is between two steps may be
+        missed.
         """
         ...
 
 
 class Metrics(Protocol):
-    """A store of metrics that speaks PromQL."""
+    """A metrics store with the PromQL API."""
 
     def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
         """Labels and value of each series."""
         ...
 
     def now(self) -> datetime:
-        """What its own clock says, by which its samples are dated."""
+        """The time of the store's own clock, which dates its samples."""
         ...
 
     def interval(self, job: str) -> timedelta | None:
-        """How often a job is scraped; None: there is no such job."""
+        """Scrape interval of a job; None: there is no such job."""
         ...
 
 
@@ -126,7 +130,7 @@ class Utilization(Protocol):
     """GPU utilization of instances that no Prometheus scrapes."""
 
     def gather(self, instance_ids: Sequence[str], window: timedelta, now: datetime) -> Mapping[str, Evidence]:
-        """Evidence of GPUs alone by instance; who does not report is absent. Raises OSError."""
+        """GPU evidence by instance; an instance that does not report is absent. Raises OSError."""
         ...
 
 
@@ -134,73 +138,76 @@ class Agents(Protocol):
     """The node agents."""
 
     def statuses(self, instances: Sequence[Instance]) -> Mapping[str, AgentStatus]:
-        """By instance; one that does not answer is absent."""
+        """Status by instance; an agent that does not answer is absent."""
         ...
 
     def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
-        """Ask it to drain. Idempotent."""
+        """Start to drain an instance. Idempotent."""
         ...
 
 
 class Prices(Protocol):
-    """What instances cost."""
+    """Prices of instances, in USD per hour."""
 
     def usd_per_hour(self, instance: Instance) -> Decimal | None:
-        """None: unknown (never 0)."""
+        """Price of an instance; None: unknown (never 0)."""
         ...
 
     def spot_usd_per_hour(self, machine_type: str, zone: str) -> Decimal | None:
-        """The market price now; None: unknown."""
+        """Current market price; None: unknown."""
         ...
 
     def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None: ...
 
     def list_usd_per_hour(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
-        """Of a machine that is not there yet. `zone` None: of any zone of the region."""
+        """List price of a machine that does not exist yet; None: unknown. `zone` None: any zone of the region."""
         ...
 
 
 class Messages(Protocol):
-    """The way to people."""
+    """Messages to people."""
 
-    def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
+    def notify(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
         """Put a message into the outbox, once per key."""
         ...
 
 
-LEASE_OVER: Final = "our lease is over, another run may be at work"
-"""In outcomes of a pass that is too late."""
+LEASE_OVER: Final = "the lease of this pass has expired; another pass may be running"
+"""Detail of outcomes of a pass that lost its lease."""
 
 
 class CutShortError(CloudError):
-    """A pass failed after it had begun to act. What it did is recorded, and the next pass goes on from there."""
+    """A pass failed after it had begun to act. Its actions are recorded, and the next pass continues from there."""
 
 
 class Ledger(Protocol):
-    """The store, seen from one fleet."""
+    """The ledger of one fleet."""
 
     def targets(self) -> Mapping[str, Target]: ...
 
     def set_target(self, seen: Target, value: int, by: str, reason: str, at: datetime) -> Target:
-        """Compare-and-set. Raises ConflictError when the version has moved on."""
+        """Compare-and-set. Raises ConflictError when the version has changed."""
         ...
 
     def lower_target(self, pool: str, floor: int, because: str, at: datetime) -> Target:
-        """One less, once per `because`, however often it is asked. As it is: at the floor, or while it is held."""
+        """Lower the target by one, once per `because`.
+
+        Unchanged at the floor, and while a person holds the target.
+        """
         ...
 
     def brakes(self, now: datetime) -> Sequence[Brake]: ...
 
     def record(self, plan: Plan) -> None:
-        """Write the decisions whose action or reason changed."""
+        """Record the decisions whose action or reason changed."""
         ...
 
     def intend(self, watchdog: str, decision: Decision, at: datetime) -> None:
-        """Note what is about to be done; an outcome other than WAITING and FAILED settles it."""
+        """Record an action before it begins. An outcome other than WAITING and FAILED settles it."""
         ...
 
     def unfinished(self, watchdog: str) -> Sequence[Decision]:
-        """What a killed run began and left without an outcome."""
+        """Actions that a killed pass began and left without an outcome."""
         ...
 
     def record_outcome(self, watchdog: str, outcome: Outcome, at: datetime) -> None: ...
@@ -210,7 +217,7 @@ class Ledger(Protocol):
         ...
 
     def done_since(self, watchdog: str, since: datetime) -> Sequence[PastAction]:
-        """Everything that a watchdog did since then, oldest first."""
+        """Actions of a watchdog since then, oldest first."""
         ...
 
     def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
@@ -218,46 +225,47 @@ class Ledger(Protocol):
         ...
 
     def boots(self) -> Sequence[Boot]:
-        """By launch: the instances that were there, those that left within three days, and the newest boots of each
-        pool and machine type that became ready.
+        """By launch: boots of existing instances, of those that ended within three days, and the newest successful
+        boots of each pool and machine type.
         """
         ...
 
     def note_boots(self, seen: Collection[Boot], now: datetime) -> None:
-        """Write what a look saw of these; other boots stay as they are."""
+        """Write these boots as observed; other boots stay unchanged."""
         ...
 
     def activities(self, since: datetime) -> Sequence[GroupActivities]:
-        """What passes have read of what happened to each group, with the events since then."""
+        """The activities that earlier passes read of each group, with the events since then."""
         ...
 
     def note_activities(self, read: Collection[GroupActivities], since: datetime) -> None:
-        """Write what was read of these groups: their events are added to those that are known. Older events than
-        `since`, of all groups, are forgotten.
-        """
+        """Add the events that were read of these groups. Events of all groups before `since` are deleted."""
         ...
 
     def last_lists(self) -> LastLists:
-        """The lists that a pass of any process noted last."""
+        """The lists that a pass of any process recorded last."""
         ...
 
     def note_last_lists(self, lists: LastLists, at: datetime) -> None:
-        """Write these in place of those before."""
+        """Replace the recorded lists."""
         ...
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:
-        """Whether a dry run of this policy was printed, or somebody accepted it."""
+        """Whether a dry run of this policy was printed, or a person accepted it."""
         ...
 
     def see_policy(self, watchdog: str, pool: str, digest: str, by: str, at: datetime) -> None: ...
 
     def hold(self, now: datetime) -> bool:
-        """Renew our lease; False when somebody else has or had it since, or its term is over: what we saw is old."""
+        """Renew the lease.
+
+        False when it has expired, or another process holds or held it: observations are outdated then.
+        """
         ...
 
 
 class Clock(Protocol):
-    """Time that passes; a test passes it by hand."""
+    """Time. A test advances it explicitly."""
 
     def now(self) -> datetime: ...
 
@@ -266,7 +274,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """All of them, for one fleet."""
+    """All interfaces, for one fleet."""
 
     inventory: Inventory
     groups: Groups
@@ -278,6 +286,6 @@ class Ports:
     clock: Clock
     account: Account | None = None
     utilization: Utilization | None = None
-    """None: the cloud has no such service."""
+    """None: the cloud has no service for it."""
     log: Log = SILENT
     """Of one pass."""

@@ -49,7 +49,7 @@ class JobState:
     seconds: float = 0.0
     """Sum over all runs."""
     skipped: int = 0
-    """Starts that fell into a run that was still going on."""
+    """Starts that were skipped because the previous run had not finished."""
     error: str | None = None
     """Of the last run; None: it went well."""
 
@@ -104,7 +104,7 @@ class Schedule:
         threading.Thread(target=self._follow_clock, name="clock", daemon=True).start()
 
     def soon(self, name: str) -> None:
-        """Start a job now instead of at its time. One that runs already goes on, and its next start stays at now."""
+        """Start a job now instead of at its scheduled time. A run in progress is not interrupted."""
         with self._changed:
             if self._stopping:
                 return
@@ -137,18 +137,24 @@ class Schedule:
         return {name: at for name, at in found.items() if at is not None}
 
     def healthy(self) -> bool:
-        """Whether jobs come to an end in time. A fault of a cloud is no reason to restart the process."""
+        """Whether all jobs end in time.
+
+        A failed run does not count: a restart of the process does not fix a cloud.
+        """
         now = self._clock()
         return not any(state.overdue(self._began, now) for state in self.states())
 
-    def stop(self, patience: timedelta) -> tuple[str, ...]:
-        """Start nothing more and let what runs finish. The names of what still runs after that long."""
+    def stop(self, timeout: timedelta) -> tuple[str, ...]:
+        """Start no more jobs and wait for the running ones.
+
+        Returns the names of jobs that still run at the timeout.
+        """
         with self._changed:
             self._stopping = True
         self._stopped.set()
         self._scheduler.shutdown(wait=False)
         with self._changed:
-            self._changed.wait_for(lambda: not self._running(), timeout=patience.total_seconds())
+            self._changed.wait_for(lambda: not self._running(), timeout=timeout.total_seconds())
             return tuple(self._running())
 
     def _running(self) -> list[str]:
@@ -163,7 +169,7 @@ class Schedule:
         error: str | None = None
         try:
             if not job.run():
-                error = "the pass had failures; its log says which"
+                error = "the pass had failures: see its log"
         except Exception as raised:  # noqa: BLE001 - a job that breaks must not end the others
             error = f"{type(raised).__name__}: {raised}"
         finally:

@@ -1,6 +1,6 @@
-"""Evidence from a store of metrics: two queries for all instances of an environment.
+"""Evidence from a metrics store: two queries for all instances of an environment.
 
-Each query is a union of aggregations, told apart by the label `stat`, so that five thousand instances cost as many
+Each query is a union of aggregations, distinguished by the label `stat`, so that five thousand instances cost as many
 calls as one. Aggregation is by the label `instance_id`, which the scrape configuration sets.
 """
 
@@ -17,9 +17,9 @@ from watchdogs.ports import Metrics
 
 _STAT: Final = "stat"
 _SLOWEST: Final = timedelta(seconds=90)
-"""An exporter that lives has new values by then: those that collect seldom do so each 30 or 60 s."""
+"""A working exporter has new values by then: slow exporters collect every 30 or 60 s."""
 _ENGINE: Final = "instance, engine, model_name"
-"""What tells one engine of an instance from another; engines other than vLLM have none of it."""
+"""Labels that distinguish the engines of an instance; only vLLM has them."""
 _COUNTERS: Final = (metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS, metrics.REQUEST_SUCCESS)
 
 Stats = Mapping[str, Mapping[str, float]]
@@ -28,7 +28,7 @@ Stats = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesSelector:
-    """Whose series are meant."""
+    """Selects the series of instances."""
 
     labels: str
     """Matchers, as `environment="prod"`."""
@@ -37,12 +37,12 @@ class SeriesSelector:
 
 
 def of_environment(environment: str) -> SeriesSelector:
-    """Those of a fleet's own instances."""
+    """The series of the instances of a fleet."""
     return SeriesSelector(labels=f'environment="{environment}"')
 
 
 def gather(store: Metrics, series: SeriesSelector, window: timedelta, now: datetime) -> dict[str, Evidence]:
-    """Evidence by instance id over the window that ends now. Raises OSError when the store cannot answer whole."""
+    """Evidence by instance id over the window that ends now. Raises OSError if the store cannot answer completely."""
     engine_every, gpu_every = _interval(store, series.engine_job), _interval(store, series.gpu_job)
     engine = _ask(store, engine_query(series, window, engine_every), now)
     gpu = _ask(store, gpu_query(series, window, gpu_every), now)
@@ -74,10 +74,10 @@ def reached(store: Metrics, environment: str, instances: Sequence[str], span: ti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrapes:
-    """When an instance was scraped last, by the store's clock, whether or not it answered."""
+    """When an instance was scraped last, by the clock of the metrics store, whether or not it answered."""
 
     engine: datetime | None = None
-    """None: not within the store's memory, or no target of it."""
+    """None: no sample in the store, or not a scrape target."""
     gpu: datetime | None = None
     engine_answers: bool = False
 
@@ -88,10 +88,10 @@ class Scrapes:
 
 
 def scrapes(store: Metrics, series: SeriesSelector, instances: Sequence[str]) -> dict[str, Scrapes]:
-    """The last scrapes of these instances as the store has them now. One query; raises OSError.
+    """The last scrapes of these instances, in one query. Raises OSError.
 
-    An exporter of GPUs that did not answer has told nothing: its time is that of its last answer. An engine that does
-    not answer any more has told that it is gone.
+    For GPU exporters only scrapes with an answer count. For engines a scrape without an answer counts, too: it shows
+    that the engine was stopped.
     """
     chosen = f'{series.labels},instance_id=~"{"|".join(instances)}"'
     engine, gpu = f'up{{job="{series.engine_job}",{chosen}}}', f'up{{job="{series.gpu_job}",{chosen}}}'
@@ -113,7 +113,7 @@ def scrapes(store: Metrics, series: SeriesSelector, instances: Sequence[str]) ->
 
 
 def engine_query(series: SeriesSelector, window: timedelta, interval: timedelta) -> str:
-    """What the engines say, in one expression."""
+    """All engine signals, in one expression."""
     whole, late = _seconds(window), _seconds(_recent(window, interval))
     chosen = f'{{job="{series.engine_job}",{series.labels}}}'
     running = f"{metrics.REQUESTS_RUNNING}{chosen}"
@@ -122,13 +122,13 @@ def engine_query(series: SeriesSelector, window: timedelta, interval: timedelta)
     counters = [f"{counter}{chosen}" for counter in _COUNTERS]
     flows = {f"changes{n}": f"sum by (instance_id) (changes({c}[{whole}]))" for n, c in enumerate(counters)}
     tokens = {f"tokens{n}": f"sum by (instance_id) (increase({c}[{whole}]))" for n, c in enumerate(counters[:2])}
-    # what one engine keeps to itself must not hide behind another one that tells
-    telling = {
-        f"telling{n}": "count by (instance_id)"
+    # a signal that one engine does not report must not be hidden by another engine that reports it
+    reporting = {
+        f"reporting{n}": "count by (instance_id)"
         f" (count by (instance_id, {_ENGINE}) (count_over_time({name}[{whole}])))"
         for n, name in enumerate((running, waiting, *counters[:2]))
     }
-    # a counter that was born in the window has counted before anybody looked, and never changed since
+    # a counter that appeared in the window may have counted before its first scrape without a later change
     counts = [f"count_over_time({name}[{whole}])" for name in (running, waiting, *counters)]
     answered = f"sum_over_time(up{chosen}[{whole}])"
     return _union(
@@ -148,12 +148,12 @@ def engine_query(series: SeriesSelector, window: timedelta, interval: timedelta)
         }
         | flows
         | tokens
-        | telling
+        | reporting
     )
 
 
 def gpu_query(series: SeriesSelector, window: timedelta, interval: timedelta) -> str:
-    """What the GPU exporters say, in one expression."""
+    """All GPU signals, in one expression."""
     whole, late = _seconds(window), _seconds(_recent(window, interval))
     chosen = f'{{job="{series.gpu_job}",{series.labels}}}'
     active = (f"{metrics.GPU_ACTIVE}{chosen}", f"{metrics.GPU_ACTIVE_RENAMED}{chosen}")
@@ -161,7 +161,7 @@ def gpu_query(series: SeriesSelector, window: timedelta, interval: timedelta) ->
     util_ratio = f"{metrics.GPU_UTILIZATION_RENAMED}{chosen}"
     energy = f"{metrics.ENERGY}{chosen}"
 
-    told = f"timestamp({active[0]}) or timestamp({active[1]})"
+    reported = f"timestamp({active[0]}) or timestamp({active[1]})"
     counts = [f"count_over_time({name}[{whole}])" for name in (*active, energy)]
     answered = f"sum_over_time(up{chosen}[{whole}])"
     others = [f"count_over_time({name}[{whole}])" for name in (util, util_ratio)]
@@ -178,8 +178,8 @@ def gpu_query(series: SeriesSelector, window: timedelta, interval: timedelta) ->
             "scrapes": f"max by (instance_id) ({_together(*counts, *others)})",
             "intervals": f"min by (instance_id) "
             f"({_together(*(_intervals(name, window, interval) for name in active))})",
-            "newest": f"min by (instance_id) ({told})",
-            "gpus": _gpus(told),
+            "newest": f"min by (instance_id) ({reported})",
+            "gpus": _gpus(reported),
             "util": f"max by (instance_id) ("
             f"{_together(f'max_over_time({util}[{whole}])', f'100 * max_over_time({util_ratio}[{whole}])')})",
             "energy": f"min by (instance_id) (changes({energy}[{late}]))",
@@ -190,41 +190,41 @@ def gpu_query(series: SeriesSelector, window: timedelta, interval: timedelta) ->
 
 
 def highest_active(labels: str, window: timedelta) -> str:
-    """Query for the highest `gpu_active` by instance, by either name of the field, whatever job scrapes it."""
+    """Query for the highest `gpu_active` by instance, by either name of the field, from any job."""
     field = f'{{__name__=~"{metrics.GPU_ACTIVE}|{metrics.GPU_ACTIVE_RENAMED}",{labels}}}'
     return f"max by (instance_id) (max_over_time({field}[{_seconds(window)}]))"
 
 
 def _together(first: str, *others: str) -> str:
-    """Several vectors as one. Without labels of their own all but the first would be lost: their series are alike."""
+    """Several vectors as one. Each gets a label of its own: `or` drops series with equal labels."""
     labelled = (f'label_replace({other}, "gpufleet_part", "{n}", "", "")' for n, other in enumerate(others))
     return " or ".join((first, *labelled))
 
 
 def _sum_of(whole: str, *names: str) -> str:
-    """NaN where one sample of them is: the highest and the lowest pass over it."""
+    """Sum that is NaN where one sample is NaN: maximum and minimum ignore NaN."""
     return f"sum by (instance_id) ({_together(*(f'sum_over_time({name}[{whole}])' for name in names))})"
 
 
 def _intervals(name: str, window: timedelta, interval: timedelta) -> str:
-    """Of how many scrape intervals of the window each series has a sample: many samples at one time are no more."""
+    """In how many scrape intervals of the window each series has a sample. Several samples in one count once."""
     # a scrape may come a little early or late
     near = _milliseconds(1.5 * interval)
     return f"count_over_time(count_over_time({name}[{near}])[{_seconds(window)}:{_milliseconds(interval)}])"
 
 
-def _gpus(told: str) -> str:
-    """How many GPUs these series are about. One that bears two names, or two that bear one, count once."""
-    names = (f"count by (instance_id) (count by (instance_id, {label}) ({told}))" for label in ("UUID", "gpu"))
+def _gpus(reported: str) -> str:
+    """Number of GPUs in these series. A GPU with two names counts once, and so do two GPUs with one name."""
+    names = (f"count by (instance_id) (count by (instance_id, {label}) ({reported}))" for label in ("UUID", "gpu"))
     return f"min by (instance_id) ({_together(*names)})"
 
 
 def _power(energy: str, window: timedelta, interval: timedelta) -> str:
-    """Highest mean power of each GPU over a fifth of the window: a mean over all of it hides what is short."""
+    """Highest mean power of each GPU over a fifth of the window: a mean over the whole window hides short peaks."""
     span = max(window / 5, 8 * interval)
     if span >= window:
         return f"rate({energy}[{_seconds(window)}])"
-    # a hole that coverage allows is half as long: one of the steps sees both its ends
+    # a gap that coverage allows is half as long: one of the steps covers both its ends
     rest, step = _milliseconds(window - span), _milliseconds(span / 4)
     return f"max_over_time(rate({energy}[{_milliseconds(span)}])[{rest}:{step}])"
 
@@ -251,20 +251,20 @@ def _interval(store: Metrics, job: str) -> timedelta:
 
 
 def _recent(window: timedelta, interval: timedelta) -> timedelta:
-    """Long enough that a living counter has moved, exporters that collect each 30 s included; not over the window."""
+    """Long enough for a working counter to change, also of exporters that collect every 30 s. At most the window."""
     return min(window, max(4 * interval, min(window / 4, _SLOWEST)))
 
 
 def _engine(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> EngineEvidence:
-    telling = [stats.get(f"telling{n}", 0.0) for n in range(4)]
-    # None unless every engine tells it
-    running, waiting, *counters = (number >= max(telling) for number in telling)
+    reporting = [stats.get(f"reporting{n}", 0.0) for n in range(4)]
+    # None unless every engine reports it
+    running, waiting, *counters = (number >= max(reporting) for number in reporting)
     return EngineEvidence(
         coverage=_coverage(stats, window, interval),
         missed=_missed(stats),
         newest_age=_age(stats.get("newest"), now),
         interval=interval,
-        # a negative gauge is no measurement, and NaN must not hide behind a maximum
+        # a negative gauge is not a measurement, and NaN must not be hidden by a maximum
         running_max=stats.get("below0", _unless_nan(stats.get("running"), stats.get("sum"))) if running else None,
         waiting_max=stats.get("below1", stats.get("waiting")) if waiting else None,
         tokens=_sum(stats, "tokens"),
@@ -293,26 +293,29 @@ def _gpu(stats: Mapping[str, float], window: timedelta, interval: timedelta, now
 
 
 def _coverage(stats: Mapping[str, float], window: timedelta, interval: timedelta) -> float | None:
-    """By number of samples and by time: the worse of the two."""
-    told = [stats.get(name, math.nan) for name in ("count", "intervals")]
-    if any(math.isnan(number) for number in told):
+    """Coverage by number of samples and by time: the lower of the two."""
+    reported = [stats.get(name, math.nan) for name in ("count", "intervals")]
+    if any(math.isnan(number) for number in reported):
         return None
-    return min(1.0, min(told) / max(1.0, window / interval))
+    return min(1.0, min(reported) / max(1.0, window / interval))
 
 
 def _missed(stats: Mapping[str, float]) -> float | None:
-    """On how many scrapes a series was missing that others were told on."""
+    """On how many scrapes a series was missing while others were reported."""
     scrapes, count = stats.get("scrapes"), stats.get("count")
     return None if scrapes is None or count is None else scrapes - count
 
 
 def _percent(util: float | None) -> float | None:
-    """Percents are whole numbers: a part of one is a share that took the name of a percentage."""
+    """Utilization in percent.
+
+    Percentages are whole numbers: a value below 1 is a ratio under the name of a percentage.
+    """
     return 100 * util if util is not None and 0 < util < 1 else util
 
 
 def _unless_nan(value: float | None, total: float | None) -> float | None:
-    """The value, or NaN where a sum over all samples is: one of them was no number."""
+    """The value, or NaN if the sum over all samples is NaN: then one sample is NaN."""
     return total if value is not None and total is not None and math.isnan(total) else value
 
 
@@ -322,7 +325,7 @@ def _age(stamp: float | None, now: datetime) -> timedelta | None:
 
 
 def _moment(stamp: float | None) -> datetime | None:
-    """None also of what no calendar has: pages of exporters tell some of these times themselves."""
+    """The time of a timestamp; None also for invalid ones: exporters report some of these values themselves."""
     if stamp is None:
         return None
     try:

@@ -129,7 +129,7 @@ class OutboxMessages:
     channel: str
     now: datetime
 
-    def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
+    def notify(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
         """Put a message into the outbox, once per key."""
         with writing(self.engine) as connection:
             enqueue(connection, Message(key=key, channel=self.channel, text=text, detail=detail), self.now)

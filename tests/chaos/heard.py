@@ -49,7 +49,7 @@ HUSHED: Final = {
 }
 """While the second fires, the first is no news."""
 _HEAD: Final = re.compile(r"(?P<end>Resolved: )?(?P<name>\w+)(?: \((?P<where>[^)]*)\))?")
-_DRY: Final = re.compile(r"Pool chat: no spot to be had")
+_DRY: Final = re.compile(r"Pool chat: no spot capacity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ SINK: Final = (
     alert("1/resolved", "GpuErrors", ends=True),
     alert("2/firing", "GpuGone"),
     alert("2/resolved", "GpuGone", ends=True),
-    message("f/spot:dry:chat:20261121", "Pool chat: no spot to be had in 3 zones."),
+    message("f/spot:dry:chat:20261121", "Pool chat: no spot capacity in 3 zones."),
 )
 
 
@@ -122,7 +122,7 @@ def test_an_outbox_that_has_any_one_message_twice(number: int) -> None:
     [
         pytest.param(alert("3/firing", "GpuErrors"), "GpuErrors of chat: told 2 times, it fired 1 times", id="alert"),
         pytest.param(
-            message("f/spot:dry:chat:20261121", "Pool chat: no spot to be had in 2 zones."),
+            message("f/spot:dry:chat:20261121", "Pool chat: no spot capacity in 2 zones."),
             "told 2 times on 20261121",
             id="no spot",
         ),

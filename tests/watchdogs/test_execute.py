@@ -54,7 +54,7 @@ def held(
     one = world.instances[ONE]
     if tag:
         one = replace(one, tags={**one.tags, tags.KEEP_UNTIL: tag})
-    found = executor(world, rules).held_back(decided(reason=reason), one, drains=drains)
+    found = executor(world, rules).blocked(decided(reason=reason), one, drains=drains)
     assert found is None or found.kind is OutcomeKind.NO_LONGER_TRUE
     return None if found is None else found.detail
 
@@ -80,7 +80,7 @@ def test_brakes_of_others_hold_nothing(name: str) -> None:
 def test_a_brake_that_is_over_holds_nothing(name: str) -> None:
     world = idle_world()
     world.brakes = [brake(kind, "all", until=world.now) for kind in BrakeKind]
-    assert executor(world, ALL[name]).held_back(decided(), world.instances[ONE]) is None
+    assert executor(world, ALL[name]).blocked(decided(), world.instances[ONE]) is None
 
 
 def test_of_several_brakes_the_one_that_lasts_longest_is_named() -> None:
@@ -89,7 +89,7 @@ def test_of_several_brakes_the_one_that_lasts_longest_is_named() -> None:
         brake(BrakeKind.PAUSE, "batch", until=world.now + timedelta(hours=1), owner="ben"),
         brake(BrakeKind.KEEP, ONE, until=world.now + timedelta(hours=2), owner="eva"),
     ]
-    found = executor(world).held_back(decided(), world.instances[ONE])
+    found = executor(world).blocked(decided(), world.instances[ONE])
     assert found is not None
     assert found.detail.startswith("kept by eva")
 
@@ -154,7 +154,7 @@ def test_spot_drains_what_the_cloud_takes_whatever_its_tag_says(reason: Reason) 
 def test_groups_and_pools_are_held_by_pauses_alone(rules: ExecutionRules, kind: BrakeKind, scope: str) -> None:
     world = idle_world()
     world.brakes = [brake(kind, scope)]
-    found = executor(world, rules).held_back(decided("batch-spot-a", Action.RESIZE))
+    found = executor(world, rules).blocked(decided("batch-spot-a", Action.RESIZE))
     assert (found is not None) is (kind is BrakeKind.PAUSE)
 
 
@@ -166,7 +166,7 @@ def test_without_the_lease_nothing_goes_on(name: str) -> None:
     world = idle_world()
     world.lease_is_ours = False
     run = executor(world, ALL[name])
-    found = run.held_back(decided(), world.instances[ONE])
+    found = run.blocked(decided(), world.instances[ONE])
     assert found is not None
     assert (found.kind, found.detail) == (OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)
     assert run.lease_lost
@@ -178,7 +178,7 @@ def test_a_brake_is_named_before_a_lost_lease() -> None:
     world.lease_is_ours = False
     world.brakes = [brake(BrakeKind.PAUSE, "all")]
     run = executor(world)
-    found = run.held_back(decided(), world.instances[ONE])
+    found = run.blocked(decided(), world.instances[ONE])
     assert found is not None
     assert found.detail.startswith("paused")
     assert not run.lease_lost
@@ -334,7 +334,7 @@ def test_a_plan_is_recorded_whole_with_what_budgets_kept() -> None:
 def test_a_pass_ends_with_all_its_outcomes_in_their_order() -> None:
     world = idle_world()
     run = executor(world)
-    run.off(decided(TWO), "gone")
+    run.cancelled(decided(TWO), "gone")
     run.done(decided())
     run.note(decided(TWO, Action.KEEP, Reason.NOT_READY))
     made = run.finish("what was seen", plan(decided()))
@@ -415,8 +415,8 @@ def test_in_which_order_tags_are_written(how: dict[str, Any], calls: list[str]) 
 class Mail(FakeMessages):
     """Remembers what buttons are told."""
 
-    def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
-        super().tell(f"{key} {detail}", text, detail)
+    def notify(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
+        super().notify(f"{key} {detail}", text, detail)
 
 
 @pytest.mark.parametrize(
@@ -459,5 +459,5 @@ def test_an_instance_is_looked_at_as_it_is_now() -> None:
     world = idle_world()
     seen: Instance = world.instances[ONE]
     now = replace(seen, tags={**seen.tags, tags.KEEP_UNTIL: tags.write_time(START + timedelta(days=1))})
-    assert executor(world).held_back(decided(), seen) is None
-    assert executor(world).held_back(decided(), now) is not None
+    assert executor(world).blocked(decided(), seen) is None
+    assert executor(world).blocked(decided(), now) is not None

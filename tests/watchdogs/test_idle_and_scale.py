@@ -76,7 +76,7 @@ class Pool:
             evidence={one.id: BUSY if place < busy else QUIET for place, one in enumerate(members)},
             agents=agents,
             pools={"batch": view},
-            budget=budgets.in_all([budgets.of(self.policy)], len(members), len(hour)),
+            budget=budgets.fleet_budget([budgets.pool_budget(self.policy)], len(members), len(hour)),
             gpus_expected={"g6.xlarge": 1},
             watts_rated={"g6.xlarge": 72.0},
         )

@@ -129,10 +129,10 @@ class Broken(FakeInventory, FakeGroups):
             raise CloudError("its activities cannot be read")
         return super().activities(names, since)
 
-    def in_rollout(self, names: Sequence[str], surely: Any = ()) -> frozenset[str]:
+    def in_rollout(self, names: Sequence[str], required: Any = ()) -> frozenset[str]:
         if self.silent in names or self.group in names:
             raise CloudError("its refreshes cannot be read")
-        return super().in_rollout(names, surely)
+        return super().in_rollout(names, required)
 
 
 FAULTS = [

@@ -51,8 +51,8 @@ RULE = OrphanPolicy(name="forgotten", action=OrphanAction.STOP)
 
 def test_who_is_told_of_a_stop_hears_of_the_cold_cache_and_of_missing_capacity() -> None:
     said = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, None)
-    assert "what lies on local ones is lost (a cache starts cold)" in said
-    assert "a restart may find no capacity" in said and "gpufleet keep" in said
+    assert "Data on local disks is lost (a cache starts cold)" in said
+    assert "A restart may find no capacity" in said and "gpufleet keep" in said
 
 
 def test_what_is_only_marked_is_threatened_with_nothing() -> None:

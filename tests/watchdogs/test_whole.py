@@ -55,7 +55,7 @@ def test_one_that_cannot_be_read_may_live() -> None:
 
 def test_a_list_that_lacks_more_than_can_be_read_is_not_whole() -> None:
     world = idle_world(MOST_ASKED + 1)
-    with pytest.raises(CloudError, match="it is not whole"):
+    with pytest.raises(CloudError, match="the list of instances is incomplete"):
         unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), (), START)
     for key, one in world.instances.items():
         world.instances[key] = replace(one, state=InstanceState.TERMINATED)
@@ -65,9 +65,9 @@ def test_a_list_that_lacks_more_than_can_be_read_is_not_whole() -> None:
 def test_of_an_empty_list_no_more_than_twenty_are_read_one_by_one() -> None:
     world, calls = idle_world(100), list[str]()
     world.before = calls.append
-    with pytest.raises(CloudError, match="it is not whole"):
+    with pytest.raises(CloudError, match="the list of instances is incomplete"):
         unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), (), START)
-    with pytest.raises(CloudError, match="it is not whole"):
+    with pytest.raises(CloudError, match="the list of instances is incomplete"):
         reporting_unlisted(InstanceReader(FakeInventory(world)), "test", world.evidence, (), START)
     assert calls == ["instance"] * 40
 

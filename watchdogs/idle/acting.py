@@ -1,8 +1,8 @@
-"""What the idle watchdog does about its plan. It looks again before each step that cannot be undone.
+"""Carries out the plan of the idle watchdog. It reads the instance again before each step that cannot be undone.
 
-Order of one ending, each step safe to repeat: drain asked for → drained → both sources scraped since → target
-lowered (once per instance) → ended through its group. Killed between any two steps, the next pass finds the drain of
-its own and goes on.
+Steps of one end, each idempotent: drain requested → drained → both sources scraped since → target lowered (once per
+instance) → ended through its group. If the pass is killed between two steps, the next pass finds the drain of this
+watchdog and continues.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,11 +37,11 @@ from watchdogs.idle.timer import Timer
 from watchdogs.ports import Ports
 
 LONGEST_REQUEST: Final = timedelta(hours=1)
-"""For so long an agent lets a request finish that came at the moment of the drain; passes go on meanwhile."""
+"""How long an agent lets a request finish that arrived at the moment of the drain. Passes continue meanwhile."""
 _MARKED: Final = "marked"
-"""Under this the note of a mark that is to go says which one."""
+"""Evidence key: the mark that is to be removed."""
 EvidenceOf = Callable[[Instance, timedelta, datetime], Evidence | None]
-"""Of an instance, over the window that ends now."""
+"""Returns the evidence of an instance over the window that ends now."""
 
 
 def _failure(decision: Decision, error: str, _: datetime) -> tuple[str, str]:
@@ -69,29 +69,31 @@ class IdleActor:
         self._evidence_of = evidence_of
         self._instances = {instance.id: instance for instance in observed.instances}
         self._drained: set[str] = set()
-        """By this pass."""
+        """Instances drained by this pass."""
 
     def settle(self, decision: Decision) -> None:
-        """Give an outcome to what a killed run began and what is over by now; the rest goes on through the plan."""
+        """Record the outcome of an action that a killed pass began, if it is complete; others continue through the
+        plan.
+        """
         if decision.action is not Action.END:
             self._settle_mark(decision)
         elif is_terminated(self._ports, self._document, self._ports.inventory.instance(decision.resource)):
             self._executor.notify(f"ended:{decision.resource}", messages.ended(decision, None), decision)
-            self._executor.done(decision, "ended by an earlier run that did not live to say so")
+            self._executor.done(decision, "ended by an earlier pass that was killed before it recorded it")
 
     def _settle_mark(self, decision: Decision) -> None:
-        """Whether a mark was written, or taken away, is seen at the instance."""
+        """Settle a mark or its removal by the tag of the instance."""
         instance = self._instances.get(decision.resource)
         marked = None if instance is None else instance.idle_since is not None
         if marked is (decision.action is Action.MARK):
             if decision.action is Action.UNMARK:
                 self._notify_unmark(tags.read_time(decision.evidence.get(_MARKED)), decision)
-            self._executor.done(decision, "written by an earlier run that did not live to say so")
+            self._executor.done(decision, "written by an earlier pass that was killed before it recorded it")
         else:
-            self._executor.off(decision, "begun by an earlier run; it is judged anew")
+            self._executor.cancelled(decision, "begun by an earlier pass; judged again")
 
     def act(self, plan: Plan) -> None:
-        """Give each acting decision its outcome."""
+        """Carry out each acting decision and record its outcome."""
         self._unmark([d for d in plan.acting if d.action is Action.UNMARK])
         self._mark([d for d in plan.acting if d.action is Action.MARK])
         self._remind(plan)
@@ -114,12 +116,12 @@ class IdleActor:
         self._executor.write(decisions, write, notify, intent=self._with_mark)
 
     def _with_mark(self, decision: Decision) -> Decision:
-        """When the tag is gone nobody knows any more which mark it was."""
+        """The decision with the current mark as evidence: it cannot be read once the tag is removed."""
         mark = self._instances[decision.resource].tags.get(tags.IDLE_SINCE, "")
         return replace(decision, evidence={**decision.evidence, _MARKED: mark})
 
     def _remind(self, plan: Plan) -> None:
-        """Tell again of marks that wait: if we died between mark and message, this is the message."""
+        """Send the message of each waiting mark, once per key: a pass may be killed between mark and message."""
         for decision in plan.decisions:
             since = self._instances[decision.resource].idle_since
             if decision.reason is Reason.MARKED_WAITING and since is not None:
@@ -131,7 +133,7 @@ class IdleActor:
         if entry is None:
             return
         timer = Timer(policy=entry, cold_start=self._observed.pools[instance.pool or ""].cold_start)
-        # a cold start that is measured anew only adds to this: the promise holds
+        # a cold start that is measured again later only adds to this: the instance is never ended earlier
         promised = replace(timer, cold_start=timedelta(0))
         text = messages.marked(instance, decision, since + promised.grace, since + timer.grace)
         self._executor.notify(f"marked:{instance.id}:{tags.write_time(since)}", text, decision, may_keep=True)
@@ -141,61 +143,63 @@ class IdleActor:
             key = f"stays:{decision.resource}:{tags.write_time(since)}"
             self._executor.notify(key, messages.unmarked(decision), decision)
 
-    # endings
+    # ends
 
     def _begin(self, decision: Decision) -> Drain | Outcome:
-        """Look again, then ask the node agent to drain."""
+        """Check again, then ask the node agent to drain."""
         looked = self._look_again(decision)
         if isinstance(looked, Outcome):
             return looked
         deadline = self._document.pool(decision.pool or "").drain_deadline
         if not is_our_drain(self._observed.agents.get(looked.id)):
-            # there is no way back from a drain, and the look may have taken minutes
+            # a drain cannot be undone, and the check may have taken minutes
             if (late := self._executor.without_lease(decision)) is not None:
                 return late
-            # what arrives at this very moment may finish: nobody waits for the instance but us
+            # requests that arrive now may finish: only this watchdog waits for the instance
             patient = max(deadline, LONGEST_REQUEST)
             self._ports.agents.drain(looked, DrainOwner.IDLE, f"idle: {decision.detail}"[:200], patient)
         self._drained.add(looked.id)
         return decision, looked
 
     def _finish(self, drains: Sequence[Drain]) -> None:
-        """Wait for those that drain, and end each as soon as it is empty."""
+        """Wait for the drains, and end each instance as soon as it is empty."""
         if not drains:
             return
         longest = max(self._document.pool(decision.pool or "").drain_deadline for decision, _ in drains)
         looks = FinalChecks(self._ports, signals.of_environment(self._document.environment))
         for look in looks.wait(drains, longest):
             if isinstance(look, DrainConfirmed):
-                self._executor.attempt(look.decision, lambda _, heard=look: self._end(heard))
+                self._executor.attempt(look.decision, lambda _, confirmed=look: self._end(confirmed))
             else:
                 self._not_yet(look)
 
     def _not_yet(self, look: DrainUnconfirmed) -> Outcome:
-        """Not drained, or nothing newer is known of it. What is not known to rest is not ended, however long."""
+        """Record that a drain is not complete or not confirmed. Without confirmation the instance is never ended."""
         decision = look.decision
         if look.error is not None:
             return self._executor.failed(decision, look.error)
         if not look.silent:
-            detail = "it has not said `drained` yet; the next pass goes on"
+            detail = "its agent has not reported `drained` yet; the next pass continues"
             return self._executor.waiting(decision, detail)
         since = self._instances[decision.resource].idle_since
         key = f"unheard:{decision.resource}:{'' if since is None else tags.write_time(since)}"
-        self._executor.notify(key, messages.unheard(decision, look.silent), decision)
+        self._executor.notify(key, messages.unconfirmed(decision, look.silent), decision)
         silent = " and ".join(look.silent)
-        detail = f"nothing from its {silent} since it said `drained`; the next pass goes on"
+        detail = f"no scrape of its {silent} since it reported `drained`; the next pass continues"
         return self._executor.waiting(decision, f"{Reason.METRICS_STALE.sentence}: {detail}")
 
-    def _end(self, heard: DrainConfirmed) -> Outcome:
-        """Look a last time, lower the target, end it through its group."""
-        ports, decision = self._ports, heard.decision
-        if (objected := self._objection(heard)) is not None:
+    def _end(self, confirmed: DrainConfirmed) -> Outcome:
+        """Check a last time, lower the target, end the instance through its group."""
+        ports, decision = self._ports, confirmed.decision
+        if (objected := self._objection(confirmed)) is not None:
             against = f"{objected.reason.sentence}: {objected.detail}"
-            return self._executor.waiting(decision, f"its agent says `drained`, but {against}; the next pass goes on")
+            return self._executor.waiting(
+                decision, f"its agent reports `drained`, but {against}; the next pass continues"
+            )
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._over(decision, "it is gone already")
-        if (held := self._executor.held_back(decision, instance, drains=True)) is not None:
+        if (held := self._executor.blocked(decision, instance, drains=True)) is not None:
             return held
         if instance.group is None:
             return self._executor.outcome(
@@ -214,22 +218,25 @@ class IdleActor:
         return self._executor.done(decision, f"ended; target {target.value}")
 
     def _is_taken_for_nothing(self, instance: Instance) -> bool:
-        """Whether it came under a notice since it drained. Only one that is free then is asked."""
+        """Whether its cloud reclaims it, without a charge, by a notice since the drain."""
         now = self._ports.clock.now()
         if not is_free_if_taken(instance, now):
             return False
         return is_left_to_its_cloud(instance, self._ports.agents.statuses([instance]).get(instance.id), now)
 
     def _over(self, decision: Decision, detail: str) -> Outcome:
-        """Of one that is on its way out: what an earlier pass began, the next one settles and tells of."""
+        """Outcome of an instance that is ending already.
+
+        If an earlier pass began the end, the next one settles it.
+        """
         begun = decision.resource in self._observed.begun
-        return self._executor.waiting(decision, detail) if begun else self._executor.off(decision, detail)
+        return self._executor.waiting(decision, detail) if begun else self._executor.cancelled(decision, detail)
 
     def _look_again(self, decision: Decision) -> Instance | Outcome:
-        """The instance as it is now, or why its end is off.
+        """The current instance, or the outcome if it must not be ended.
 
-        Its evidence begins with its mark: passes that were paused, or blind, or did not run, saw none of it. What its
-        agent says is asked for last: a store may take a minute to answer.
+        Its evidence begins with its mark: passes that were paused, failed or did not run have not observed that time.
+        The agent is asked last, since a metrics store may take a minute to answer.
         """
         ports = self._ports
         now = ports.clock.now()
@@ -239,15 +246,15 @@ class IdleActor:
         if instance.group is None:
             raise CloudError(f"{instance.id} belongs to no group, so it cannot be ended; it is not drained either")
         drains = is_our_drain(ports.agents.statuses([instance]).get(instance.id))
-        if (held := self._executor.held_back(decision, instance, drains=drains)) is not None:
+        if (held := self._executor.blocked(decision, instance, drains=drains)) is not None:
             return held
         if drains:
             return instance
         if instance.idle_since is None:
-            return self._executor.off(decision, "somebody removed its mark")
+            return self._executor.cancelled(decision, "its mark was removed")
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         if entry is None:
-            return self._executor.off(decision, "its pool has no idle watchdog")
+            return self._executor.cancelled(decision, "its pool has no idle watchdog")
         fresh = self._evidence_of(instance, max(entry.window, now - instance.idle_since), now)
         rollouts = ports.groups.in_rollout([instance.group], [instance.group])
         others = self._others(instance)
@@ -257,7 +264,7 @@ class IdleActor:
             evidence={} if fresh is None else {instance.id: fresh},
             agents=agents,
             rollouts=rollouts,
-            kept_by={},  # brakes were read anew
+            kept_by={},  # the brakes were read again
         )
         objection = judge(case_of(instance, again, entry, now)) or _late(fresh, ports.clock.now() - now)
         if objection is not None:
@@ -267,39 +274,41 @@ class IdleActor:
         ready = sum(in_service(agents.get(one.id)) for one in others)
         if ready < floor:
             why = Reason.POOL_FLOOR if ready < view.floor else Reason.NEEDED_SOON
-            return self._executor.off(decision, f"{why.sentence}: floor {floor}, {ready} others are ready")
+            return self._executor.cancelled(decision, f"{why.sentence}: floor {floor}, {ready} others are ready")
         return instance
 
     def _others(self, instance: Instance) -> list[Instance]:
-        """Those of its pool that the plan leaned on, but for whom this pass has drained."""
+        """The instances that the plan counted as healthy in its pool, without those that this pass has drained."""
         seen = self._observed
         pool = (one for one in seen.instances if one.pool == instance.pool and one.id != instance.id)
         return [one for one in pool if one.id not in self._drained and counts_as_healthy(one, seen)]
 
     def _unmark_busy(self, decision: Decision, instance: Instance, objection: Objection) -> Outcome:
-        """Its mark goes, so that the next one begins a new grace with a new message."""
+        """Remove its mark: the next mark starts a new grace with a new message."""
         failed = self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
         if instance.id not in failed:
             self._notify_unmark(
                 instance.idle_since, replace(decision, reason=objection.reason, detail=objection.detail)
             )
         detail = f"{objection.reason.sentence} {objection.detail}".strip()
-        return self._executor.off(decision, detail)
+        return self._executor.cancelled(decision, detail)
 
-    def _objection(self, heard: DrainConfirmed) -> Objection | None:
-        """What the sources say against an end since the agent said `drained`."""
-        instance = self._instances[heard.decision.resource]
+    def _objection(self, confirmed: DrainConfirmed) -> Objection | None:
+        """The objection of the metrics since the agent reported `drained`; None: the instance may be ended."""
+        instance = self._instances[confirmed.decision.resource]
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         if entry is None:
             return Objection(reason=Reason.NO_WATCHDOG)
         now = self._ports.metrics.now()
         fresh = self._evidence_of(instance, STALE_AFTER * signals.longest_interval(self._ports.metrics), now)
         seen = replace(self._observed, evidence={} if fresh is None else {instance.id: fresh})
-        return final_check.objection(case_of(instance, seen, entry, now), heard, now)
+        return final_check.objection(case_of(instance, seen, entry, now), confirmed, now)
 
 
 def _late(evidence: Evidence | None, took: timedelta) -> Objection | None:
-    """What a look rests on grows old while the store answers."""
+    """The objection that the evidence became too old while the metrics store answered."""
     if evidence is None or took <= STALE_AFTER * evidence.interval:
         return None
-    return Objection(reason=Reason.METRICS_STALE, detail=f"to look again took {took.total_seconds():.0f} s")
+    return Objection(
+        reason=Reason.METRICS_STALE, detail=f"the check before the end took {took.total_seconds():.0f} s"
+    )

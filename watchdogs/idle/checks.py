@@ -1,6 +1,6 @@
-"""Is this instance idle? One check after the other; the first that objects is the reason to keep it.
+"""Checks whether an instance is idle. The first check that objects is the reason to keep it.
 
-An instance is idle only when no check objects. Each check is one documented trap of this field; none may be left out
+An instance is idle only when no check objects. Each check covers one documented failure mode; none may be left out
 (tests/watchdogs/idle/test_property.py shows for each what goes wrong without it).
 """
 
@@ -17,17 +17,17 @@ from gpufleet.domain.policies import IdlePolicy
 from watchdogs.brakes import kept_by_tag
 
 WORKING_WATTS: Final = 0.6
-"""Share of a GPU's rated power that no resting GPU draws (an L4 with a loaded model rests at about 0.4)."""
+"""Share of a GPU's rated power that an idle GPU never draws (an idle L4 with a loaded model draws about 0.4)."""
 LARGE_WATTS: Final = 250.0
 WORKING_WATTS_OF_LARGE: Final = 0.4
-"""The same of those rated at that or more, which rest with a loaded model at a fifth to a quarter."""
+"""The same for GPUs rated at `LARGE_WATTS` or more: idle with a loaded model, they draw a fifth to a quarter."""
 BUSY_UTILIZATION: Final = 5.0
 """Percent of DCGM_FI_DEV_GPU_UTIL above which a `gpu_active` of 0 is not believed (DCGM issue 303)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """All that is known of one instance."""
+    """The facts about one instance that the checks use."""
 
     instance: Instance
     evidence: Evidence | None
@@ -37,7 +37,7 @@ class Case:
     gpus_expected: int | None
     """From the machine catalogue; None: an unknown machine type."""
     watts_rated: float | None
-    """Of one GPU."""
+    """Rated power of one GPU; None: unknown."""
     kept_by: str | None = None
     """Who asked to keep it, through a brake."""
     in_rollout: bool = False
@@ -56,16 +56,16 @@ def judge(case: Case, checks: Sequence[Check] | None = None) -> Objection | None
 
 
 def running(case: Case) -> Objection | None:
-    """A machine that is starting, stopping or gone is nobody's to end."""
+    """A machine that starts, stops or has ended is kept."""
     if case.instance.state is InstanceState.RUNNING:
         return None
     return Objection(reason=Reason.NOT_RUNNING, detail=case.instance.state)
 
 
 def kept(case: Case) -> Objection | None:
-    """People asked to keep it, by tag or by brake. A tag that cannot be read keeps, too."""
-    said = case.kept_by or kept_by_tag(case.instance, case.now)
-    return None if said is None else Objection(reason=Reason.KEPT_BY_PEOPLE, detail=said)
+    """People asked to keep it, by tag or by brake. A tag with an invalid value keeps it, too."""
+    keeper = case.kept_by or kept_by_tag(case.instance, case.now)
+    return None if keeper is None else Objection(reason=Reason.KEPT_BY_PEOPLE, detail=keeper)
 
 
 def not_prepaid(case: Case) -> Objection | None:
@@ -76,7 +76,7 @@ def not_prepaid(case: Case) -> Objection | None:
 
 
 def old_enough(case: Case) -> Objection | None:
-    """Younger than its warm-up, or than the window that is to be judged."""
+    """It is younger than its warm-up, or than the window of the evidence."""
     age = case.now - case.instance.launched_at
     least = max(case.policy.min_age, case.policy.window)
     if age < least:
@@ -102,7 +102,7 @@ def no_requests(case: Case) -> Objection | None:
 
 
 def counters_flat(case: Case) -> Objection | None:
-    """No token and no request counted; a reset is a change, too."""
+    """No token and no request was counted. A counter reset counts as a change."""
     engine = case.evidence.engine if case.evidence else None
     if engine is not None and engine.counter_changes is not None and engine.counter_changes > 0:
         return Objection(reason=Reason.TOKENS_MOVED, detail=f"{_count(engine.tokens)} tokens")
@@ -110,7 +110,7 @@ def counters_flat(case: Case) -> Objection | None:
 
 
 def gpus_quiet(case: Case) -> Objection | None:
-    """Every GPU under the noise floor. A GPU that spins without a request is kept, and is waste."""
+    """Every GPU is below the noise floor. A GPU that works without a request is kept, and reported as waste."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None or gpu.active_max is None or not case.policy.gpu_active_below <= gpu.active_max <= 1:
         return None
@@ -121,7 +121,7 @@ def gpus_quiet(case: Case) -> Objection | None:
 
 
 def engine_reported(case: Case) -> Objection | None:
-    """The engine answered, and every signal of it is there."""
+    """The engine answered and reported every signal."""
     evidence = case.evidence
     engine = evidence.engine if evidence else None
     if engine is None:
@@ -150,7 +150,7 @@ def engine_fresh(case: Case) -> Objection | None:
 
 
 def engine_plausible(case: Case) -> Objection | None:
-    """Gauges that can be counts, and a process whose own clock still moves."""
+    """Gauges are valid counts, and the CPU counter of the process still increases."""
     engine = case.evidence.engine if case.evidence else None
     if engine is None:
         return None
@@ -158,26 +158,26 @@ def engine_plausible(case: Case) -> Objection | None:
         if value is not None and not (math.isfinite(value) and value >= 0):
             return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=f"requests {name} = {value}")
     if not all(math.isfinite(value) for value in (engine.counter_changes, engine.tokens) if value is not None):
-        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="token counters are no numbers")
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="the token counters are not finite numbers")
     if engine.pulse_changes is not None and not engine.pulse_changes > 0:
-        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="the engine's own CPU counter stands still")
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="the CPU counter of the engine does not increase")
     return None
 
 
 def engine_not_restarted(case: Case) -> Objection | None:
-    """An engine that began within the window has forgotten what it served before."""
+    """An engine that started within the window has lost the counts from before."""
     engine = case.evidence.engine if case.evidence else None
     if engine is None:
         return None
     if engine.started_age is not None and engine.started_age < case.policy.window:
         return Objection(reason=Reason.WARMING_UP, detail=f"its engine started {_span(engine.started_age)} ago")
     if engine.restarts > 0:
-        return Objection(reason=Reason.WARMING_UP, detail="its engine started anew within the window")
+        return Objection(reason=Reason.WARMING_UP, detail="its engine restarted within the window")
     return None
 
 
 def gpu_reported(case: Case) -> Objection | None:
-    """Every GPU of the machine answered, and every signal of it is there."""
+    """Every GPU of the machine reported every signal."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None:
         return Objection(reason=Reason.METRICS_MISSING, detail="nothing from the GPU exporter in the window")
@@ -193,7 +193,7 @@ def gpu_reported(case: Case) -> Objection | None:
     if missing is not None:
         return missing
     if case.gpus_expected is None:
-        detail = f"nobody knows how many GPUs a {case.instance.machine_type} has"
+        detail = f"the number of GPUs of {case.instance.machine_type} is unknown"
         return Objection(reason=Reason.METRICS_MISSING, detail=detail)
     for number, what in ((gpu.gpus, "report"), (gpu.metered, "report their energy")):
         if (number or 0) < case.gpus_expected:
@@ -213,7 +213,7 @@ def gpu_fresh(case: Case) -> Objection | None:
 
 
 def gpu_in_range(case: Case) -> Objection | None:
-    """A share between 0 and 1: a blank sentinel, a percentage or NaN is no measurement."""
+    """`gpu_active` is between 0 and 1: a blank sentinel, a percentage or NaN is not a measurement."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None:
         return None
@@ -224,15 +224,15 @@ def gpu_in_range(case: Case) -> Objection | None:
 
 
 def gpu_not_frozen(case: Case) -> Objection | None:
-    """A GPU draws power even at rest, so an energy counter that stands still is an exporter that repeats itself."""
+    """An idle GPU draws power, too: if its energy counter does not increase, the exporter repeats old values."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is not None and gpu.energy_changes is not None and not gpu.energy_changes > 0:
-        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="the energy counter of a GPU stands still")
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="the energy counter of a GPU does not increase")
     return None
 
 
 def gpu_not_contradicted(case: Case) -> Objection | None:
-    """Power or plain utilization show work where profiling fields read 0 (DCGM issue 303, exporter issue 662)."""
+    """Power and utilization show no work while profiling fields are 0 (DCGM issue 303, exporter issue 662)."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None:
         return None
@@ -247,7 +247,7 @@ def gpu_not_contradicted(case: Case) -> Objection | None:
 
 
 def agent_ready(case: Case) -> Objection | None:
-    """The node agent says that the instance is in service: neither loading, switching, draining nor silent."""
+    """The node agent answers and reports that the instance is in service: not loading, switching or draining."""
     agent = case.agent
     if agent is None:
         return Objection(reason=Reason.METRICS_MISSING, detail="the node agent does not answer")
@@ -256,12 +256,16 @@ def agent_ready(case: Case) -> Objection | None:
     if agent.phase is not Phase.READY:
         return Objection(reason=Reason.LOADING, detail=f"phase {agent.phase}")
     if not agent.ready:
-        # it changes its revision, or checks itself: the router is told to send nothing meanwhile
-        return Objection(reason=Reason.LOADING, detail="its agent says that it is not ready")
+        # it switches its revision or checks itself: the router sends it nothing meanwhile
+        return Objection(reason=Reason.LOADING, detail="its agent reports that it is not ready")
     if agent.requests_running is None:
-        return Objection(reason=Reason.METRICS_MISSING, detail="its agent cannot say how many requests run")
+        return Objection(
+            reason=Reason.METRICS_MISSING, detail="its agent does not report the number of running requests"
+        )
     if agent.requests_running > 0:
-        return Objection(reason=Reason.SERVING, detail=f"{_count(agent.requests_running)} running, says its agent")
+        return Objection(
+            reason=Reason.SERVING, detail=f"{_count(agent.requests_running)} running, as its agent reports"
+        )
     if agent.requests_running != 0:
         detail = f"its agent counts {_count(agent.requests_running)} requests"
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
@@ -284,7 +288,7 @@ METRIC_CHECKS: Final[tuple[Check, ...]] = (
     gpu_not_frozen,
     gpu_not_contradicted,
 )
-"""What the metrics alone can object to: work first, since it is the best reason to keep."""
+"""The checks that need metrics only. Work comes first: it is the most useful reason to keep an instance."""
 
 CHECKS: Final[tuple[Check, ...]] = (
     running,
@@ -309,10 +313,10 @@ def _thin(source: str, side: EngineEvidence | GpuEvidence | None, least: float) 
     if coverage is None or not coverage >= least:
         share = "unknown" if coverage is None else f"{coverage:.0%}"
         return Objection(reason=Reason.METRICS_MISSING, detail=f"{source}: coverage {share}, needs {least:.0%}")
-    # one engine or GPU must not be silent while another one tells
+    # no engine or GPU may be missing on scrapes on which others report
     if side is None or side.missed is None or not side.missed <= STALE_AFTER:
         missed = _count(side.missed if side else None)
-        detail = f"{source}: a series was missing on {missed} scrapes that told others"
+        detail = f"{source}: a series was missing on {missed} scrapes that had others"
         return Objection(reason=Reason.METRICS_MISSING, detail=detail)
     return None
 

@@ -1,7 +1,7 @@
-"""Which instances are idle, and what to do about each. Pure.
+"""Decides which instances are idle, and what to do about each. Pure.
 
-Two phases: an idle instance is marked first; one that is still idle when its grace is over is ended, if the floor of
-its pool and the budgets leave room. Every instance looked at gets one decision.
+Two phases: an idle instance is marked first. If it is still idle when its grace is over, it is ended, as far as the
+floor of its pool and the budgets allow. Every observed instance gets one decision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,19 +27,19 @@ WATCHDOG: Final = "idle"
 
 _WORK: Final = frozenset({Reason.SERVING, Reason.TOKENS_MOVED, Reason.GPU_ACTIVE, Reason.GPU_ACTIVE_WITHOUT_WORK})
 
-_RESTS: Final = frozenset(
+_IDLE_REASONS: Final = frozenset(
     {Reason.IDLE, Reason.MARKED_WAITING, Reason.STILL_IDLE, Reason.DRAINING, Reason.PREPAID, Reason.OUTSIDE_POOLS}
 )
-"""Of those that do not work, or do not go whatever the target is."""
+"""Reasons of instances that do not work, or that stay whatever the target is."""
 
 LEFT_TO_ITS_CLOUD: Final = Objection(reason=Reason.PREEMPTED, detail="under notice; left to its cloud")
 UNSCALED: Final = Need(replicas=0, reason=Reason.NO_WATCHDOG, detail="it has no scale watchdog")
-"""What is needed of a pool whose target nobody raises."""
+"""The need of a pool without a scale watchdog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdlePool:
-    """What the watchdog must know of a pool."""
+    """The facts about a pool that the idle watchdog uses."""
 
     name: str
     policy: IdlePolicy | None
@@ -47,27 +47,27 @@ class IdlePool:
     floor: int
     target: int
     needed: Need | None = None
-    """What its scale watchdog would ask for again; None: nobody asked, so nothing is known to be surplus."""
+    """What its scale watchdog would ask for again; None: unknown, so no instance is known to be surplus."""
     spare: int = 0
-    """Instances on top of what is needed."""
+    """Instances in addition to the need."""
     paused_by: str | None = None
     target_held_by: str | None = None
-    """Who holds the target, which an end would lower: none is begun."""
+    """Who holds the target. An end would lower it, so no end begins."""
     policy_seen: bool = True
-    """Whether a dry run of this very policy was seen."""
+    """Whether a dry run of exactly this policy was shown."""
     ended_this_hour: int = 0
     left_today: int | None = None
-    """Ends that the day still allows; None: it has no limit."""
+    """Ends still allowed today; None: no limit."""
     cold_start: timedelta = timedelta(0)
-    """What its instances need from launch to ready: part of the price of a stop."""
+    """Time of its instances from launch to ready: part of the cost of an end."""
 
     def kept_for(self, target: int, healthy: int, floor: int) -> Objection | None:
-        """Why the pool gives up none of its healthy instances."""
+        """Why no healthy instance of the pool may be ended; None: one may."""
         there = f"target {target}, healthy {healthy}"
         if target <= floor or healthy <= floor:
             return Objection(reason=Reason.POOL_FLOOR, detail=f"floor {floor}, {there}")
         if self.needed is None:
-            return Objection(reason=Reason.METRICS_MISSING, detail="what its scale watchdog needs is not known")
+            return Objection(reason=Reason.METRICS_MISSING, detail="the need of its scale watchdog is unknown")
         if target <= self.needed.replicas or healthy <= self.with_spare:
             spare = f" and {self.spare} spare" if self.spare else ""
             detail = f"scale needs {self.needed.replicas}{spare} ({self.needed.detail}), {there}"
@@ -76,41 +76,41 @@ class IdlePool:
 
     @property
     def with_spare(self) -> int:
-        """Instances for what is needed; at a need of 0 there is no spare either. 0 where nobody asked."""
+        """Need and spare, in instances. 0 at a need of 0, and when the need is unknown."""
         replicas = 0 if self.needed is None else self.needed.replicas
         return replicas + self.spare if replicas > 0 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleObservation:
-    """All that one pass looked at."""
+    """What one pass observed."""
 
     instances: Sequence[Instance]
     evidence: Mapping[str, Evidence]
     agents: Mapping[str, AgentStatus]
     pools: Mapping[str, IdlePool]
     budget: ChangeBudget
-    """Over all pools."""
+    """Budget over all pools."""
     gpus_expected: Mapping[str, int] = field(default_factory=dict[str, int])
     """By machine type."""
     watts_rated: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Of one GPU, by machine type."""
+    """Rated power of one GPU, by machine type."""
     kept_by: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By instance: who asked, through a brake."""
+    """By instance: who asked to keep it, by a brake."""
     rollouts: frozenset[str] = frozenset()
     """Groups being refreshed."""
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
     begun: frozenset[str] = frozenset()
-    """Instances whose end an earlier pass began: their share of the target may be gone already."""
+    """Instances whose end an earlier pass began: the target may have been lowered for them already."""
     leaving: frozenset[str] = frozenset()
-    """Of those that we drained: what its group is ending already, though it may live for minutes yet."""
+    """Instances drained by this watchdog that their group is ending already. They may run for minutes."""
     attempts: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
-    """By instance: ends that came to nothing lately."""
+    """By instance: ends that failed recently."""
     uncertain: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
-    """By pool: why nothing of it is decided: the list of instances lacks some of it."""
+    """By pool: why nothing is decided about it: the list of instances is incomplete."""
     unread: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
-    """The same by group: it could not be read."""
+    """By group: why nothing is decided about it: it could not be read."""
 
 
 def decide(observed: IdleObservation, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
@@ -122,13 +122,13 @@ def decide(observed: IdleObservation, now: datetime, checks: Sequence[Check] | N
 
 
 def _share_out(decisions: list[Decision], observed: IdleObservation, now: datetime) -> None:
-    """Keep, in place, those that floors and budgets have no room for."""
-    room = _Remaining(observed, decisions)
+    """Replace, in place, ends that floors or budgets do not allow by keeps."""
+    remaining = _Remaining(observed, decisions)
     turns = {
         n: _turn(decision, observed, now) for n, decision in enumerate(decisions) if decision.action is Action.END
     }
-    # each turn in its own order: what did not fail before, or one that never can go would take all the room; then the
-    # dearest, so that a short budget saves the most, and the longest idle
+    # within a turn, instances without failed attempts come first: one that can never be ended would use up the
+    # budget. Then the most expensive, so that a small budget saves the most, then the longest idle
     order = sorted(
         turns,
         key=lambda n: (
@@ -141,22 +141,22 @@ def _share_out(decisions: list[Decision], observed: IdleObservation, now: dateti
     )
     for decision in decisions:
         if decision.resource in observed.begun:
-            room.count(decision)
+            remaining.count(decision)
     for n in order:
-        decisions[n] = room.take(decisions[n], turns[n])
+        decisions[n] = remaining.take(decisions[n], turns[n])
     for n in (n for n in order if turns[n] is _Turn.STUCK and decisions[n].action is Action.END):
-        decisions[n] = room.what_is_left(decisions[n])
+        decisions[n] = remaining.within_run_budget(decisions[n])
 
 
 class _Turn(IntEnum):
-    """Whose turn it is to take of the budgets."""
+    """The order in which ends use the budgets."""
 
     BEGUN = auto()
-    """Its end was noted, and may have happened."""
+    """Its end was recorded, and may have happened."""
     DRAINS = auto()
-    """It serves nothing any more, and there is no way back."""
+    """It drains: it serves nothing more, and this cannot be undone."""
     STUCK = auto()
-    """The same for longer than a drain takes: it counts in the hour and the day, and others do not wait for it."""
+    """It has drained for longer than a drain takes. It counts in the hour and the day, and does not block others."""
     NEW = auto()
 
 
@@ -169,7 +169,7 @@ def _turn(decision: Decision, observed: IdleObservation, now: datetime) -> _Turn
 
 
 def case_of(instance: Instance, observed: IdleObservation, policy: IdlePolicy, now: datetime) -> Case:
-    """What is known of one instance, as `judge` wants it."""
+    """The facts about one instance for `judge`."""
     pool = observed.pools.get(instance.pool or "")
     return Case(
         instance=instance,
@@ -187,7 +187,7 @@ def case_of(instance: Instance, observed: IdleObservation, policy: IdlePolicy, n
 def _decide_one(
     instance: Instance, observed: IdleObservation, now: datetime, checks: Sequence[Check] | None
 ) -> Decision:
-    """What the watchdog would like, before floor and budget."""
+    """The decision about one instance before floors and budgets."""
     pool = observed.pools.get(instance.pool or "")
     usd = observed.usd_per_hour.get(instance.id)
     if pool is None or pool.policy is None:
@@ -207,12 +207,12 @@ def _decide_one(
     if instance.alive and is_our_drain(observed.agents.get(instance.id)):
         if is_left_to_its_cloud(instance, observed.agents.get(instance.id), now):
             return _decision(instance, Action.KEEP, LEFT_TO_ITS_CLOUD, evidence, None)
-        said = observed.kept_by.get(instance.id) or kept_by_tag(instance, now)
-        if said is not None:
-            held = Objection(reason=Reason.KEPT_BY_PEOPLE, detail=f"{said}; it drains and serves nothing")
+        keeper = observed.kept_by.get(instance.id) or kept_by_tag(instance, now)
+        if keeper is not None:
+            held = Objection(reason=Reason.KEPT_BY_PEOPLE, detail=f"{keeper}; it drains and serves nothing")
             return _decision(instance, Action.KEEP, held, evidence, None)
-        # begun by a pass of ours that did not see it through; there is no way back from a drain
-        going = Objection(reason=Reason.STILL_IDLE, detail="its drain goes on")
+        # an earlier pass began the drain and did not complete the end; a drain cannot be undone
+        going = Objection(reason=Reason.STILL_IDLE, detail="its drain continues")
         return _seen(pool, _decision(instance, Action.END, going, evidence, usd))
     objection = judge(case_of(instance, observed, pool.policy, now), checks)
     if objection is None and instance.group is None:
@@ -240,7 +240,7 @@ def _idle(
     instance: Instance, timer: Timer, evidence: Evidence | None, usd: Decimal | None, now: datetime
 ) -> Decision:
     since = instance.idle_since
-    if since is None or since > now + timer.grace:  # a clock was wrong, or a hand: nobody waits for years
+    if since is None or since > now + timer.grace:  # a wrong clock, or a manual edit
         objection = Objection(reason=Reason.IDLE, detail=f"{_summary(evidence)}; {timer}")
         return _decision(instance, Action.MARK, objection, evidence, usd)
     if now - since < timer.grace:
@@ -268,25 +268,27 @@ def is_our_drain(agent: AgentStatus | None) -> bool:
 
 
 def _loses_its_mark(instance: Instance, reason: Reason) -> bool:
-    """Work, people and restarts take the mark away: the next one starts a new grace with a new message."""
+    """Work, people and restarts remove the mark: the next mark starts a new grace with a new message."""
     return instance.idle_since is not None and (
         reason in _WORK or reason in (Reason.KEPT_BY_PEOPLE, Reason.WARMING_UP, Reason.IN_ROLLOUT, Reason.PREPAID)
     )
 
 
 class _Remaining:
-    """What floors and budgets still allow in this pass."""
+    """The ends that floors and budgets still allow in this pass."""
 
     def __init__(self, observed: IdleObservation, decisions: Sequence[Decision]) -> None:
         self._pools = observed.pools
-        # at a target of 0 even the spare goes, so somebody who may work keeps one
+        # at a target of 0 the spare may be ended, too: if one may be working, one is kept
         self._at_work = {
             decision.pool
             for decision, instance in zip(decisions, observed.instances, strict=True)
-            if instance.alive and decision.reason not in _RESTS and not _drains(observed.agents.get(instance.id))
+            if instance.alive
+            and decision.reason not in _IDLE_REASONS
+            and not _drains(observed.agents.get(instance.id))
         }
         parts = {
-            pool.name: budgets.of(pool.policy, pool.ended_this_hour, pool.left_today)
+            pool.name: budgets.pool_budget(pool.policy, pool.ended_this_hour, pool.left_today)
             for pool in observed.pools.values()
             if pool.policy is not None
         }
@@ -298,22 +300,22 @@ class _Remaining:
                 self._healthy[instance.pool] = self._healthy.get(instance.pool, 0) + 1
 
     def count(self, decision: Decision) -> None:
-        """One whose end was noted counts in the hour and the day, whatever is known of it now."""
+        """Count an instance whose end was recorded in the hour and the day, whatever its state is now."""
         pool = self._pools.get(decision.pool or "")
         if pool is not None and pool.policy is not None:
             self._budgets.take(pool.name, runs=False)
 
     def take(self, decision: Decision, turn: _Turn) -> Decision:
-        """The decision, or why there is no room for it."""
+        """The decision, or a keep with the reason if floors or budgets do not allow it."""
         pool = decision.pool or ""
         if turn is _Turn.BEGUN:
-            return decision  # it is counted, and its target may have been lowered
+            return decision  # it is counted already, and its target may have been lowered
         floor, healthy = max(self._pools[pool].floor, pool in self._at_work), self._healthy.get(pool, 0)
-        # what drains serves nothing any more, so that no floor is kept by keeping it
+        # an instance that drains serves nothing: keeping it does not help the floor
         if turn is _Turn.NEW and (why := self._pools[pool].kept_for(self._targets[pool], healthy, floor)) is not None:
             return decision.kept(why.reason, why.detail)
         full = self._budgets.objection(pool, runs=turn is not _Turn.STUCK)
-        if full is None or turn is not _Turn.NEW:  # what drains counts, whether or not it may be ended now
+        if full is None or turn is not _Turn.NEW:  # a drain counts, whether or not its instance may be ended now
             self._budgets.take(pool, runs=full is None and turn is not _Turn.STUCK)
             self._targets[pool] -= 1
         if full is not None:
@@ -322,33 +324,34 @@ class _Remaining:
             self._healthy[pool] = healthy - 1
         return decision
 
-    def what_is_left(self, decision: Decision) -> Decision:
-        """Of the run, when all others have had their turn."""
+    def within_run_budget(self, decision: Decision) -> Decision:
+        """The decision if the budget of the run has something left after all others; otherwise a keep."""
         free = self._budgets.take_run(decision.pool or "")
         return decision if free else decision.kept(Reason.RUN_BUDGET, decision.detail)
 
 
 def in_service(agent: AgentStatus | None) -> bool:
-    """Whether an agent says that its instance serves, and will go on to."""
+    """Whether an agent reports that its instance serves and does not drain."""
     return agent is not None and agent.ready and not agent.draining and not agent.drained
 
 
-def is_heard(instance: Instance, observed: IdleObservation) -> bool:
-    """Whether it lives, and its engine reports now."""
+def is_reporting(instance: Instance, observed: IdleObservation) -> bool:
+    """Whether the instance is alive and its engine reports now."""
     evidence = observed.evidence.get(instance.id)
     engine = evidence.engine if evidence is not None else None
     return instance.alive and evidence is not None and engine is not None and evidence.is_new(engine)
 
 
 def counts_as_healthy(instance: Instance, observed: IdleObservation) -> bool:
-    """Whether the pool may lean on it when another one goes: alive, ready as its agent says, its engine heard of now.
+    """Whether the pool may count on it when another one ends: alive, ready by its agent, and with an engine that
+    reports.
 
-    An agent that was not asked, or does not answer, promises nothing.
+    It does not count when its agent was not asked or does not answer.
     """
     if instance.id in observed.leaving or instance.id in observed.begun:
-        # what was begun goes for certain, and its pass may have died before it lowered the target
+        # an end that was begun is certain; its pass may have been killed before it lowered the target
         return False
-    return in_service(observed.agents.get(instance.id)) and is_heard(instance, observed)
+    return in_service(observed.agents.get(instance.id)) and is_reporting(instance, observed)
 
 
 def _decision(

@@ -1,7 +1,8 @@
-"""The last look before an end: what both sources say of an instance after its agent said `drained`.
+"""The final check before an end: the metrics of an instance after its agent reported `drained`.
 
-What Prometheus scraped last may be older than the drain, and shows no work that began after it. So a look rests on
-scrapes that began after `drained` was heard, by the store's own clock: ours may be a minute off.
+The last scrape of Prometheus may be older than the drain, and does not show work that began later. So this check uses
+only scrapes that began after `drained` was received. Times are those of the metrics store: the local clock may differ
+by a minute.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,40 +31,40 @@ from watchdogs.ports import Ports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainConfirmed:
-    """Both sources were scraped since `drained` was heard."""
+    """Both sources were scraped after `drained` was received."""
 
     decision: Decision
     since: datetime
-    """When it was heard, by the store's clock."""
+    """When `drained` was received, by the clock of the metrics store."""
     engine_answers: bool
-    """Whether the engine gave its numbers since then; an agent stops it before it says `drained`."""
+    """Whether the engine still answers scrapes; an agent stops it before it reports `drained`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainUnconfirmed:
-    """It cannot be ended now."""
+    """The instance cannot be ended now."""
 
     decision: Decision
     silent: tuple[str, ...] = ()
-    """Sources without a scrape since `drained`; none: its agent has not said `drained`."""
+    """Sources without a scrape since `drained`; empty: its agent has not reported `drained`."""
     error: str | None = None
-    """Why the store could not be asked."""
+    """Why the metrics store could not be read."""
 
 
 @dataclass(slots=True)
 class _Empty:
-    """One that said `drained`."""
+    """An instance whose agent reported `drained`."""
 
     decision: Decision
     since: datetime
-    """By the store's clock."""
+    """By the clock of the metrics store."""
     give_up: datetime
-    """By ours."""
+    """By the local clock."""
 
 
 @dataclass(slots=True)
 class FinalChecks:
-    """Waits for those that drain, then for their numbers. Each is given as soon as it can be judged."""
+    """Waits for drains, then for new scrapes. Yields each result as soon as it is known."""
 
     ports: Ports
     series: signals.SeriesSelector
@@ -72,40 +73,43 @@ class FinalChecks:
     _interval: timedelta = timedelta(0)
 
     def wait(self, drains: Sequence[Drain], deadline: timedelta) -> Iterator[DrainConfirmed | DrainUnconfirmed]:
-        """Every decision once. Agents have `deadline` to drain, then the sources two scrape intervals to report."""
+        """Yield every decision once.
+
+        Agents have `deadline` to drain, then the sources two scrape intervals to report.
+        """
         clock = self.ports.clock
         renewed = clock.now()
         limit = renewed + deadline + DRAIN_SLACK
         waiting = list(drains)
         while waiting or self._empty:
             statuses = self.ports.agents.statuses([instance for _, instance in waiting])
-            said = [drain for drain in waiting if drained(statuses.get(drain[1].id))]
-            waiting = [drain for drain in waiting if drain not in said]
-            yield from self._noted(said)
-            yield from self._heard()
+            reported = [drain for drain in waiting if drained(statuses.get(drain[1].id))]
+            waiting = [drain for drain in waiting if drain not in reported]
+            yield from self._noted(reported)
+            yield from self._confirmed()
             if waiting and clock.now() >= limit:
                 yield from (DrainUnconfirmed(decision=decision) for decision, _ in waiting)
                 waiting = []
             if waiting or self._empty:
                 renewed = sleep_and_renew(self.ports, renewed)
 
-    def _noted(self, said: Sequence[Drain]) -> Iterator[DrainUnconfirmed]:
-        """Remember the store's time: what it scrapes from now on, it scrapes after `drained`."""
-        if not said:
+    def _noted(self, reported: Sequence[Drain]) -> Iterator[DrainUnconfirmed]:
+        """Record the time of the metrics store: later scrapes begin after `drained`."""
+        if not reported:
             return
         try:
             since = self.ports.metrics.now()
             self._interval = signals.longest_interval(self.ports.metrics)
         except OSError as error:
-            yield from (DrainUnconfirmed(decision=decision, error=str(error)) for decision, _ in said)
+            yield from (DrainUnconfirmed(decision=decision, error=str(error)) for decision, _ in reported)
             return
         # a scrape begins within an interval, and ends within another one
         give_up = self.ports.clock.now() + STALE_AFTER * self._interval + DRAIN_SLACK
-        for decision, _ in said:
+        for decision, _ in reported:
             self._empty[decision.resource] = _Empty(decision, since, give_up)
 
-    def _heard(self) -> Iterator[DrainConfirmed | DrainUnconfirmed]:
-        """Those whose sources reported, and those whose time is over. One query for all, four times an interval."""
+    def _confirmed(self) -> Iterator[DrainConfirmed | DrainUnconfirmed]:
+        """Yield instances whose sources reported or timed out. One query for all, four times per scrape interval."""
         now = self.ports.clock.now()
         last = any(now >= one.give_up for one in self._empty.values())
         due = self._asked is None or now - self._asked >= self._interval / 4
@@ -130,20 +134,20 @@ class FinalChecks:
                 yield DrainConfirmed(decision=one.decision, since=one.since, engine_answers=found.engine_answers)
 
 
-def objection(case: Case, heard: DrainConfirmed, now: datetime) -> Objection | None:
-    """Why a drained instance is not ended, by evidence over the last scrapes; None: nothing speaks against it.
+def objection(case: Case, confirmed: DrainConfirmed, now: datetime) -> Objection | None:
+    """Why a drained instance must not be ended, by the evidence of the last scrapes; None: it may be ended.
 
-    `now` is the store's, as the ages of the evidence are.
+    `now` is the time of the metrics store, which the ages of the evidence refer to.
     """
-    engine: tuple[Check, ...] = (_engine_in_numbers,) if heard.engine_answers else ()
+    engine: tuple[Check, ...] = (_engine_in_numbers,) if confirmed.engine_answers else ()
     gpu = (gpus_quiet, gpu_reported, gpu_in_range, gpu_not_contradicted)
     objected = judge(case, (no_requests, counters_flat, *engine, *gpu))
     if objected is not None:
         return objected
-    evidence, age = case.evidence, now - heard.since
+    evidence, age = case.evidence, now - confirmed.since
     for source, side, counts in (
         ("GPU exporter", evidence.gpu if evidence else None, True),
-        ("engine", evidence.engine if evidence else None, heard.engine_answers),
+        ("engine", evidence.engine if evidence else None, confirmed.engine_answers),
     ):
         if counts and (side is None or side.newest_age is None or side.newest_age >= age):
             return Objection(reason=Reason.METRICS_STALE, detail=f"{source}: nothing newer than `drained`")
@@ -151,7 +155,7 @@ def objection(case: Case, heard: DrainConfirmed, now: datetime) -> Objection | N
 
 
 def _engine_in_numbers(case: Case) -> Objection | None:
-    """An engine that still answers does so whole and in numbers; its CPU clock may stand still for a while."""
+    """An engine that still answers reports every signal with valid values. Its CPU counter need not increase."""
     evidence = case.evidence
     if evidence is not None and evidence.engine is not None:
         still = replace(evidence.engine, pulse_changes=1.0)

@@ -1,4 +1,4 @@
-"""What the idle watchdog says to people."""
+"""Messages of the idle watchdog."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,8 +10,8 @@ from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL, POOL, ROLE, ROUTER
 
 
 def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at: datetime) -> str:
-    """Why, what it costs, what will happen when, how to keep it, and what ending it means."""
-    # the cold start may be measured anew before then, the promise stays
+    """Why an instance was marked, its cost, what happens when, how to keep it, and what an end loses."""
+    # the cold start may be measured again before then: the earliest end stays
     later = f" With its pool's cold start that is about {likely_at:%H:%M} UTC." if likely_at > ends_at else ""
     return "\n".join(
         (
@@ -27,7 +27,7 @@ def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at:
 
 
 def unmarked(decision: Decision) -> str:
-    """Why it stays."""
+    """Why an instance is kept again."""
     because = f" ({decision.detail})" if decision.detail else ""
     return f"{decision.resource} of pool {decision.pool} stays: {decision.reason.sentence}{because}."
 
@@ -41,40 +41,40 @@ def ended(decision: Decision, target: int | None) -> str:
     )
 
 
-def unheard(decision: Decision, silent: Sequence[str]) -> str:
-    """Why it is not ended, what that costs, and what to mend."""
+def unconfirmed(decision: Decision, silent: Sequence[str]) -> str:
+    """Why a drained instance is not ended, what that costs, and what to check."""
     return (
-        f"{decision.resource} of pool {decision.pool} says that it is drained, but its {' and its '.join(silent)} "
-        f"told Prometheus nothing since: nobody else says that it rests, so it is not ended. It serves nothing and "
-        f"costs {money(decision.usd_per_hour)}. Each pass looks again; look whether Prometheus reaches it."
+        f"{decision.resource} of pool {decision.pool} reports that it is drained, but Prometheus has not scraped "
+        f"its {' and its '.join(silent)} since then. Without a scrape it is not ended. It serves nothing and costs "
+        f"{money(decision.usd_per_hour)}. Each pass checks again; check whether Prometheus can reach it."
     )
 
 
 def claims(instance: Instance) -> str:
-    """Who carries a pool's tags and is none of its members, what it does not get, and what to do."""
+    """An instance that has the tags of a pool but is not a member of it: the effects, and what to do."""
     there = "no group" if instance.group is None else f"{instance.group}, a group that the fleet document lacks"
     nowhere = "" if instance.environment is not None else "without an environment's tag "
     return (
-        f"{instance.id} ({instance.machine_type}, {instance.zone}) carries the tag {POOL} = {instance.claimed_pool} "
+        f"{instance.id} ({instance.machine_type}, {instance.zone}) has the tag {POOL} = {instance.claimed_pool} "
         f"{nowhere}and is in {there}: it gets no requests, no key and no orders. If it is not yours, find who "
         f"started it. End it, or remove that tag; what a `pulumi up` left over, another `pulumi up` removes."
     )
 
 
 def claims_router(instance: Instance) -> str:
-    """Who carries the tag of a router and is none that the program made."""
+    """An instance that has the tag of a router but is not a router of the fleet document."""
     return (
-        f"{instance.id} ({instance.machine_type}, {instance.zone}) carries the tag {ROLE} = {ROUTER} and is no "
-        f"router that the fleet document names: it is not scraped, and nothing counts it. If it is not yours, find "
-        f"who started it. End it, or remove that tag; after an interrupted `pulumi up`, another names new routers."
+        f"{instance.id} ({instance.machine_type}, {instance.zone}) has the tag {ROLE} = {ROUTER} but is not a "
+        f"router of the fleet document: it is not scraped and not counted. If it is not yours, find "
+        f"who started it. End it, or remove that tag; after an interrupted `pulumi up`, run `pulumi up` again."
     )
 
 
 def failed(decision: Decision, error: str) -> str:
-    """What could not be done."""
+    """That an end failed, and why."""
     return f"{decision.resource} of pool {decision.pool} could not be ended: {error}"
 
 
 def money(usd_per_hour: Decimal | None) -> str:
-    """`0.62 USD/h`, or that nobody knows."""
+    """`0.62 USD/h`, or that the price is unknown."""
     return "an unknown price" if usd_per_hour is None else f"{usd_per_hour.normalize():f} USD/h"

@@ -1,8 +1,8 @@
-"""After how long without work an instance is ended. Pure.
+"""The time without work after which an instance is ended. Pure.
 
-A stop has a price in GPU time: `stop_price` of the pool's settings and the cold start of what replaces the instance.
-The length of an idle time is unknown. To end it when it has cost as much as a stop costs at most twice what
-foresight would pay; idle times that are nearly that long end often, so `MARGIN` is waited on top.
+An end has a price in GPU time: `stop_price` of the pool's settings plus the cold start of the replacement. The length
+of an idle time is unknown in advance. An end when the idle time has cost as much as the end itself costs at most
+twice the optimum (ski rental). Idle times that last nearly that long often end soon, so `MARGIN` is added.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Timer:
 
     @property
     def price(self) -> timedelta | None:
-        """What one stop costs in GPU time; None: it is not weighed, and window and grace decide."""
+        """Cost of one stop in GPU time; None: not stated, so window and grace decide."""
         return None if self.policy.stop_price is None else self.policy.stop_price + self.cold_start
 
     @property

@@ -1,4 +1,4 @@
-"""The idle watchdog: observe, decide, act, record, tell. `decide.py` has the rules."""
+"""The idle watchdog: observe, decide, act, record, notify. `decide.py` has the rules."""
 
 import math
 from collections import Counter
@@ -27,8 +27,8 @@ from watchdogs.idle.decide import (
     IdlePool,
     case_of,
     decide,
-    is_heard,
     is_our_drain,
+    is_reporting,
 )
 from watchdogs.machines import known_of
 from watchdogs.observe.completeness import InstanceReader, reporting_unlisted, unlisted
@@ -40,14 +40,14 @@ from watchdogs.scale.needs import cold_starts, needed_soon
 REACHED_SPAN: Final = timedelta(hours=24)
 DAY: Final = timedelta(days=1)
 FIRST_ASKED: Final = 3
-"""When so many groups cannot be asked about a rollout, and none can, no other is asked."""
+"""If the first groups, this many, all fail to answer about a rollout, no other group is asked."""
 CLAIMS_AFTER: Final = timedelta(minutes=15)
-"""An instance that carries a pool's tags outside its groups is reported when it is this old: `pulumi up` makes groups
+"""An instance with the tags of a pool but outside its groups is reported from this age: `pulumi up` creates groups
 before the fleet document names them."""
 
 
 class IdleWatchdog:
-    """Ends instances that have nothing to do, in one fleet."""
+    """Ends idle instances of one fleet."""
 
     def __init__(self, document: FleetDocument, ports: Ports) -> None:
         self._document = document
@@ -55,7 +55,7 @@ class IdleWatchdog:
         self._series = signals.of_environment(document.environment)
 
     def dry(self) -> Pass[IdleObservation]:
-        """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
+        """Observe and decide without acting. The policies of the plan count as seen afterwards."""
         now = self._ports.clock.now()
         observed = self.observe(now)
         shown = {name: replace(view, policy_seen=True) for name, view in observed.pools.items()}
@@ -64,7 +64,7 @@ class IdleWatchdog:
         return Pass(observed=observed, plan=plan)
 
     def apply(self) -> Pass[IdleObservation]:
-        """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
+        """Run one pass. Raises OSError when the fleet could not be observed completely; then nothing was changed."""
         now = self._ports.clock.now()
         observed = self.observe(now)
         executor = Executor(self._ports, acting.RULES)
@@ -77,24 +77,26 @@ class IdleWatchdog:
         return executor.finish(observed, plan)
 
     def _report(self, executor: Executor, observed: IdleObservation, plan: Plan) -> None:
-        """Notify people of pools and groups about which nothing is decided: once a day."""
+        """Notify people once a day about pools and groups about which nothing is decided."""
         for name, why in (*observed.uncertain.items(), *observed.unread.items()):
-            text = f"Nothing of {name} is ended: {why.reason.sentence}. {why.detail}."
+            text = f"No instance of {name} is ended: {why.reason.sentence}. {why.detail}."
             executor.notify(f"{why.reason}:{name}:{plan.at:%Y%m%d}", text)
         for one in (*observed.instances, *self._claiming()):
-            if one.alive and plan.at - one.launched_at >= CLAIMS_AFTER and (said := self._claim(one)) is not None:
-                executor.notify(f"claims:{one.id}:{plan.at:%Y%m%d}", said)
+            if one.alive and plan.at - one.launched_at >= CLAIMS_AFTER and (message := self._claim(one)) is not None:
+                executor.notify(f"claims:{one.id}:{plan.at:%Y%m%d}", message)
 
     def _claiming(self) -> Sequence[Instance]:
-        """Those that carry a pool's tag and no environment's: the inventory of an environment lacks them."""
+        """Instances with a pool tag and without an environment tag: the inventory of an environment does not list
+        them.
+        """
         try:
             return self._ports.inventory.claiming().instances
         except OSError:
-            # nothing is decided by it, and the next pass asks again
+            # no decision depends on it, and the next pass reads it again
             return ()
 
     def _claim(self, one: Instance) -> str | None:
-        """What to say of an instance that only claims to be one of ours; None: it does not."""
+        """The message about an instance that has tags of the fleet but is not part of it; None: it has none."""
         if one.claimed_pool is not None:
             return messages.claims(one)
         routers = self._document.router.machines
@@ -102,7 +104,7 @@ class IdleWatchdog:
         return messages.claims_router(one) if is_router and routers is not None and one.id not in routers else None
 
     def observe(self, now: datetime) -> IdleObservation:
-        """Everything that `decide` judges. Raises OSError: a part is not the whole."""
+        """Everything that `decide` uses. Raises OSError if a part cannot be read."""
         ports = self._ports
         instances, unread = self._instances()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
@@ -120,8 +122,8 @@ class IdleWatchdog:
             evidence=evidence,
             agents={},
             pools=pools,
-            budget=budgets.in_all(
-                [budgets.of(view.policy) for view in pools.values() if view.policy is not None],
+            budget=budgets.fleet_budget(
+                [budgets.pool_budget(view.policy) for view in pools.values() if view.policy is not None],
                 len(watched),
                 sum(ended.values()),
             ),
@@ -138,8 +140,8 @@ class IdleWatchdog:
         known = [*asked, *self._others(asked, watched, base, now)]
         agents = ports.agents.statuses(known)
         base = replace(base, pools=self._with_needs(self._with_cold_starts(pools, known, agents), known, now))
-        heard = {instance.id for instance in known}
-        if more := [i for i in self._others(asked, watched, base, now) if i.id not in heard]:
+        asked_ids = {instance.id for instance in known}
+        if more := [i for i in self._others(asked, watched, base, now) if i.id not in asked_ids]:
             agents = {**agents, **ports.agents.statuses(more)}
         going, unread = self._leaving([i for i in asked if is_our_drain(agents.get(i.id))])
         rollouts, unasked = self._rollouts(groups, self._ends(asked, now))
@@ -149,40 +151,43 @@ class IdleWatchdog:
         return replace(base, agents=agents, leaving=going, rollouts=rollouts, unread=errors)
 
     def _leaving(self, drained: Sequence[Instance]) -> tuple[frozenset[str], Mapping[str, str]]:
-        """Whom the groups of these are ending already, and which of the groups cannot be read."""
+        """Instances that the groups are ending already, and the errors of groups that cannot be read."""
         names = sorted({instance.group for instance in drained if instance.group is not None})
         if not names:
             return frozenset(), {}
         found = self._ports.groups.readable(names)
         return frozenset(key for group in found.groups.values() for key in group.leaving), found.errors
 
-    def _rollouts(self, groups: Sequence[str], surely: Collection[str]) -> tuple[frozenset[str], dict[str, str]]:
-        """Groups that are being refreshed, and those that cannot be asked. Raises OSError when none can."""
+    def _rollouts(self, groups: Sequence[str], required: Collection[str]) -> tuple[frozenset[str], dict[str, str]]:
+        """Groups that are being refreshed, and the errors of groups that cannot be read.
+
+        Raises OSError if all fail.
+        """
         if not groups:
             return frozenset(), {}
         try:
-            return self._ports.groups.in_rollout(groups, surely), {}
+            return self._ports.groups.in_rollout(groups, required), {}
         except OSError as error:
-            return self._rollouts_one_by_one(groups, surely, error)
+            return self._rollouts_one_by_one(groups, required, error)
 
     def _rollouts_one_by_one(
-        self, groups: Sequence[str], surely: Collection[str], first: OSError
+        self, groups: Sequence[str], required: Collection[str], first: OSError
     ) -> tuple[frozenset[str], dict[str, str]]:
         found: set[str] = set()
         errors: dict[str, str] = {}
         for number, name in enumerate(groups, start=1):
             try:
-                found |= self._ports.groups.in_rollout([name], {name} & set(surely))
+                found |= self._ports.groups.in_rollout([name], {name} & set(required))
             except OSError as error:
                 errors[name] = str(error)
             if number == len(errors) == FIRST_ASKED < len(groups):
-                raise first  # it is not about one of them
+                raise first  # the error does not depend on the group
         return frozenset(found), errors
 
     def _instances(self) -> tuple[Sequence[Instance], Mapping[str, str]]:
-        """Those of the inventory, and why others could not be read."""
+        """The instances of the inventory, and the errors of those that could not be read."""
         groups = self._document.group_names()
-        # a page that repeats the last one's end must not count an instance twice for the floor
+        # an instance on two pages must not count twice for the floor
         found = self._ports.inventory.listed()
         once = {instance.id: instance for instance in found.instances}.values()
         return tuple(replace(i, pool=owner_of(groups, i)) for i in once), found.errors
@@ -195,10 +200,12 @@ class IdleWatchdog:
         unread: tuple[InstanceReader, Mapping[str, str]],
         now: datetime,
     ) -> dict[str, Objection]:
-        """By pool: what the list lacks of it. Those that report themselves, all of a pool of which it has none, and
-        those that could not be read (with who has tried).
+        """By pool: why the list of instances is incomplete for it.
 
-        Raises CloudError when it is not whole.
+        `missing`: instances that report metrics but are not listed. Pools without a listed instance are checked by
+        their groups; so are all pools if some instances could not be read (`unread`).
+
+        Raises CloudError when the list lacks too many instances.
         """
         reader, errors = unread
         own = self._document.group_names()
@@ -215,13 +222,15 @@ class IdleWatchdog:
         return found
 
     def _ends(self, instances: Sequence[Instance], now: datetime) -> frozenset[str]:
-        """Groups of marked instances whose grace is over: what may be ended now is not guessed about."""
+        """Groups of marked instances whose grace is over: for these the rollout state must be exact."""
         return frozenset(i.group for i in instances if i.group is not None and self._grace_is_over(i, now))
 
     def _others(
         self, asked: Sequence[Instance], watched: Sequence[Instance], observed: IdleObservation, now: datetime
     ) -> list[Instance]:
-        """Of pools of which one may be ended some that stay: can they carry the pool? Twice as many as are needed."""
+        """Other instances of pools with a possible end, up to twice the number needed, to check that enough are
+        ready.
+        """
         ends = Counter(i.pool or "" for i in asked if self._grace_is_over(i, now))
         views = observed.pools
         left = {pool: 2 * (max(views[pool].floor, views[pool].with_spare) + n) + 8 for pool, n in ends.items()}
@@ -229,7 +238,7 @@ class IdleWatchdog:
         found: list[Instance] = []
         for instance in watched:
             pool = instance.pool or ""
-            if left.get(pool, 0) > 0 and instance.id not in known and is_heard(instance, observed):
+            if left.get(pool, 0) > 0 and instance.id not in known and is_reporting(instance, observed):
                 left[pool] -= 1
                 found.append(instance)
         return found
@@ -237,7 +246,7 @@ class IdleWatchdog:
     def _with_cold_starts(
         self, views: Mapping[str, IdlePool], asked: Sequence[Instance], agents: Mapping[str, AgentStatus]
     ) -> dict[str, IdlePool]:
-        """With what a start of each pool takes, of those that were asked and as the ledger remembers."""
+        """The pools with their cold start, from the statuses of instances and the boots in the ledger."""
         by_pool: dict[str, list[Instance]] = {name: [] for name in views}
         for instance in asked:
             by_pool[instance.pool or ""].append(instance)
@@ -247,7 +256,10 @@ class IdleWatchdog:
     def _with_needs(
         self, views: Mapping[str, IdlePool], asked: Sequence[Instance], now: datetime
     ) -> dict[str, IdlePool]:
-        """What scale needs of the pools of which one may be ended: of others nobody asks. Raises OSError."""
+        """The pools with the need of their scale watchdog, read only for pools with a possible end.
+
+        Raises OSError.
+        """
         due = {i.pool for i in asked if self._grace_is_over(i, now)}
         pools = [pool for pool in self._document.pools if pool.name in due]
         needs = needed_soon(
@@ -266,16 +278,16 @@ class IdleWatchdog:
         return entry is not None and instance.idle_since is not None and now - instance.idle_since >= entry.grace
 
     def evidence_of(self, instance: Instance, window: timedelta, now: datetime) -> Evidence | None:
-        """The evidence of one instance, asked for anew."""
+        """The current evidence of one instance."""
         series = replace(self._series, labels=f'{self._series.labels},instance_id="{instance.id}"')
         return signals.gather(self._ports.metrics, series, window, now).get(instance.id)
 
     def _evidence(
         self, instances: Sequence[Instance], reader: InstanceReader, now: datetime
     ) -> tuple[dict[str, Evidence], Sequence[Instance]]:
-        """By instance, and whom the list of instances lacks though they report themselves.
+        """Evidence by instance, and instances that report metrics but are not listed.
 
-        Each pool is judged over its own window; pools with the same window share the queries.
+        Each pool has its own window; pools with the same window share the queries.
         """
         windows: dict[timedelta, set[str]] = {}
         for pool in self._document.pools:
@@ -286,14 +298,14 @@ class IdleWatchdog:
         missing: dict[str, Instance] = {}
         for window, names in windows.items():
             ids = {i.id for i in instances if i.pool in names and i.alive}
-            told = signals.gather(self._ports.metrics, self._series, window, now)
-            lost = reporting_unlisted(reader, self._document.environment, told, listed, now)
+            reported = signals.gather(self._ports.metrics, self._series, window, now)
+            lost = reporting_unlisted(reader, self._document.environment, reported, listed, now)
             missing |= {one.id: one for one in lost}
-            silent = {i for i in ids if i not in told or told[i].engine is None}
+            silent = {i for i in ids if i not in reported or reported[i].engine is None}
             ever = signals.reached(self._ports.metrics, self._document.environment, sorted(silent), REACHED_SPAN, now)
             interval = signals.longest_interval(self._ports.metrics)
             for instance in ids:
-                side = told.get(instance)
+                side = reported.get(instance)
                 found[instance] = Evidence(
                     window=window,
                     interval=interval,
@@ -330,7 +342,7 @@ class IdleWatchdog:
         return views
 
     def _scheduled(self, pool: Pool, now: datetime) -> int:
-        """What the pool's schedule asks for now: scale would launch again what is ended below it."""
+        """The current target of the pool's schedule: below it, scale would launch instances again."""
         entry = pool.watchdogs.scale
         return 0 if entry is None else hours.floor(entry.schedule, now)
 
@@ -340,20 +352,20 @@ class IdleWatchdog:
 
 
 def _lacks(instance: str, error: str | None = None) -> Objection:
-    detail = f"{instance} lives and is not in the list of instances" if error is None else error
+    detail = f"{instance} is running but is not in the list of instances" if error is None else error
     return Objection(reason=Reason.NOT_LISTED, detail=detail)
 
 
 def _left_today(pool: Pool, there: int, ended: int) -> int | None:
-    """Ends that the day still allows a pool; None: it has no such limit."""
+    """Ends still allowed today for a pool; None: no limit."""
     entry = pool.watchdogs.idle
     if entry is None or entry.max_stops_per_day is None:
         return None
-    # those that were ended today had a share in the day, too: at least the pool as it was written counts
+    # instances ended today count, too: so the size is at least the target of the fleet document
     return math.ceil(entry.max_stops_per_day * max(pool.target, there)) - ended
 
 
 def _quiet(instance: Instance, observed: IdleObservation, now: datetime) -> bool:
-    """Whether the metrics alone have no objection: only then is the agent worth a call."""
+    """Whether the metrics have no objection: only then the agent is asked."""
     view = observed.pools[instance.pool or ""]
     return view.policy is not None and judge(case_of(instance, observed, view.policy, now), METRIC_CHECKS) is None

@@ -1,9 +1,9 @@
-"""What happened to groups: of each only what came since it was last asked is read. The ledger keeps it, so that a new
-process asks no more than the one before would have.
+"""Activities of groups, read incrementally. The ledger keeps them, so that a new process reads no more than the
+previous one would have.
 
-A group is asked while there is a question about it: it lacks or loses instances, its size or its members have changed
-since it was last asked, or it has not answered a resize of a moment ago. Of a group that nobody has asked yet, what
-its zone remembers is read once.
+A group is read only when its activities matter: it lacks or loses instances, its size or members changed since the
+last read, or it has not answered a recent resize. A group that was never read is read once for the history of its
+zone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,74 +15,74 @@ from gpufleet.domain.activity import Activity, ActivityKind, GroupActivities
 from gpufleet.domain.model import Group
 
 OVERLAP: Final = timedelta(hours=1)
-"""An activity carries the time at which it began, and may be shown later: a launch ends when a hook does."""
+"""An activity is dated by its begin and may be reported later: a launch ends when its hook ends."""
 LATE: Final = timedelta(minutes=2)
-"""For so long after it was waited for in vain the answer to a resize may still come."""
+"""How long after a wait without an answer to a resize the answer may still arrive."""
 
 
 class ActivitySource(Protocol):
-    """Of the port, what is asked here."""
+    """The part of the port `Groups` that is used here."""
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]: ...
 
 
 @dataclass(slots=True)
 class Happened:
-    """The activities of a fleet's groups. It lives as long as its process."""
+    """The activities of the groups of a fleet, kept for the lifetime of the process."""
 
     _known: dict[str, GroupActivities] = field(default_factory=dict[str, GroupActivities])
     _recalled: bool = False
     _unsaved: dict[str, dict[str, Activity]] = field(default_factory=dict[str, dict[str, Activity]])
-    """By group of which the ledger lacks something: the events that it lacks."""
+    """By group: the events that the ledger does not have yet."""
     _since: datetime | None = None
-    """Of the last look."""
+    """Oldest event of interest at the last observation."""
     _read_in_pass: set[str] = field(default_factory=set[str])
     _resized_in_pass: set[str] = field(default_factory=set[str])
-    """Since they were read."""
+    """Groups resized since their last read."""
     _fresh: set[str] = field(default_factory=set[str])
-    """Groups that were asked since the last look: their answers were waited for."""
+    """Groups read since the last observation, while the pass waited for their answers."""
 
     def recall(self, remembered: Callable[[], Iterable[GroupActivities]]) -> None:
-        """Begin with what earlier processes have read. It is asked for once."""
+        """Load what earlier processes have read. Only the first call reads it."""
         if not self._recalled:
             self._known = {one.group: one for one in remembered()} | self._known
             self._recalled = True
 
     def unsaved(self) -> list[GroupActivities]:
-        """What later processes are to know, each group with the events that they do not know yet."""
+        """The groups with the events that the ledger does not have yet."""
         return [replace(self._known[name], events=tuple(events.values())) for name, events in self._unsaved.items()]
 
     def saved(self) -> None:
-        """Note that the ledger has all that is known."""
+        """Note that the ledger has all events."""
         self._unsaved.clear()
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Begin a pass."""
         self._read_in_pass.clear()
         self._resized_in_pass.clear()
         self._fresh.clear()
 
     def resized(self, name: str) -> None:
-        """Note that a group was resized: its answer is to be read."""
+        """Note that a group was resized: its answer must be read."""
         self._resized_in_pass.add(name)
         self._fresh.discard(name)
 
     def shrunk(self, name: str, size: int) -> None:
-        """Note that a group is as small as it was asked to be: there is no question about that."""
+        """Note that a group was made smaller to `size`: its activities need not be read for that."""
         if (known := self._known.get(name)) is not None:
             self._know(replace(known, desired=size))
 
     def silent(self, name: str, now: datetime) -> None:
-        """Note that a group has not answered for as long as somebody waited: a refusal, though it may answer yet."""
+        """Note that a group has not answered in time. It counts as a refusal, although an answer may still arrive."""
         if (known := self._known.get(name)) is not None:
             self._know(replace(known, silent_at=now))
 
     def look(
         self, groups: ActivitySource, there: Iterable[Group], needed: Collection[str], since: datetime, now: datetime
     ) -> dict[str, str]:
-        """Read what is not known yet. Groups that could not be asked, and why.
+        """Read new activities. Returns the error by group that could not be read.
 
-        `needed`: groups whose past is wanted though nobody has asked them yet. `since`: older events do not count.
+        `needed`: groups whose history is needed even if they were never read. `since`: older events are ignored.
         """
         errors: dict[str, str] = {}
         self._since = since
@@ -97,7 +97,7 @@ class Happened:
         return errors
 
     def wait(self, groups: ActivitySource, there: Iterable[Group], now: datetime) -> None:
-        """Read these now, since somebody waits for their answers. One that cannot be asked has not answered."""
+        """Read these groups now because the pass waits for their answers. A failed read counts as no answer yet."""
         for group in there:
             try:
                 self._read(groups, group, self._since or now, now)
@@ -106,7 +106,7 @@ class Happened:
             self._fresh.add(group.name)
 
     def events(self, names: Collection[str], since: datetime) -> list[Activity]:
-        """What is known of these since then, oldest first."""
+        """The known activities of these groups since then, oldest first."""
         known = [self._known[name] for name in names if name in self._known]
         found = [event for one in known for event in (*one.events, *_unanswered(one))]
         return sorted((event for event in found if event.at >= since), key=lambda event: (event.at, event.id))
@@ -120,7 +120,7 @@ class Happened:
         if group.name in self._fresh:
             return False
         if group.name in self._read_in_pass:
-            # it is asked again only when it was made larger since then, and has not answered
+            # it is read again only if it was resized since then and has not answered
             return group.name in self._resized_in_pass and _looks(group)
         may_answer = known.silent_at is not None and now - known.silent_at <= LATE
         return may_answer or _looks(group) or _changed(known, _as_it_is(group))
@@ -128,7 +128,7 @@ class Happened:
     def _read(self, groups: ActivitySource, group: Group, since: datetime, now: datetime) -> None:
         known = self._known.get(group.name, _as_it_is(group))
         found = groups.activities([group.name], max(since, _start(known, since, now)))
-        # one that began before `start` may have the time of its end: it is not read again, and stays known
+        # an event that began before `start` may be dated by its end: it is not read again, so it is kept
         before = {event.id: event for event in known.events if event.at >= since}
         events = before | {event.id: event for event in found}
         self._read_in_pass.add(group.name)
@@ -136,20 +136,20 @@ class Happened:
         read = replace(_as_it_is(group), read_at=now, silent_at=known.silent_at, events=tuple(events.values()))
         self._know(read, [event for event in found if before.get(event.id) != event])
 
-    def _know(self, one: GroupActivities, news: Iterable[Activity] = ()) -> None:
+    def _know(self, one: GroupActivities, new_events: Iterable[Activity] = ()) -> None:
         self._known[one.group] = one
-        self._unsaved.setdefault(one.group, {}).update({event.id: event for event in news})
+        self._unsaved.setdefault(one.group, {}).update({event.id: event for event in new_events})
 
 
 def _as_it_is(group: Group) -> GroupActivities:
-    """A group of whose past nothing is known."""
+    """A group without known activities."""
     return GroupActivities(
         group=group.name, desired=group.desired, members=frozenset(group.instance_ids), leaving=group.leaving
     )
 
 
 def _unanswered(one: GroupActivities) -> Iterable[Activity]:
-    """That it has not answered counts as a refusal."""
+    """A missing answer as a refusal."""
     if one.silent_at is not None:
         yield Activity(
             id=f"unanswered:{one.group}",
@@ -161,15 +161,15 @@ def _unanswered(one: GroupActivities) -> Iterable[Activity]:
 
 
 def _start(known: GroupActivities, since: datetime, now: datetime) -> datetime:
-    """From when on something may have come: nothing that went on then was over."""
-    if known.read_at is None or known.read_at > now:  # a clock that was ahead must not skip what came since
+    """Time from which new events may exist: the last read, or the oldest event that was in progress then."""
+    if known.read_at is None or known.read_at > now:  # a clock that was ahead must not skip events
         return since
     open_since = [event.at for event in known.events if event.kind is ActivityKind.IN_PROGRESS]
     return min([known.read_at - OVERLAP, *open_since])
 
 
 def _looks(group: Group) -> bool:
-    """Whether it looks for instances, or ends some."""
+    """Whether the group is launching or ending instances."""
     return group.desired != len(group.instance_ids)
 
 
@@ -177,7 +177,7 @@ def _changed(before: GroupActivities, now: GroupActivities) -> bool:
     return (before.desired, before.members, before.leaving) != (now.desired, now.members, now.leaving)
 
 
-def calm(groups: Mapping[str, Group], names: Collection[str], wanted: int) -> bool:
-    """Whether these have all that is wanted, and look for nothing."""
+def is_stable(groups: Mapping[str, Group], names: Collection[str], wanted: int) -> bool:
+    """Whether these groups have all wanted instances and are neither launching nor ending any."""
     known = [groups[name] for name in names if name in groups]
     return not any(map(_looks, known)) and sum(group.desired for group in known) >= wanted

@@ -1,6 +1,7 @@
-"""Whether a list of instances is whole, judged by what their groups and their metrics say.
+"""Checks by groups and metrics whether a list of instances is complete.
 
-What a list lacks is read one by one. It is never ended, and nothing is ended because it is missing (invariant 7).
+Instances that a list lacks are read one by one. They are never ended, and nothing is ended because they are missing
+(invariant 7).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,26 +18,26 @@ from watchdogs.ports import Inventory
 SETTLED: Final = timedelta(minutes=2)
 """A cloud may list a new instance later than its group does."""
 MOST_ASKED: Final = 20
-"""Instances that one look reads one by one: a list that lacks more living ones than this is of no use."""
+"""Instances that one observation reads one by one. A list that lacks more running instances is unusable."""
 
 
 @dataclass(slots=True)
 class InstanceReader:
-    """Reads instances one by one, each once in a pass."""
+    """Reads instances one by one, each once per pass."""
 
     inventory: Inventory
     _read: dict[str, Instance | None | OSError] = field(default_factory=dict[str, Instance | None | OSError])
 
     def fails(self, errors: Mapping[str, str]) -> None:
-        """Note those that the list had and that could not be read: asking again would say the same."""
+        """Note instances that the list had with an error: reading them again would give the same error."""
         self._read |= {key: UnreadableError(key, error) for key, error in errors.items()}
 
     def has_read(self, key: str) -> bool:
-        """Whether this pass has asked for it."""
+        """Whether this pass has read the instance."""
         return key in self._read
 
     def instance(self, key: str) -> Instance | None:
-        """None: the cloud no longer knows it. Raises OSError."""
+        """The instance; None: the cloud no longer knows it. Raises OSError."""
         if key not in self._read:
             try:
                 self._read[key] = self.inventory.instance(key)
@@ -53,15 +54,15 @@ class Unlisted:
     """Members of groups that the list of instances lacks."""
 
     living: Mapping[str, Instance] = field(default_factory=dict[str, Instance])
-    """Each with the group that lists it: its own tags may be lost."""
+    """Running instances, each with the group that lists it: its own tags may be lost."""
     unknown: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-    """Group of those that could not be read, and why. They may live."""
+    """By instance that could not be read: its group and the error. It may be running."""
 
 
 def unlisted(reader: InstanceReader, groups: Iterable[Group], listed: Collection[str], now: datetime) -> Unlisted:
-    """The settled members of these groups that the list lacks and that live, or may live.
+    """The members of these groups that run, or may run, and that the list lacks. Very new instances do not count.
 
-    Raises CloudError when it lacks more than `MOST_ASKED` members and some of them live: it is empty, or half.
+    Raises CloudError when the list lacks more than `MOST_ASKED` members and some of them run.
     """
     missing = [(group.name, key) for group in groups for key in group.instance_ids if key not in listed]
     living: dict[str, Instance] = {}
@@ -77,32 +78,34 @@ def unlisted(reader: InstanceReader, groups: Iterable[Group], listed: Collection
     if len(missing) > MOST_ASKED and (living or unknown):
         group, key = next((group, key) for group, key in missing if key in living or key in unknown)
         raise CloudError(
-            f"group {group} has {key}, which lives, and the list of instances lacks it and {len(missing) - 1} others:"
-            " it is not whole"
+            f"the list of instances is incomplete: it lacks {key} of group {group}, which is running, and"
+            f" {len(missing) - 1} others"
         )
     return Unlisted(living=living, unknown=unknown)
 
 
 def reporting_unlisted(
-    reader: InstanceReader, environment: str, told: Mapping[str, Evidence], listed: Collection[str], now: datetime
+    reader: InstanceReader, environment: str, reported: Mapping[str, Evidence], listed: Collection[str], now: datetime
 ) -> Sequence[Instance]:
-    """Living, settled instances of the environment that report themselves and that the list lacks.
+    """Running instances of the environment that report metrics and that the list lacks. Very new ones do not count.
 
-    No call to the cloud while list and metrics agree: half a page without an error is rare. Raises CloudError when
-    there are more than `MOST_ASKED`. One that cannot be read tells of no pool: it is not in the list, so no pass ends
-    it, and with it missing its pool only looks smaller than it is.
+    No call to the cloud is made while list and metrics agree. Raises CloudError when there are more than
+    `MOST_ASKED`. An instance that cannot be read is ignored: it is not in the list, so no pass ends it, and its pool
+    only seems smaller than it is.
     """
-    keys = sorted(key for key, evidence in told.items() if key not in listed and _fresh(evidence))
+    keys = sorted(key for key, evidence in reported.items() if key not in listed and _fresh(evidence))
     found: list[Instance] = []
     for key in keys[:MOST_ASKED]:
         with suppress(OSError):
             one = reader.instance(key)
             if one is None or not one.alive or one.environment != environment:
-                continue  # what has gone reports for a little longer
+                continue  # metrics of an ended instance stay for a while
             if now - one.launched_at > SETTLED:
                 found.append(one)
     if len(keys) > MOST_ASKED and found:
-        raise CloudError(f"{found[0].id} lives and reports, but the list of instances lacks it: it is not whole")
+        raise CloudError(
+            f"the list of instances is incomplete: it lacks {found[0].id}, which is running and reports metrics"
+        )
     return found
 
 

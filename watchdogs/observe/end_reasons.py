@@ -1,8 +1,8 @@
-"""Why instances ended whose group cannot tell: of all that ended without them, EC2's groups say the same sentence.
+"""Reasons of ends that a group does not state: EC2 groups report one sentence for all ends that they did not cause.
 
-The notice, the ledger and the instance's own description are asked, in this order. Where none of them says, the end
-stays unstated: it is replaced like any other, it is no failed boot by itself, and its spot zone remembers it
-(`risk.LOSSES`).
+Sources in order: the notice, the ledger, the description of the instance. Without a reason the end stays unstated:
+the instance is replaced like any other, the end alone is not a failed boot, and it counts in the history of its spot
+zone (`risk.LOSSES`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,23 +17,23 @@ from watchdogs.ports import Ports
 from watchdogs.spot.decide import WATCHDOG as SPOT
 
 DESCRIBED_FOR: Final = timedelta(hours=1)
-"""So long EC2 describes an instance that ended."""
+"""How long EC2 describes an ended instance."""
 ASK_AGAIN: Final = timedelta(minutes=1)
-"""A description that states nothing is not read more often."""
+"""Interval between reads of a description without a reason."""
 _ENDS: Final = frozenset({Action.END, Action.REPLACE, Action.STOP})
 _LOST_ANYWAY: Final = frozenset(
     {ActivityKind.ENDED, ActivityKind.ENDED_UNSTATED, ActivityKind.FAILED_BOOT, ActivityKind.UNHEALTHY}
 )
-"""Ends that are losses under a notice: the cloud takes what is ended before that, too."""
+"""Ends that count as losses after a notice: the cloud would have reclaimed the instance anyway."""
 
 
 def ended_why(
     kind: ActivityKind, *, lost: bool = False, by_us: bool = False, stated: ActivityKind | None = None
 ) -> ActivityKind:
-    """What an activity means with all that is known of its instance.
+    """The kind of an activity, corrected by other facts about its instance.
 
-    `lost`: it was under a notice of its cloud. `by_us`: the ledger says that a watchdog ended it. `stated`: what its
-    own description says; EC2 says the same of what we end as of what a person ends.
+    `lost`: it was under a notice of its cloud. `by_us`: by the ledger a watchdog ended it. `stated`: the reason in
+    its description; EC2 states the same reason for ends by a watchdog and by a person.
     """
     if lost and kind in _LOST_ANYWAY:
         return ActivityKind.PREEMPTED
@@ -45,18 +45,18 @@ def ended_why(
 
 
 class Ends:
-    """Resolves the ends of the groups of one fleet. It remembers descriptions, since a pass looks several times."""
+    """Finds the reasons of ends in one fleet. It caches descriptions, since a pass observes several times."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self.stated: dict[tuple[str, datetime], ActivityKind] = {}
-        """By instance that ended, and its launch: what its own description states, or earlier looks found out."""
+        """By ended instance and launch: the reason of its description, or of an earlier observation."""
         self._asked: dict[str, datetime] = {}
 
     def resolved(self, events: Iterable[Activity], lost: Collection[str], now: datetime) -> list[Activity]:
-        """The activities with the causes that are known; `lost`: instances that were under notice.
+        """The activities with the known reasons. `lost`: instances that were under notice.
 
-        One call of the cloud at most. Where that fails the ends stay unstated. Raises OSError of the ledger.
+        At most one call to the cloud; if it fails, the ends stay unstated. Raises OSError of the ledger.
         """
         events = list(events)
         unstated = {
@@ -80,13 +80,13 @@ class Ends:
         return ended_why(event.kind, lost=key in lost, by_us=key in by_us, stated=self._stated_of(key, event.at))
 
     def _stated_of(self, instance_id: str, at: datetime) -> ActivityKind | None:
-        """Of the life that was over then: a machine may begin anew under its name."""
-        lives = sorted(launched for key, launched in self.stated if key == instance_id)
-        begun = [launched for launched in lives if launched <= at] or lives[:1]
+        """The reason for the run that ended then: a new machine may have the same name."""
+        launches = sorted(launched for key, launched in self.stated if key == instance_id)
+        begun = [launched for launched in launches if launched <= at] or launches[:1]
         return self.stated[instance_id, begun[-1]] if begun else None
 
     def _ended_by_us(self, unstated: Mapping[str, datetime]) -> frozenset[str]:
-        """Those that a watchdog ended; what earlier looks found out of the others is remembered."""
+        """Instances that a watchdog ended. Reasons of the others from earlier observations are loaded."""
         if not unstated:
             return frozenset()
         ledger = self._ports.ledger
@@ -98,7 +98,7 @@ class Ends:
         return frozenset(one.resource for one in past if one.action in _ENDS and one.resource in unstated)
 
     def _describe(self, instance_ids: Sequence[str], now: datetime) -> None:
-        """Read the descriptions of those of which nothing is known."""
+        """Read the descriptions of instances without a known reason."""
         known = {key for key, _ in self.stated}
         asked = [
             key

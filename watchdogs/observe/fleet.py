@@ -1,8 +1,8 @@
-"""Reads a fleet's groups, instances and agents, each failure as local as it is.
+"""Reads the groups, instances and agents of a fleet. A failure affects only what could not be read.
 
-What one group or one instance does not tell stops decisions about itself (`hold`). If a list that all pools share
-cannot be read, the last one is used for `LASTS`, and the pass ends nothing (`incomplete`). A new process finds the
-last one in the ledger.
+A group or instance that cannot be read stops decisions about itself (`held`). If a list that all pools share cannot
+be read, the last list is used for `LASTS`, and the pass ends nothing (`incomplete`). A new process finds the last
+list in the ledger.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,25 +21,26 @@ from watchdogs.observe.completeness import InstanceReader, Unlisted, unlisted
 from watchdogs.ports import Ports
 
 LASTS: Final = timedelta(minutes=5)
-"""For so long the last answer stands in for a list that cannot be read."""
+"""How long the last answer is used for a list that cannot be read."""
 NOTED_EVERY: Final = LASTS / 2
-"""A process leaves its lists in the ledger this often: one that makes a single pass always does."""
+"""How often a process writes its lists to the ledger. The first pass of a process always does."""
 _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class Last(Generic[_T]):
-    """The last answer to a question about all pools."""
+    """The last answer of a call about all pools."""
 
     answer: CachedAnswer[_T] | None = None
 
     def ask(
         self, call: Callable[[], _T], now: datetime, noted: Callable[[], CachedAnswer[_T] | None]
     ) -> tuple[_T, str | None]:
-        """The answer, or the last one and why there is no other. Raises OSError when there is none, or an old one.
+        """The answer and None, or the last answer and the error. Raises OSError if the last answer is absent or too
+        old.
 
-        `noted`: the last one of another process.
+        `noted`: returns the last answer of another process.
         """
         try:
             self.answer = CachedAnswer(value=call(), at=now)
@@ -53,28 +54,30 @@ class Last(Generic[_T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedFleet:
-    """What one look read."""
+    """The result of one observation."""
 
     groups: Mapping[str, Group]
     listed: Mapping[str, Instance]
-    """Of all pools, those included that the list of instances lacks and that live."""
+    """Instances of all pools, with those that run but that the list of instances lacks."""
     members: Mapping[str, Instance]
-    """Those of them that live and count in the fleet's groups."""
+    """The running instances of the groups that count as members."""
     statuses: Mapping[str, AgentStatus]
     unread: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Groups that could not be read: why."""
+    """By group that could not be read: the error."""
     unlisted: Unlisted = Unlisted()
     incomplete: str | None = None
-    """Why a list that all pools share is an old one."""
+    """The error because of which an old list is used for all pools; None: all lists are current."""
 
     def unseen(self, group: Group) -> int:
-        """How many a group lists that nobody sees alive: dead ones, before it looks for others, or very new ones."""
+        """How many instances a group lists that are not observed alive: ended ones not yet replaced, or very new
+        ones.
+        """
         known = (self.members, self.unlisted.unknown, group.leaving)
         return sum(not any(key in some for some in known) for key in group.instance_ids)
 
     def held(self) -> dict[str, Objection]:
         """Instances about which nothing is decided, and why."""
-        lost = "its group lists it, the list of instances does not: does it carry the tags of its pool?"
+        lost = "its group lists it, the list of instances does not: check that it has the tags of its pool"
         found = {
             one.id: Objection(reason=Reason.GROUP_UNREADABLE, detail=self.unread[one.group], of=one.group)
             for one in self.members.values()
@@ -89,7 +92,7 @@ class ObservedFleet:
 
 @dataclass(slots=True)
 class Lists:
-    """What this process read last: the lists that all pools share, and what happened to their groups."""
+    """What this process read last: the lists that all pools share, and the activities of their groups."""
 
     groups: Last[GroupList] = field(default_factory=Last[GroupList])
     instances: Last[Sequence[Instance]] = field(default_factory=Last[Sequence[Instance]])
@@ -98,7 +101,7 @@ class Lists:
     _noted_at: datetime | None = None
 
     def note(self, ports: Ports, now: datetime) -> None:
-        """Leave the lists in the ledger for a process that cannot read them, unless this one did so just now."""
+        """Write the lists to the ledger for a process that cannot read them, at most once per `NOTED_EVERY`."""
         if self._noted_at is not None and now - self._noted_at < NOTED_EVERY:
             return
         last = LastLists(groups=self.groups.answer, instances=self.instances.answer, statuses=self.statuses.answer)
@@ -108,7 +111,7 @@ class Lists:
 
 @dataclass(slots=True)
 class Looks:
-    """What the looks of one pass share: the next look reads only what this pass may have changed."""
+    """State shared by the observations of one pass: the next one reads only what the pass may have changed."""
 
     reader: InstanceReader
     lists: Lists
@@ -116,7 +119,7 @@ class Looks:
     """When the pass began, in whole seconds as activities are."""
     _groups: GroupList | None = None
     _resized: set[str] = field(default_factory=set[str])
-    """Since they were read."""
+    """Groups resized since they were read."""
     _instances: Sequence[Instance] | None = None
 
     def resized(self, name: str) -> None:
@@ -125,7 +128,7 @@ class Looks:
         self.lists.happened.resized(name)
 
     def shrunk(self, name: str, size: int) -> None:
-        """Note that a group is smaller, as it was asked for: nothing of it needs to be read again."""
+        """Note that a group was made smaller to `size`: it need not be read again."""
         known = self._groups
         if known is not None and name in known.groups:
             smaller = replace(known.groups[name], desired=size)
@@ -134,16 +137,16 @@ class Looks:
         self.lists.happened.shrunk(name, size)
 
     def again(self, ports: Ports, names: Sequence[str]) -> Sequence[Group]:
-        """Those of these groups that can be read now, read anew."""
+        """Read these groups again. Returns those that could be read."""
         try:
             found = ports.groups.readable(names)
         except OSError:
-            return ()  # whoever waits for an answer asks again
+            return ()  # a caller that waits for an answer calls again
         self._merge(found)
         return list(found.groups.values())
 
     def groups(self, ports: Ports, names: Sequence[str]) -> GroupList:
-        """All of them. Raises OSError."""
+        """All groups. Raises OSError."""
         if self._groups is None:
             self._groups = ports.groups.readable(names)
         elif self._resized:
@@ -160,9 +163,9 @@ class Looks:
         )
 
     def instances(self, ports: Ports, groups: Collection[Group], now: datetime) -> Sequence[Instance]:
-        """Of all pools. It is read again when a group has, or has launched, one that no look of this pass has seen.
+        """The instances of all pools. Read again when a group lists or launched one that this pass has not read yet.
 
-        Raises OSError, also when the list is not whole.
+        Raises OSError, also when the list is incomplete.
         """
         known = {one.id for one in self._instances or ()}
         events = self.lists.happened.events([group.name for group in groups], self.started)
@@ -177,7 +180,7 @@ class Looks:
 
 
 def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> ObservedFleet:
-    """One look. Raises OSError when a shared list cannot be read and no recent one is known."""
+    """Observe the fleet once. Raises OSError when a shared list cannot be read and no recent one is known."""
     lists = looks.lists
     noted = cache(ports.ledger.last_lists)
     groups, old_groups = lists.groups.ask(lambda: looks.groups(ports, names), now, lambda: noted().groups)
@@ -205,8 +208,8 @@ def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> Obs
 def _members(
     groups: GroupList, instances: Mapping[str, Instance], names: Sequence[str], *, is_old: bool
 ) -> dict[str, Instance]:
-    """Those that count. Of an old list only those count that their groups still have."""
-    # what its group is ending serves no more and counts for no size, though it may live for minutes yet
+    """The instances that count as members. With an old list, only those that their groups still have."""
+    # an instance that its group is ending does not serve or count, though it may run for minutes
     leaving = {key for group in groups.groups.values() for key in group.leaving}
     there = {key for group in groups.groups.values() for key in group.instance_ids}
     return {

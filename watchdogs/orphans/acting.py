@@ -1,7 +1,7 @@
-"""What the orphan watchdog does about its plan: marks, and stops after a last look.
+"""Carries out the plan of the orphan watchdog: marks, and stops after a final check.
 
-Order of a mark: tag → ledger → message; a mark that the ledger does not know is made again. Order of a stop: last
-look → noted → stopped → mark removed. Killed in between, the next pass settles it.
+Steps of a mark: tag → ledger → message; a mark that the ledger does not know is made again. Steps of a stop: final
+check → recorded → stopped → mark removed. If the pass is killed in between, the next pass settles it.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from watchdogs.orphans.view import OrphanObservation
 from watchdogs.ports import Account, Ports
 
 LookAgain = Callable[[Instance, str, datetime], OrphanObservation]
-"""What is known of one instance that a rule names, asked for anew. Raises OSError."""
+"""Returns a new observation of one instance that a rule matches. Raises OSError."""
 
 
 def _failure(decision: Decision, error: str, now: datetime) -> tuple[str, str]:
@@ -46,18 +46,18 @@ class OrphanActor:
         self._rules = {rule.name: rule for rule in seen.rules}
 
     def settle(self, decision: Decision) -> None:
-        """Give an outcome to what a killed run began; what still runs is judged anew."""
+        """Record the outcome of a stop that a killed pass began. An instance that still runs is judged again."""
         instance = self._ports.inventory.instance(decision.resource)
         if instance is not None and instance.alive:
-            self._executor.off(decision, "begun by an earlier run and not done; it is judged anew")
+            self._executor.cancelled(decision, "begun by an earlier pass but not done; judged again")
             return
         if instance is not None:
             self._ports.inventory.untag([decision.resource], [tags.IDLE_SINCE])
         self._notify_stop(decision)
-        self._executor.done(decision, "stopped by an earlier run that did not live to say so")
+        self._executor.done(decision, "stopped by an earlier pass that was killed before it recorded it")
 
     def act(self, plan: Plan) -> None:
-        """Give each acting decision its outcome."""
+        """Carry out each acting decision and record its outcome."""
         by_action = {action: [d for d in plan.acting if d.action is action] for action in Action}
         self._unmark(by_action[Action.UNMARK])
         self._mark(by_action[Action.MARK])
@@ -66,8 +66,8 @@ class OrphanActor:
             self._executor.attempt(decision, self._stop)
 
     def _mark(self, decisions: Sequence[Decision]) -> None:
-        free = [d for d in decisions if self._executor.held_back(d, self._orphans[d.resource]) is None]
-        now = self._ports.clock.now().replace(microsecond=0)  # as the tag has it
+        free = [d for d in decisions if self._executor.blocked(d, self._orphans[d.resource]) is None]
+        now = self._ports.clock.now().replace(microsecond=0)  # the tag has whole seconds
         write = partial(self._ports.inventory.tag, values={tags.IDLE_SINCE: tags.write_time(now)})
         self._executor.write(free, write, partial(self._notify_mark, since=now), at=now)
 
@@ -76,7 +76,7 @@ class OrphanActor:
         self._executor.write(decisions, write, self._notify_unmark)
 
     def _remind(self, plan: Plan) -> None:
-        """Tell again of marks that stand: if we died between ledger and message, this is the message."""
+        """Send the message of each current mark, once per key: a pass may be killed between ledger and message."""
         for decision in plan.decisions:
             since = self._marked(decision) if decision.reason in (Reason.MARKED_WAITING, Reason.MARK_ONLY) else None
             if since is not None:
@@ -90,10 +90,10 @@ class OrphanActor:
     def _notify_mark(self, decision: Decision, since: datetime) -> None:
         instance, rule = self._orphans[decision.resource], self._rules[decision.pool or ""]
         against = stop_objection(self._seen, instance, rule)
-        said = None if against is None else f"{against.reason.sentence}, {against.detail}"
+        stop_problem = None if against is None else f"{against.reason.sentence}, {against.detail}"
         key = f"marked:{instance.id}:{tags.write_time(since)}"
         self._executor.notify(
-            key, messages.marked(instance, rule, decision, since + rule.grace, said), decision, may_keep=True
+            key, messages.marked(instance, rule, decision, since + rule.grace, stop_problem), decision, may_keep=True
         )
 
     def _notify_unmark(self, decision: Decision) -> None:
@@ -104,23 +104,23 @@ class OrphanActor:
             )
 
     def _stop(self, decision: Decision) -> Outcome:
-        """Look a last time, note it, stop it, take the mark away: a restart begins without it.
+        """Check a last time, record the stop, stop it, remove the mark: a restarted instance has no mark.
 
-        The look may take minutes, so brakes and lease are asked for after it.
+        The check may take minutes, so brakes and lease are checked after it.
         """
         now = self._ports.clock.now()
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._executor.off(decision, "it runs no more")
+            return self._executor.cancelled(decision, "it does not run any more")
         rule = self._rules[decision.pool or ""]
         again = self._look_again(instance, rule.name, now)
         if not again.orphans:
-            return self._executor.off(decision, "it belongs to a pool now")
+            return self._executor.cancelled(decision, "it belongs to a pool now")
         if again.rule_of(instance, now) != rule:
-            return self._executor.off(decision, "the rule does not name it any more")
+            return self._executor.cancelled(decision, "the rule does not match it any more")
         if again.marked(instance, rule, now) is None:
-            return self._executor.off(decision, "somebody removed its mark")
-        if (held := self._executor.held_back(decision, instance)) is not None:
+            return self._executor.cancelled(decision, "its mark was removed")
+        if (held := self._executor.blocked(decision, instance)) is not None:
             return held
         objection = judge_orphan(case_of(again, instance, rule, now))
         if objection is not None:
@@ -128,7 +128,7 @@ class OrphanActor:
         objection = objection or stop_objection(again, instance, rule)
         if objection is not None:
             detail = f"{objection.reason.sentence} {objection.detail}".strip()
-            return self._executor.off(decision, detail)
+            return self._executor.cancelled(decision, detail)
         self._executor.intend(decision)
         self._account.stop(instance.id)
         self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
@@ -136,7 +136,7 @@ class OrphanActor:
         return self._executor.done(decision, "stopped")
 
     def _unmark_busy(self, decision: Decision, objection: Objection) -> None:
-        """Its mark goes: later looks would go back to it and find the same, and the next one begins a new grace."""
+        """Remove its mark, so that the next mark starts a new grace."""
         failed = self._ports.inventory.untag([decision.resource], [tags.IDLE_SINCE])
         if decision.resource not in failed:
             self._notify_unmark(replace(decision, reason=objection.reason, detail=objection.detail))

@@ -1,8 +1,8 @@
-"""Does an orphan rest? The idle watchdog's own checks, as far as a machine of somebody else can answer them. Pure.
+"""Checks whether an orphan is idle: those checks of the idle watchdog that apply to an unmanaged machine. Pure.
 
-Its GPUs must be measured, by the GPU exporter or by the CloudWatch agent. Its engine is judged by all of the engine's
-checks where one is heard; where none is, it may rest (a notebook has no engine), but it is not stopped for that, nor
-for plain utilization where no `gpu_active` is told (`decide.stop_objection`).
+Its GPUs must be measured, by the GPU exporter or by the CloudWatch agent. If an engine reports, all engine checks
+apply. Without an engine it may be idle (a notebook has none), but it is not stopped then. Nor is it stopped by plain
+utilization without `gpu_active` (`decide.stop_objection`).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from watchdogs.idle import checks as idle_checks
 from watchdogs.idle.checks import Case, Check
 
 QUIET_UTILIZATION: Final = 1.0
-"""Percent of `nvidia_smi` utilization below which a GPU rests: it counts the time in which any kernel ran."""
+"""Percent of `nvidia_smi` utilization below which a GPU is idle: it is the time in which any kernel ran."""
 
 
 def judge_orphan(case: Case, checks: Sequence[Check] | None = None) -> Objection | None:
@@ -31,7 +31,7 @@ def checks_of(evidence: Evidence | None) -> tuple[Check, ...]:
 
 
 def utilization_quiet(case: Case) -> Objection | None:
-    """Every GPU below the floor, by `nvidia_smi`, which has no `gpu_active`."""
+    """Every GPU is below the noise floor by `nvidia_smi`, which has no `gpu_active`."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None or gpu.util_max is None:
         return Objection(reason=Reason.METRICS_MISSING, detail="no GPU utilization in the window")
@@ -54,30 +54,30 @@ def utilization_of_all(case: Case) -> Objection | None:
 
 
 def newest_known(case: Case) -> Objection | None:
-    """When the newest sample came is known: `gpu_fresh` says nothing without it."""
+    """The age of the newest sample is known: `gpu_fresh` needs it."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None or gpu.newest_age is None:
         return Objection(reason=Reason.METRICS_MISSING, detail="no newest sample of the GPUs")
     return None
 
 
-def said_of(evidence: Evidence | None) -> str:
-    """The evidence in one line; empty without any."""
+def evidence_summary(evidence: Evidence | None) -> str:
+    """The evidence in one line; empty without evidence."""
     gpu = None if evidence is None else evidence.gpu
     if evidence is None or gpu is None:
         return ""
     window = f"for {evidence.window.total_seconds():.0f} s"
     if gpu.active_max is not None:
-        resting = f"gpu_active at most {gpu.active_max:.3g} {window}"
+        summary = f"gpu_active at most {gpu.active_max:.3g} {window}"
     elif gpu.util_max is not None:
-        resting = f"GPU utilization at most {gpu.util_max:g} % {window}"
+        summary = f"GPU utilization at most {gpu.util_max:g} % {window}"
     else:
         return ""
     engine = evidence.engine
     if engine is None:
-        return f"{resting}; no engine heard"
+        return f"{summary}; no engine reports"
     busy = (engine.running_max or 0) + (engine.waiting_max or 0) > 0 or bool(engine.counter_changes)
-    return f"{resting}; {'its engine worked' if busy else 'no request and no token'}"
+    return f"{summary}; {'its engine worked' if busy else 'no request and no token'}"
 
 
 MACHINE_CHECKS: Final[tuple[Check, ...]] = (

@@ -1,8 +1,8 @@
-"""What becomes of GPU instances outside every pool. Pure.
+"""Decides about GPU instances outside every pool. Pure.
 
-Each is listed with its price. One that a rule names is marked when it has been idle over the rule's whole window; a
-rule that stops looks again after its grace, wants both sources of evidence then, and leaves alone what cannot be
-stopped without harm. Missing evidence keeps, here as everywhere.
+Each is listed with its price. An instance that a rule matches is marked when it was idle over the whole window of the
+rule. A rule that stops checks again after its grace, needs both sources of evidence then, and does not stop what
+cannot be stopped without a loss. Missing evidence keeps an instance, as everywhere.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from watchdogs import budgets
 from watchdogs.attempts import tried_last
 from watchdogs.idle.checks import Case, Check
-from watchdogs.orphans.checks import judge_orphan, said_of
-from watchdogs.orphans.view import OrphanObservation, name_of, obstacle
+from watchdogs.orphans.checks import evidence_summary, judge_orphan
+from watchdogs.orphans.view import OrphanObservation, display_name, stop_obstacle
 
 WATCHDOG: Final = "orphans"
 _UNMARKING: Final = frozenset(
@@ -33,15 +33,15 @@ _UNMARKING: Final = frozenset(
         Reason.PREPAID,
     }
 )
-"""What takes a mark away: the next one starts a new grace, with a new message."""
+"""Reasons that remove a mark: the next mark starts a new grace with a new message."""
 
 
 def decide(seen: OrphanObservation, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
-    """One decision for every orphan, the dearest first; an unknown price comes before all: it may be the highest.
+    """One decision for every orphan, the most expensive first. An unknown price sorts first: it may be the highest.
 
-    One that cannot be read is left alone, and with it whoever has its name.
+    An instance that cannot be read is kept, and so is any other with the same name.
     """
-    room = _Remaining(seen)
+    remaining = _Remaining(seen)
     twice = _named_twice(seen.orphans) | seen.unread.keys()
     decisions: list[Decision] = []
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
@@ -54,15 +54,15 @@ def decide(seen: OrphanObservation, now: datetime, checks: Sequence[Check] | Non
             decisions.append(_kept(seen, instance, rule, why, now))
         else:
             decisions.append(_unless_unseen(seen, rule, _decide_one(seen, instance, rule, now, checks)))
-    # what did not fail before has its turn first, or one that never can be stopped would take all the room
+    # instances without failed attempts come first: one that can never be stopped would use up the budget
     for n in sorted(range(len(decisions)), key=lambda n: tried_last(seen.attempts, decisions[n].resource)):
-        decisions[n] = room.take(decisions[n])
+        decisions[n] = remaining.take(decisions[n])
     decisions += _unread(seen)
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=seen.budget)
 
 
 def _unread(seen: OrphanObservation) -> list[Decision]:
-    """Those of which nothing is known but that they are there."""
+    """Keeps for the instances that exist but could not be read."""
     named = {instance.id for instance in seen.orphans}
     return [
         Decision(resource=key, pool=None, action=Action.KEEP, reason=Reason.NOT_LISTED, detail=why)
@@ -72,14 +72,16 @@ def _unread(seen: OrphanObservation) -> list[Decision]:
 
 
 def _stray(seen: OrphanObservation, instance: Instance) -> str:
-    """What an instance of this environment is doing outside its pools, as far as its tags say it."""
+    """Why an instance of this environment may be outside its pools, as far as its tags show it."""
     if instance.environment != seen.environment or instance.group is None:
         return ""
-    return f"its group {instance.group} is in no pool of the fleet document: was a `pulumi up` cut off?"
+    return (
+        f"its group {instance.group} is in no pool of the fleet document: check whether a `pulumi up` was interrupted"
+    )
 
 
 def look(seen: OrphanObservation, rule: OrphanPolicy, now: datetime) -> Plan:
-    """What each would be found to be, whoever made it: a plan that keeps all of them."""
+    """What each instance would be found to be, whoever owns it: a plan that keeps all of them."""
     decisions: list[Decision] = []
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
         found = judge_orphan(case_of(seen, instance, rule, now)) or Objection(reason=Reason.IDLE)
@@ -88,7 +90,7 @@ def look(seen: OrphanObservation, rule: OrphanPolicy, now: datetime) -> Plan:
 
 
 def case_of(seen: OrphanObservation, instance: Instance, rule: OrphanPolicy, now: datetime) -> Case:
-    """What is known of one orphan, as `judge` wants it. It has no node agent that this fleet may trust."""
+    """The facts about one orphan for `judge`. It has no node agent that this fleet may trust."""
     return Case(
         instance=instance,
         evidence=seen.evidence.get(instance.id),
@@ -102,17 +104,17 @@ def case_of(seen: OrphanObservation, instance: Instance, rule: OrphanPolicy, now
 
 
 def stop_objection(seen: OrphanObservation, instance: Instance, rule: OrphanPolicy) -> Objection | None:
-    """What stands against a stop of an idle orphan that a rule names; None: nothing."""
+    """Why an idle orphan that a rule matches must not be stopped; None: it may be."""
     if rule.action is not OrphanAction.STOP:
         return Objection(reason=Reason.MARK_ONLY, detail=f"rule {rule.name}")
-    found = obstacle(instance, rule, seen.without_local_disks)
+    found = stop_obstacle(instance, rule, seen.without_local_disks)
     if found is not None:
         return Objection(reason=Reason.NOT_STOPPABLE, detail=found)
     evidence = seen.evidence.get(instance.id)
     if evidence is None or evidence.engine is None:
-        return Objection(reason=Reason.METRICS_MISSING, detail="no engine was heard, and a stop needs both sources")
+        return Objection(reason=Reason.METRICS_MISSING, detail="no engine reports, and a stop needs both sources")
     if evidence.gpu is None or evidence.gpu.active_max is None:
-        # plain utilization is judged without the energy counter: an exporter that repeats itself looks at rest
+        # plain utilization is judged without the energy counter: an exporter that repeats old values looks idle
         return Objection(reason=Reason.METRICS_MISSING, detail="no gpu_active, and a stop needs it of every GPU")
     return None
 
@@ -120,7 +122,7 @@ def stop_objection(seen: OrphanObservation, instance: Instance, rule: OrphanPoli
 def _decide_one(
     seen: OrphanObservation, instance: Instance, rule: OrphanPolicy, now: datetime, checks: Sequence[Check] | None
 ) -> Decision:
-    """What the rule would like, before budgets."""
+    """The decision about one orphan before budgets."""
     if rule.name in seen.paused_by:
         return _kept(seen, instance, rule, Objection(reason=Reason.PAUSED, detail=seen.paused_by[rule.name]), now)
     since = seen.marked(instance, rule, now)
@@ -129,7 +131,7 @@ def _decide_one(
         kept = _kept(seen, instance, rule, objection, now)
         return replace(kept, action=Action.UNMARK) if since and objection.reason in _UNMARKING else kept
     against = stop_objection(seen, instance, rule)
-    quiet = said_of(seen.evidence.get(instance.id))
+    quiet = evidence_summary(seen.evidence.get(instance.id))
     if since is None:
         return _decision(seen, instance, rule, Action.MARK, Objection(reason=Reason.IDLE, detail=quiet))
     if against is not None:
@@ -143,14 +145,16 @@ def _decide_one(
 
 
 class _Remaining:
-    """What budgets still allow in this pass."""
+    """The stops that the budgets still allow in this pass."""
 
     def __init__(self, seen: OrphanObservation) -> None:
-        parts = {rule.name: budgets.of(rule, seen.stopped_this_hour.get(rule.name, 0)) for rule in seen.rules}
+        parts = {
+            rule.name: budgets.pool_budget(rule, seen.stopped_this_hour.get(rule.name, 0)) for rule in seen.rules
+        }
         self._budgets = budgets.RemainingBudget(seen.budget, parts)
 
     def take(self, decision: Decision) -> Decision:
-        """The decision, or why there is no room for it."""
+        """The decision, or a keep with the reason if the budgets do not allow it."""
         if decision.action is not Action.STOP:
             return decision
         rule = decision.pool or ""
@@ -168,7 +172,7 @@ def _unless_unseen(seen: OrphanObservation, rule: OrphanPolicy, decision: Decisi
 
 
 def _named_twice(orphans: Sequence[Instance]) -> set[str]:
-    """Ids that two machines have: on Google Cloud a name is one zone's own."""
+    """Ids that two machines have: on Google Cloud a name is unique only in its zone."""
     return {key for key, machines in Counter(instance.id for instance in orphans).items() if machines > 1}
 
 
@@ -180,7 +184,7 @@ def _by_price(seen: OrphanObservation, instance: Instance) -> tuple[bool, float,
 def _kept(
     seen: OrphanObservation, instance: Instance, rule: OrphanPolicy | None, why: Objection, now: datetime
 ) -> Decision:
-    """Left alone; the line says who it is."""
+    """A keep whose detail describes the instance."""
     evidence = seen.evidence.get(instance.id)
     described = "; ".join(part for part in (why.detail, _who(seen, instance, evidence, now)) if part)
     return _decision(seen, instance, rule, Action.KEEP, Objection(reason=why.reason, detail=described))
@@ -190,13 +194,13 @@ def _who(seen: OrphanObservation, instance: Instance, evidence: Evidence | None,
     hours = (now - instance.launched_at).total_seconds() / 3600
     age = f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.0f} h"
     active = seen.active.get(instance.id)
-    said = said_of(evidence) if active is None else f"gpu_active at most {active:.3g}"
+    summary = evidence_summary(evidence) if active is None else f"gpu_active at most {active:.3g}"
     belongs = f", of environment {instance.environment}" if instance.environment else ""
-    name = name_of(instance)
+    name = display_name(instance)
     called = f"{name}: " if name and name != instance.id else ""
     return (
         f"{called}{instance.machine_type}, {instance.capacity_type}, {instance.zone}, {age} old{belongs};"
-        f" {said or 'its GPUs are not measured'}"
+        f" {summary or 'its GPUs are not measured'}"
     )
 
 
@@ -204,8 +208,10 @@ def _decision(
     seen: OrphanObservation, instance: Instance, rule: OrphanPolicy | None, action: Action, why: Objection
 ) -> Decision:
     active = seen.active.get(instance.id)
-    said = said_of(seen.evidence.get(instance.id))
-    evidence = {"gpu_active": "not reported" if active is None else f"{active:g}"} | ({"said": said} if said else {})
+    summary = evidence_summary(seen.evidence.get(instance.id))
+    evidence = {"gpu_active": "not reported" if active is None else f"{active:g}"} | (
+        {"said": summary} if summary else {}
+    )
     return Decision(
         resource=instance.id,
         pool=instance.pool if rule is None else rule.name,

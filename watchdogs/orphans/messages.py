@@ -1,4 +1,4 @@
-"""What the orphan watchdog says to people."""
+"""Messages of the orphan watchdog."""
 
 from datetime import datetime
 
@@ -7,26 +7,26 @@ from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL
 from watchdogs.idle.messages import money
-from watchdogs.orphans.view import OWNER_TAGS, name_of
+from watchdogs.orphans.view import OWNER_TAGS, display_name
 
 
 def marked(instance: Instance, rule: OrphanPolicy, decision: Decision, ends_at: datetime, against: str | None) -> str:
-    """Whose it is, why it was marked, what it costs, what happens when, and how to keep it."""
+    """The owner, why it was marked, its cost, what happens when, and how to keep it."""
     owner = next((instance.tags[key] for key in OWNER_TAGS if instance.tags.get(key)), None)
-    name = name_of(instance)
+    name = display_name(instance)
     called = f" ({name})" if name and name != instance.id else ""
     if against is None:
         then = (
             f"It will be stopped after {ends_at:%Y-%m-%d %H:%M} UTC if it is still idle then. A stop keeps its"
-            " disks, but what lies on local ones is lost (a cache starts cold); a restart may find no capacity."
+            " network disks. Data on local disks is lost (a cache starts cold). A restart may find no capacity."
         )
     else:
         then = f"Nothing will be stopped: {against}."
     return "\n".join(
         (
             f"{instance.id}{called} belongs to no pool and is idle: {decision.detail}.",
-            f"{instance.machine_type}, {instance.capacity_type}, {instance.zone}; owner: {owner or 'not said'};"
-            f" named by rule {rule.name}. It costs {money(decision.usd_per_hour)}.",
+            f"{instance.machine_type}, {instance.capacity_type}, {instance.zone}; owner: {owner or 'unknown'};"
+            f" matched by rule {rule.name}. It costs {money(decision.usd_per_hour)}.",
             then,
             f"To keep it: `gpufleet keep {instance.id} --for 24h --reason WHY`, or set its tag {KEEP_UNTIL}"
             f" (a time as 20261121t0215z), or remove its tag {IDLE_SINCE}.",
@@ -35,7 +35,7 @@ def marked(instance: Instance, rule: OrphanPolicy, decision: Decision, ends_at: 
 
 
 def unmarked(decision: Decision) -> str:
-    """Why it is left alone again."""
+    """Why an instance is kept again."""
     return (
         f"{decision.resource} (no pool's, rule {decision.pool}) stays: {decision.reason.sentence}; {decision.detail}."
     )
@@ -50,5 +50,5 @@ def stopped(decision: Decision) -> str:
 
 
 def failed(decision: Decision, error: str) -> str:
-    """What could not be done."""
+    """That a stop failed, and why."""
     return f"{decision.resource} (no pool's, rule {decision.pool}) could not be stopped: {error}"

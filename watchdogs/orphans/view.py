@@ -1,4 +1,4 @@
-"""What the orphan watchdog knows: who is outside, which rule names it, and what stands against a stop. Pure."""
+"""Facts for the orphan watchdog: unmanaged instances, matching rules, obstacles to a stop. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,55 +30,55 @@ KEEPERS: Final = (
     "goog-k8s-",
     "goog-dataproc-",
 )
-"""How tags begin that somebody's orchestrator writes: it would replace what is stopped."""
+"""Prefixes of tags that an orchestrator writes: it would replace a stopped instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanObservation:
-    """All that one pass looked at."""
+    """What one pass observed."""
 
     environment: str
-    """Of the fleet that looks; machines of another environment are never touched."""
+    """Environment of this fleet; instances of another environment are never changed."""
     orphans: Sequence[Instance]
     rules: Sequence[OrphanPolicy]
-    """The first that names an instance holds for it."""
+    """The first rule that matches an instance applies to it."""
     evidence: Mapping[str, Evidence]
     budget: ChangeBudget
-    """Over all rules."""
+    """Budget over all rules."""
     unread: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By instance of the account that cannot be read, whoever it belongs to: why."""
+    """By instance of the account that could not be read: the error."""
     active: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Highest `gpu_active`, of instances that no rule names, too: only shown."""
+    """Highest `gpu_active` by instance, also without a rule: only shown."""
     marked_at: Mapping[tuple[str, str], datetime] = field(default_factory=dict[tuple[str, str], datetime])
-    """By instance and rule: when this fleet marked it last. A mark of somebody else starts no grace of ours."""
+    """By instance and rule: when this fleet marked it last. A mark of another fleet does not start a grace."""
     paused_by: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By rule: who, until when and why."""
+    """By rule: who paused it, until when and why."""
     unseen: frozenset[str] = frozenset()
-    """Rules whose dry run nobody saw."""
+    """Rules without a dry run."""
     stopped_this_hour: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By rule."""
+    """Stops within the hour, by rule."""
     gpus_expected: Mapping[str, int] = field(default_factory=dict[str, int])
     """By machine type; absent: unknown."""
     watts_rated: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Of one GPU, by machine type."""
+    """Rated power of one GPU, by machine type."""
     without_local_disks: frozenset[str] = frozenset()
-    """Machine types that are known to have none."""
+    """Machine types that have no local disks for certain."""
     kept_by: Mapping[str, str] = field(default_factory=dict[str, str])
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
     attempts: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
-    """By instance: stops that came to nothing lately."""
+    """By instance: stops that failed recently."""
 
     def rule_of(self, instance: Instance, now: datetime) -> OrphanPolicy | None:
-        """The first rule that names it; None for machines of another environment, whatever the rules say."""
+        """The first rule that matches it; always None for instances of another environment."""
         if instance.environment not in (None, self.environment):
             return None
         return next((rule for rule in self.rules if names(rule, instance, now)), None)
 
     def marked(self, instance: Instance, rule: OrphanPolicy, now: datetime) -> datetime | None:
-        """Since when a mark of this rule stands; None when this fleet made none, or people have removed it.
+        """When this fleet marked it by this rule; None: it did not, or the mark was removed.
 
-        Where another fleet has marked it anew since then, that is when it became idle.
+        If another fleet marked it later, the later time counts.
         """
         own = self.marked_at.get((instance.id, rule.name))
         if own is None or not instance.tags.get(tags.IDLE_SINCE):
@@ -87,8 +87,8 @@ class OrphanObservation:
         return own if written is None or written > now else max(own, written)
 
 
-def outside(instances: Sequence[Instance], documents: Collection[FleetDocument]) -> tuple[Instance, ...]:
-    """Those that no pool of these fleets owns, gone and stopped ones left out."""
+def unmanaged_instances(instances: Sequence[Instance], documents: Collection[FleetDocument]) -> tuple[Instance, ...]:
+    """Running instances that no pool of these fleets owns."""
     known = [(document.environment, document.group_names()) for document in documents]
 
     def has_owner(instance: Instance) -> bool:
@@ -98,33 +98,33 @@ def outside(instances: Sequence[Instance], documents: Collection[FleetDocument])
 
 
 def names(rule: OrphanPolicy, instance: Instance, now: datetime) -> bool:
-    """Whether all that a rule says holds of an instance. A rule that says nothing names nothing."""
-    said = [
+    """Whether an instance meets all conditions of a rule. A rule without conditions matches nothing."""
+    conditions = [
         *(
             fnmatchcase(instance.tags.get(key, ""), value) and key in instance.tags
             for key, value in rule.tags.items()
         ),
-        *([] if rule.name_like is None else [fnmatchcase(name_of(instance), rule.name_like)]),
+        *([] if rule.name_like is None else [fnmatchcase(display_name(instance), rule.name_like)]),
         *([] if rule.owner is None else [rule.owner in (instance.tags.get(key) for key in OWNER_TAGS)]),
         *([] if rule.older_than is None else [now - instance.launched_at >= rule.older_than]),
     ]
-    return bool(said) and all(said)
+    return bool(conditions) and all(conditions)
 
 
-def name_of(instance: Instance) -> str:
-    """What people call it: its `Name` tag on AWS; on Google Cloud the id is the name."""
+def display_name(instance: Instance) -> str:
+    """The name for people: the `Name` tag on AWS; on Google Cloud the id."""
     return instance.id if instance.cloud is Cloud.GCP else instance.tags.get("Name", "")
 
 
-def obstacle(instance: Instance, rule: OrphanPolicy, without_local_disks: Collection[str]) -> str | None:
-    """Why a machine cannot be stopped for good, or not without a loss; None: it can."""
+def stop_obstacle(instance: Instance, rule: OrphanPolicy, without_local_disks: Collection[str]) -> str | None:
+    """Why a machine cannot be stopped permanently, or not without a loss; None: it can."""
     if instance.group is not None:
         return f"its group {instance.group} would replace it"
     keeper = next((key for key in instance.tags if key.startswith(KEEPERS)), None)
     if keeper is not None:
-        return f"its tag {keeper} says that something else manages it and would replace it"
+        return f"by its tag {keeper} another system manages it and would replace it"
     if instance.cloud is Cloud.AWS and instance.capacity_type is CapacityType.SPOT:
-        return "AWS stops no one-time spot instance"
+        return "AWS cannot stop a one-time spot instance"
     if not rule.lose_local_disks and instance.machine_type not in without_local_disks:
-        return "a stop loses what lies on its local disks, and the rule does not allow that (lose_local_disks)"
+        return "a stop loses the data on its local disks; to allow that, set lose_local_disks in the rule"
     return None

@@ -1,4 +1,4 @@
-"""The orphan watchdog: observe, decide, act, record, tell. `decide.py` has the rules."""
+"""The orphan watchdog: observe, decide, act, record, notify. `decide.py` has the rules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,32 +19,33 @@ from watchdogs.execute import Executor, Pass
 from watchdogs.machines import known_of
 from watchdogs.orphans.acting import RULES, OrphanActor
 from watchdogs.orphans.decide import WATCHDOG, decide
-from watchdogs.orphans.view import OrphanObservation, outside
+from watchdogs.orphans.view import OrphanObservation, unmanaged_instances
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Account, Ports
 
 MARKS_LAST: Final = timedelta(days=60)
-"""A mark that the ledger does not know from this time is made anew, with a new grace."""
+"""How far back marks are read from the ledger. An older mark is made again, with a new grace."""
 SHOWN: Final = timedelta(minutes=30)
-"""Window of `gpu_active` of those that no rule names."""
+"""Window of the shown `gpu_active` of instances without a rule."""
 AT_ONCE: Final = 500
-"""Instances named in one query: a store may refuse a longer one."""
+"""Most instances in one query: a metrics store may refuse a longer one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanScope:
-    """Whom a pass looks at, and whom it tells of trouble."""
+    """Which instances a pass observes, and where it reports errors."""
 
     known: Sequence[FleetDocument] = ()
-    """Other fleets of the account: the instances of their pools are no orphans either."""
+    """Other fleets of the account: instances of their pools are not orphans."""
     only: Callable[[Instance], bool] | None = None
-    """Of a dry pass: those that are shown. Such a pass does not count as a dry run of the rules."""
-    tell: Callable[[str], None] = lambda _: None
-    """Hears of metrics that could not be had: a dry pass lists all the same, since costs are not to be hidden."""
+    """Filter of a dry pass. A filtered pass does not count as a dry run of the rules."""
+    announce: Callable[[str], None] = lambda _: None
+    """Receives the error if a dry pass cannot read metrics. The pass still lists the instances, to show their cost.
+    """
 
 
 class OrphanWatchdog:
-    """Looks at every GPU instance of an account and region that no pool owns."""
+    """Watches every GPU instance of an account and region that no pool owns."""
 
     def __init__(self, document: FleetDocument, ports: Ports, scope: OrphanScope = OrphanScope()) -> None:  # noqa: B008 - frozen
         if ports.account is None:
@@ -57,20 +58,23 @@ class OrphanWatchdog:
         self._rules = {rule.name: rule for rule in document.orphans}
 
     def dry(self) -> Pass[OrphanObservation]:
-        """Observe and decide. The plan is for people to read, and from now on its rules count as seen."""
+        """Observe and decide without acting. The rules of the plan count as seen afterwards."""
         now = self._ports.clock.now()
         try:
             seen = self.observe(now)
         except MetricsError as error:
             seen = error.seen
-            self._scope.tell(f"their GPUs are not known: {error}")
+            self._scope.announce(f"metrics of the GPUs cannot be read: {error}")
         plan = decide(replace(seen, unseen=frozenset()), now)
         if self._scope.only is None:
             see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=seen, plan=plan)
 
     def apply(self) -> Pass[OrphanObservation]:
-        """One whole pass. Raises OSError when the account could not be observed whole; then nothing was done."""
+        """Run one pass.
+
+        Raises OSError when the account could not be observed completely; then nothing was changed.
+        """
         now = self._ports.clock.now()
         seen = self.observe(now)
         executor = Executor(self._ports, RULES)
@@ -82,9 +86,9 @@ class OrphanWatchdog:
         return executor.finish(seen, plan)
 
     def observe(self, now: datetime) -> OrphanObservation:
-        """Everything that `decide` judges. Raises OSError; MetricsError (one of them) when only metrics lack."""
+        """Everything that `decide` uses. Raises OSError; its subclass MetricsError if only metrics are missing."""
         listed = self._account.gpus()
-        orphans = outside(listed.instances, self._known)
+        orphans = unmanaged_instances(listed.instances, self._known)
         if self._scope.only is not None:
             orphans = tuple(instance for instance in orphans if self._scope.only(instance))
         seen = replace(self._without_metrics(orphans, now), unread=listed.errors)
@@ -103,8 +107,10 @@ class OrphanWatchdog:
             orphans=orphans,
             rules=tuple(self._rules.values()),
             evidence={},
-            budget=budgets.in_all(
-                [budgets.of(IdlePolicy()), *map(budgets.of, self._rules.values())], 0, sum(stopped.values())
+            budget=budgets.fleet_budget(
+                [budgets.pool_budget(IdlePolicy()), *map(budgets.pool_budget, self._rules.values())],
+                0,
+                sum(stopped.values()),
             ),
             marked_at=self._marks(now),
             paused_by=_paused(self._rules, brakes),
@@ -121,7 +127,7 @@ class OrphanWatchdog:
             attempts=ledger.failed_since(WATCHDOG, now - attempts.REMEMBERED),
         )
         named = {i.id: rule.name for i in orphans if (rule := seen.rule_of(i, now)) is not None}
-        # a brake of a rule holds for whom it names, as a pool's does for its instances
+        # a brake of a rule applies to the instances that it matches, as a brake of a pool does to its instances
         return replace(seen, kept_by=kept_by([replace(i, pool=named.get(i.id, i.pool)) for i in orphans], brakes))
 
     def _marks(self, now: datetime) -> dict[tuple[str, str], datetime]:
@@ -130,20 +136,23 @@ class OrphanWatchdog:
         for past in actions:
             if past.action is Action.MARK:
                 marks[past.resource, past.pool or ""] = past.at
-            else:  # taken away, or stopped: the next mark is a new one
+            else:  # removed, or stopped: the next mark is a new one
                 marks.pop((past.resource, past.pool or ""), None)
         return marks
 
     def _look_again(self, instance: Instance, rule: str, now: datetime) -> OrphanObservation:
-        """Its evidence begins with its mark: passes that were paused, or blind, or did not run, saw none of it."""
+        """Observe one instance again.
+
+        Its evidence begins with its mark: skipped and failed passes have not observed it.
+        """
         named = self._rules[rule]
-        seen = replace(self._without_metrics(outside([instance], self._known), now), rules=(named,))
+        seen = replace(self._without_metrics(unmanaged_instances([instance], self._known), now), rules=(named,))
         since = seen.marked(instance, named, now) or now
         whole = replace(named, window=max(named.window, now - since))
         return replace(seen, evidence=self._evidence(replace(seen, rules=(whole,)), now))
 
     def _evidence(self, seen: OrphanObservation, now: datetime) -> dict[str, Evidence]:
-        """Of those that a rule names. Rules with the same window and source share the queries."""
+        """Evidence of instances that a rule matches. Rules with the same window and source share the queries."""
         asked: dict[tuple[EvidenceSource, timedelta, str, str], list[str]] = {}
         for instance in seen.orphans:
             if (rule := seen.rule_of(instance, now)) is not None:
@@ -162,7 +171,7 @@ class OrphanWatchdog:
 
     def _utilization(self, ids: Sequence[str], window: timedelta, now: datetime) -> Mapping[str, Evidence]:
         if self._ports.utilization is None:
-            raise CloudError(f"{self._document.cloud} has no CloudWatch: name prometheus as the rule's evidence")
+            raise CloudError(f"{self._document.cloud} has no CloudWatch: set `evidence` of the rule to prometheus")
         return self._ports.utilization.gather(ids, window, now)
 
     def _active(self, orphans: Sequence[Instance], now: datetime) -> dict[str, float]:
@@ -180,18 +189,18 @@ class OrphanWatchdog:
 
 
 class MetricsError(CloudError):
-    """The instances are known, their metrics are not."""
+    """The instances were read, their metrics were not."""
 
-    def __init__(self, words: str, seen: OrphanObservation) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, seen: OrphanObservation) -> None:
+        super().__init__(message)
         self.seen = seen
 
 
 def of_instances(ids: Sequence[str]) -> str:
-    """Matcher of the series of these instances. Ids of both clouds have no character that a pattern knows."""
+    """PromQL matcher of these instances. Ids of both clouds contain no special characters of a pattern."""
     return f'instance_id=~"{"|".join(sorted(ids))}"'
 
 
 def _paused(rules: Mapping[str, OrphanPolicy], brakes: Sequence[Brake]) -> dict[str, str]:
     found = {name: paused_by(name, brakes) for name in rules}
-    return {name: said for name, said in found.items() if said is not None}
+    return {name: paused for name, paused in found.items() if paused is not None}

@@ -1,14 +1,15 @@
-"""How many ready replicas a pool needs. Pure: the same arguments give the same plan.
+"""Decides how many ready replicas a pool needs. Pure: the same arguments give the same plan.
 
-The rule is peak and root. A pool keeps the replicas that the highest load of the last `down_after` (an hour) needed,
-because load that has just been there comes back more often than not and a replica takes minutes to start. On top of
-them comes a spare of half their root (`SPARE`), because load varies more where there is more of it, but less than in
-proportion; in a large pool the policy's `headroom` is more than that, and counts instead. A queue adds the replicas
-that work it off within a start (`QUEUE_WITHIN_S`). What the engines and people say may ask for more: KV cache and
-latency (at most `GROWTH_MAX` at once), held requests, the schedule. The target rises at once. It falls only where all
-that it is judged by was read, and only as far as the peaks of the same time would pass no limit of the engines: to
-what is needed where the policy says what a replica carries, else by `STEP_DOWN` a pass. How many instances are ended
-at once is limited by those who end them.
+The rule is peak plus square root. A pool keeps the replicas that the highest load of the last `down_after` (an hour)
+needed: recent load often returns, and a replica takes minutes to start. A spare of half the square root of that
+number is added (`SPARE`): the variance of load grows with load, but less than in proportion. In a large pool the
+`headroom` of the policy is larger and is used instead. A queue adds the replicas that process it within one start
+(`QUEUE_WITHIN_S`). More may be requested by KV cache use and latency (at most `GROWTH_MAX` at once), held requests
+and the schedule.
+
+The target rises at once. It falls only if all inputs were read, and only as far as the peaks of `down_after` would
+exceed no limit of the engines: to the need if the policy states the capacity of a replica, else by `STEP_DOWN` per
+pass. The watchdogs that end instances limit how many end at once.
 """
 
 import math
@@ -24,14 +25,14 @@ from watchdogs.scale.view import Demand, Need, Pressure, ScalePool
 
 WATCHDOG: Final = "scale"
 SPARE: Final = 0.5
-"""Replicas above the highest load, for each root of it in replicas."""
+"""Spare replicas per square root of the highest load in replicas."""
 STEP_DOWN: Final = 0.1
-"""Largest share of a pool that one pass gives up where the policy does not say what a replica carries; one replica at
-least."""
+"""Largest decrease of one pass, as a share of the pool, if the policy does not state the capacity of a replica. At
+least one replica."""
 GROWTH_MAX: Final = 2.0
-"""Neither latency nor the length of a queue is proportional to load: a pass multiplies the pool by this at most."""
+"""Largest factor by which one pass grows a pool: latency and queue length are not proportional to load."""
 QUEUE_WITHIN_S: Final = 60.0
-"""A queue is a stock: it is worked off within this time, or within a start where that takes longer."""
+"""A queue is processed within this time, or within a cold start if that takes longer."""
 
 
 def decide(views: Sequence[ScalePool], now: datetime) -> Plan:
@@ -55,22 +56,22 @@ def _pool(view: ScalePool, now: datetime) -> Decision:
 
 
 def least(view: ScalePool, now: datetime) -> Need:
-    """The fewest replicas that this watchdog would not raise again soon. Between the pool's min and max.
+    """The fewest replicas that this watchdog would not raise again soon, between min and max of the pool.
 
-    What keeps a target from being lowered keeps the replicas, too. What is not known asks for nothing.
+    Whatever prevents a lower target keeps the replicas, too. Unknown load needs nothing.
     """
     most = _most(view, now)
     wanted = min(max(most.replicas, view.min), view.max)
     if view.pressure is None:
         return replace(most, replicas=wanted)
-    left, obstacle = _room_to_fall(view, view.pressure, wanted, max(view.target, wanted))
+    left, obstacle = _possible_decrease(view, view.pressure, wanted, max(view.target, wanted))
     if obstacle is None:
         return replace(most, replicas=left)
     return Need(replicas=left, reason=Reason.LOAD_NEEDS_ALL, detail=obstacle)
 
 
 def _most(view: ScalePool, now: datetime) -> Need:
-    """What asks for most."""
+    """The largest need."""
     return max(_needs(view, now), key=lambda need: need.replicas)
 
 
@@ -82,7 +83,7 @@ def _needs(view: ScalePool, now: datetime) -> Iterator[Need]:
         hours = f"{rule.start} to {rule.end} {rule.timezone}"
         yield Need(replicas=rule.target, reason=Reason.SCHEDULE, detail=f"{rule.target} from {hours}")
     if view.held:
-        # the router hands them over a moment after the first replica is ready, and scrapes tell of it later still
+        # the router forwards them a moment after the first replica is ready, and scrapes show that even later
         rest = "a replica is ready" if view.ready else f"a cold start takes about {view.cold_start}"
         detail = f"{view.held:g} wait for a first replica; {rest}"
         yield Need(replicas=1, reason=Reason.HELD_REQUESTS, detail=detail)
@@ -102,7 +103,7 @@ def _of_demand(view: ScalePool, demand: Demand) -> Iterator[Need]:
 
 
 def with_spare(peak: float, headroom: float) -> float:
-    """Replicas for a load that comes back as high as its `peak`, and somewhat higher; none for no load."""
+    """Replicas for a load that returns to its `peak` or slightly above; 0 without load."""
     return max(peak + SPARE * math.sqrt(peak), peak * (1 + headroom))
 
 
@@ -112,7 +113,7 @@ def _of_pressure(view: ScalePool, pressure: Pressure) -> Iterator[Need]:
         yield from _of_backlog(view, pressure, pressure.backlog_s)
     elif pressure.waiting > policy.waiting_per_replica_above * replicas:
         detail = f"{pressure.waiting:g} requests wait at {replicas} replicas"
-        # a queue is a stock, not a rate: if it stays, it asks again
+        # a queue is a stock, not a rate: if it remains, the next pass grows the pool again
         wanted = _whole(min(pressure.waiting / policy.waiting_per_replica_above, GROWTH_MAX * replicas))
         yield Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
     if pressure.kv_cache is not None and pressure.kv_cache > policy.kv_cache_above:
@@ -130,7 +131,7 @@ def _of_pressure(view: ScalePool, pressure: Pressure) -> Iterator[Need]:
 
 
 def _of_backlog(view: ScalePool, pressure: Pressure, backlog_s: float) -> Iterator[Need]:
-    """Room to work the queue off in the time that another replica takes to start: sooner, none could help."""
+    """Replicas that process the queue in the time of a cold start: a new replica cannot help sooner."""
     if pressure.waiting > view.policy.waiting_per_replica_above * pressure.reporting:
         usual = pressure.reporting if view.demand is None else view.demand.now
         wanted = _whole(usual + backlog_s / max(view.cold_start.total_seconds(), QUEUE_WITHIN_S))
@@ -143,20 +144,20 @@ def _down(view: ScalePool, wanted: int, most: Need) -> Decision:
         reason = Reason.LOAD_NEEDS_ALL if most.reason is Reason.LOAD_HIGH else most.reason
         return _keep(view, reason if view.target > view.min else Reason.AS_WANTED, most.detail)
     if view.ready == 0 and view.pressure is None:
-        # nothing runs yet: there is nothing that could be measured, and nothing to lose but the wait of a start
+        # nothing runs yet, so there is nothing to measure
         return _keep(view, Reason.LOADING, "no replica is ready")
     what = missing(view)
     if view.pressure is None or what is not None:
-        return _keep(view, Reason.METRICS_MISSING, what or "no replica is read")
+        return _keep(view, Reason.METRICS_MISSING, what or "no metrics of a replica")
     step = view.target - max(1, int(view.target * STEP_DOWN)) if view.demand is None else 0
-    left, obstacle = _room_to_fall(view, view.pressure, max(wanted, step), view.target)
+    left, obstacle = _possible_decrease(view, view.pressure, max(wanted, step), view.target)
     if left == view.target:
         return _keep(view, Reason.LOAD_NEEDS_ALL, obstacle or "")
     return _move(view, left, Reason.LOAD_LOW, f"the highest load of {view.policy.down_after} fits into {left}")
 
 
-def _room_to_fall(view: ScalePool, pressure: Pressure, left: int, most: int) -> tuple[int, str | None]:
-    """From `left` up to `most` the fewest into which the highest load would fit, and why fewer would not do."""
+def _possible_decrease(view: ScalePool, pressure: Pressure, left: int, most: int) -> tuple[int, str | None]:
+    """The fewest replicas from `left` to `most` that carry the highest load, and why fewer do not."""
     why = None
     while left < most and (obstacle := _obstacle(view, pressure, left)) is not None:
         left, why = left + 1, obstacle
@@ -164,17 +165,17 @@ def _room_to_fall(view: ScalePool, pressure: Pressure, left: int, most: int) -> 
 
 
 def _obstacle(view: ScalePool, pressure: Pressure, left: int) -> str | None:
-    """Why the highest load of the window would not fit into `left` replicas."""
+    """Why `left` replicas do not carry the highest load of the window; None: they do."""
     policy = view.policy
     if left == 0:
-        return _life(view, pressure)
+        return _last_work(view, pressure)
     if pressure.waiting_peak > 0 and view.demand is None:
         return f"{pressure.waiting_peak:g} requests waited within {policy.down_after}"
-    # where nobody says what a replica carries, the last queue has: the same load would bring it back for ever
+    # if the policy does not state the capacity of a replica, the last queue shows it: the same load queues again
     full = pressure.full
     if view.demand is None and full is not None and pressure.running_peak * (1 + policy.headroom) > full * left:
         return f"{pressure.running_peak:g} requests ran, and requests waited when a replica had {full:.3g}"
-    # latency is steep: the smaller pool that missed its objective lately would miss it again, whatever it says now
+    # latency rises steeply: a smaller pool that missed its objective recently would miss it again
     if pressure.slow is not None and pressure.running_peak * (1 + policy.headroom) > pressure.slow * left:
         return (
             f"{pressure.running_peak:g} requests ran, and latency was too high when a replica had {pressure.slow:.3g}"
@@ -190,8 +191,8 @@ def _obstacle(view: ScalePool, pressure: Pressure, left: int) -> str | None:
     return None
 
 
-def _life(view: ScalePool, pressure: Pressure) -> str | None:
-    """What the last replica was there for within the window: whoever has work has a pool of one at least."""
+def _last_work(view: ScalePool, pressure: Pressure) -> str | None:
+    """The work of the last replica within the window: a pool with work keeps at least one replica."""
     for what, amount in (
         ("requests at once", pressure.running_peak + pressure.waiting_peak),
         ("requests held", view.held_peak),
@@ -203,12 +204,12 @@ def _life(view: ScalePool, pressure: Pressure) -> str | None:
 
 
 def _whole(replicas: float) -> int:
-    """Replicas come whole; a billionth over a whole one is rounding, not work."""
+    """Round up to whole replicas. A billionth above a whole number is a rounding error."""
     return math.ceil(replicas - 1e-9)
 
 
 def _move(view: ScalePool, to: int, reason: Reason, detail: str) -> Decision:
-    # what nobody has read must end nothing; waiting requests are not to wait for a reader
+    # a policy without a dry run must not end anything; it may grow the pool for waiting requests
     if not view.policy_seen and to < view.target:
         return _keep(view, Reason.POLICY_UNSEEN, f"would set {to}: {detail}")
     usd = None if view.usd_per_hour is None else view.usd_per_hour * (view.target - to)

@@ -1,4 +1,4 @@
-"""What the scale watchdog will need within the hour, for watchdogs that would end some of it."""
+"""The need of the scale watchdog within the next hour, for watchdogs that would end instances."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from watchdogs.scale.decide import least
 from watchdogs.scale.view import Need, ScalePool
 
 HORIZON: Final = timedelta(hours=1)
-"""What is needed again within this time is not worth an end: its cold start, and spot that may be gone by then."""
+"""An instance that is needed again within this time is kept: a new one needs a cold start, and spot capacity."""
 _MINUTE: Final = timedelta(minutes=1)
 """Rules of a schedule begin and end on whole minutes."""
 
@@ -47,7 +47,7 @@ def needed_soon(  # noqa: PLR0913, PLR0917 - what a look at some pools consists 
             target=targets[pool.name],
             min=pool.min,
             max=pool.max,
-            ready=0,  # says nothing of what is needed
+            ready=0,  # not used for the need
             demand=readings.demand(pool.name),
             pressure=readings.pressure(pool.name),
             held=readings.held(pool.name),
@@ -70,9 +70,9 @@ def _with_schedule(need: Need, schedule: Sequence[ScheduleRule], most: int, now:
 def cold_starts(
     by_pool: Mapping[str, Sequence[Instance]], statuses: Mapping[str, AgentStatus], remembered: Sequence[Boot]
 ) -> dict[str, timedelta]:
-    """By pool: the median of what its instances needed from launch to ready.
+    """By pool: the median time from launch to ready of its instances.
 
-    Of a pool where none is ready: what the ledger remembers of its boots, else what those of all pools needed.
+    For a pool without a ready instance: by the boots in the ledger, else the median of all pools.
     """
     took = {pool: boots.took(members, statuses) for pool, members in by_pool.items()}
     usual = boots.expected([boot for own in took.values() for boot in own])

@@ -1,6 +1,6 @@
-"""What a store of metrics says of the pools: two queries for all pools of an environment.
+"""Load of the pools from a metrics store: two queries for all pools of an environment.
 
-The second one reads recorded series (hosts/monitoring/rules.py) over a day; without them nothing is known of it.
+The second query reads recorded series (hosts/monitoring/rules.py) over a day; without them its values are unknown.
 """
 
 import math
@@ -22,16 +22,16 @@ RECORDED_INTER_TOKEN: Final = "gpufleet:inter_token_seconds_p95:pool"
 HELD: Final = "gpufleet_held_requests"
 RATE_WINDOW: Final = timedelta(minutes=2)
 RECORDED_SPAN: Final = timedelta(minutes=6)
-"""What recorded percentiles look back, unless the monitoring's settings say otherwise, and a step of a minute."""
+"""Window of recorded percentiles, unless the monitoring settings differ, plus a step of one minute."""
 QUANTILE: Final = 0.95
 SLOW_QUANTILE: Final = 0.25
-"""Of the minutes of a day in which an objective was missed; docs/watchdogs.md says what others bought."""
+"""Quantile over the minutes of a day in which an objective was missed. docs/watchdogs.md compares other values."""
 _STAT: Final = "stat"
 _INSTANCE: Final = "instance_id"
 _ENGINE: Final = "engine"
-"""Stat of the instances whose engines tell their load."""
+"""Stat of the instances whose engines report their load."""
 _COUNTING: Final = "counting"
-"""Stat of those whose engines count their tokens, too."""
+"""Stat of the instances whose engines also report token counters."""
 
 Stats = Mapping[str, Mapping[str, float]]
 """By pool, by stat."""
@@ -53,7 +53,7 @@ def read(store: Metrics, environment: str, policies: Mapping[str, ScalePolicy], 
 
 
 class Readings:
-    """Answers of the store, turned into what `decide` judges."""
+    """Answers of the metrics store, as inputs of `decide`."""
 
     def __init__(
         self,
@@ -69,26 +69,26 @@ class Readings:
         self._engines = engines
 
     def unread(self, pool: str, ready: AbstractSet[str]) -> int:
-        """How many of the ready instances have no metrics, where the store says whose it has."""
+        """How many of the ready instances have no metrics; 0 if the metrics have no instance label."""
         return len(ready - self._engines[pool]) if pool in self._engines else 0
 
     def held(self, pool: str) -> float:
-        """Requests that the router's activator holds. It tells of a pool only while it holds some."""
+        """Requests that the activator of the router holds. It reports a pool only while it holds some."""
         return self._present.get(pool, {}).get("held", 0.0)
 
     def held_peak(self, pool: str) -> float:
-        """The most that it held at once over `down_after`."""
+        """Most requests held at once over `down_after`."""
         return self._present.get(pool, {}).get("held_peak", 0.0)
 
     def pressure(self, pool: str) -> Pressure | None:
-        """None: no engine of the pool is read, or not whole."""
+        """Load of the engines; None: no engine of the pool reports all required metrics."""
         seen = self._present.get(pool, {})
         needed = ("reporting", "waiting", "running_peak", "waiting_peak")
         if any(name not in seen for name in needed):
             return None
         return Pressure(
             reporting=int(seen["reporting"]),
-            # a subquery may count the looks at both of its ends
+            # a subquery may count the steps at both of its ends
             coverage=None if (coverage := seen.get("coverage")) is None else min(1.0, coverage),
             waiting=seen["waiting"],
             running_peak=seen["running_peak"],
@@ -105,7 +105,7 @@ class Readings:
         )
 
     def demand(self, pool: str) -> Demand | None:
-        """Work in replicas' worth, by what the policy says that one carries; None: it does not say."""
+        """Work in replicas, by the capacity that the policy states for one; None: not stated or not reported."""
         policy = self._policies[pool]
         if policy.requests_per_replica is not None:
             return self._demand(pool, "requests", policy.requests_per_replica)
@@ -134,10 +134,10 @@ def present_query(environment: str, down_after: timedelta) -> str:
     # two routers hold different requests
     router = f'{HELD}{{job="{metrics.ROUTER_JOB}",environment='
     held = f'sum by (pool) ({router}"{environment}"}} or {router}""}})'
-    # one of which an engine keeps its queue to itself is not read: its load would count as less than it is
+    # an instance with an engine that does not report its queue is not read: its load would be underestimated
     whole_engines = f"{metrics.REQUESTS_RUNNING}{here} + {metrics.REQUESTS_WAITING}{here}"
-    told = (whole_engines, f"{metrics.REQUESTS_RUNNING}{here}", f"{metrics.REQUESTS_WAITING}{here}")
-    engines = " == ".join(f"count by (pool, {_INSTANCE}) ({series})" for series in told)
+    reported = (whole_engines, f"{metrics.REQUESTS_RUNNING}{here}", f"{metrics.REQUESTS_WAITING}{here}")
+    engines = " == ".join(f"count by (pool, {_INSTANCE}) ({series})" for series in reported)
     counters = (f"rate({name}{here}[{short}])" for name in (metrics.GENERATION_TOKENS, metrics.PROMPT_TOKENS))
     counting = " == ".join((engines, *(f"count by (pool, {_INSTANCE}) ({series})" for series in counters)))
     steps = _seconds(down_after) / _step(down_after)
@@ -167,10 +167,10 @@ def present_query(environment: str, down_after: timedelta) -> str:
 
 
 def past_query(environment: str, policies: Mapping[str, ScalePolicy]) -> str:
-    """What replicas ran when they had queues, and when they were slow, of the last day, from recorded series.
+    """Requests per replica of the last day when queues were too long, and when latency was, from recorded series.
 
-    Pools that may have the same queue are asked for together, and those of the same objectives: a part for each pool
-    would make the expression grow with their number.
+    Pools with the same queue limit share a part of the expression, and so do pools with the same objectives: its
+    length does not grow with the number of pools.
     """
     queues = dict[float, list[str]]()
     objectives = dict[tuple[float | None, float | None], list[str]]()
@@ -187,7 +187,7 @@ def past_query(environment: str, policies: Mapping[str, ScalePolicy]) -> str:
 
 
 def _full(environment: str, pools: Sequence[str], bound: float) -> str:
-    """Half of the minutes with too long a queue had fewer running in each replica, whatever the load was."""
+    """Median of running requests per replica over the minutes with too long a queue."""
     running, waiting, engines = (
         _by_pool(environment, pools, name) for name in (RECORDED_RUNNING, RECORDED_WAITING, RECORDED_ENGINES)
     )
@@ -196,10 +196,10 @@ def _full(environment: str, pools: Sequence[str], bound: float) -> str:
 
 
 def _slow(environment: str, pools: Sequence[str], first_token_s: float | None, inter_token_s: float | None) -> str:
-    """A quarter of the minutes in which latency missed its objective had fewer running in each replica.
+    """Lower quartile of running requests per replica over the minutes in which latency missed its objective.
 
-    Most such minutes are those of a pool that has grown by then, or waits for what it asked for. The recorded
-    percentile goes on for `RECORDED_SPAN` after the load that it tells of: that one counts, not the one that is left.
+    In most of these minutes the pool had grown already, or waited for new replicas. A recorded percentile lags behind
+    its load by up to `RECORDED_SPAN`: so the highest load of that span counts.
     """
     running, engines = (_by_pool(environment, pools, name) for name in (RECORDED_RUNNING, RECORDED_ENGINES))
     missed = " or ".join(
@@ -243,7 +243,7 @@ def _stats(rows: Sequence[Row]) -> Stats:
 
 
 def _engines(rows: Sequence[Row], policies: Mapping[str, ScalePolicy]) -> Mapping[str, AbstractSet[str]]:
-    """By pool the instances of which all is read that its policy judges load by."""
+    """By pool: the instances that report all metrics by which its policy measures load."""
     in_tokens = {
         pool
         for pool, policy in policies.items()
@@ -264,5 +264,5 @@ def _seconds(span: timedelta) -> int:
 
 
 def _step(span: timedelta) -> int:
-    """A hundred steps, none shorter than a second nor longer than half a minute."""
+    """Step of a subquery in seconds: a hundredth of the span, between 1 s and 30 s."""
     return max(1, min(30, _seconds(span) // 100))

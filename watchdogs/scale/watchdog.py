@@ -1,4 +1,4 @@
-"""The scale watchdog: observe, decide, write targets. Splitting a target over groups is the spot watchdog's."""
+"""The scale watchdog: observe, decide, write targets. The spot watchdog splits a target over groups."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class ScaleWatchdog:
         self._digests = digests(document, WATCHDOG)
 
     def dry(self) -> Pass[tuple[ScalePool, ...]]:
-        """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
+        """Observe and decide without acting. The policies of the plan count as seen afterwards."""
         now = self._ports.clock.now()
         views, _ = self._look(now)
         plan = decide([replace(view, policy_seen=True) for view in views], now)
@@ -42,7 +42,7 @@ class ScaleWatchdog:
         return Pass(observed=views, plan=plan)
 
     def apply(self) -> Pass[tuple[ScalePool, ...]]:
-        """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
+        """Run one pass. Raises OSError when the fleet could not be observed completely; then nothing was changed."""
         now = self._ports.clock.now()
         views, targets = self._look(now)
         executor = Executor(self._ports, RULES)
@@ -54,18 +54,20 @@ class ScaleWatchdog:
         return executor.finish(views, plan)
 
     def _settle(self, executor: Executor, targets: Mapping[str, Target], decision: Decision) -> None:
-        """Give an outcome to what a killed pass began: its write is there or it is not, and is decided anew."""
+        """Record the outcome of a write that a killed pass began. If it was not written, it is decided again."""
         there = targets.get(decision.resource)
         if there is None or there.value != decision.to_size:
-            executor.off(decision, "begun by an earlier pass that did not live to write it; decided anew")
+            executor.cancelled(
+                decision, "begun by an earlier pass that was killed before it wrote the target; decided again"
+            )
             return
         self._notify(executor, decision, there)
         written = f"target {decision.from_size} → {there.value}"
-        executor.done(decision, f"{written}, by an earlier pass that did not live to say so")
+        executor.done(decision, f"{written}, by an earlier pass that was killed before it recorded it")
 
     def _retarget(self, executor: Executor, targets: Mapping[str, Target], decision: Decision) -> Outcome:
         seen = targets[decision.resource]
-        if (held := executor.held_back(decision)) is not None:
+        if (held := executor.blocked(decision)) is not None:
             return held
         wanted = seen.value if decision.to_size is None else decision.to_size
         executor.intend(decision)
@@ -75,9 +77,9 @@ class ScaleWatchdog:
         return executor.done(decision, f"target {seen.value} → {wanted}")
 
     def _notify(self, executor: Executor, decision: Decision, there: Target) -> None:
-        """Before it is recorded: if this pass is killed in between, the next one notifies under the same key."""
+        """Send the message before the outcome is recorded: if needed, a later pass sends it under the same key."""
         if decision.reason is Reason.HELD_REQUESTS:
-            text = f"Pool {decision.pool} wakes from zero: {decision.detail}."
+            text = f"Pool {decision.pool} scales up from zero: {decision.detail}."
             executor.notify(f"wake:{decision.pool}:{there.version}", text)
 
     def _look(self, now: datetime) -> tuple[tuple[ScalePool, ...], Mapping[str, Target]]:
@@ -99,7 +101,7 @@ class ScaleWatchdog:
         views = [self._view(pool, by_pool[pool.name], statuses, readings, targets, brakes) for pool in pools]
         return tuple(replace(view, cold_start=leads[view.name]) for view in views), targets
 
-    def _view(  # noqa: PLR0913 - the parts of one look, put together in one place
+    def _view(  # noqa: PLR0913 - the parts of one observation
         self,
         pool: Pool,
         members: Sequence[Instance],

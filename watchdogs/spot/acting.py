@@ -1,4 +1,4 @@
-"""What the spot watchdog does: resize groups and wait for their answers, drain and end what is no longer needed."""
+"""Actions of the spot watchdog: resize groups, wait for their answers, drain and end surplus instances."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from watchdogs.spot.limits import CEILINGS, by_pool
 from watchdogs.spot.zones import CEILING, OTHERS_AFTER
 
 DRAIN_WAIT: Final = timedelta(minutes=2)
-"""How long one pass waits for drains at most: as long as a notice of AWS. Drains that take longer go on, a later pass
-ends what has drained, and zones are asked meanwhile.
+"""How long one pass waits for drains at most: as long as an AWS notice. Longer drains continue, a later pass ends the
+drained instances, and meanwhile zones are asked.
 """
 READ_AT_ONCE: Final = 50
-"""Groups that are read again together before they are made smaller: the last of them is seconds old."""
+"""Groups that are read again in one call before they are made smaller: the data is seconds old for the last one."""
 FIRST_POLL: Final = timedelta(seconds=1)
 LONGEST_POLL: Final = timedelta(seconds=15)
-"""Between two looks for the answers of groups that were asked: twice as long each time, up to this."""
+"""Longest interval between two polls for answers of groups. The interval doubles each time."""
 AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
-"""Growth whose answer decides whether on-demand is bought."""
+"""Reasons of growth whose answer decides whether on-demand is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
-"""What the decisions about a pool's spot groups say when none of them gives."""
+"""Reasons of the decisions about the spot groups of a pool when no zone has spot capacity."""
 RULES: Final = ExecutionRules(
     watchdog=WATCHDOG,
     brakes=frozenset({BrakeKind.PAUSE, BrakeKind.KEEP}),
@@ -44,14 +44,14 @@ RULES: Final = ExecutionRules(
 
 
 def settle(executor: Executor, ports: Ports, document: FleetDocument, decision: Decision) -> None:
-    """Give an outcome to an end that has none. What lives is judged anew by this pass. Raises OSError."""
+    """Record the outcome of an unfinished end. An instance that still runs is judged again. Raises OSError."""
     if not is_terminated(ports, document, ports.inventory.instance(decision.resource)):
-        executor.off(decision, "a run was killed before it ended it; it is judged anew")
+        executor.cancelled(decision, "an earlier pass was killed before it ended it; judged again")
         return
     text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason.sentence}; {decision.detail}."
-    # the same key as that run's own message: if it was sent already, it is sent once
+    # the same key as the message of that pass, so that it is sent once
     executor.notify(f"ended:{decision.resource}", text)
-    executor.done(decision, "ended by an earlier run that did not live to say so")
+    executor.done(decision, "ended by an earlier pass that was killed before it recorded it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +60,13 @@ class _Ask:
     size: int
     at: datetime
     unseen: frozenset[str]
-    """Instances that the group listed before and that were not alive: they are no answer."""
+    """Instances that the group listed before and that were not alive: they do not count as an answer."""
 
 
 class PendingResizes:
-    """What one pass has asked for and not been answered yet.
+    """Resize requests of one pass without an answer yet.
 
-    Each pool waits within its `fallback_after`, however many groups it asks.
+    Each pool waits for at most its `fallback_after`, however many groups it asks.
     """
 
     def __init__(self, document: FleetDocument, ports: Ports, looks: Looks) -> None:
@@ -75,25 +75,25 @@ class PendingResizes:
         self._looks = looks
         self._asks: dict[str, _Ask] = {}
         self.since: dict[str, datetime] = {}
-        """By pool: when this pass first asked for something whose answer it waits for."""
+        """By pool: the time of the first request of this pass that it waits for."""
 
     @property
     def awaited(self) -> frozenset[str]:
-        """The groups that have not answered yet."""
+        """Groups that have not answered yet."""
         return frozenset(self._asks)
 
     def awaits(self, decision: Decision) -> bool:
-        """Whether this size was asked for already, and is waited for."""
+        """Whether this size was requested already and the pass waits for it."""
         ask = self._asks.get(decision.resource)
         return ask is not None and decision.from_size == decision.to_size == ask.size
 
     def keep(self, plan: Plan) -> None:
-        """Wait no longer for what a plan does not want any more."""
+        """Stop waiting for requests that the plan no longer has."""
         wanted = {decision.resource for decision in plan.decisions if decision.reason in AWAITED}
         self._asks = {name: ask for name, ask in self._asks.items() if name in wanted}
 
     def resized(self, decision: Decision, group: Group, living: Collection[str], asked_at: datetime) -> None:
-        """Note that a group was resized; `living`: the instances that were seen alive before."""
+        """Note that a group was resized. `living`: instances observed alive before."""
         self._asks.pop(group.name, None)
         if decision.reason in AWAITED and decision.pool is not None:
             self.since.setdefault(decision.pool, asked_at)
@@ -105,9 +105,9 @@ class PendingResizes:
             )
 
     def wait(self) -> bool:
-        """Wait until a pool has all its answers, or is to ask other zones or to buy what stands in.
+        """Wait until a pool has all answers, or must ask other zones, or must buy on-demand.
 
-        Whether anything was waited for. Who has not answered by then is taken for a refusal.
+        Returns whether it waited for anything. A missing answer counts as a refusal at the end.
         """
         if not self._asks:
             return False
@@ -128,7 +128,7 @@ class PendingResizes:
             pause = min(2 * pause, LONGEST_POLL)
 
     def _read(self) -> None:
-        """Forget who has its instances, or has said why not."""
+        """Drop the requests that were answered: by instances, or by a refusal."""
         there = self._looks.again(self._ports, sorted(self._asks))
         for group in there:
             ask = self._asks[group.name]
@@ -142,23 +142,23 @@ class PendingResizes:
                 del self._asks[name]
 
     def _give_up(self, now: datetime) -> None:
-        """Take those for refusals that have had the whole time of their pool."""
+        """Count requests as refused when the whole time of their pool is over."""
         over = {ask.pool for ask in self._asks.values() if now >= max(self._moments(ask.pool))}
         for name in [name for name, ask in self._asks.items() if ask.pool in over]:
             self._looks.lists.happened.silent(name, now)
             del self._asks[name]
 
     def _moments(self, pool: str) -> Sequence[datetime]:
-        """When other zones are asked beside those that are silent, and when there is no more time."""
+        """When other zones are asked in addition to those without an answer, and when the time is over."""
         entry = self._document.pool(pool).watchdogs.spot
-        patience = entry.fallback_after if entry is not None else timedelta(0)
-        return self.since[pool] + OTHERS_AFTER * patience, self.since[pool] + patience
+        wait_limit = entry.fallback_after if entry is not None else timedelta(0)
+        return self.since[pool] + OTHERS_AFTER * wait_limit, self.since[pool] + wait_limit
 
 
 class SpotActor:
-    """Acts on the plan of one look."""
+    """Acts on the plan of one observation."""
 
-    def __init__(  # noqa: PLR0913 - what the look read, and what the pass waits for
+    def __init__(  # noqa: PLR0913 - the observation, and what the pass waits for
         self,
         document: FleetDocument,
         ports: Ports,
@@ -177,10 +177,10 @@ class SpotActor:
         self._answers = answers
         self._shrinking: list[str] = []
         self._again: dict[str, Group] = {}
-        """Groups that are to be smaller, read again right before."""
+        """Groups that will be made smaller, read again right before."""
 
     def resize(self, plan: Plan) -> bool:
-        """Set sizes. Whether something new was asked for or given up, so that another look is worth it."""
+        """Set sizes. Returns whether any size was changed or cancelled, so that another observation is useful."""
         self._answers.keep(plan)
         resizes = [d for d in plan.acting if d.action is Action.RESIZE and not self._answers.awaits(d)]
         self._shrinking = [d.resource for d in resizes if (d.to_size or 0) < (d.from_size or 0)]
@@ -191,7 +191,7 @@ class SpotActor:
         return any(outcome.kind is not OutcomeKind.FAILED for outcome in outcomes)
 
     def end(self, plan: Plan) -> None:
-        """Drain and end; what has drained already, or never served, is ended at once."""
+        """Drain and end instances. Drained ones, and those that never served, are ended at once."""
         self._alert(plan)
         drains: list[Drain] = []
         for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
@@ -207,18 +207,20 @@ class SpotActor:
                 if empty:
                     self._executor.attempt(decision, self._end)
                 else:
-                    self._executor.waiting(decision, "it has not said `drained` yet; the next pass goes on")
+                    self._executor.waiting(
+                        decision, "its agent has not reported `drained` yet; the next pass continues"
+                    )
 
     def _set_size(self, decision: Decision) -> Outcome:
         group = self._groups[decision.resource]
         size = decision.to_size if decision.to_size is not None else group.desired
-        if (held := self._executor.held_back(decision)) is not None:
+        if (held := self._executor.blocked(decision)) is not None:
             return held
         if size < group.desired and size < (there := len(self._seen_again(group).instance_ids)):
-            # a smaller size would let the cloud choose whom to end
-            return self._executor.off(decision, f"it has {there} instances by now")
+            # with a smaller size the cloud would choose which instance to end
+            return self._executor.cancelled(decision, f"it has {there} instances now")
         if size >= group.desired and (stopped := [one.process for one in group.suspended if one.by_cloud]):
-            # its cloud gave up because launches failed: its zone is tried again
+            # its cloud suspended it because launches failed: resume it to try the zone again
             self._ports.groups.resume_processes(group.name, stopped)
         self._looks.resized(group.name)
         self._ports.groups.resize(group, size)
@@ -230,13 +232,13 @@ class SpotActor:
                 f"fallback:{group.name}:{self._minute()}", f"Pool {decision.pool}: {decision.detail}; {cost}"
             )
         if (unknown := decision.evidence.get(CEILING)) is not None:
-            self._say_unpriced(decision, unknown)
+            self._notify_unpriced(decision, unknown)
         return self._executor.done(decision, f"{group.desired} → {size}")
 
     def _seen_again(self, group: Group) -> Group:
-        """The group as it is now. Raises CloudError, ConflictError when somebody else has changed its size.
+        """The current group. Raises CloudError; ConflictError if another process has changed its size.
 
-        Several are read at once, since each would be one more call.
+        Several groups are read in one call.
         """
         if group.name not in self._again:
             begin = self._shrinking.index(group.name)
@@ -246,14 +248,16 @@ class SpotActor:
             self._again |= found.groups
         now = self._again[group.name]
         if now.desired != group.desired:
-            raise ConflictError(f"{group.name}: its size was {group.desired} when seen, it is {now.desired}")
+            raise ConflictError(
+                f"{group.name}: its size changed from {group.desired} to {now.desired} during the pass"
+            )
         return now
 
     def _begin(self, decision: Decision) -> Drain | Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._executor.off(decision, "it is gone already")
-        if (held := self._executor.held_back(decision, instance)) is not None:
+            return self._executor.cancelled(decision, "it is gone already")
+        if (held := self._executor.blocked(decision, instance)) is not None:
             return held
         status = self._ports.agents.statuses([instance]).get(instance.id)
         if status is None or not (status.draining or status.drained):
@@ -264,10 +268,10 @@ class SpotActor:
     def _end(self, decision: Decision) -> Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive or instance.group is None:
-            return self._executor.off(decision, "it is gone already")
+            return self._executor.cancelled(decision, "it is gone already")
         if instance.id in leaving(self._ports, [instance]):
-            return self._executor.off(decision, "its group is ending it already")
-        if (held := self._executor.held_back(decision, instance)) is not None:
+            return self._executor.cancelled(decision, "its group is ending it already")
+        if (held := self._executor.blocked(decision, instance)) is not None:
             return held
         self._executor.intend(decision)
         self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
@@ -275,22 +279,22 @@ class SpotActor:
         return self._executor.done(decision, "ended")
 
     def _give_up_place(self, decision: Decision) -> Outcome:
-        """Take one that its cloud ended out of its group, so that the group looks for no other one there."""
+        """Remove an instance that its cloud ended from its group, so that the group does not replace it there."""
         name = decision.evidence[lifecycle.TAKEN_FROM]
         instance = self._ports.inventory.instance(decision.resource)
         if instance is not None and instance.alive:
-            return self._executor.off(decision, "it lives")
+            return self._executor.cancelled(decision, "it is running")
         if decision.resource not in self._ports.groups.groups([name])[0].instance_ids:
-            return self._executor.off(decision, "its group has noticed")
-        if (held := self._executor.held_back(decision)) is not None:
+            return self._executor.cancelled(decision, "its group no longer lists it")
+        if (held := self._executor.blocked(decision)) is not None:
             return held
         self._executor.intend(decision)
         self._ports.groups.end(decision.resource, name, lower_desired=True)
         self._executor.notify(f"ended:{decision.resource}", _ended(decision))
-        return self._executor.done(decision, "its place was given up")
+        return self._executor.done(decision, "removed from its group")
 
     def _alert(self, plan: Plan) -> None:
-        """What people must mend: boots that fail, quotas. Once a day for each group."""
+        """Notify people of failing boots and quotas, which they must fix: once a day for each group."""
         for decision in plan.decisions:
             if decision.reason in (Reason.BOOTS_FAILING, Reason.QUOTA):
                 instance = self._instances.get(decision.resource)
@@ -299,23 +303,23 @@ class SpotActor:
                 text = f"Pool {decision.pool}, {group}: {decision.reason.sentence}. {decision.detail}."
                 if decision.reason is Reason.BOOTS_FAILING:
                     text += (
-                        " Nothing more is started there for an hour. `gpufleet status` shows what agents say; where"
-                        " none answers, look at the console log of an instance: its boot data, the rights to the"
+                        " Nothing more is started there for an hour. `gpufleet status` shows the reports of agents."
+                        " If none answers, check the console log of an instance: its boot data, its access to the"
                         " bucket, the image."
-                        f" Once it is fixed, `gpufleet resume {decision.pool}` has it tried again."
+                        f" Once it is fixed, run `gpufleet resume {decision.pool}` to try again."
                     )
                 self._executor.notify(key, text)
-        self._say_ceilings(plan)
+        self._notify_ceilings(plan)
         of_pools = by_pool(plan.decisions)
         for pool in self._document.pools:
             decisions = of_pools[pool.name]
-            self._say_crashed(pool, decisions)
-            self._say_hung(pool, decisions)
-            self._say_draining(pool, decisions)
-            self._say_dry(pool, decisions)
+            self._notify_crashed(pool, decisions)
+            self._notify_hung(pool, decisions)
+            self._notify_draining(pool, decisions)
+            self._notify_no_spot(pool, decisions)
 
-    def _say_ceilings(self, plan: Plan) -> None:
-        """Once a day for each pool, and for the fleet: who does not grow although it should."""
+    def _notify_ceilings(self, plan: Plan) -> None:
+        """Notify people once a day, for each pool and for the fleet, of growth stopped by a ceiling."""
         day = f"{plan.at:%Y%m%d}"
         for decision in (d for d in plan.decisions if d.reason in CEILINGS):
             scope = "fleet" if decision.reason is Reason.SPEND_CEILING else decision.pool
@@ -323,58 +327,58 @@ class SpotActor:
             self._executor.notify(f"ceiling:{scope}:{decision.reason}:{day}", f"{text} {decision.detail}.")
         if (spend := plan.spend) is not None and spend.unpriced:
             limit = f"its limit of {spend.limit_usd_per_hour} USD/h (`budget.stop_growth_at_usd_per_hour`)"
-            then = "it does not grow until the prices are known" if spend.unpriced_stops else "it grows all the same"
-            text = f"Nobody can tell whether the fleet is within {limit}: it costs {spend.sentence} USD/h; {then}."
+            then = "it does not grow until the prices are known" if spend.unpriced_stops else "it grows anyway"
+            text = f"It is unknown whether the fleet is within {limit}: it costs {spend.sentence} USD/h; {then}."
             self._executor.notify(f"ceiling:unpriced:{day}", f"{text} See `gpufleet prices list`.")
 
-    def _say_unpriced(self, decision: Decision, unknown: str) -> None:
-        """Once a day for each pool, in the name of the first."""
+    def _notify_unpriced(self, decision: Decision, unknown: str) -> None:
+        """Notify people once a day for each pool, of the first group, that no ceiling could be checked."""
         text = (
-            f"Pool {decision.pool} asks for spot in {decision.resource} although nobody knows whether it is too dear"
-            f" (`{CEILING}` {unknown}). It costs no more than on-demand would: see `gpufleet prices list`."
+            f"Pool {decision.pool} requests spot in {decision.resource} without a price check"
+            f" (`{CEILING}` {unknown}). Spot costs at most the on-demand price: see `gpufleet prices list`."
         )
         self._executor.notify(f"unpriced:{decision.pool}:{self._ports.clock.now():%Y%m%d}", text)
 
-    def _say_crashed(self, pool: Pool, decisions: Sequence[Decision]) -> None:
-        """Once an hour for each pool: one request may take all of its engines down."""
+    def _notify_crashed(self, pool: Pool, decisions: Sequence[Decision]) -> None:
+        """Notify people once an hour for each pool of crashed engines: one request may crash all of them."""
         crashed = [d for d in decisions if d.reason is Reason.ENGINE_CRASHED and d.action is not Action.KEEP]
         if crashed:
             names = ", ".join(f"{d.resource} ({d.detail})" for d in crashed)
             text = (
-                f"Pool {pool.name}: {len(crashed)} of its engines crashed and are replaced: {names}. If that goes on,"
-                f" each replacement waits longer, up to {lifecycle.LONGEST_WAIT}: look at the log of the engine."
+                f"Pool {pool.name}: {len(crashed)} of its engines crashed and are replaced: {names}. If crashes"
+                f" continue, each replacement waits longer, up to {lifecycle.LONGEST_WAIT}: check the engine log."
             )
             self._executor.notify(f"alert:{pool.name}:engine_crashed:{self._ports.clock.now():%Y%m%d%H}", text)
 
-    def _say_hung(self, pool: Pool, decisions: Sequence[Decision]) -> None:
-        """Once a day for each pool, and again when twice as many hang: a network that is down takes all of them."""
+    def _notify_hung(self, pool: Pool, decisions: Sequence[Decision]) -> None:
+        """Notify people once a day for each pool of late instances, and again when their number doubles."""
         names = sorted(d.resource for d in decisions if d.reason is Reason.NOT_READY)
         if names:
             text = (
-                f"Pool {pool.name}: {len(names)} of its instances should be ready by now and are not:"
-                f" {', '.join(names)}. Others stand in for them, and they go on costing: look at `gpufleet status`."
+                f"Pool {pool.name}: {len(names)} of its instances should be ready by now but are not:"
+                f" {', '.join(names)}. Others replace them, but they still cost money: check `gpufleet status`."
             )
             size = 1 << (len(names).bit_length() - 1)
             self._executor.notify(f"hung:{pool.name}:{size}:{self._ports.clock.now():%Y%m%d}", text)
 
-    def _say_draining(self, pool: Pool, decisions: Sequence[Decision]) -> None:
-        """Once a day for each pool: whose drain does not end."""
+    def _notify_draining(self, pool: Pool, decisions: Sequence[Decision]) -> None:
+        """Notify people once a day for each pool of drains that do not end."""
         names = sorted(d.resource for d in decisions if d.reason is Reason.DRAINING)
         if names:
             text = (
                 f"Pool {pool.name}: {len(names)} of its instances drain for too long: {', '.join(names)}. They serve"
-                " nobody and go on costing: look at the logs of their agents, and end them."
+                " nothing but still cost money: check the logs of their agents, and end them."
             )
             self._executor.notify(f"draining:{pool.name}:{self._ports.clock.now():%Y%m%d}", text)
 
-    def _say_dry(self, pool: Pool, decisions: Sequence[Decision]) -> None:
-        """Once a day: no zone gives spot. The asking goes on with pauses, and nobody wants to hear of each ask."""
+    def _notify_no_spot(self, pool: Pool, decisions: Sequence[Decision]) -> None:
+        """Notify people once a day for each pool that no zone has spot capacity. Requests continue with pauses."""
         spots = {group.name for group in pool.groups_of(CapacityType.SPOT)}
         reasons = {decision.reason for decision in decisions if decision.resource in spots}
         if Reason.NO_SPOT in reasons and reasons <= _DRY:
             text = (
-                f"Pool {pool.name}: no spot to be had in {len(spots)} zones. Each is asked again, less and"
-                " less often; until one gives, on-demand stands in up to its limit."
+                f"Pool {pool.name}: no spot capacity in {len(spots)} zones. Each zone is asked again after"
+                " growing pauses. Until one has capacity, on-demand replaces spot up to its limit."
             )
             self._executor.notify(f"dry:{pool.name}:{self._ports.clock.now():%Y%m%d}", text)
 

@@ -1,11 +1,11 @@
-"""How a pool's target is split over reserved, spot and on-demand. Pure.
+"""Splits the target of a pool over reserved, spot and on-demand capacity. Pure.
 
-Reserved capacity runs in full. Spot is asked for what is missing in the best zones, and then in others beside them,
-until every zone was asked in this pass or `fallback_after` is over. Only what no zone gives by then, or what will not
-be ready in time, is bought on demand: of those that boot, as many are not counted on as were taken lately before they
-were ready. On-demand goes back one at a time, when enough spot has been ready for the hold. Where one zone's loss
-would take more than the spare, a pool that has a spare holds one more while that pays, and moves one at a time to a
-safer zone.
+Reserved capacity runs in full. Missing instances are requested as spot in the best zones, then in further zones as
+well, until every zone was asked in this pass or `fallback_after` is over. On-demand is bought only for what no zone
+has given by then, or what will not be ready in time: booting spot instances are discounted by the number that was
+reclaimed recently before it was ready. On-demand is given back one instance at a time, when enough spot has been
+ready for the hold. If the loss of one zone would exceed the spare, a pool with a spare keeps one more instance while
+that is worth its price, and moves one instance at a time to a safer zone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,16 @@ from watchdogs.spot.sizes import Sizes, ends_of_runs, reserved_group, surge, wit
 
 WATCHDOG: Final = "spot"
 FLEX_START_OVERLAP: Final = 1
-"""Of flex-start above its maximum, while one is replaced."""
-_IN_VAIN: Final = frozenset({Reason.BOOTS_FAILING, Reason.CANNOT_LAUNCH})
-"""Where these hold, what was asked for and has not come is asked for in vain."""
-_TOO_MANY: Final = "asked for more than is needed now"
+"""Flex-start instances above the maximum while one is replaced."""
+_LAUNCH_BLOCKED: Final = frozenset({Reason.BOOTS_FAILING, Reason.CANNOT_LAUNCH})
+"""Reasons with which open requests will fail."""
+_TOO_MANY: Final = "its size is larger than needed now"
 
 
 def decide(pools: Sequence[SpotPool], now: datetime, spend: SpendRate | None = None) -> Plan:
-    """One decision for every group, and one for every instance that is to go or is held on to.
+    """One decision for every group, and one for every instance that is ended or deliberately kept.
 
-    `spend` is what the whole fleet costs as it runs; None: it has no limit.
+    `spend`: current cost of the whole fleet; None: it has no limit.
     """
     wanted = [decision for pool in pools for decision in split(pool, now)]
     allowed, budget = within_budgets(pools, wanted, now)
@@ -48,7 +48,7 @@ def split(seen: SpotPool, now: datetime) -> list[Decision]:
     reserved = [
         decision for group in pool.groups_of(CapacityType.RESERVED) for decision in reserved_group(pool, group, now)
     ]
-    # asked for in this look: nothing is bought beside it before the next look knows the answer
+    # requested now: nothing else is bought for it before the next observation has the answer
     coming = sum(max(0, (decision.to_size or 0) - (decision.from_size or 0)) for decision in reserved)
     sizes = Sizes(pool, now, coming)
     run_ends = ends_of_runs(seen, now)
@@ -70,34 +70,34 @@ def split(seen: SpotPool, now: datetime) -> list[Decision]:
 
 
 def _spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
-    """Grow where spot is to be had; give up unanswered asks; shrink what the target no longer needs.
+    """Grow where spot is available, drop unanswered requests, shrink what the target no longer needs.
 
-    A group that looks for an instance by itself already is asked in the same way, so that its answer is waited for.
+    A group that is launching an instance by itself is asked, too, so that the pass waits for its answer.
     """
     asks, reason = _asks(pool, sizes, now)
     moves = reason is Reason.SAFER_ZONE
-    detail = "one is to move here" if moves else f"{sizes.spot_missing} missing in the pool"
+    detail = "one moves here" if moves else f"{sizes.spot_missing} missing in the pool"
     decisions: list[Decision] = []
     for group in pool.groups_of(CapacityType.SPOT):
-        # those that leave still take their place in the group's desired size until they are gone
+        # draining instances count in the desired size of the group until they end
         there = len(pool.members_of(group.name))
         wanted = there + asks.get(group.name, 0)
-        verdict = zones.verdict(pool, group, now)
+        obstacle = zones.obstacle(pool, group, now)
         if asks.get(group.name, 0) and wanted + group.unseen >= group.desired:
-            # one that still lists the dead is asked, too, so that its answer is waited for
+            # a group that still lists ended instances is asked, too, so that the pass waits for its answer
             decisions.append(_growth(pool, group, max(wanted, group.desired), reason, detail))
         elif wanted + group.unseen < group.desired:
-            why = verdict or Objection(reason=Reason.SURPLUS, detail=_TOO_MANY)
+            why = obstacle or Objection(reason=Reason.SURPLUS, detail=_TOO_MANY)
             decisions.append(_resize(pool, group, wanted + group.unseen, why.reason, why.detail))
-        elif verdict is not None:
-            decisions.append(_keep(pool, group, verdict.reason, verdict.detail))
+        elif obstacle is not None:
+            decisions.append(_keep(pool, group, obstacle.reason, obstacle.detail))
         else:
             decisions.append(_keep(pool, group, Reason.AS_WANTED, f"{there} there"))
     return decisions + _surplus_spot(pool, sizes, now)
 
 
 def _asks(pool: SpotPool, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
-    """How many more to ask of each spot group now, and why: some are missing, or one is to move."""
+    """How many more to request of each spot group now, and why: some are missing, or one moves."""
     if zones.is_out_of_time(pool, now):
         return {}, Reason.SPOT_WANTED
     asks = zones.with_others(pool, zones.place(pool, sizes.spot_missing, now), surge(pool.policy), now)
@@ -111,47 +111,47 @@ def _growth(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail:
     unknown = zones.unpriced(pool, group)
     if unknown is None:
         return replace(_resize(pool, group, size, reason, detail), usd_per_hour=cost)
-    grown = _resize(pool, group, size, reason, f"{detail}; {unknown}, so no ceiling holds")
-    return replace(grown, usd_per_hour=cost, evidence={zones.CEILING: f"not judged: {unknown}"})
+    grown = _resize(pool, group, size, reason, f"{detail}; {unknown}, so no price ceiling is checked")
+    return replace(grown, usd_per_hour=cost, evidence={zones.CEILING: f"not checked: {unknown}"})
 
 
 def _move(pool: SpotPool, sizes: Sizes, now: datetime) -> str | None:
-    """Where one spot instance would be safer; only from a calm pool, and only where a surge is allowed."""
+    """The group where one spot instance would be safer; only for a stable pool, and only with a surge allowed."""
     if pool.policy.max_surge < 1 or pool.spare == 0:
-        return None  # without a spare each loss is felt, and more zones are more losses (docs/watchdogs.md)
+        return None  # without a spare each loss matters, and more zones mean more losses (docs/watchdogs.md)
     whole = sizes.spot == sizes.spot_ready == sizes.spot_wanted
     if (
         not whole
         or sizes.spot_late
         or sizes.on_demand
         or sizes.on_demand_late
-        or lifecycle.somebody_leaves(pool, now)
+        or lifecycle.is_draining_any(pool, now)
     ):
         return None
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     if all(m.kept_by for m in pool.members if m.group in names):
-        return None  # nobody would leave for the one that comes
+        return None  # none could be ended for the new one
     needed = max(0, pool.target - sizes.reserved)
     spots, goals = pool.spot_places(), zones.reachable(pool, now)
     return risk.best_move(spots, zones.counts(pool), needed, goals, zones.LEAST_GAIN)
 
 
 def _surplus_spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
-    """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
-    if sizes.spot_ready <= sizes.spot_needed or lifecycle.somebody_leaves(pool, now):
+    """Drain one surplus instance once enough others are ready: a marked one first, then of the least useful zone."""
+    if sizes.spot_ready <= sizes.spot_needed or lifecycle.is_draining_any(pool, now):
         return []
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
-    candidates = [m for m in pool.members if m.group in names and lifecycle.may_be_asked(m) and not m.late]
+    candidates = [m for m in pool.members if m.group in names and lifecycle.can_be_drained(m) and not m.late]
     needed = max(0, pool.target - sizes.reserved)
     from_group = risk.best_removal(pool.spot_places(), zones.counts(pool), needed)
     order = sorted(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
-    kept, goes = lifecycle.first_free(order)
-    ends = [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_needed} wanted")] if goes else []
+    kept, chosen = lifecycle.first_drainable(order)
+    ends = [_end(pool, chosen, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_needed} wanted")] if chosen else []
     return [*(_kept(pool, member) for member in kept), *ends]
 
 
 def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
-    """Buy what neither reserved nor spot gives in time; give back what nobody needs any more."""
+    """Buy what neither reserved nor spot provides in time; give back what is not needed any more."""
     group = pool.fallback()
     if group is None:
         return []
@@ -159,17 +159,17 @@ def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     lacks = wanted - lifecycle.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
     if group.desired > (needed := there + max(0, lacks) + group.unseen):
         return [_resize(pool, group, needed, Reason.SURPLUS, _TOO_MANY)]
-    open_zones = [] if zones.is_out_of_time(pool, now) else zones.untried(pool, now)
+    open_zones = [] if zones.is_out_of_time(pool, now) else zones.unasked_groups(pool, now)
     if lacks > 0 and sizes.spot_missing > 0 and open_zones:
-        # spot starts as fast as on-demand, so zones are asked before anything is bought for what none has given
+        # spot starts as fast as on-demand, so all zones are asked before on-demand is bought
         lacks = min(lacks, sizes.doubtful - sizes.on_demand)
         if lacks <= 0:
             names = ", ".join(one.name for one in open_zones)
             return [_keep(pool, group, Reason.SPOT_WANTED, f"still to be asked: {names}")]
     if lacks > 0:
         closed = _obstacle(pool, group, now)
-        if closed is not None and closed.reason in _IN_VAIN and group.desired > there + group.unseen:
-            # what is asked for and has not come would fail, too
+        if closed is not None and closed.reason in _LAUNCH_BLOCKED and group.desired > there + group.unseen:
+            # open requests would fail, too
             return [_resize(pool, group, there + group.unseen, closed.reason, closed.detail)]
         return [closed or _fallback(pool, group, sizes, lacks)]
     if sizes.on_demand + sizes.on_demand_late == 0:
@@ -178,19 +178,19 @@ def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
 
 
 def _obstacle(pool: SpotPool, group: GroupView, now: datetime) -> Decision | None:
-    """Why nothing is bought though something is missing; None: it may be."""
+    """Why nothing is bought although instances are missing; None: it may be."""
     closed = group.frozen or group.closed or zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
     return None if closed is None else _keep(pool, group, closed.reason, closed.detail)
 
 
 def _fallback(pool: SpotPool, group: GroupView, sizes: Sizes, lacks: int) -> Decision:
-    """So many more of what stands in, up to its group's maximum; or that they are on their way."""
+    """Grow the fallback group by `lacks`, up to its maximum; or state that they were requested already."""
     there = len(pool.members_of(group.name))
     most = max(group.max, there)
     if group.capacity_type is CapacityType.FLEX_START:
-        # several may end at the same time, and Google's groups know no maximum
+        # several may end at the same time, and Google groups have no maximum
         most = group.max + FLEX_START_OVERLAP
-        # nor do they replace what dies: its place stays taken
+        # nor do they replace ended instances, which still count in the size
         there, most = there + group.unseen, most + group.unseen
     size = min(there + lacks, most)
     if size <= group.desired:
@@ -203,63 +203,63 @@ def _fallback(pool: SpotPool, group: GroupView, sizes: Sizes, lacks: int) -> Dec
 
 def _why_missing(sizes: Sizes) -> str:
     if sizes.doubtful == 0:
-        return f"no zone gives spot for {sizes.missing} missing"
-    boots = f"{sizes.doubtful} of the spot that boots, since as many were taken lately before they were ready"
+        return f"no zone has spot capacity for {sizes.missing} missing"
+    boots = f"{sizes.doubtful} booting spot instances: as many were reclaimed recently before they were ready"
     return f"{sizes.missing} missing, not counting {boots}"
 
 
 def _not_more(pool: SpotPool, group: GroupView, asked: int) -> str:
-    """Why more is wanted of what stands in, and no more is asked for."""
+    """Why no more fallback capacity is requested although more is wanted."""
     if asked <= 0:
         return f"at its largest size of {group.max}"
     refused = zones.refused_last(pool, group)
-    return f"{asked} on their way" if refused is None else f"{asked} asked for, the cloud refuses: {refused}"
+    return f"{asked} requested" if refused is None else f"{asked} requested, the cloud refuses: {refused}"
 
 
 def _give_back(pool: SpotPool, group: GroupView, sizes: Sizes, now: datetime) -> list[Decision]:
-    """One on-demand instance, when enough spot has been ready for the hold and the rest carries the target."""
+    """Give back one on-demand instance when spot was ready for the hold and the others meet the target."""
     needed = max(0, pool.target - sizes.stable)
-    # one that hangs stands in for nobody, and goes when nobody is needed
+    # a late instance replaces none, and is ended when none is needed
     if sizes.on_demand + (0 if needed else sizes.on_demand_late) <= needed:
         if sizes.spot + sizes.reserved >= pool.target:
             return [_keep(pool, group, Reason.HOLDING_FALLBACK, f"ready for {pool.policy.hold}: {sizes.stable}")]
-        # its group launches anew what went, whatever is asked: people are to hear of it
+        # its group launches replacements by itself: people must be notified
         if (failing := zones.boots_failing(pool, group, now)) is not None:
             return [_keep(pool, group, failing.reason, failing.detail)]
-        return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]
-    if lifecycle.somebody_leaves(pool, now):
-        return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]
-    members = [m for m in pool.members_of(group.name) if lifecycle.may_be_asked(m)]
+        return [_keep(pool, group, Reason.FALLBACK, f"replaces {pool.target - sizes.stable} missing")]
+    if lifecycle.is_draining_any(pool, now):
+        return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another instance is draining")]
+    members = [m for m in pool.members_of(group.name) if lifecycle.can_be_drained(m)]
     if not members:
-        return [_keep(pool, group, Reason.NOT_STOPPABLE, "no agent there answers, so none can be asked to drain")]
-    kept, goes = lifecycle.first_free(sorted(members, key=_give_back_first))
-    words = [_kept(pool, member) for member in kept]
-    if goes is None:
-        return [_keep(pool, group, Reason.KEPT_BY_PEOPLE, "all that could be given back"), *words]
-    if goes.ready and sum(member.ready for member in pool.members_of(group.name)) <= needed:
-        return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one is to be ready first"), *words]
+        return [_keep(pool, group, Reason.NOT_STOPPABLE, "no agent there answers, so no instance can be drained")]
+    kept, chosen = lifecycle.first_drainable(sorted(members, key=_give_back_first))
+    keeps = [_kept(pool, member) for member in kept]
+    if chosen is None:
+        return [_keep(pool, group, Reason.KEPT_BY_PEOPLE, "all that could be given back"), *keeps]
+    if chosen.ready and sum(member.ready for member in pool.members_of(group.name)) <= needed:
+        return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another instance must be ready first"), *keeps]
     if sizes.spot_ready == 0 or sizes.on_demand > pool.target:
         reason, detail = Reason.SURPLUS, f"{sizes.on_demand} on demand for {needed} wanted"
     else:
         reason, detail = Reason.SPOT_IS_BACK, f"{sizes.stable} of {pool.target} wanted have been ready for the hold"
-    return [_keep(pool, group, reason, detail), *words, _end(pool, goes, reason, detail)]
+    return [_keep(pool, group, reason, detail), *keeps, _end(pool, chosen, reason, detail)]
 
 
 def _give_back_first(member: PoolMember) -> tuple[object, ...]:
-    """One that is not ready before one that serves: of those the youngest, which is furthest from being ready."""
+    """Sort key: instances that are not ready first, the youngest of them first; then the idle and less busy ones."""
     age = member.launched_at.timestamp() * (1 if member.ready else -1)
     return member.late, member.ready, not member.idle, member.busy, age, member.id
 
 
 def _places_of_taken(pool: SpotPool) -> list[Decision]:
-    """What its cloud took leaves its group with the group lowered."""
+    """Remove reclaimed instances from their groups, and lower the groups."""
     return [
         Decision(
             resource=key,
             pool=pool.name,
             action=Action.END,
             reason=Reason.PREEMPTED,
-            detail="its cloud took it; its place in the group goes with it",
+            detail="reclaimed by its cloud; removed from its group",
             evidence={lifecycle.TAKEN_FROM: group.name},
         )
         for group in pool.groups
@@ -268,35 +268,35 @@ def _places_of_taken(pool: SpotPool) -> list[Decision]:
 
 
 def _drained(pool: SpotPool) -> list[Decision]:
-    """What drained for a notice or for this watchdog is ended with its group lowered.
+    """End instances that drained for a notice or for this watchdog, and lower their groups.
 
-    Otherwise the group would look for another one in the zone that has just run out. What its cloud takes for nothing
-    is left to it.
+    Otherwise the group would launch another one in the zone that just ran out of capacity. An instance that its cloud
+    reclaims without a charge is left to the cloud.
     """
     decisions: list[Decision] = []
     for member in pool.members:
         if not member.drained or (pool.idle_ends and lifecycle.drains_idle(member)):
-            continue  # what idle drained is left to it where there is one
+            continue  # the idle watchdog ends what it drained
         detail = f"drained: {member.leaving_because}"
         if member.left_to_its_cloud:
-            detail = "drained; left to its cloud, which charges nothing for one this young"
+            detail = "drained; left to its cloud, which does not charge for an instance this young"
             decisions.append(lifecycle.kept(pool, member, Reason.PREEMPTED, detail))
         elif member.under_notice:
             decisions.append(_end(pool, member, Reason.PREEMPTED, detail))
         elif member.drain_by is DrainOwner.SPOT or (member.drain_by is DrainOwner.IDLE and not pool.idle_ends):
             end = _end(pool, member, Reason.SURPLUS, detail)
             if member.drain_by is DrainOwner.IDLE:
-                end = replace(end, usd_per_hour=None)  # the target stays, so another one takes its place
+                end = replace(end, usd_per_hour=None)  # the target stays, so another one replaces it
             decisions.append(end if member.kept_by is None else _kept(pool, member))
     return decisions
 
 
 def _failed(pool: SpotPool, now: datetime) -> list[Decision]:
-    """An instance whose boot failed, or whose engine crashed, is ended without a drain: nothing is served there.
+    """End instances whose boot failed or whose engine crashed, without a drain: they serve nothing.
 
-    It is missed already, so another one is asked for where spot is best: were its group left as large as it was, two
-    would take its place. Only a reserved group runs in full, whatever is missing. Where boots of its group fail again
-    and again none takes its place there; where engines crash again and again the next one waits.
+    They count as missing already, so a replacement is requested in the best zone. Their group is lowered, or each
+    would be replaced twice. Only a reserved group always runs in full. After repeated boot failures of a group
+    nothing is replaced there; after repeated engine crashes the next replacement waits.
     """
     decisions: list[Decision] = []
     groups = {group.name: group for group in pool.groups}
@@ -310,7 +310,7 @@ def _failed(pool: SpotPool, now: datetime) -> list[Decision]:
         why = f": {member.error}" if member.error else ""
         if member.crashed_at is not None:
             if reserved and waits:
-                detail = "engines crash again and again: the next one is replaced later"
+                detail = "engines crash repeatedly: the next one is replaced later"
                 decisions.append(lifecycle.kept(pool, member, Reason.ENGINE_CRASHED, detail))
                 continue
             end = _end(pool, member, Reason.ENGINE_CRASHED, f"it had served{why}")
@@ -318,14 +318,14 @@ def _failed(pool: SpotPool, now: datetime) -> list[Decision]:
             detail = f"{failed} boots failed in {member.group}; not replaced{why}"
             end = _end(pool, member, Reason.BOOTS_FAILING, detail)
         else:
-            end = _end(pool, member, Reason.BOOT_FAILED, f"a new one is to take its place{why}")
+            end = _end(pool, member, Reason.BOOT_FAILED, f"a new one replaces it{why}")
         replaced = reserved and end.reason is not Reason.BOOTS_FAILING
         decisions.append(replace(end, action=Action.REPLACE) if replaced else end)
     return decisions
 
 
 def _launched_for_nothing(pool: SpotPool, now: datetime) -> list[Decision]:
-    """What a group launched by itself, for those whose boots had failed: it would go on for ever."""
+    """End what a group launched by itself to replace failed boots: it would repeat this without end."""
     decisions: list[Decision] = []
     for group in pool.groups:
         new = [m for m in pool.members_of(group.name) if m.ready_since is None and not (m.leaving or m.failed)]
@@ -341,11 +341,11 @@ def _launched_for_nothing(pool: SpotPool, now: datetime) -> list[Decision]:
 
 
 def _crashes(pool: SpotPool, now: datetime) -> list[Decision]:
-    """That engines crash again and again, so that the next one is replaced later."""
+    """A note that engines crash repeatedly and that the next one is replaced later."""
     waits = lifecycle.crash_waits(pool, now)
     if not waits:
         return []
-    detail = f"engines crash again and again: of {len(waits)} the next is replaced at {min(waits):%H:%M:%S} UTC"
+    detail = f"engines crash repeatedly: of {len(waits)} the next is replaced at {min(waits):%H:%M:%S} UTC"
     return [
         Decision(resource=pool.name, pool=pool.name, action=Action.KEEP, reason=Reason.ENGINE_CRASHED, detail=detail)
     ]

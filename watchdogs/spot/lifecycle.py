@@ -1,12 +1,12 @@
-"""The life of a pool's members: whose readiness is unconfirmed, who drains, and whose boot failed. Pure.
+"""The lifecycle of the members of a pool: unconfirmed readiness, drains, failed boots and crashes. Pure.
 
-Silence is not absence: one poll without answers must not buy a pool anew. So the ledger keeps since when an instance
-has not been ready though it should be, and that it was ready again; only one that stays away for the policy's
-`fallback_after` is late, and a late one counts for nothing but its own cost.
+A missing answer does not mean that the instance is absent: one failed poll must not buy a whole pool again. So the
+ledger keeps since when an instance has not been ready although it should be, and that it was ready again. It is late
+only if it is not ready for `fallback_after` of the policy. A late instance does not count, except for its cost.
 
-An instance whose agent reports that it boots is no such case: until the limit of its boot it is on its way.
+An instance whose agent reports boot progress is not late before the limit of its boot.
 
-An engine that served and then failed is a crash, and no failed boot: it is replaced, after growing pauses.
+An engine that served and then failed is a crash, not a failed boot: it is replaced, after growing pauses.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ from watchdogs.spot.pool_view import Crash, PoolMember, SpotPool
 # readiness
 
 HUNG_AFTER: Final = timedelta(minutes=15)
-"""Past its time before people hear of it: half of all boots are slower than the median."""
+"""Delay after the due time before people are notified: half of all boots are slower than the median."""
 
 
 def missed(actions: Iterable[PastAction]) -> dict[str, datetime]:
-    """Since when each instance has not been ready though it should be, by the notes of earlier passes."""
+    """Since when each instance has not been ready although it should be, by the notes of earlier passes."""
     found: dict[str, datetime] = {}
     for past in actions:
         if past.reason is Reason.NOT_READY:
@@ -38,18 +38,18 @@ def missed(actions: Iterable[PastAction]) -> dict[str, datetime]:
 
 
 def readiness_changes(pool: SpotPool, known: Mapping[str, datetime], now: datetime) -> list[Decision]:
-    """What is to be noted for later passes: who is not ready any more, and who is again."""
+    """Notes for later passes: instances that are not ready any more, and those that are ready again."""
     found: list[Decision] = []
     for member in pool.members:
         if member.ready_since is not None and member.id in known:
             found.append(kept(pool, member, Reason.AS_WANTED, "it is ready again"))
         elif _is_awaited(member) and member.id not in known and now >= _booted(pool, member):
-            found.append(kept(pool, member, Reason.NOT_READY, "it was not heard to be ready"))
+            found.append(kept(pool, member, Reason.NOT_READY, "it does not report that it is ready"))
     return found
 
 
 def with_late(pool: SpotPool, now: datetime) -> SpotPool:
-    """The pool with those marked that have not been ready for too long."""
+    """The pool with members marked as late that have not been ready for too long."""
     late = {m.id for m in pool.members if _is_awaited(m) and now - _due(pool, m) > pool.policy.fallback_after}
     if not late:
         return pool
@@ -57,12 +57,14 @@ def with_late(pool: SpotPool, now: datetime) -> SpotPool:
 
 
 def with_replaced(there: int, late: int, wanted: int) -> int:
-    """How many count: each late one has one successor at most. An image that never speaks must not go on buying."""
+    """How many instances count: each late one has at most one successor, so that an image that never reports
+    readiness does not cause unlimited purchases.
+    """
     return max(there, there + late - wanted)
 
 
 def hung(pool: SpotPool, now: datetime) -> list[Decision]:
-    """A word about each of those that are late by so much, or drain for so long, that people must look at them."""
+    """A keep for each instance that is late, or has drained, for so long that people must check it."""
     late = [
         kept(pool, member, Reason.NOT_READY, f"since {_due(pool, member):%Y-%m-%d %H:%M} UTC")
         for member in pool.members
@@ -80,24 +82,24 @@ def _is_awaited(member: PoolMember) -> bool:
 
 
 def _due(pool: SpotPool, member: PoolMember) -> datetime:
-    """When it should have been ready: after its boot, or when it was first missed."""
+    """When it should have been ready: after its boot, or when it was first not ready."""
     booted = _booted(pool, member)
     return booted if member.missed_since is None else max(booted, member.missed_since)
 
 
 def _booted(pool: SpotPool, member: PoolMember) -> datetime:
-    """When its boot should be over; while its agent reports progress: when that must have ended."""
+    """When its boot should be over. While its agent reports progress, the limit of the boot applies."""
     span = boot_span(pool, member)
     return member.launched_at + (max(span, pool.boot_limit) if member.progresses else span)
 
 
 def boot_span(pool: SpotPool, member: PoolMember) -> timedelta:
-    """What its boot should take, by its machine type where boots of that are remembered."""
+    """Expected duration of its boot, by its machine type if boots of that type are known."""
     return member.boot_expected or pool.boot_expected
 
 
 def kept(pool: SpotPool, member: PoolMember, reason: Reason, detail: str) -> Decision:
-    """A decision that leaves a member as it is, and why."""
+    """A decision that keeps a member, and why."""
     return Decision(resource=member.id, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
 
 
@@ -105,16 +107,16 @@ def kept(pool: SpotPool, member: PoolMember, reason: Reason, detail: str) -> Dec
 
 
 def drains_idle(member: PoolMember) -> bool:
-    """Whether the idle watchdog ends it: the target falls with it. It ends none that people keep."""
+    """Whether the idle watchdog ends it and lowers the target. It ends none that people keep."""
     return member.leaving and member.kept_by is None and member.drain_by is DrainOwner.IDLE
 
 
 TAKEN_FROM: Final = "taken from"
-"""Under this the decision about an instance that its cloud took names its group."""
+"""Evidence key: the group of a reclaimed instance."""
 
 
 def losses(pool: SpotPool, noted: Collection[str]) -> list[Decision]:
-    """Notes that the cloud takes what this watchdog does not end: the zone has lost it, whoever is quicker."""
+    """Notes that the cloud reclaims instances that this watchdog does not end: they count as losses of the zone."""
     found: list[Decision] = []
     for member in (m for m in pool.members if m.under_notice and m.id not in noted):
         if member.left_to_its_cloud:
@@ -124,9 +126,11 @@ def losses(pool: SpotPool, noted: Collection[str]) -> list[Decision]:
     return found
 
 
-def somebody_leaves(pool: SpotPool, now: datetime) -> bool:
-    """Whether one is on its way out, so that the next one waits. What people drained or keep may stay for days, and a
-    drain that does not end is waited for no longer.
+def is_draining_any(pool: SpotPool, now: datetime) -> bool:
+    """Whether a member is draining, so that the next end waits.
+
+    Instances that people drained or keep do not count, since they may stay for days; nor do drains that take too
+    long.
     """
     return any(
         (_is_leaving(member) and not drains_too_long(pool, member, now)) or (member.silent and member.asked)
@@ -135,7 +139,7 @@ def somebody_leaves(pool: SpotPool, now: datetime) -> bool:
 
 
 def drains_too_long(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
-    """Whether its drain should have been over long ago: its agent hangs, or whoever drained it forgot it."""
+    """Whether its drain is long overdue: its agent hangs, or the person who drained it forgot it."""
     since = member.missed_since
     if since is None or not _is_leaving(member) or member.under_notice:
         return False
@@ -143,8 +147,10 @@ def drains_too_long(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
 
 
 def _is_leaving(member: PoolMember) -> bool:
-    """A person's drain stays until that person ends it. What idle has drained serves nobody already, and may wait for
-    evidence that never comes. Neither holds of what the cloud takes.
+    """Whether it drains and will end by itself.
+
+    A drain by a person stays until that person ends it. A drain by the idle watchdog may wait for evidence that never
+    arrives. An instance under notice always counts.
     """
     if not member.leaving or member.kept_by is not None:
         return False
@@ -153,13 +159,13 @@ def _is_leaving(member: PoolMember) -> bool:
     return member.drain_by is not DrainOwner.PERSON and not (member.drained and member.drain_by is DrainOwner.IDLE)
 
 
-def may_be_asked(member: PoolMember) -> bool:
-    """Whether it serves or will, and has an agent that can be asked to drain. People hear of the others."""
+def can_be_drained(member: PoolMember) -> bool:
+    """Whether it serves or will serve, and has an agent that can drain it. People are notified of the others."""
     return not (member.leaving or member.failed or member.silent or member.held)
 
 
-def first_free(order: Sequence[PoolMember]) -> tuple[list[PoolMember], PoolMember | None]:
-    """The first that nobody keeps, with those before it whom somebody does."""
+def first_drainable(order: Sequence[PoolMember]) -> tuple[list[PoolMember], PoolMember | None]:
+    """The members before the first one that is not kept by people, and that one."""
     kept = list(takewhile(lambda member: member.kept_by is not None, order))
     return kept, order[len(kept)] if len(kept) < len(order) else None
 
@@ -167,25 +173,25 @@ def first_free(order: Sequence[PoolMember]) -> tuple[list[PoolMember], PoolMembe
 # failed boots and crashes
 
 END_AT_ONCE: Final = boots.FAILED_REASONS | {Reason.ENGINE_CRASHED}
-"""Nothing is served there: such an instance is ended without a drain."""
+"""Reasons of instances that serve nothing: they are ended without a drain."""
 
 LONGEST_WAIT: Final = timedelta(minutes=30)
-"""Between two replacements of engines that crash again and again."""
+"""Longest pause between two replacements of engines that crash repeatedly."""
 _FIRST_WAIT: Final = timedelta(minutes=1)
-CALM: Final = timedelta(hours=1)
-"""So long without a crash, and the next one is replaced at once again."""
+STABLE_AFTER: Final = timedelta(hours=1)
+"""Time without a crash after which the next one is replaced at once again."""
 TOGETHER: Final = timedelta(minutes=5)
-"""Crashes this close to the first of them are one, as of engines that one request went through."""
+"""Crashes this close to the first one count as one: the same request may crash several engines."""
 
 
 def fixed(pool: str, by: str) -> Decision:
-    """What a person notes of a pool whose boots are to be tried again: what failed before counts no more."""
+    """The note of a person that boots of a pool are tried again: earlier failures no longer count."""
     detail = f"boots are tried again: {by}"
     return Decision(resource=pool, pool=pool, action=Action.KEEP, reason=Reason.AS_WANTED, detail=detail)
 
 
 def fixed_at(actions: Sequence[PastAction]) -> dict[str, datetime]:
-    """By pool: when a person said so last."""
+    """By pool: the time of the last such note."""
     return {
         past.resource: past.at for past in actions if past.resource == past.pool and past.reason is Reason.AS_WANTED
     }
@@ -202,10 +208,10 @@ def crashes(actions: Iterable[PastAction]) -> dict[str, list[Crash]]:
 
 
 def crash_waits(pool: SpotPool, now: datetime) -> list[datetime]:
-    """When each crashed engine is replaced whose replacement waits: the first at once, then after growing pauses.
+    """Times at which crashed engines are replaced, of those whose replacement waits: after growing pauses.
 
-    A crash that comes back with each new instance would otherwise buy one after the other. What a person fixed waits
-    no more.
+    Otherwise a crash that recurs on each new instance would buy one instance after the other. After a note that the
+    cause is fixed, nothing waits.
     """
     there = [Crash(at=member.crashed_at) for member in pool.members if member.crashed_at is not None]
     waits: list[datetime] = []
@@ -213,7 +219,7 @@ def crash_waits(pool: SpotPool, now: datetime) -> list[datetime]:
     for crash in sorted((*pool.crashes, *there), key=lambda crash: crash.at):
         if pool.fixed_at is not None and crash.at <= pool.fixed_at:
             continue
-        if began is None or last is None or crash.at - last >= CALM:
+        if began is None or last is None or crash.at - last >= STABLE_AFTER:
             rounds, began = 0, crash.at
         elif crash.at - began > TOGETHER:
             rounds, began = rounds + 1, crash.at
@@ -224,7 +230,7 @@ def crash_waits(pool: SpotPool, now: datetime) -> list[datetime]:
 
 
 def _wait(rounds: int) -> timedelta:
-    """After so many rounds of crashes before this one."""
+    """Pause after this number of earlier rounds of crashes."""
     # the exponent is bounded: an engine may crash for days
     return min(LONGEST_WAIT, _FIRST_WAIT * 2 ** (min(rounds, 10) - 1)) if rounds > 0 else timedelta(0)
 

@@ -1,16 +1,15 @@
-"""What a plan stops at: certainty and budgets for ends, ceilings for growth. Pure.
+"""Limits of a plan: certainty and budgets for ends, ceilings for growth. Pure.
 
-Each takes a plan's decisions and gives them back with those kept that it does not allow.
+Each function takes the decisions of a plan and returns them, with those that it does not allow turned into keeps.
 
-- Certainty: ending needs certainty about what is ended; growing needs less (invariant 7).
-- Budgets limit ends by choice alone. What goes anyway takes no room and waits for none: what its cloud takes, what
-  failed to boot, what is at the end of its time. Nor does what drains already, for there is no way back; it counts
-  from the moment that its agent says so until the ledger knows its end, so that a killed pass leaves no gap between
-  the two.
-- Ceilings limit growth: instances of a pool, starts of an hour, USD per hour of the fleet. They are the last step:
-  whatever asks for more, and for whatever reason, passes here. Groups of spot, on-demand and flex-start grow no
-  further; reserved capacity is paid for, so it counts and is never held back. Nothing is ended and nothing is made
-  smaller: a size counts as it is until it was lowered, since lowering it may fail.
+- Certainty: an end needs certainty about what is ended; growth needs less (invariant 7).
+- Budgets limit only ends by choice. Other ends use no budget and do not wait for one: instances that the cloud
+  reclaims, failed boots, the end of a term. Nor do instances that drain already, since a drain cannot be undone; they
+  count from the report of their agent until the ledger has their end, so that a killed pass leaves no gap.
+- Ceilings limit growth: instances of a pool, starts per hour, USD per hour of the fleet. They are the last step and
+  apply to all growth, for whatever reason. They stop the growth of spot, on-demand and flex-start groups. Reserved
+  capacity is paid for, so it counts but is never limited. They never end instances or lower sizes: a size counts as
+  it is until it was lowered, since that may fail.
 """
 
 import math
@@ -31,16 +30,16 @@ from watchdogs.spot.sizes import is_over, surge, without_ending
 # certainty
 
 OF: Final = "because_of"
-"""Under this a decision names the other resource that its reason is about."""
+"""Evidence key: the other resource that the reason of a decision is about."""
 
 
 def within_certainty(pool: SpotPool, decisions: Sequence[Decision]) -> list[Decision]:
-    """The decisions with those kept that would touch what is not known, and one about each of these."""
+    """The decisions, with keeps for those about resources of unknown state, and one decision about each of these."""
     held = {group.name: group.frozen for group in pool.groups if group.frozen is not None}
     suspended = {group.name: group.suspended for group in pool.groups if group.suspended}
     decisions = [
-        replace(one, detail=f"{one.detail}; {said}" if one.detail else said)
-        if (said := suspended.get(one.resource)) is not None
+        replace(one, detail=f"{one.detail}; {suspension}" if one.detail else suspension)
+        if (suspension := suspended.get(one.resource)) is not None
         else one
         for one in decisions
     ]
@@ -73,20 +72,23 @@ def _kept(pool: SpotPool, resource: str, why: Objection) -> Decision:
 # budgets
 
 CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
-"""Why something is ended that could as well stay."""
+"""Reasons of ends by choice."""
 
 
 def chosen_ends(actions: Iterable[PastAction]) -> dict[str, int]:
-    """By pool: how many instances were ended by choice. One whose end is noted twice went but once."""
-    gone = {past.resource: past.pool or "" for past in actions if _may_be_chosen(past)}
+    """By pool: how many instances were ended by choice. An instance with two recorded ends counts once."""
+    ended = {past.resource: past.pool or "" for past in actions if _may_be_chosen(past)}
     found: dict[str, int] = {}
-    for pool in gone.values():
+    for pool in ended.values():
         found[pool] = found.get(pool, 0) + 1
     return found
 
 
 def _may_be_chosen(past: PastAction) -> bool:
-    """What a newer release wrote may have been an end, and by choice: it counts."""
+    """Whether an action may have been an end by choice.
+
+    Actions and reasons of a newer release, unknown here, count.
+    """
     ends = past.action is Action.END or not past.action.known
     return ends and (past.reason in CHOSEN or not past.reason.known)
 
@@ -94,70 +96,77 @@ def _may_be_chosen(past: PastAction) -> bool:
 def within_budgets(
     pools: Sequence[SpotPool], decisions: Sequence[Decision], now: datetime
 ) -> tuple[list[Decision], ChangeBudget]:
-    """The decisions, with those kept that there is no room for, and the budget over all pools.
+    """The decisions, with keeps for those that exceed a budget, and the budget over all pools.
 
-    The dearest go first, so that a short budget saves the most. A move to another zone begins only where the end that
-    it leads to has room.
+    The most expensive instances come first, so that a small budget saves the most. A move to another zone begins only
+    if the budget allows the end that it leads to.
     """
     begun = {pool.name: [m.id for m in pool.members if _drains_by_choice(pool, m, now)] for pool in pools}
     whole, parts = _budgets(pools, begun)
     allowed = list(decisions)
     drains = {member for members in begun.values() for member in members}
-    waiting = [n for n, decision in enumerate(decisions) if _needs_room(decision) and decision.resource not in drains]
+    waiting = [
+        n for n, decision in enumerate(decisions) if _needs_budget(decision) and decision.resource not in drains
+    ]
     if waiting:
-        room = budgets.RemainingBudget(whole, parts)
+        remaining = budgets.RemainingBudget(whole, parts)
         for n in sorted(waiting, key=lambda n: (-(decisions[n].usd_per_hour or Decimal(0)), decisions[n].resource)):
-            allowed[n] = _allowed(room, decisions[n])
+            allowed[n] = _allowed(remaining, decisions[n])
     return allowed, whole
 
 
 def _budgets(
     pools: Sequence[SpotPool], begun: Mapping[str, Sequence[str]]
 ) -> tuple[ChangeBudget, dict[str, ChangeBudget]]:
-    """Over all pools, and of each."""
-    parts = {pool.name: budgets.of(pool.policy, pool.ended_this_hour + len(begun[pool.name])) for pool in pools}
+    """The budget over all pools, and that of each pool."""
+    parts = {
+        pool.name: budgets.pool_budget(pool.policy, pool.ended_this_hour + len(begun[pool.name])) for pool in pools
+    }
     used = sum(part.used_this_hour for part in parts.values())
-    return budgets.in_all(parts.values(), sum(len(pool.members) for pool in pools), used), parts
+    return budgets.fleet_budget(parts.values(), sum(len(pool.members) for pool in pools), used), parts
 
 
 def _drains_by_choice(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
-    """What people keep may stay for days, and goes by their choice; what its cloud takes goes by nobody's."""
+    """Whether it drains by the choice of this watchdog.
+
+    Not if people keep it, its cloud reclaims it, or its term ends.
+    """
     ours = member.leaving and member.drain_by is DrainOwner.SPOT and member.kept_by is None
     return ours and not member.under_notice and not is_over(pool, member, now)
 
 
-def _needs_room(decision: Decision) -> bool:
+def _needs_budget(decision: Decision) -> bool:
     if decision.action is Action.END:
         return decision.reason in CHOSEN
     return decision.reason is Reason.SAFER_ZONE
 
 
-def _allowed(room: budgets.RemainingBudget, decision: Decision) -> Decision:
+def _allowed(remaining: budgets.RemainingBudget, decision: Decision) -> Decision:
     pool = decision.pool or ""
-    if (full := room.objection(pool)) is not None:
+    if (full := remaining.objection(pool)) is not None:
         detail = f"would {decision.action}: {decision.reason.sentence}; {decision.detail}"
         return decision.kept(full, detail)
     if decision.action is Action.END:
-        room.take(pool)
+        remaining.take(pool)
     return decision
 
 
 # ceilings
 
 CEILINGS: Final = frozenset({Reason.POOL_CEILING, Reason.STARTS_CEILING, Reason.SPEND_CEILING})
-"""What a decision says whose growth was stopped here."""
+"""Reasons of growth that a ceiling stopped."""
 STARTS_PER_MAX: Final = 3
-"""Starts within an hour for each instance of a pool's `max`, where its policy states no number: the first boot, a
-loss of everything, and spot that comes back."""
+"""Starts per hour for each instance of `max`, if the policy states no number: a first boot, a loss of all instances,
+and the return to spot."""
 
 
 def most_counted(pool: SpotPool) -> int:
-    """Most instances of a pool, in all its groups. Not counted is who drains, is under notice, or whose time ends."""
+    """Most instances of a pool, without those that drain, are under notice, or reach the end of their term."""
     return pool.max + pool.spare + surge(pool.policy)
 
 
 def most_in_all(pool: SpotPool) -> int:
-    """Most instances of a pool together with those that do not count."""
+    """Most instances of a pool, with those that do not count."""
     return pool.max + most_counted(pool)
 
 
@@ -170,40 +179,40 @@ def most_starts(pool: SpotPool) -> int:
 def within_ceilings(
     pools: Sequence[SpotPool], decisions: Sequence[Decision], now: datetime, spend: SpendRate | None = None
 ) -> tuple[list[Decision], SpendRate | None]:
-    """The decisions, with growth cut to what the ceilings allow, and what the fleet costs with that growth.
+    """The decisions, with growth limited to the ceilings, and the cost of the fleet with that growth.
 
-    `spend` is what runs, in all pools; None: the fleet has no such limit. Growth that is stopped altogether is kept,
-    with the ceiling's reason and numbers.
+    `spend`: current cost of all pools; None: the fleet has no such limit. Growth that is not allowed at all becomes a
+    keep with the reason and numbers of the ceiling.
     """
     of_pools = by_pool(decisions)
-    rooms = {pool.name: _PoolHeadroom(pool, of_pools[pool.name], now) for pool in pools}
+    headrooms = {pool.name: _PoolHeadroom(pool, of_pools[pool.name], now) for pool in pools}
     purse = None if spend is None else _Purse(spend)
     if purse is not None:
-        for room in rooms.values():
-            room.pay_open_asks(purse)
-    return [_within(rooms, purse, decision) for decision in decisions], None if purse is None else purse.spend
+        for headroom in headrooms.values():
+            headroom.reserve_open_requests(purse)
+    return [_within(headrooms, purse, decision) for decision in decisions], None if purse is None else purse.spend
 
 
 def by_pool(decisions: Iterable[Decision]) -> Mapping[str | None, Sequence[Decision]]:
-    """The decisions of each pool, in their order; of a pool without any: none."""
+    """The decisions by pool, in their order; empty for a pool without decisions."""
     found: dict[str | None, list[Decision]] = defaultdict(list)
     for decision in decisions:
         found[decision.pool].append(decision)
     return found
 
 
-def _within(rooms: Mapping[str, "_PoolHeadroom"], purse: "_Purse | None", decision: Decision) -> Decision:
+def _within(headrooms: Mapping[str, "_PoolHeadroom"], purse: "_Purse | None", decision: Decision) -> Decision:
     more = _growth(decision)
-    room = rooms.get(decision.pool or "")
-    if room is None or more <= 0 or room.is_reserved(decision.resource):
+    headroom = headrooms.get(decision.pool or "")
+    if headroom is None or more <= 0 or headroom.is_reserved(decision.resource):
         return decision
-    usd = room.usd_per_hour(decision.resource)
-    limits = [*room.limits(), *([purse.limit(usd)] if purse is not None else [])]
-    tightest = min(limits, key=lambda limit: limit.room)
-    granted = min(more, max(0, tightest.room))
-    room.take(granted)
+    usd = headroom.usd_per_hour(decision.resource)
+    limits = [*headroom.limits(), *([purse.limit(usd)] if purse is not None else [])]
+    tightest = min(limits, key=lambda limit: limit.remaining)
+    granted = min(more, max(0, tightest.remaining))
+    headroom.take(granted)
     if purse is not None:
-        purse.pay(granted, usd)
+        purse.reserve_spend(granted, usd)
     if granted == more:
         return decision
     return _cut(decision, more, granted, tightest)
@@ -211,10 +220,10 @@ def _within(rooms: Mapping[str, "_PoolHeadroom"], purse: "_Purse | None", decisi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limit:
-    """How many more one ceiling allows."""
+    """How many more instances one ceiling allows."""
 
     reason: Reason
-    room: int
+    remaining: int
     detail: str
     numbers: Mapping[str, str]
 
@@ -226,18 +235,18 @@ def _growth(decision: Decision) -> int:
 
 
 def _cut(decision: Decision, more: int, granted: int, limit: _Limit) -> Decision:
-    """The decision for as many as there is room for."""
+    """The decision, limited to `granted` instances."""
     numbered = replace(decision, evidence={**decision.evidence, **limit.numbers})
     if granted == 0:
-        return numbered.kept(limit.reason, f"{limit.detail}; would ask for {more} more: {decision.detail}")
+        return numbered.kept(limit.reason, f"{limit.detail}; would request {more} more: {decision.detail}")
     cost = None if decision.usd_per_hour is None else decision.usd_per_hour / more * granted
-    detail = f"{decision.detail}; {more - granted} more are not asked for, {limit.reason.sentence}: {limit.detail}"
+    detail = f"{decision.detail}; {more - granted} more are not requested, {limit.reason.sentence}: {limit.detail}"
     size = (decision.from_size or 0) + granted
     return replace(numbered, to_size=size, usd_per_hour=cost, detail=detail)
 
 
 class _PoolHeadroom:
-    """What one pool holds and asks for, and what it may still ask for."""
+    """Instances and open requests of one pool, and what it may still request."""
 
     def __init__(self, pool: SpotPool, decisions: Sequence[Decision], now: datetime) -> None:
         self._pool = pool
@@ -250,29 +259,29 @@ class _PoolHeadroom:
         self._started = pool.started_this_hour + sum(self._asked.values())
 
     def is_reserved(self, group: str) -> bool:
-        """Whether it is capacity that is paid for: it is never held back."""
+        """Whether the group is reserved capacity, which is never limited."""
         return group in self._groups and self._groups[group].capacity_type is CapacityType.RESERVED
 
     def usd_per_hour(self, group: str) -> Decimal | None:
-        """List price of what a group may launch."""
+        """Highest list price of the machine types of a group; None: unknown."""
         return self._groups[group].most_usd_per_hour
 
-    def pay_open_asks(self, purse: "_Purse") -> None:
-        """What is asked for already will cost."""
+    def reserve_open_requests(self, purse: "_Purse") -> None:
+        """Add the cost of open requests to the spend."""
         for name, asked in self._asked.items():
-            purse.pay(asked, self.usd_per_hour(name))
+            purse.reserve_spend(asked, self.usd_per_hour(name))
 
     def limits(self) -> list[_Limit]:
-        """What its ceilings leave, the one that lasts longest first."""
+        """Remaining growth by each ceiling; the ceiling that lasts longest comes first."""
         counted, in_all, starts = most_counted(self._pool), most_in_all(self._pool), most_starts(self._pool)
         return [
-            _limit(Reason.POOL_CEILING, self._counted, counted, "instances, asked for or there"),
-            _limit(Reason.POOL_CEILING, self._in_all, in_all, "instances, with those that leave"),
-            _limit(Reason.STARTS_CEILING, self._started, starts, "starts within an hour, asked for or done"),
+            _limit(Reason.POOL_CEILING, self._counted, counted, "instances, running or requested"),
+            _limit(Reason.POOL_CEILING, self._in_all, in_all, "instances, draining ones included"),
+            _limit(Reason.STARTS_CEILING, self._started, starts, "starts within an hour, done or requested"),
         ]
 
     def take(self, granted: int) -> None:
-        """So many more are asked for."""
+        """Count `granted` more requests."""
         self._counted += granted
         self._in_all += granted
         self._started += granted
@@ -280,41 +289,41 @@ class _PoolHeadroom:
 
 def _limit(reason: Reason, used: int, most: int, of_what: str) -> _Limit:
     numbers = {"used": str(used), "ceiling": str(most)}
-    return _Limit(reason=reason, room=most - used, detail=f"{used} of {most} {of_what}", numbers=numbers)
+    return _Limit(reason=reason, remaining=most - used, detail=f"{used} of {most} {of_what}", numbers=numbers)
 
 
 def _open_asks(pool: SpotPool, group: GroupView) -> int:
-    """How many a group may still launch at its size. It replaces what it lists and what has died: that may come, too.
+    """How many instances a group may still launch at its size, replacements of ended instances included.
 
-    Only groups of flex-start replace nothing.
+    Only flex-start groups do not replace.
     """
     dead = group.unseen if group.capacity_type is CapacityType.FLEX_START else 0
     return max(group.unseen - dead, group.desired - len(pool.members_of(group.name)) - dead, 0)
 
 
 class _Purse:
-    """What the fleet costs while a plan is made."""
+    """The cost of the fleet while a plan is made."""
 
     def __init__(self, spend: SpendRate) -> None:
         self.spend = spend
 
     def limit(self, usd_per_hour: Decimal | None) -> _Limit:
-        """How many more of that price the limit allows."""
+        """How many more instances of that price the limit allows."""
         spend = self.spend
         left = spend.limit_usd_per_hour - spend.usd_per_hour
         detail = f"{spend.sentence} of {spend.limit_usd_per_hour} USD/h"
         if spend.unpriced_stops and (spend.unpriced or usd_per_hour is None):
             detail += "; a price is unknown, and `unpriced: stop` allows no growth then"
-            room = 0
+            remaining = 0
         elif left <= 0 or not usd_per_hour:
-            room = 0 if left <= 0 else _ANY
+            remaining = 0 if left <= 0 else _ANY
         else:
-            room = math.floor(left / usd_per_hour)
+            remaining = math.floor(left / usd_per_hour)
         numbers = {"usd_per_hour": str(spend.usd_per_hour), "limit_usd_per_hour": str(spend.limit_usd_per_hour)}
-        return _Limit(reason=Reason.SPEND_CEILING, room=room, detail=detail, numbers=numbers)
+        return _Limit(reason=Reason.SPEND_CEILING, remaining=remaining, detail=detail, numbers=numbers)
 
-    def pay(self, instances: int, usd_per_hour: Decimal | None) -> None:
-        """So many of that price are asked for."""
+    def reserve_spend(self, instances: int, usd_per_hour: Decimal | None) -> None:
+        """Add instances of that price to the spend."""
         if usd_per_hour is None:
             self.spend = replace(self.spend, unpriced=self.spend.unpriced + instances)
         else:

@@ -1,4 +1,4 @@
-"""What the spot watchdog knows of a pool. Pure types."""
+"""Facts about a pool for the spot watchdog. Pure types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,48 +23,48 @@ class PoolMember:
     group: str
     launched_at: datetime
     ready_since: datetime | None = None
-    """None: not ready (yet)."""
+    """None: not ready, or not yet."""
     missed_since: datetime | None = None
-    """Of one that is not ready: since when that is known; None: since its boot should be over."""
+    """If it is not ready: since when that is known; None: since its boot should be over."""
     silent: bool = False
-    """Its agent does not answer: it cannot be asked to drain."""
+    """Its agent does not answer, so it cannot be drained."""
     asked: bool = False
-    """Whether this watchdog asked it to drain a short while ago, and its end was not seen."""
+    """Whether this watchdog asked it to drain recently, and its end was not observed."""
     late: bool = False
-    """It has not been ready for so long that it counts no more (`presence`)."""
+    """It has not been ready for so long that it does not count (`lifecycle.with_late`)."""
     leaving: bool = False
-    """It drains, or a notice was given: it does not count any more."""
+    """It drains or is under notice: it does not count any more."""
     drain_by: DrainOwner | None = None
     """Who asked for its drain."""
     under_notice: bool = False
-    """The cloud has said that it takes it, whoever asked for its drain."""
+    """The cloud has announced that it reclaims it, whoever asked for its drain."""
     left_to_its_cloud: bool = False
-    """Its cloud takes it and charges nothing for it, unless we end it first."""
+    """Its cloud reclaims it without a charge, unless a watchdog ends it first."""
     leaving_because: str = ""
-    """Its agent's reason, for people."""
+    """The reason of its agent, for people."""
     drained: bool = False
     """Nothing runs there any more."""
     failed: bool = False
-    """Its agent gave up: it serves no more, or never did."""
+    """Its agent reports a failure: it serves no more, or never did."""
     crashed_at: datetime | None = None
-    """Of one that failed and had served before: since when it serves no more. None: its boot failed, if anything."""
+    """If it failed after it had served: since when it does not serve. None: if it failed, its boot failed."""
     progresses: bool = False
-    """Its agent answers, and boots."""
+    """Its agent reports boot progress."""
     boot_expected: timedelta | None = None
-    """What boots of its machine type took in this pool; None: none is remembered."""
+    """Expected boot duration of its machine type in this pool; None: unknown."""
     error: str = ""
-    """What its agent says is wrong."""
+    """The error that its agent reports."""
     busy: float = 0
-    """Requests in flight: of two that may go, the less busy one goes."""
+    """Requests in flight: of two instances that may be ended, the less busy one is."""
     usd_per_hour: Decimal | None = None
     idle: bool = False
-    """The idle watchdog has marked it: of two that may go, this one goes."""
+    """The idle watchdog has marked it: of two instances that may be ended, this one is."""
     kept_by: str | None = None
-    """Who asked to keep it, by a brake or a tag: it is not given up for others."""
+    """Who asked to keep it, by a brake or a tag: it is not ended for others."""
     ends_at: datetime | None = None
-    """When the cloud ends it, whatever it does (flex-start)."""
+    """When the cloud ends it in any case (flex-start)."""
     held: Objection | None = None
-    """Why nothing is decided about it: too little is known of it. It counts as present."""
+    """Why nothing is decided about it: too little is known. It counts as present."""
 
     @property
     def ready(self) -> bool:
@@ -81,27 +81,27 @@ class GroupView:
     desired: int
     max: int
     awaited: bool = False
-    """This pass has asked it for instances and waits for its answer."""
+    """This pass has requested instances of it and waits for its answer."""
     unseen: int = 0
-    """Instances that it lists and nobody sees alive: dead ones, before it looks for others, or very new ones."""
+    """Instances that it lists but that are not observed alive: ended ones not yet replaced, or very new ones."""
     taken: tuple[str, ...] = ()
-    """Of these the ones that the cloud took: each still has its place in the desired size."""
+    """Those of them that the cloud reclaimed: each still counts in the desired size."""
     usd_per_hour: Decimal | None = None
-    """Of its cheapest allowed machine type now; None: unknown."""
+    """Current price of its cheapest allowed machine type; None: unknown."""
     most_usd_per_hour: Decimal | None = None
-    """Of its dearest one; None: unknown of one of them."""
+    """List price of its most expensive allowed machine type; None: a price is unknown."""
     losses_per_hour: float = 0.1
-    """How often the zone is expected to lose us (`memory`)."""
+    """Expected losses per hour in its zone (`risk.ZoneHistory`)."""
     opens: datetime | None = None
-    """Of capacity bought for a time: nothing can be started there before."""
+    """Begin of capacity that was bought for a time: nothing can be started before."""
     closes: datetime | None = None
-    """From when on the cloud ends what runs there."""
+    """When the cloud starts to end what runs there."""
     suspended: str = ""
-    """What it does not do for now, for people."""
+    """Suspended processes, for people."""
     closed: Objection | None = None
-    """Why it is not asked for more."""
+    """Why no more instances are requested of it."""
     frozen: Objection | None = None
-    """Why nothing is decided about it; it is not asked either."""
+    """Why nothing is decided about it. Nothing is requested of it either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +110,12 @@ class Crash:
 
     at: datetime
     replaced: bool = False
-    """Its group has launched another one by itself."""
+    """Its group has launched a replacement by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotPool:
-    """One pool, at one look of one pass."""
+    """One pool, at one observation of a pass."""
 
     name: str
     target: int
@@ -125,36 +125,36 @@ class SpotPool:
     groups: Sequence[GroupView]
     members: Sequence[PoolMember]
     events: Sequence[Activity]
-    """What happened to its groups, oldest first."""
+    """Activities of its groups, oldest first."""
     pass_started: datetime
     """A zone that refused since then is not asked again in this pass."""
     asked_since: datetime | None = None
-    """Since when this pass waits for answers of its groups; None: it has asked none."""
+    """Since when this pass waits for answers of its groups; None: it does not."""
     boots: Sequence[Boot] = ()
-    """How its instances booted and left, oldest launch first: those that are there, and those that left lately."""
+    """Boots of its instances, oldest launch first: of existing instances, and of those that ended recently."""
     crashes: Sequence[Crash] = ()
-    """Of instances that were ended for it, oldest first."""
+    """Crashes for which instances were ended, oldest first."""
     least_target: int = 0
-    """Idle lowers the target no further: the pool's min, or what a person holds it at."""
+    """The idle watchdog does not lower the target further: min of the pool, or the target that a person holds."""
     fixed_at: datetime | None = None
-    """When a person said that boots are to be tried again."""
+    """When a person requested that boots are tried again."""
     on_demand_usd: Decimal | None = None
     boot_expected: timedelta = BOOT_DEFAULT
     boot_limit: timedelta = BOOT_LIMIT
-    """After this long an agent has ended a boot that it still reports progress of."""
+    """Longest duration of a boot: the agent ends it then, even if it makes progress."""
     drain_deadline: timedelta = timedelta(minutes=5)
     idle_ends: bool = True
     """Whether an idle watchdog ends what it has drained."""
     paused_by: str | None = None
     policy_seen: bool = True
     ended_this_hour: int = 0
-    """By this watchdog's own choice."""
+    """Ends by the choice of this watchdog."""
     started_this_hour: int = 0
-    """Instances of all its groups, also those that are gone."""
+    """Starts in all its groups, ended instances included."""
     uncertain: Objection | None = None
-    """Why nothing of it is ended by choice: a part of it could not be read."""
+    """Why no instance of it is ended by choice: a part of it could not be read."""
     incomplete: Objection | None = None
-    """Why nothing of it is ended or made smaller: a list of all pools could not be read, and an old one is used."""
+    """Why nothing of it is ended or made smaller: a list of all pools could not be read, so an old one is used."""
 
     def members_of(self, group: str) -> Sequence[PoolMember]:
         return [member for member in self.members if member.group == group]
@@ -167,11 +167,11 @@ class SpotPool:
         return [group for group in self.groups if group.capacity_type is capacity_type]
 
     def spot_places(self) -> Sequence[risk.ZonePlacement]:
-        """Its spot groups, the cheaper first."""
+        """Its spot groups, the cheapest first."""
         return sorted(map(_place, self.groups_of(CapacityType.SPOT)), key=lambda place: place.usd_per_hour)
 
     def fallback(self) -> GroupView | None:
-        """What stands in for missing spot: on-demand, or flex-start where a pool has that instead."""
+        """The group that replaces missing spot: on-demand, or flex-start if the pool has that instead."""
         found = [*self.groups_of(CapacityType.ON_DEMAND), *self.groups_of(CapacityType.FLEX_START)]
         return found[0] if found else None
 

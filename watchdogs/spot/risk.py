@@ -1,8 +1,8 @@
-"""What a zone's past says about its future, and which placement is least likely to fall below its target. Pure.
+"""Estimates the loss rate of zones from their history, and finds the placement with the lowest risk. Pure.
 
-A zone that fails takes all of its instances at once, so what counts is not how many losses there are but whether one
-loss takes more than the spare. With one spare, five instances are safest either one to a zone or all in the zone
-that fails least; two here and two there is worse than both. Zones of a region fail together more often than others.
+The risk is that ready instances fall below the target. A zone that fails takes all of its instances at once, so what
+matters is whether one loss exceeds the spare. With one spare, five instances are safest either one per zone or all in
+the zone that fails least; two per zone is worse than both. Zones of one region fail together more often than others.
 
 The constants were chosen on generated markets (benchmarks/markets.py: nine zones in three regions, correlated
 within the region), seeds 0 to 3, and checked on others; docs/watchdogs.md has the figures. None was fitted to a
@@ -18,33 +18,33 @@ from typing import Final, NamedTuple
 
 from gpufleet.domain.activity import Activity, ActivityKind
 
-# what a zone remembers
+# history of a zone
 
 HALF_LIFE: Final = timedelta(hours=24)
-"""After this time an hour counts half, since markets move by the day."""
+"""After this time an observation counts half: spot markets change within days."""
 PRIOR_LOSSES: Final = 1.0
 PRIOR_HOURS: Final = 10.0
-"""A zone that nobody knows is taken for one that loses us every ten hours."""
+"""Prior: a zone without history counts as one with a loss every ten hours."""
 SAME_LOSS: Final = timedelta(minutes=1)
-"""Losses of a zone this close together are one."""
+"""Losses of a zone this close together count as one."""
 TROUBLE: Final = 5.0
-"""A zone that has just lost or refused us is this much likelier to lose us than its average says: trouble comes in
-spells, and a run of capacity that has lasted goes on."""
+"""Increase of the loss rate right after a loss or refusal, relative to the average of the zone: shortages come in
+clusters."""
 TROUBLE_HALF_LIFE: Final = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneHistory:
-    """Losses and hours of presence of a zone, faded, as of a moment."""
+    """Losses and instance hours of a zone at a time, with exponential decay."""
 
     at: datetime
     losses: float = 0.0
     hours: float = 0.0
     failed_at: datetime | None = None
-    """When it last lost or refused us; None: never seen."""
+    """Time of the last loss or refusal; None: none known."""
 
     def passed(self, now: datetime, *, present: bool) -> "ZoneHistory":
-        """The memory after some more time, with us there or not."""
+        """The history at a later time. `present`: whether instances ran there meanwhile."""
         if now <= self.at:
             return self
         fading = 0.5 ** ((now - self.at) / HALF_LIFE)
@@ -52,16 +52,16 @@ class ZoneHistory:
         return replace(self, at=now, losses=self.losses * fading, hours=self.hours * fading + spent)
 
     def lost(self) -> "ZoneHistory":
-        """The memory after a loss."""
+        """The history after a loss."""
         return replace(self, losses=self.losses + 1, failed_at=self.at)
 
     def refused(self) -> "ZoneHistory":
-        """The memory after the zone had no room for one more."""
+        """The history after the zone had no capacity for one more."""
         return replace(self, failed_at=self.at)
 
     @property
     def losses_per_hour(self) -> float:
-        """How often the zone is expected to lose us from now on."""
+        """Expected losses per hour."""
         usual = (self.losses + PRIOR_LOSSES) / (self.hours + PRIOR_HOURS)
         if self.failed_at is None:
             return usual
@@ -69,9 +69,9 @@ class ZoneHistory:
 
 
 LOSSES: Final = frozenset({ActivityKind.PREEMPTED, ActivityKind.ENDED_UNSTATED})
-"""Ends that a spot zone is remembered for. Of an end that nobody explains (EC2 forgets an instance after an hour) the
-cloud is the likeliest cause. To take a person's end for a loss makes a zone look riskier for a day; to take a loss
-for a person's end puts instances where they are lost."""
+"""Ends that count as losses of a spot zone. The most likely cause of an unstated end is the cloud (EC2 deletes the
+description of an instance after an hour). If an end by a person counts as a loss, the zone looks riskier for a day.
+If a loss does not count, instances are placed where they are lost."""
 _CHANGES: Final = {
     ActivityKind.LAUNCHED: 1,
     ActivityKind.PREEMPTED: -1,
@@ -82,15 +82,15 @@ _CHANGES: Final = {
     ActivityKind.FAILED_BOOT: -1,
     ActivityKind.NO_CAPACITY: 0,
 }
-"""By how many instances a zone has more of us after it."""
+"""Change of the number of instances in the zone by each kind of activity."""
 
 
 def recall(events: Sequence[Activity], present_since: Sequence[datetime], now: datetime) -> ZoneHistory:
-    """The memory of a zone from its group's activities (oldest first) and from who is there now."""
+    """The history of a zone, from the activities of its group (oldest first) and its current instances."""
     edges = [(event.at, event.kind) for event in events if event.kind in _CHANGES]
     launched = {at for at, kind in edges if kind is ActivityKind.LAUNCHED}
     begun = min((edges[0][0] if edges else now), *(present_since or (now,)))
-    # who is there but whose launch lies before the first activity that we know
+    # instances launched before the first known activity
     known = [at for at in present_since if all(abs(at - there) > SAME_LOSS for there in launched)]
     edges += [(at, ActivityKind.LAUNCHED) for at in known]
     memory, there, last_loss = ZoneHistory(at=begun), 0, None
@@ -104,37 +104,37 @@ def recall(events: Sequence[Activity], present_since: Sequence[datetime], now: d
     return memory.passed(now, present=there > 0 or bool(present_since))
 
 
-# what a placement risks
+# risk of a placement
 
 TOGETHER: Final = 0.3
-"""Share of the losses of the safer of two zones of a region that come with the other's."""
+"""Of two zones of a region: share of the losses of the safer one that coincide with losses of the other."""
 DEPTH: Final = 0.1
-"""How much worse each further instance lost at once makes a loss."""
+"""Added weight of each further instance lost at once."""
 SINGLE: Final = 0.01
-"""Weight of a loss that the spare covers: it costs a boot."""
+"""Weight of a loss that the spare covers: its cost is one boot."""
 SOON_AFTER: Final = 0.03
-"""Share of an hour in which a second loss finds the spare used up: about a boot."""
+"""Share of an hour in which the spare is used up after a loss: about one boot."""
 
 UNKNOWN_PRICE: Final = Decimal("Infinity")
-"""Of equals, what nobody knows the price of is taken for the dearest."""
+"""An unknown price counts as the most expensive."""
 
 
 class ZonePlacement(NamedTuple):
-    """A zone, as the arithmetic wants it."""
+    """A zone as an input of the risk functions."""
 
     name: str
     region: str
     losses_per_hour: float
     usd_per_hour: Decimal = UNKNOWN_PRICE
-    """Of one instance."""
+    """Price of one instance."""
 
 
 Counts = Mapping[str, int]
-"""Instances by place."""
+"""Instances by zone placement."""
 
 
 def risk(places: Sequence[ZonePlacement], counts: Counts, needed: int) -> float:
-    """Expected falls below `needed` per hour. With fewer than needed: as if the spare were 0."""
+    """Expected drops below `needed` per hour. With fewer instances than needed: as with a spare of 0."""
     spare = max(0, sum(counts.values()) - needed)
     held = [(place, counts[place.name]) for place in places if counts.get(place.name, 0) > 0]
     every = sum(place.losses_per_hour for place, _ in held)
@@ -165,7 +165,7 @@ def with_one_less(counts: Counts, place: str) -> dict[str, int]:
 
 
 def crowding(places: Sequence[ZonePlacement], counts: Counts, spare: int) -> float:
-    """The risk of a placement that is still being filled: what is more than the spare in one place."""
+    """The risk of an incomplete placement: instances of one zone beyond the spare count."""
     there = [(place.losses_per_hour, counts.get(place.name, 0)) for place in places]
     return sum(rate * ((1 + DEPTH * n if n > spare else 0) + 5 * SINGLE * n) for rate, n in there)
 
@@ -173,22 +173,22 @@ def crowding(places: Sequence[ZonePlacement], counts: Counts, spare: int) -> flo
 def best_addition(
     able: Sequence[ZonePlacement], places: Sequence[ZonePlacement], counts: Counts, needed: int, spare: int
 ) -> str | None:
-    """Which of those that are able one more does most good in, beside what all places hold: the first of equals.
+    """The zone of `able` where one more instance lowers the risk most; of equals the first.
 
-    None: nowhere to go.
+    `places`: all zones that hold instances. None: `able` is empty.
     """
     filled = sum(counts.values()) + 1 >= needed
 
-    def badness(place: ZonePlacement) -> float:
+    def cost_of_placement(place: ZonePlacement) -> float:
         after = with_one_more(counts, place.name)
-        # what the others hold is the same wherever it goes
+        # the risk of the other zones is the same for each choice
         return risk(places, after, needed) if filled else crowding(able, after, spare)
 
-    return min(able, key=badness).name if able else None
+    return min(able, key=cost_of_placement).name if able else None
 
 
 def best_removal(places: Sequence[ZonePlacement], counts: Counts, needed: int) -> str:
-    """Where one less does least harm: the dearest of equals."""
+    """The zone where one instance less adds the least risk; of equals the most expensive."""
     held = [place for place in places if counts.get(place.name, 0) > 0]
     return min(
         held, key=lambda p: (risk(places, with_one_less(counts, p.name), needed), -p.usd_per_hour, p.name)
@@ -198,7 +198,7 @@ def best_removal(places: Sequence[ZonePlacement], counts: Counts, needed: int) -
 def best_move(
     places: Sequence[ZonePlacement], counts: Counts, needed: int, reachable: Sequence[str], least_gain: float
 ) -> str | None:
-    """The place to which a move of one instance lowers the risk most: the cheapest of equals.
+    """The zone to which a move of one instance lowers the risk most; of equals the cheapest.
 
     None: no move lowers it by `least_gain`.
     """

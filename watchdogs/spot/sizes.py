@@ -1,8 +1,8 @@
-"""How many instances of each capacity type a pool has and wants, and for how long. Pure.
+"""Counts the instances of each capacity type that a pool has and wants, and their terms. Pure.
 
-The cloud ends what runs in a Capacity Block from `closes` on, and an instance of flex-start at its `ends_at`, whether
-it has drained or not. So replacements are asked for early enough to be ready, and the drain begins early enough to
-end, each with a margin for passes that fail.
+The cloud ends the instances of a Capacity Block starting at `closes`, and a flex-start instance at its `ends_at`,
+drained or not. So replacements are requested early enough to be ready, and drains begin early enough to end, each
+with a margin for failed passes.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from gpufleet.domain.policies import SpotPolicy
 from watchdogs.spot import lifecycle, zones
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 
-_STANDS_IN: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
+_FALLBACK_TYPES: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
 
 
 def surge(policy: SpotPolicy) -> int:
-    """Most instances above target and spare while spot comes back: one always, or it never would."""
+    """Most instances above target and spare while spot replaces on-demand. At least one, or it never could."""
     return max(1, policy.max_surge)
 
 
 class Sizes:
-    """The arithmetic of a pool."""
+    """Instance counts of a pool, and what is missing."""
 
     def __init__(self, pool: SpotPool, now: datetime, reserved_coming: int) -> None:
         kinds = {group.name: group.capacity_type for group in pool.groups}
@@ -38,7 +38,7 @@ class Sizes:
             if member.leaving or member.failed:
                 continue
             kind = kinds.get(member.group)
-            if kind in _STANDS_IN:
+            if kind in _FALLBACK_TYPES:
                 self.on_demand += not member.late
                 self.on_demand_late += member.late
                 continue
@@ -53,23 +53,23 @@ class Sizes:
             elif kind is CapacityType.RESERVED:
                 self.reserved += not member.late
                 self.reserved_ready += since is not None
-        # a spare is for a pool that serves: what was scaled to zero has none
+        # a pool scaled to zero has no spare
         in_all = pool.target + pool.spare if pool.target > 0 else 0
         base = max(0, in_all - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
-        # reserved capacity that boots serves nobody: until it is ready, spot stands in for it
+        # reserved capacity that boots does not serve: until it is ready, spot replaces it
         self.spot_needed = max(self.spot_wanted, in_all - self.reserved_ready)
-        # the target falls when they are gone, as far as it may: until then nobody is missed for them
+        # the target is lowered when they have ended: until then they are not missing
         ending = sum(lifecycle.drains_idle(member) for member in pool.members) if pool.idle_ends else 0
         self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
-        # those that crashed again and again are missed later
+        # replacements of repeated crashes wait
         self.waiting = len(lifecycle.crash_waits(pool, now))
         missing = pool.target - self.reserved - self.spot - self.ending_idle - self.waiting
-        # what boots may go as those went that were taken lately: it is not counted on
+        # booting instances may be reclaimed like those reclaimed recently, so they are discounted
         self.doubtful = min(booting, zones.taken_young(pool, now)) if booting else 0
         self.missing = missing + self.doubtful
         there = lifecycle.with_replaced(self.spot, self.spot_late, self.spot_wanted)
-        # on-demand keeps the pool whole until they are ready: beside it comes no more than the surge
+        # on-demand serves until spot is ready: in addition to it at most the surge is requested
         waits = max(self.ending_idle, self.on_demand - surge(pool.policy))
         self.spot_missing = max(0, self.spot_wanted - there - waits - self.waiting)
 
@@ -77,23 +77,23 @@ class Sizes:
 # capacity that was bought for a time
 
 MARGIN: Final = timedelta(minutes=5)
-"""For a pass that fails or comes late."""
+"""Allows for a pass that fails or is late."""
 
 
 class GroupTerm(StrEnum):
-    """Where in its time a group is."""
+    """The phase of a group in its term."""
 
     EARLY = "early"
     OPEN = "open"
-    """Also of every group without an end."""
+    """Groups without an end are always open."""
     REPLACED = "replaced"
-    """It serves, and no longer counts: others are to be ready before it goes."""
+    """It serves but no longer counts: replacements must be ready before it ends."""
     LEAVING = "leaving"
-    """It drains, or is over."""
+    """It drains, or its term is over."""
 
 
 def term(pool: SpotPool, group: GroupView, now: datetime) -> GroupTerm:
-    """Where in its time a group is now. Each begins at its very moment."""
+    """The current phase of a group. Each phase includes its begin."""
     if group.opens is not None and now < group.opens:
         return GroupTerm.EARLY
     if group.closes is None:
@@ -102,7 +102,7 @@ def term(pool: SpotPool, group: GroupView, now: datetime) -> GroupTerm:
 
 
 def _before(pool: SpotPool, end: datetime, now: datetime) -> GroupTerm:
-    """Where in its time something is that the cloud ends then."""
+    """The current phase of something that the cloud ends at `end`."""
     leaves = end - pool.drain_deadline - MARGIN
     if now >= leaves:
         return GroupTerm.LEAVING
@@ -111,7 +111,7 @@ def _before(pool: SpotPool, end: datetime, now: datetime) -> GroupTerm:
 
 
 def without_ending(pool: SpotPool, now: datetime) -> SpotPool:
-    """The pool as it will be: members whose time is almost over count as leaving."""
+    """The pool with members as leaving whose term is almost over."""
     ending = {g.name for g in pool.groups_of(CapacityType.RESERVED) if term(pool, g, now) in _ENDING}
     over = {m.id for m in pool.members if m.ends_at is not None and _before(pool, m.ends_at, now) in _ENDING}
     if not ending and not over:
@@ -121,13 +121,13 @@ def without_ending(pool: SpotPool, now: datetime) -> SpotPool:
 
 
 def is_over(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
-    """Whether it drains, or is to, because its time ends."""
+    """Whether it drains, or must drain, because its term ends."""
     ends = [member.ends_at, *(group.closes for group in pool.groups if group.name == member.group)]
     return any(end is not None and _before(pool, end, now) is GroupTerm.LEAVING for end in ends)
 
 
 def ends_of_runs(pool: SpotPool, now: datetime) -> Sequence[Decision]:
-    """Instances that the cloud is about to end are drained and ended before it does, one decision each."""
+    """Decisions to drain and end instances before the cloud ends them."""
     return [
         Decision(
             resource=member.id,
@@ -142,16 +142,16 @@ def ends_of_runs(pool: SpotPool, now: datetime) -> Sequence[Decision]:
 
 
 def reserved_group(pool: SpotPool, group: GroupView, now: datetime) -> Sequence[Decision]:
-    """What becomes of one reserved group: in full within its time if it boots, nothing outside it."""
+    """The decisions about one reserved group: its full size within its term if it boots, 0 outside."""
     found = term(pool, group, now)
     listed = len(pool.members_of(group.name)) + group.unseen
     if found is GroupTerm.EARLY:
         return [_sized(pool, group, 0, Reason.TERM_NOT_BEGUN, f"begins at {group.opens:%Y-%m-%d %H:%M} UTC")]
     if found is GroupTerm.OPEN:
         return [_open(pool, group, listed, now)]
-    until = f"the cloud ends it from {group.closes:%Y-%m-%d %H:%M} UTC on"
+    until = f"its term ends at {group.closes:%Y-%m-%d %H:%M} UTC"
     if found is GroupTerm.REPLACED:
-        detail = f"{until}; others are asked for"
+        detail = f"{until}; replacements are requested"
         return [_sized(pool, group, group.desired, Reason.TERM_ENDS, detail)]
     members = pool.members_of(group.name)
     leaving = [
@@ -163,11 +163,11 @@ def reserved_group(pool: SpotPool, group: GroupView, now: datetime) -> Sequence[
 
 def _open(pool: SpotPool, group: GroupView, listed: int, now: datetime) -> Decision:
     if (failing := group.closed or zones.boots_failing(pool, group, now)) is not None:
-        # what is asked for and has not come would fail, too
+        # open requests would fail, too
         return _sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)
     if listed > group.max:
-        # a smaller size would let the cloud choose whom to end
-        detail = f"{listed} run, {group.max} are reserved: `gpufleet drain` those that are too many"
+        # with a smaller size the cloud would choose which instance to end
+        detail = f"{listed} run, {group.max} are reserved: drain the surplus with `gpufleet drain`"
         return _sized(pool, group, listed, Reason.RESERVED_IN_FULL, detail)
     return _sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")
 

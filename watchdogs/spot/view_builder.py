@@ -1,4 +1,4 @@
-"""Puts together what the spot watchdog knows of each pool, from what was read of its fleet and its ledger."""
+"""Builds the pool views of the spot watchdog from the observed fleet and the ledger."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,14 +22,14 @@ from watchdogs.spot.pool_view import Crash, GroupView, PoolMember, SpotPool
 from watchdogs.spot.risk import ZoneHistory, recall
 
 LOOK_BACK: Final = timedelta(hours=6)
-"""Older events say nothing about what a group does now."""
+"""Older events do not affect the current state of a group."""
 SIZING: Final = frozenset({"Launch", "Terminate"})
-"""Processes without which a size means nothing."""
+"""Processes without which a desired size has no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotFacts:
-    """What is known beside what the clouds say now."""
+    """Facts from the ledger, the brakes and this pass, in addition to the current state of the clouds."""
 
     pass_started: datetime
     asked_since: Mapping[str, datetime]
@@ -37,40 +37,40 @@ class SpotFacts:
     awaited: frozenset[str]
     """Groups whose answers this pass waits for."""
     events: Sequence[Activity]
-    """What happened to the groups of all pools, oldest first."""
+    """Activities of the groups of all pools, oldest first."""
     silent: Mapping[str, str]
-    """Groups of which it could not be read what happened: why."""
+    """By group whose activities could not be read: the error."""
     targets: Mapping[str, Target]
-    """By pool, where people or scale have set one."""
+    """By pool, if a person or the scale watchdog has set one."""
     paused: Mapping[str, str]
     """By pool: who paused it."""
     missed: Mapping[str, datetime]
-    """By instance: since when it is noted not to be ready though it should be."""
+    """By instance: since when it is recorded as not ready although it should be."""
     lost: frozenset[str]
-    """Instances that the cloud took or is taking, also where somebody ended them before it did."""
+    """Instances that the cloud reclaimed or is reclaiming, even if they were ended before."""
     boots: Mapping[tuple[str, datetime], Boot]
-    """By instance and launch: how it booted and left."""
+    """Boots by instance and launch."""
     crashes: Mapping[str, Sequence[Crash]]
-    """By pool: engines that had crashed when they were ended."""
+    """By pool: crashes for which instances were ended."""
     fixed: Mapping[str, datetime]
-    """By pool: when a person said that boots are to be tried again."""
+    """By pool: when a person requested that boots are tried again."""
     kept: Mapping[str, str]
     """By instance: who asked to keep it."""
     held: frozenset[str]
-    """Pools whose targets people hold."""
+    """Pools whose target a person holds."""
     ended: Mapping[str, int]
-    """By pool: instances that went by choice within the hour."""
+    """By pool: ends by choice within the hour."""
     reported: Mapping[tuple[str, Reason], datetime]
-    """When people were notified, or it was noted anew, that a resource is left alone, and why."""
+    """By resource and reason: when people were last notified, or a note was repeated, that it is left unchanged."""
     actions: Sequence[PastAction]
-    """Of the last days, oldest first."""
+    """Actions of the last days, oldest first."""
     asked: frozenset[str]
-    """Instances that were asked to drain within the hour that budgets count, and whose end was not seen."""
+    """Instances asked to drain within the hour of the budgets, whose end was not observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sorted:
-    """What all pools share, by whose it is: sorted once for all of them, each part in the order in which it came."""
+    """Data of all pools, grouped once; each part keeps its order."""
 
     machines: Mapping[str, Sequence[Instance]]
     """By pool."""
@@ -81,11 +81,11 @@ class _Sorted:
     events: Mapping[str, Sequence[Activity]]
     """By pool."""
     actions: Mapping[str, Sequence[PastAction]]
-    """By group: what was noted of it."""
+    """By group."""
 
 
 class Views:
-    """The view of each pool of a fleet, for one watchdog."""
+    """Builds the view of each pool of a fleet."""
 
     def __init__(self, document: FleetDocument, ports: Ports) -> None:
         self._document = document
@@ -95,7 +95,7 @@ class Views:
     def of(
         self, pools: Sequence[Pool], fleet: ObservedFleet, known: SpotFacts, now: datetime
     ) -> tuple[SpotPool, ...]:
-        """What is known of each pool now. Raises ValueError for one that has no spot watchdog."""
+        """The views of these pools. Raises ValueError for a pool without a spot watchdog."""
         shared = _sorted(pools, fleet, known)
         return tuple(self._of(pool, fleet, known, shared, now) for pool in pools)
 
@@ -177,7 +177,7 @@ class Views:
         )
 
     def _since(self, pool: Pool, known: SpotFacts) -> datetime:
-        """When the settings were written, or a person had the pool tried again."""
+        """When the settings were written, or a person requested a retry for the pool."""
         return max(self._document.generated_by.at, known.fixed.get(pool.name, self._document.generated_by.at))
 
     def _group(
@@ -213,7 +213,7 @@ class Views:
         )
 
     def _on_demand_usd(self, pool: Pool) -> Decimal | None:
-        """Of the machine types that spot may use: what the same machine costs on demand."""
+        """Lowest on-demand price of the machine types that spot may use; None: unknown."""
         types = {t for group in pool.groups_of(CapacityType.SPOT) for t in group.machine_types}
         types = types or {t for group in pool.groups_of(CapacityType.ON_DEMAND) for t in group.machine_types}
         found = [self._ports.prices.on_demand_usd_per_hour(machine_type) for machine_type in sorted(types)]
@@ -241,7 +241,7 @@ def _sorted(pools: Sequence[Pool], fleet: ObservedFleet, known: SpotFacts) -> _S
 
 
 def _frozen(entry: GroupEntry, fleet: ObservedFleet) -> Objection | None:
-    """Why nothing is decided about a group."""
+    """Why nothing is decided about a group; None: it can be."""
     error = fleet.unread.get(entry.name)
     if error is not None:
         return Objection(reason=Reason.GROUP_UNREADABLE, detail=error)
@@ -255,7 +255,7 @@ def _frozen(entry: GroupEntry, fleet: ObservedFleet) -> Objection | None:
 
 
 def _suspended(group: Group) -> str:
-    """What a group does not do for now, for people."""
+    """The suspended processes of a group, for people."""
     return ", ".join(
         f"{one.process} is suspended by {'its cloud' if one.by_cloud else 'a person'} ({one.reason})"
         for one in group.suspended
@@ -263,14 +263,16 @@ def _suspended(group: Group) -> str:
 
 
 def _closed(entry: GroupEntry, silent: Mapping[str, str]) -> Objection | None:
-    """Why a group is not asked: of spot, whose answer decides whether on-demand is bought, it must be read."""
+    """Why nothing is requested of a group: the activities of a spot group must be read, since on-demand depends on
+    them.
+    """
     if entry.type is not CapacityType.SPOT or entry.name not in silent:
         return None
-    return Objection(reason=Reason.GROUP_UNREADABLE, detail=f"what happened to it: {silent[entry.name]}")
+    return Objection(reason=Reason.GROUP_UNREADABLE, detail=f"its activities: {silent[entry.name]}")
 
 
 def _uncertain(pool: Pool, fleet: ObservedFleet) -> Objection | None:
-    """Why nothing of a pool is ended by choice: how large it is, is not known."""
+    """Why no instance of a pool is ended by choice: its size is unknown; None: it is known."""
     names = {group.name for group in pool.groups}
     if lost := sorted(names & fleet.unread.keys()):
         return Objection(reason=Reason.GROUP_UNREADABLE, detail=fleet.unread[lost[0]])
@@ -304,16 +306,16 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None,
 
 
 def _taken(group: Group | None, instances: Collection[str], lost: Collection[str]) -> tuple[str, ...]:
-    """Whom a group still lists although its cloud took them."""
+    """Instances that a group still lists although its cloud reclaimed them."""
     if group is None:
         return ()
     return tuple(key for key in group.instance_ids if key in lost and key not in instances)
 
 
 def _started(booted: Sequence[Boot], events: Iterable[Activity], since: datetime) -> int:
-    """How many were launched since then. A name may be launched anew: a start is a name and a time, to the second.
+    """Number of launches since then. A name may be used again: a start is a name and a time, in whole seconds.
 
-    Of those that were gone before a look could see them, their groups say that they were launched.
+    Instances that ended before an observation count by the launch activities of their groups.
     """
     launches = ((boot.instance_id, boot.launched_at) for boot in booted)
     seen = {boot.instance_id for boot in booted}
@@ -324,21 +326,21 @@ def _started(booted: Sequence[Boot], events: Iterable[Activity], since: datetime
 def _crashed_at(
     instance: Instance, status: AgentStatus | None, boot: Boot | None, limit: timedelta, now: datetime
 ) -> datetime | None:
-    """Since when its engine serves no more; None: it serves, boots, or its boot failed. `limit`: of boots."""
+    """Since when its engine has crashed; None: it serves, boots, or its boot failed. `limit`: longest boot."""
     if status is None or not boots.has_crashed(boot, instance, status, limit, now):
         return None
     return status.phase_since or instance.launched_at
 
 
 def _progresses(status: AgentStatus | None, boot: Boot | None) -> bool:
-    """Whether its agent reports its first boot."""
+    """Whether its agent reports progress of its first boot."""
     if status is None or status.draining or status.phase not in boots.PROGRESS:
         return False
     return not status.has_served and (boot is None or boot.ready_at is None)
 
 
 def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:
-    """Since when it is known not to be ready: an agent that boots says so itself."""
+    """Since when it is known not to be ready, by its agent or by the ledger."""
     known = status.phase_since if status is not None and status.phase is not Phase.READY else None
     return missed if known is None else min(missed, known)
 
@@ -353,14 +355,14 @@ def _memory(
 def refused_for_good(
     group: str, events: Sequence[Activity], actions: Iterable[PastAction], since: datetime
 ) -> Objection | None:
-    """Why a group is not asked before something is changed; None: it may be asked.
+    """Why nothing is requested of a group until a person changes something; None: requests are possible.
 
-    A group that was refused for good (its zone has no such machine, a permission is missing, the template is wrong)
-    is not asked again before the settings are written anew (`pulumi up`) or a person says `gpufleet resume POOL`.
-    The ledger remembers it, since nothing that its cloud reports lasts as long.
+    After a permanent refusal (the zone has no such machine, a permission is missing, the template is wrong) nothing
+    is requested again until the settings are written again (`pulumi up`) or a person runs `gpufleet resume POOL`. The
+    ledger keeps the refusal, since the cloud does not report it for that long.
 
-    `events` of the group, oldest first. What happened before `since`, when the settings were written or a person had
-    the pool tried again, counts no more; nor does what came before a launch.
+    `events` of the group, oldest first. Events before `since` (the settings were written, or a person requested a
+    retry) and events before a launch do not count.
     """
     own = [event for event in events if event.at >= since]
     launched = max((event.at for event in own if event.kind is ActivityKind.LAUNCHED), default=since)

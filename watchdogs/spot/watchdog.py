@@ -1,5 +1,5 @@
-"""The spot watchdog: observe, decide, act, and again within the pass until every zone was asked, or a
-pool's time for that is over."""
+"""The spot watchdog: observe, decide and act, repeatedly within a pass, until every zone was asked or the time of the
+pool is over."""
 
 import hashlib
 import re
@@ -20,7 +20,7 @@ from watchdogs import boots, budgets, hooks
 from watchdogs.brakes import kept_by_people, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.idle.decide import WATCHDOG as IDLE
-from watchdogs.observe.activities import calm
+from watchdogs.observe.activities import is_stable
 from watchdogs.observe.completeness import InstanceReader
 from watchdogs.observe.end_reasons import Ends
 from watchdogs.observe.fleet import Lists, Looks, ObservedFleet, read
@@ -33,36 +33,35 @@ from watchdogs.spot.pool_view import SpotPool
 from watchdogs.spot.view_builder import SpotFacts, Views
 
 REMEMBERED: Final = timedelta(days=3)
-"""How far back activities are read for a zone's memory: three of its half-lives."""
+"""How far back activities are read for the history of a zone: three times `risk.HALF_LIFE`."""
 NOTED_EVERY: Final = timedelta(days=1)
-"""A trouble that lasts is noted anew so often: the ledger is asked about three days."""
+"""How often a lasting problem is recorded again: the ledger is read for three days."""
 ROUNDS: Final = 60
-"""Most looks of one pass: one for each pool whose answers are there before those of others, and each zone refuses at
-most once."""
+"""Most observations of one pass: at most one per pool with answers before the others, and per refusal of a zone."""
 TROUBLES: Final = frozenset({Reason.GROUP_UNREADABLE, Reason.NOT_LISTED, Reason.CANNOT_LAUNCH, Reason.SUSPENDED})
-"""What people must look at, since nothing is decided or asked for there until then."""
+"""Reasons that a person must resolve: until then nothing is decided or requested there."""
 _OF_ONE_CASE: Final = re.compile(r"\b(?=\w*\d)[\w.:/-]+")
-"""Ids, times, numbers: the same sentence has others each time."""
+"""Ids, times and numbers, which differ each time in the same sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """One look at the fleet."""
+    """One observation of the fleet."""
 
     fleet: ObservedFleet
     views: tuple[SpotPool, ...]
     known: SpotFacts
     spend: SpendRate | None
-    """What all pools cost as they run; None: nothing stops their growth."""
-    news: tuple[Boot, ...]
-    """Boots of which this look saw more than the ledger knows."""
+    """Current cost of all pools; None: the fleet has no limit."""
+    unsaved: tuple[Boot, ...]
+    """Boots that changed since the ledger was written."""
 
 
 class SpotWatchdog:
-    """Splits the targets of a fleet's pools over their groups."""
+    """Splits the targets of the pools of a fleet over their groups."""
 
     def __init__(self, document: FleetDocument, ports: Ports, lists: Lists | None = None) -> None:
-        """`lists`: what earlier passes of this process read; None: it has made no other."""
+        """`lists`: lists of earlier passes of this process; None: this is the first pass."""
         self._document = document
         self._ports = ports
         self._lists = lists or Lists()
@@ -73,7 +72,7 @@ class SpotWatchdog:
         self._acted = False
 
     def dry(self) -> Pass[tuple[SpotPool, ...]]:
-        """Observe and decide once. The plan is for people to read, and from now on its policies count as seen."""
+        """Observe and decide once without acting. The policies of the plan count as seen afterwards."""
         now = self._ports.clock.now()
         seen = self._look(now, now)
         plan = decide([replace(view, policy_seen=True) for view in seen.views], now, seen.spend)
@@ -81,8 +80,9 @@ class SpotWatchdog:
         return Pass(observed=seen.views, plan=plan)
 
     def apply(self) -> Pass[tuple[SpotPool, ...]]:
-        """One whole pass. Raises OSError when the fleet could not be observed whole: CutShortError where it had acted
-        before.
+        """Run one pass.
+
+        Raises OSError when the fleet could not be observed completely: CutShortError if the pass had acted before.
         """
         self._acted = False
         try:
@@ -129,8 +129,10 @@ class SpotWatchdog:
         return executor.finish(seen.views, plan)
 
     def _complete_hooks(self, executor: Executor, seen: _Seen, now: datetime) -> None:
-        """Complete hooks of all groups, also of pools without a spot watchdog, and whatever brakes say: nothing is
-        decided here. A failure ends no pass: hooks time out.
+        """Complete the hooks of all groups, also of pools without a spot watchdog, whatever brakes are set: this does
+        not decide anything.
+
+        A failure does not end the pass: hooks time out.
         """
         others = [group.name for pool in self._document.pools if pool.watchdogs.spot is None for group in pool.groups]
         try:
@@ -144,12 +146,12 @@ class SpotWatchdog:
             executor.notify(
                 f"hooks:{name}:{now:%Y%m%d}",
                 f"The lifecycle hooks of {name} cannot be completed: {error}. Instances wait there until the hooks"
-                " time out. After an upgrade, `pulumi up` gives the control host the right to complete them.",
+                " time out. After an upgrade, run `pulumi up` to give the control host the permission.",
             )
 
     def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:
-        """Record what later passes must know: who booted, who is not ready any more or again, and who is lost."""
-        self._ports.ledger.note_boots(seen.news, now)
+        """Record facts for later passes: boots, changes of readiness, and losses."""
+        self._ports.ledger.note_boots(seen.unsaved, now)
         self._note_activities(now)
         for view in seen.views:
             for decision in (
@@ -160,23 +162,25 @@ class SpotWatchdog:
 
     def _note_activities(self, now: datetime) -> None:
         happened = self._lists.happened
-        if news := happened.unsaved():
-            self._ports.ledger.note_activities(news, now - REMEMBERED)
+        if unsaved := happened.unsaved():
+            self._ports.ledger.note_activities(unsaved, now - REMEMBERED)
             happened.saved()
 
     def _report(self, executor: Executor, seen: _Seen, plan: Plan) -> None:
-        """Notify people of what must be fixed before anything is decided there: once, and again after a day."""
+        """Notify people once of problems that they must fix. Record each again after a day."""
         for decision in troubles(plan):
             noted_at = seen.known.reported.get((decision.resource, decision.reason))
             if decision.resource in executor.unsettled or (noted_at and plan.at - noted_at < NOTED_EVERY):
                 continue
             if noted_at is None:
                 key = f"{decision.reason}:{decision.resource}:{plan.at:%Y%m%dt%H%M}"
-                what = f"{decision.resource} is left alone: {decision.reason.sentence}"
+                what = f"{decision.resource} is left unchanged: {decision.reason.sentence}"
                 more = (
                     ""
                     if decision.reason is not Reason.CANNOT_LAUNCH
-                    else (f" It is asked again after the next `pulumi up`, or `gpufleet resume {decision.pool}`.")
+                    else (
+                        f" It is tried again after the next `pulumi up`, or after `gpufleet resume {decision.pool}`."
+                    )
                 )
                 executor.notify(key, f"Pool {decision.pool}: {what}. {decision.detail}.{more}")
             executor.note(decision, plan.at)
@@ -184,14 +188,14 @@ class SpotWatchdog:
             self._report_view(executor, view)
 
     def _report_view(self, executor: Executor, view: SpotPool) -> None:
-        """Notify people of what a cloud said or did of itself: of each thing once."""
+        """Notify people once of each unknown activity and of each suspended process."""
         for name, event in unknown(view.events).items():
-            text = f"Pool {view.name}, {event.group}: its cloud said what gpufleet does not know: {event.detail}"
+            text = f"Pool {view.name}, {event.group}: unknown activity of its cloud: {event.detail}"
             executor.notify(f"unknown:{name}", f"{text} It does not count as missing capacity.")
         for group in view.groups:
             if group.suspended and group.frozen is None:
                 key = f"suspended:{group.name}:{sentence_key(group.suspended)}"
-                executor.notify(key, f"Pool {view.name}, {group.name}: it does not act in full: {group.suspended}.")
+                executor.notify(key, f"Pool {view.name}, {group.name}: processes are suspended: {group.suspended}.")
 
     def _look(self, now: datetime, started: datetime) -> _Seen:
         ports = self._ports
@@ -230,11 +234,11 @@ class SpotWatchdog:
         )
         views = self._views.of(pools, fleet, known, now)
         spend = self._spend(fleet.listed.values())
-        news = tuple(boots.changed(before, seen))
-        return _Seen(fleet=fleet, views=views, known=known, news=news, spend=spend)
+        unsaved = tuple(boots.changed(before, seen))
+        return _Seen(fleet=fleet, views=views, known=known, unsaved=unsaved, spend=spend)
 
     def _spend(self, listed: Iterable[Instance]) -> SpendRate | None:
-        """What the instances of all pools cost, also of those that no spot watchdog looks at."""
+        """Current cost of the instances of all pools, also of pools without a spot watchdog."""
         budget = self._document.budget
         if budget is None or budget.stop_growth_at_usd_per_hour is None:
             return None
@@ -256,7 +260,7 @@ class SpotWatchdog:
         actions: Sequence[PastAction],
         now: datetime,
     ) -> Sequence[Boot]:
-        """How instances booted and left, after this look. What could not be read has neither."""
+        """The boots after this observation. Boots of groups and instances that could not be read stay unchanged."""
         if fleet.incomplete is not None:
             return before
         pools = {group.name: (pool.name, group.type) for pool in self._document.pools for group in pool.groups}
@@ -281,18 +285,18 @@ class SpotWatchdog:
         lost: Collection[str],
         now: datetime,
     ) -> tuple[Sequence[Activity], Mapping[str, str]]:
-        """What happened to the groups, with the causes of ends that they cannot tell, and groups that tell nothing.
+        """Activities of the groups with the reasons of ends, and the error by group that could not be read.
 
-        What drained under a notice and was ended before that is a loss, too: else a zone whose every notice is heeded
-        would pass for one that never loses us.
+        An instance that drained under a notice and was ended before its cloud did so is a loss, too. Otherwise a zone
+        whose notices are all obeyed would look like a zone without losses.
         """
         needed: set[str] = set()
         for pool in pools:
             names = {group.name for group in pool.groups}
             row = targets.get(pool.name)
             wanted = pool.target if row is None else row.value
-            # without a spare a pool that has all that it wants moves nothing, whatever its zones remember
-            if pool.spare > 0 or not calm(fleet.groups, names, wanted):
+            # a pool without a spare moves nothing while it is complete, so the history of its zones is not needed
+            if pool.spare > 0 or not is_stable(fleet.groups, names, wanted):
                 needed |= names
         since, happened = now - REMEMBERED, self._lists.happened
         errors = happened.look(self._ports.groups, fleet.groups.values(), needed, since, now)
@@ -302,13 +306,13 @@ class SpotWatchdog:
 
 
 def _looks_of(ports: Ports, lists: Lists) -> Looks:
-    """Of a pass that begins now."""
+    """The shared observations of a pass that begins now."""
     lists.happened.begin()
     return Looks(InstanceReader(ports.inventory), lists, ports.clock.now().replace(microsecond=0))
 
 
 def _with_launches(events: Sequence[Activity], seen: Sequence[Boot], now: datetime) -> list[Activity]:
-    """The activities, with the launches that no cloud reports: behind a launch hook, and on Google Cloud."""
+    """The activities, with launches that the cloud does not report: behind a launch hook, and on Google Cloud."""
     known = {event.instance_id for event in events if event.kind is ActivityKind.LAUNCHED}
     launches = [
         Activity(
@@ -325,12 +329,12 @@ def _with_launches(events: Sequence[Activity], seen: Sequence[Boot], now: dateti
 
 
 def troubles(plan: Plan) -> list[Decision]:
-    """What people are to be notified of; of a group that cannot be read once, and not for each of its members."""
+    """Decisions that people are notified of. A group that cannot be read counts once, not per member."""
     return [one for one in plan.decisions if one.reason in TROUBLES and one.evidence.get(OF) is None]
 
 
 def unknown(events: Iterable[Activity]) -> dict[str, Activity]:
-    """Activities whose sentences no rule matches, the first of each sentence, by a name of the sentence."""
+    """By sentence key: the first activity of each sentence that no rule matches."""
     found: dict[str, Activity] = {}
     for event in events:
         if event.kind is ActivityKind.UNKNOWN:
@@ -339,6 +343,6 @@ def unknown(events: Iterable[Activity]) -> dict[str, Activity]:
 
 
 def sentence_key(sentence: str) -> str:
-    """A short name that is the same for a sentence however often it comes."""
+    """A short key of a sentence without its ids, times and numbers."""
     plain = " ".join(_OF_ONE_CASE.sub("#", sentence.lower()).split())
     return hashlib.sha256(plain.encode()).hexdigest()[:12]

@@ -1,8 +1,8 @@
-"""Where spot is asked for, and where not. Pure.
+"""Chooses the zones in which spot is requested. Pure.
 
-A zone is never asked twice in one pass after it refused. The order is that of least risk (`risk`), from what each
-zone's past says (`risk.Memory`), which fades; a zone that is just being taken comes last. For a better place a zone
-is tried now and then only.
+A zone is not asked again in a pass after it refused. The order is by risk (`risk`), from the decaying history of each
+zone (`risk.ZoneHistory`); a zone with an instance under notice comes last. Moves to a safer zone are tried only
+rarely.
 """
 
 import math
@@ -20,70 +20,71 @@ from watchdogs.spot.pool_view import GroupView, SpotPool
 from watchdogs.spot.risk import LOSSES, TROUBLE_HALF_LIFE
 
 ZONE_SHARE: Final = 0.5
-"""Most of a pool's spot that one zone holds while others give. Less cost more falls below the target on generated
-markets (a quarter more at 0.4), more left the pool with nothing in service more often."""
+"""Largest share of a pool in one zone while other zones have capacity. On generated markets, a lower share dropped
+below the target more often (by a quarter at 0.4), and a higher share left the pool without any instance more often.
+"""
 OTHERS_AFTER: Final = 1 / 3
-"""Share of `fallback_after` after which other zones are asked beside those that have not answered. A zone that gives
-is seen to do so within seconds."""
+"""Share of `fallback_after` after which further zones are asked in addition to those without an answer. A zone with
+capacity answers within seconds."""
 FAILING_BOOTS: Final = 3
 """Failed boots within `BOOT_SPAN` that stop a group's growth."""
 BOOT_SPAN: Final = timedelta(hours=1)
 TRY_AGAIN: Final = timedelta(minutes=30)
-"""A zone is tried for a better place this often at most."""
+"""Shortest interval between two moves to the same zone."""
 ADD_EXTRA: Final = 0.1
-"""Falls below the target per hour that one more instance must spare to be worth its price (see `risk`): a fall is
-worth ten hours of it."""
+"""Drops below the target per hour that one more instance must prevent to be worth its price (see `risk`): preventing
+one drop is worth ten instance hours."""
 KEEP_EXTRA: Final = 0.8 * ADD_EXTRA
 FIRST_PAUSE: Final = 1 / 40
-"""Share of the back-off for which a zone is left alone after it refused once: 30 s of 20 min."""
+"""First pause after a refusal, as a share of the back-off: 30 s of 20 min."""
 MOST_PAUSE: Final = 1 / 4
-"""The same after it refused again and again. Longer, and spot that is back stays unused; shorter, and a dry market
-costs two writes for each zone and pass."""
+"""Longest pause after repeated refusals, as a share of the back-off. With a longer one, returning spot capacity stays
+unused; with a shorter one, a market without capacity costs two writes per zone and pass."""
 LEAST_GAIN: Final = 0.01
-"""Falls per hour that a move to another zone must spare, since it costs a drain and a boot."""
+"""Drops per hour that a move to another zone must prevent, since it costs a drain and a boot."""
 CEILING: Final = "price_ceiling"
-"""Under this a decision says of its evidence that the ceiling was not judged."""
+"""Evidence key: that the price ceiling was not checked, and why."""
 YOUNG_SPAN: Final = TROUBLE_HALF_LIFE
-"""For so long the loss of one that was not ready yet speaks against those that boot: losses come in spells."""
+"""How long a loss before readiness discounts booting instances: losses come in clusters."""
 _ANSWERS: Final = LOSSES | {ActivityKind.LAUNCHED}
 _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
-"""Behind a launch hook a launch goes on until the instance is ready."""
+"""Behind a launch hook a launch is in progress until the instance is ready."""
 
 
 def place(pool: SpotPool, missing: int, now: datetime, besides: Collection[str] = ()) -> Mapping[str, int]:
-    """How many more to ask of each group now; `besides`: groups that are not to be asked."""
+    """How many more to request of each group now. `besides`: groups to leave out."""
     asks: dict[str, int] = {}
     if missing <= 0:
         return asks
     spots = pool.spot_places()
-    open_groups = {group.name: group for group in untried(pool, now) if group.name not in besides}
-    room = {name: group.max - len(pool.members_of(name)) for name, group in open_groups.items()}
+    open_groups = {group.name: group for group in unasked_groups(pool, now) if group.name not in besides}
+    capacity = {name: group.max - len(pool.members_of(name)) for name, group in open_groups.items()}
     now_held = counts(pool)
     warned = {name for name in open_groups if under_notice(pool, name)}
     needed = max(0, pool.target - _reserved(pool))
     most = _share(pool)
     named = _named(pool, now) & open_groups.keys()
     for _ in range(missing):
-        able = [place for place in spots if room.get(place.name, 0) > 0]
-        # a zone that is just being taken is asked when nobody else gives
+        able = [place for place in spots if capacity.get(place.name, 0) > 0]
+        # a zone with a notice is asked only if no other zone is possible
         able = [place for place in able if place.name not in warned] or able
-        # what no other zone gives is still better here than bought on demand
+        # a full zone share is still better than on-demand
         able = [place for place in able if now_held[place.name] < most] or able
-        # one that gives now is better than one that would be safer
+        # a zone with capacity now is better than a safer zone
         able = [place for place in able if place.name in named] or able
         best = risk.best_addition(able, spots, now_held, needed, pool.spare)
         if best is None:
             break
         asks[best] = asks.get(best, 0) + 1
         now_held = risk.with_one_more(now_held, best)
-        room[best] -= 1
+        capacity[best] -= 1
     return asks
 
 
 def with_others(pool: SpotPool, asks: Mapping[str, int], most: int, now: datetime) -> Mapping[str, int]:
-    """The same, and other zones beside them once one has refused or is slow: one each, `most` in all.
+    """The requests, with further zones once one has refused or is slow: one instance each, `most` in total.
 
-    All that give are kept until others are ready, and then given back.
+    All instances are kept until enough are ready; the surplus is given back then.
     """
     since = pool.asked_since
     if not asks or since is None:
@@ -99,14 +100,14 @@ def with_others(pool: SpotPool, asks: Mapping[str, int], most: int, now: datetim
 
 
 def is_out_of_time(pool: SpotPool, now: datetime) -> bool:
-    """Whether this pass has waited for the pool's groups for `fallback_after`: it asks no more of them."""
+    """Whether this pass has waited for the groups of the pool for `fallback_after`. It requests nothing more then."""
     return pool.asked_since is not None and now - pool.asked_since >= pool.policy.fallback_after
 
 
 def _named(pool: SpotPool, now: datetime) -> set[str]:
-    """Spot groups in zones that a refusal of spot named a moment ago, as those that have what it refused.
+    """Spot groups in zones that a recent refusal named as zones with capacity.
 
-    For as long as one that refuses is left alone at most. Clouds have been seen to name zones that then refused.
+    It counts for at most the longest pause after refusals: clouds sometimes name zones that refuse then.
     """
     spot = {group.name: group.zone for group in pool.groups_of(CapacityType.SPOT)}
     longest = pool.policy.zone_backoff * MOST_PAUSE
@@ -116,12 +117,12 @@ def _named(pool: SpotPool, now: datetime) -> set[str]:
 
 
 def _share(pool: SpotPool) -> int:
-    """Most instances of one zone while others give: what the loss of one zone may cost at most."""
+    """Most instances of one zone while other zones have capacity: the most that the loss of one zone may cost."""
     return max(1, math.ceil(ZONE_SHARE * (pool.target + pool.spare)))
 
 
 def counts(pool: SpotPool) -> dict[str, int]:
-    """Spot instances that count, by group."""
+    """Number of counting spot instances, by group."""
     found = {group.name: 0 for group in pool.groups_of(CapacityType.SPOT)}
     for member in pool.members:
         if member.group in found and not member.leaving and not member.failed and not member.late:
@@ -130,9 +131,10 @@ def counts(pool: SpotPool) -> dict[str, int]:
 
 
 def extra(pool: SpotPool, base: int, now: datetime) -> int:
-    """One more than the spare, where a zone's loss would take more than the spare and one more pays for itself.
+    """1 if one more instance than the spare is worth its price because the loss of a zone would exceed the spare;
+    else 0.
 
-    Only for a pool that has a spare: without one, people chose money over a steady target.
+    Only for a pool with a spare: without one, people prefer a lower cost to a stable target.
     """
     held = counts(pool)
     total = sum(held.values())
@@ -144,7 +146,7 @@ def extra(pool: SpotPool, base: int, now: datetime) -> int:
         without = risk.with_one_less(held, risk.best_removal(spots, held, needed))
         return 1 if risk.risk(spots, without, needed) - risk_now >= KEEP_EXTRA else 0
     recent = {e.group for e in pool.events if e.kind.refuses and now - e.at < TRY_AGAIN}
-    able = {group.name for group in untried(pool, now)} - recent
+    able = {group.name for group in unasked_groups(pool, now)} - recent
     most = _share(pool)
     roomy = [place for place in spots if place.name in able and held[place.name] < most]
     best = risk.best_addition(roomy, spots, held, needed, pool.spare)
@@ -154,9 +156,9 @@ def extra(pool: SpotPool, base: int, now: datetime) -> int:
 
 
 def taken_young(pool: SpotPool, now: datetime) -> int:
-    """How many spot instances were taken lately before they were ready.
+    """How many spot instances were reclaimed recently before they were ready.
 
-    Of those that no look has seen, their groups may report both launch and end.
+    For instances that were never observed, their groups may report launch and end.
     """
     spot = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     seen = [boot for boot in pool.boots if boot.group in spot and boot.left_at is not None]
@@ -178,7 +180,7 @@ def taken_young(pool: SpotPool, now: datetime) -> int:
 
 
 def reachable(pool: SpotPool, now: datetime) -> list[str]:
-    """Groups that may be tried for a better place: open, with room, and not asked for a while."""
+    """Spot groups that an instance may move to: open, with capacity, and not tried recently."""
     recent = {e.group for e in pool.events if (e.kind.refuses or e.kind in _ANSWERS) and now - e.at < TRY_AGAIN}
     held, most = counts(pool), _share(pool)
     return [
@@ -192,7 +194,7 @@ def reachable(pool: SpotPool, now: datetime) -> list[str]:
 
 
 def under_notice(pool: SpotPool, group: str) -> bool:
-    """Whether the cloud is just taking an instance of that group."""
+    """Whether an instance of that group is under notice."""
     return any(member.under_notice for member in pool.members_of(group))
 
 
@@ -201,13 +203,13 @@ def _reserved(pool: SpotPool) -> int:
     return sum(1 for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late)
 
 
-def untried(pool: SpotPool, now: datetime) -> list[GroupView]:
-    """The spot groups that may still be asked in this pass."""
+def unasked_groups(pool: SpotPool, now: datetime) -> list[GroupView]:
+    """Spot groups that may still be asked in this pass."""
     return [group for group in pool.groups_of(CapacityType.SPOT) if _closed(pool, group, now) is None]
 
 
-def verdict(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
-    """What speaks against a group; None: nothing."""
+def obstacle(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
+    """Why a group is not preferred now; None: no reason."""
     closed = _closed(pool, group, now)
     if closed is not None:
         return closed
@@ -229,16 +231,16 @@ def penalty(pool: SpotPool, group: GroupView, now: datetime) -> float:
 
 
 def _since(pool: SpotPool, group: GroupView, moment: datetime) -> list[Activity]:
-    """What happened to a group after a moment, oldest first."""
+    """Activities of a group after a time, oldest first."""
     return [event for event in pool.events_of(group.name) if event.at > moment]
 
 
 def _closed(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
-    """Why a group must not be asked in this pass."""
+    """Why a group must not be asked in this pass; None: it may be."""
     return (
         group.frozen
         or group.closed
-        or _too_dear(pool, group)
+        or _too_expensive(pool, group)
         or at_quota(pool, group, now)
         or boots_failing(pool, group, now)
         or _refused(pool, group, now)
@@ -247,8 +249,8 @@ def _closed(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None
     )
 
 
-def _too_dear(pool: SpotPool, group: GroupView) -> Objection | None:
-    """What its price says against a zone: spot is never bought at the on-demand price or above the ceiling."""
+def _too_expensive(pool: SpotPool, group: GroupView) -> Objection | None:
+    """Whether the spot price of a zone is at or above the on-demand price, or above the ceiling."""
     if group.usd_per_hour is None or pool.on_demand_usd is None:
         return None
     ceiling = pool.on_demand_usd * pool.policy.price_ceiling
@@ -258,9 +260,9 @@ def _too_dear(pool: SpotPool, group: GroupView) -> Objection | None:
 
 
 def unpriced(pool: SpotPool, group: GroupView) -> str | None:
-    """Which price is missing, so that nobody knows whether a zone is too dear; None: neither.
+    """Which price is missing to check the ceiling of a zone; None: none.
 
-    It is asked all the same. Neither cloud takes more for spot than for on-demand, which a refusal would buy instead.
+    The zone is asked anyway: on neither cloud spot costs more than on-demand, which would be bought instead.
     """
     if group.usd_per_hour is None:
         return "its spot price is unknown"
@@ -268,9 +270,9 @@ def unpriced(pool: SpotPool, group: GroupView) -> str | None:
 
 
 def at_quota(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
-    """A quota holds for the whole account and region: no other zone helps, and asking again does not either.
+    """Whether a quota is reached. It applies to the whole account and region: neither other zones nor retries help.
 
-    Each way of buying has its own, and an account may have one for all of them.
+    Each capacity type has its own quota, and an account may have one for all of them.
     """
     same = {g.name for g in pool.groups_of(group.capacity_type)}
     refused = [
@@ -279,44 +281,47 @@ def at_quota(pool: SpotPool, group: GroupView, now: datetime) -> Objection | Non
         if event.kind is ActivityKind.QUOTA and (event.group in same or event.account_wide)
     ]
     hit = [event for event in refused if now - event.at < pool.policy.zone_backoff]
-    return Objection(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
+    return Objection(reason=Reason.QUOTA, detail=_short_message(hit[-1])) if hit else None
 
 
 def refused_last(pool: SpotPool, group: GroupView) -> str | None:
-    """What the cloud said of the newest thing that a group tried, if it refused."""
+    """The message of the newest activity of a group if it is a refusal; else None."""
     events = pool.events_of(group.name)
-    return _said(events[-1]) if events and events[-1].kind.refuses else None
+    return _short_message(events[-1]) if events and events[-1].kind.refuses else None
 
 
-def _said(event: Activity) -> str:
-    """The cloud's words, in a line."""
-    said = event.detail
-    return said if len(said) <= 120 else textwrap.shorten(said, 120, placeholder="…")
+def _short_message(event: Activity) -> str:
+    """The message of the cloud, shortened to one line."""
+    message = event.detail
+    return message if len(message) <= 120 else textwrap.shorten(message, 120, placeholder="…")
 
 
 def boots_failing(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
-    """Whether a group must not grow because nothing boots there, whatever it is asked for."""
+    """Whether a group must not grow because boots fail there."""
     if (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
     return Objection(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {BOOT_SPAN}")
 
 
 def failed_boots(pool: SpotPool, group: GroupView, now: datetime) -> int:
-    """Boots of a group that failed lately: of those that are there, and of those that have left.
+    """Number of recently failed boots of a group, of existing and of ended instances.
 
-    Lately: since one went well, or since a person said that they are to be tried again.
+    Recently: since the last successful boot, and since a person requested a retry.
     """
     return len(_failures(pool, group, now))
 
 
 def closed_since(pool: SpotPool, group: GroupView, now: datetime) -> datetime | None:
-    """From when on a group launches for nothing: the failed boot that closed it was alive then. None: it is open."""
+    """Since when launches of a group are useless: the last time that its closing failed boot was alive.
+
+    None: it is open.
+    """
     failures = sorted(_failures(pool, group, now).values())
     return failures[FAILING_BOOTS - 1] if len(failures) >= FAILING_BOOTS else None
 
 
 def _failures(pool: SpotPool, group: GroupView, now: datetime) -> dict[str, datetime]:
-    """By instance that failed to boot: when a look saw it last."""
+    """By instance with a failed boot: when it was last observed."""
     members = pool.members_of(group.name)
     own = [boot for boot in pool.boots if boot.group == group.name]
     found = {m.id: (now, now) for m in members if m.failed and m.crashed_at is None}
@@ -328,7 +333,7 @@ def _failures(pool: SpotPool, group: GroupView, now: datetime) -> dict[str, date
     }
     known = {boot.instance_id for boot in own}
     for event in pool.events:
-        # a group says so itself of those that no look has seen
+        # activities of the group report failed boots that were never observed
         if event.kind is ActivityKind.FAILED_BOOT and event.group == group.name and event.instance_id not in known:
             found[event.instance_id or event.id] = (event.at, event.at)
     if not found:
@@ -344,26 +349,26 @@ def _refused(pool: SpotPool, group: GroupView, now: datetime) -> Objection | Non
     refused = [event for event in events if event.kind.refuses and event.at >= pool.pass_started]
     looks_by_itself = group.desired > len(pool.members_of(group.name)) and not group.awaited
     if not refused and looks_by_itself and events and events[-1].kind.refuses:
-        # it looks for one that it lost, and was told no before this pass began
+        # it is replacing a lost instance, and was refused before this pass began
         refused = [event for event in events[-1:] if now - event.at < pool.policy.zone_backoff]
     if not refused:
         return None
-    # what nobody understands is no lack of capacity
+    # an unknown message does not count as missing capacity
     reason = Reason.ZONE_BACKING_OFF if refused[-1].kind is ActivityKind.UNKNOWN else Reason.NO_SPOT
-    return Objection(reason=reason, detail=_said(refused[-1]))
+    return Objection(reason=reason, detail=_short_message(refused[-1]))
 
 
 def pause(refusals: int, backoff: timedelta) -> timedelta:
-    """How long a zone is left alone that refused so often within its back-off: twice as long each time."""
+    """Pause after this number of refusals of a zone within its back-off. It doubles each time."""
     # the exponent is bounded: a zone may have refused a thousand times
     return backoff * min(MOST_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
 
 
 def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]:
-    """When a zone has refused within its back-off and given nothing since, newest first.
+    """Times of refusals of a zone within its back-off and since its last launch, newest first.
 
-    A group asks for many instances at once, and not again before the first pause is over: what is refused within that
-    time is one refusal.
+    A group requests many instances at once, and not again before the first pause is over: refusals within that pause
+    count as one.
     """
     found: list[datetime] = []
     one_ask = pause(1, pool.policy.zone_backoff)
@@ -376,7 +381,7 @@ def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]
 
 
 def _pausing(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
-    """A zone that has refused in earlier passes, and given nothing since, is asked again after growing pauses."""
+    """Whether a zone that refused in earlier passes, without a launch since, is still in its pause."""
     refused = _refusals(pool, group, now)
     left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
     if left <= timedelta(0):

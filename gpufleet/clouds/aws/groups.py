@@ -142,13 +142,13 @@ class AwsGroups:
             return None if _NOT_WAITING in str(error) else str(error)
         return None
 
-    def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
+    def in_rollout(self, names: Sequence[str], required: Collection[str] = ()) -> frozenset[str]:
         """Those of the groups with an instance refresh that is not over.
 
         No description of a group names its refresh, and the call that does takes one group only. So groups are
         described a hundred at a time, and asked one by one where something moves, or where it must be known surely.
         """
-        described = {_name(raw): raw for raw in self._described(sorted(set(names) - set(surely)))}
+        described = {_name(raw): raw for raw in self._described(sorted(set(names) - set(required)))}
         asked = [name for name in names if name not in described or _may_move(described[name])]
         if not asked:
             return frozenset()

@@ -187,9 +187,9 @@ class GoogleGroups:
         del name, serving, drained
         return {}
 
-    def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
+    def in_rollout(self, names: Sequence[str], required: Collection[str] = ()) -> frozenset[str]:
         """None: updates are opportunistic, so a rollout is our own command, which pauses the pool while it runs."""
-        del names, surely
+        del names, required
         return frozenset()
 
     def _lists(self, names: Sequence[str]) -> GroupLists | None:

@@ -128,12 +128,12 @@ def test_a_source_that_fell_silent_keeps_the_instance_is_told_once_and_may_come_
         began = world.now
         outcome = watch(world, store)
         assert outcome.kind is OutcomeKind.WAITING
-        assert outcome.detail.startswith(f"{Reason.METRICS_STALE.sentence}: nothing from its GPU exporter since")
+        assert outcome.detail.startswith(f"{Reason.METRICS_STALE.sentence}: no scrape of its GPU exporter since")
         assert timedelta(seconds=30) <= world.now - began <= timedelta(seconds=45), "two intervals and a little"
         world.now += timedelta(hours=2)  # far behind the drain's deadline
     assert not world.ended and world.drains == [FIRST] and world.targets["batch"].value == 1
     (told,) = (text for key, text in world.messages.items() if key.startswith("unheard:"))
-    assert "GPU exporter told Prometheus nothing since" in told and "costs 0.25 USD/h" in told
+    assert "Prometheus has not scraped its GPU exporter since" in told and "costs 0.25 USD/h" in told
     store.exporter_ends = None
     assert watch(world, store).kind is OutcomeKind.DONE
 

@@ -208,7 +208,7 @@ def test_an_engine_that_is_gone_ends_and_an_exporter_that_is_silent_keeps(watche
 
     machine.at_drain = both_end
     assert watched.watch() is OutcomeKind.WAITING
-    assert "nothing from its GPU exporter since it said `drained`" in watched.detail
+    assert "no scrape of its GPU exporter since it said `drained`" in watched.detail
     assert not watched.world.ended
     machine.exporter_answers = True
     assert watched.watch() is OutcomeKind.DONE

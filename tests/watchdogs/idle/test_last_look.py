@@ -184,7 +184,7 @@ def test_half_a_list_ends_nothing_of_the_pool_when_what_it_lacks_reports() -> No
     done = half(world).apply()
     assert {decision.reason for decision in done.plan.decisions} == {Reason.NOT_LISTED}
     assert not world.ended and not world.drains
-    assert any(f"{SECOND} lives and is not in the list" in text for text in world.messages.values())
+    assert any(f"{SECOND} is running but is not in the list" in text for text in world.messages.values())
 
 
 def ended(world: World) -> None:

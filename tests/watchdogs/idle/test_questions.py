@@ -30,7 +30,7 @@ class Asking:
     """A pass whose questions about single instances are kept."""
 
     def __init__(self, world: World, **changes: object) -> None:
-        agents, priced, wanted = self.agents, self.priced, self.surely = set[str](), set[str](), set[str]()
+        agents, priced, wanted = self.agents, self.priced, self.required = set[str](), set[str](), set[str]()
 
         class Agents(FakeAgents):
             def statuses(self, instances: Sequence[Instance]) -> Mapping[str, AgentStatus]:
@@ -42,9 +42,9 @@ class Asking:
                 priced.add(instance.id)
 
         class Groups(FakeGroups):
-            def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
-                wanted.update(surely)
-                return super().in_rollout(names, surely)
+            def in_rollout(self, names: Sequence[str], required: Collection[str] = ()) -> frozenset[str]:
+                wanted.update(required)
+                return super().in_rollout(names, required)
 
         ports = replace(world.ports(), agents=Agents(world), prices=Prices(), groups=Groups(world))
         IdleWatchdog(document(**changes), ports).dry()
@@ -86,11 +86,11 @@ def test_prices_are_asked_of_the_watched_and_of_the_living_that_nobody_watches()
 
 def test_a_rollout_is_asked_about_for_certain_where_one_may_end() -> None:
     world = idle_world(2)
-    assert Asking(world).surely == set()
+    assert Asking(world).required == set()
     mark(world, 1, START)
-    assert Asking(world).surely == set()
+    assert Asking(world).required == set()
     world.now += timedelta(hours=1)
-    assert Asking(world).surely == {"batch-spot-a"}
+    assert Asking(world).required == {"batch-spot-a"}
 
 
 def test_no_rollout_is_asked_about_where_nobody_may_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,7 +410,7 @@ def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
     dog = watchdog(world)
     first = dog.apply()
     assert [(o.kind, o.detail) for o in first.outcomes] == [
-        (OutcomeKind.WAITING, "it has not said `drained` yet; the next pass goes on")
+        (OutcomeKind.WAITING, "its agent has not reported `drained` yet; the next pass continues")
     ]
     assert not world.ended and not any(key.startswith("unheard:") for key in world.messages)
     world.now += timedelta(minutes=3)
@@ -917,7 +917,8 @@ def test_work_that_begins_while_a_slow_store_answers_is_seen() -> None:
 def test_a_look_that_took_too_long_drains_nobody() -> None:
     world = slow_at_the_second_look(40)
     (outcome,) = watchdog(world).apply().outcomes
-    assert (outcome.kind, outcome.detail) == (OutcomeKind.NO_LONGER_TRUE, "metrics stale to look again took 80 s")
+    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
+    assert outcome.detail == "metrics stale the check before the end took 80 s"
     assert not world.drains
 
 

@@ -17,7 +17,7 @@ from gpufleet.settings.document import Pool
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
 from watchdogs.orphans.checks import checks_of, judge_orphan
 from watchdogs.orphans.decide import case_of, decide
-from watchdogs.orphans.view import OrphanObservation, names, outside
+from watchdogs.orphans.view import OrphanObservation, names, unmanaged_instances
 
 DAY = timedelta(days=1)
 WINDOW = timedelta(hours=2)
@@ -66,7 +66,7 @@ def stopping(**changes: Any) -> OrphanPolicy:
     ],
 )
 def test_who_is_outside(changes: Mapping[str, Any], listed: bool) -> None:
-    assert bool(outside([instance(1, **changes)], [document()])) is listed
+    assert bool(unmanaged_instances([instance(1, **changes)], [document()])) is listed
 
 
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["first", "last"])
@@ -80,7 +80,7 @@ def test_two_fleets_of_one_environment_own_their_own_groups(order: slice) -> Non
     ours = instance(1)
     theirs = instance(2, group=f"{ours.group}-there")
     stray = instance(3, group=f"{ours.group}-killed")
-    assert outside([ours, theirs, stray], [here, there][order]) == (stray,)
+    assert unmanaged_instances([ours, theirs, stray], [here, there][order]) == (stray,)
 
 
 @pytest.mark.parametrize(

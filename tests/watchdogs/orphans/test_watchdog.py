@@ -58,7 +58,7 @@ def test_marked_told_waited_for_and_stopped() -> None:
     dog.apply()
     assert world.instances[ONE].idle_since == START and world.stopped == []
     (text,) = world.messages.values()
-    for word in ("notebook", "0.8 USD/h", "2026-11-22 08:00", "gpufleet keep", "no capacity", "local ones is lost"):
+    for word in ("notebook", "0.8 USD/h", "2026-11-22 08:00", "gpufleet keep", "no capacity", "local disks is lost"):
         assert word in text, word
     world.now += timedelta(hours=23)
     assert {d.reason for d in dog.apply().plan.decisions} == {Reason.MARKED_WAITING}
@@ -179,11 +179,11 @@ CHANGES = [
     (keep_by_tag, Reason.KEPT_BY_PEOPLE.sentence),
     (adopt, "it belongs to a pool now"),
     (work, Reason.SERVING.sentence),
-    (unmark, "somebody removed its mark"),
-    (retag, "the rule does not name it any more"),
+    (unmark, "its mark was removed"),
+    (retag, "the rule does not match it any more"),
     (lose_the_lease, LEASE_OVER),
-    (vanish, "it runs no more"),
-    (halt, "it runs no more"),
+    (vanish, "it does not run any more"),
+    (halt, "it does not run any more"),
     (join_a_group, Reason.NOT_STOPPABLE.sentence),
     (silence_the_engine, Reason.METRICS_MISSING.sentence),
 ]
@@ -253,7 +253,7 @@ def test_a_stop_that_an_earlier_run_only_noted_is_judged_anew() -> None:
     (marked,) = dog.apply().plan.decisions
     world.intents[ONE] = marked
     (outcome,) = dog.apply().outcomes
-    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and "judged anew" in outcome.detail
+    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and "judged again" in outcome.detail
     assert world.intents == {} and world.stopped == []
 
 
@@ -417,9 +417,9 @@ def test_a_dry_pass_lists_without_metrics_and_says_so() -> None:
             raise OSError("no route to host")
 
     world.before = broken
-    plan = OrphanWatchdog(ruled(), world.ports(), OrphanScope(tell=said.append)).dry().plan
+    plan = OrphanWatchdog(ruled(), world.ports(), OrphanScope(announce=said.append)).dry().plan
     assert [(d.action, d.reason) for d in plan.decisions] == [(Action.KEEP, Reason.METRICS_MISSING)]
-    assert said == ["their GPUs are not known: no route to host"]
+    assert said == ["metrics of the GPUs cannot be read: no route to host"]
 
 
 def test_a_machine_whose_gpu_the_catalogue_does_not_know_stops_no_pass() -> None:

@@ -629,7 +629,7 @@ def test_a_pass_without_the_lease_writes_no_target() -> None:
         pytest.param(
             {"held": 3.0},
             {
-                "scale:wake:batch:8": "Pool batch wakes from zero: 3 wait for a first replica; "
+                "scale:wake:batch:8": "Pool batch scales up from zero: 3 wait for a first replica; "
                 "a cold start takes about 0:06:00."
             },
             id="held requests wake it",
@@ -696,7 +696,7 @@ def test_a_ready_replica_is_read_only_where_its_own_metrics_are() -> None:
     (decision,) = watchdog.dry().plan.decisions
     assert (decision.reason, decision.detail) == (
         Reason.METRICS_MISSING,
-        "1 of 2 replicas tell all that load is judged by",
+        "1 of 2 replicas report all load metrics",
     )
 
 

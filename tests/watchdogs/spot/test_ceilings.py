@@ -99,7 +99,7 @@ def test_growth_that_is_stopped_altogether_is_kept_with_its_reason_and_numbers()
     pool = spot_pool([spot(A, 6), spot(B), on_demand()], hanging(A, 6), target=4, max=4, events=refused(A, B))
     decision = of(decide([pool], START), OD)
     assert (decision.action, decision.reason) == (Action.KEEP, Reason.POOL_CEILING)
-    assert decision.detail.startswith("6 of 6 instances, asked for or there; would ask for 4 more: ")
+    assert decision.detail.startswith("6 of 6 instances, running or requested; would request 4 more: ")
     assert decision.evidence == {"used": "6", "ceiling": "6"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, GroupActivities
 from gpufleet.domain.model import CapacityType, Group
 from tests.fixtures.watchdogs.plain import START
-from watchdogs.observe.activities import LATE, OVERLAP, Happened, calm
+from watchdogs.observe.activities import LATE, OVERLAP, Happened, is_stable
 
 SINCE = START - timedelta(days=3)
 MINUTE = timedelta(minutes=1)
@@ -161,7 +161,7 @@ def test_a_group_that_cannot_be_asked_keeps_what_is_known_and_is_asked_again() -
     ],
 )
 def test_a_pool_is_calm_that_has_what_it_wants(group: Group, wanted: int, expected: bool) -> None:
-    assert calm({"a": group}, ["a", "missing"], wanted) is expected
+    assert is_stable({"a": group}, ["a", "missing"], wanted) is expected
 
 
 def test_what_began_before_the_last_read_and_ended_after_it_stays_known() -> None:

@@ -98,7 +98,7 @@ def test_the_pass_that_finds_it_gone_lowers_its_group() -> None:
         (Reason.PREEMPTED, OutcomeKind.DONE)
     ]
     assert world.alive(A) == []
-    assert any("its cloud took it" in text for text in world.messages.values())
+    assert any("reclaimed by its cloud" in text for text in world.messages.values())
 
 
 def test_a_group_that_has_noticed_itself_is_lowered_as_before() -> None:

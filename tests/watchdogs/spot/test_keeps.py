@@ -156,7 +156,7 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: Drain
 def test_for_whom_the_next_one_waits(leaves: dict[str, Any], waits: bool) -> None:
     stays = PoolMember(id="s", group=A, launched_at=START)
     going = replace(stays, id="l", leaving=True, **leaves)
-    assert lifecycle.somebody_leaves(spot_pool([], [stays, going]), START) is waits
+    assert lifecycle.is_draining_any(spot_pool([], [stays, going]), START) is waits
 
 
 @pytest.mark.parametrize("owner", [DrainOwner.SPOT, DrainOwner.ROLLOUT, None], ids=str)

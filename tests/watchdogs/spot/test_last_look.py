@@ -108,7 +108,7 @@ def test_a_size_below_what_is_there_by_now_is_not_set() -> None:
     done = watchdog(world).apply()
     (first, *_) = done.outcomes
     assert (first.decision.resource, first.kind) == (OD, OutcomeKind.NO_LONGER_TRUE)
-    assert "2 instances by now" in first.detail
+    assert "2 instances now" in first.detail
     assert len(world.alive(OD)) == 2 - len(world.ended)
 
 

@@ -114,7 +114,7 @@ def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
     spot, bought = len(world.alive(A)) + len(world.alive(B)), len(world.alive(OD))
     assert (spot, bought) == (4, 2)
     assert sum(d.reason is Reason.NOT_READY for d in done.plan.decisions) == 5, "on-demand hangs, too"
-    told = [text for text in world.messages.values() if "should be ready by now and are not" in text]
+    told = [text for text in world.messages.values() if "should be ready by now but are not" in text]
     assert all("gpufleet status" in text for text in told)
     assert len(told) == 3, "the first, and each time that twice as many hang"
     assert not world.ended
@@ -153,15 +153,15 @@ def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more:
 @pytest.mark.parametrize(
     ("pool", "size", "said"),
     [
-        pytest.param(standing_in(True, True), None, "stands in for 2", id="both serve"),
-        pytest.param(standing_in(True, False), 3, "no zone gives spot for 2 missing", id="one hangs"),
-        pytest.param(standing_in(False, False), 4, "no zone gives spot for 2 missing", id="both hang"),
-        pytest.param(standing_in(True, *[False] * 3), None, "stands in for 2", id="its successors hang, too"),
-        pytest.param(standing_in(*[False] * 4), None, "stands in for 2", id="both successors hang, too"),
+        pytest.param(standing_in(True, True), None, "replaces 2 missing", id="both serve"),
+        pytest.param(standing_in(True, False), 3, "no zone has spot capacity for 2 missing", id="one hangs"),
+        pytest.param(standing_in(False, False), 4, "no zone has spot capacity for 2 missing", id="both hang"),
+        pytest.param(standing_in(True, *[False] * 3), None, "replaces 2 missing", id="its successors hang, too"),
+        pytest.param(standing_in(*[False] * 4), None, "replaces 2 missing", id="both successors hang, too"),
         pytest.param(
             standing_in(True, False, most=2), None, "at its largest size of 2", id="no room for a successor"
         ),
-        pytest.param(standing_in(True, False, desired=3), None, "1 on their way", id="the successor is on its way"),
+        pytest.param(standing_in(True, False, desired=3), None, "1 requested", id="the successor is on its way"),
     ],
 )
 def test_on_demand_that_hangs_has_one_successor(pool: SpotPool, size: int | None, said: str) -> None:

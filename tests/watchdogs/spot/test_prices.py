@@ -73,7 +73,7 @@ def test_it_is_asked_for_and_said_once(spot: str | None, on_demand: str | None, 
     assert sum(sizes(world)) == sum(sizes(world)[:2]) == 3
     asked = first_asked(world)
     assert asked.reason is Reason.SPOT_WANTED
-    assert asked.evidence == ({} if unknown is None else {CEILING: f"not judged: {unknown}"})
+    assert asked.evidence == ({} if unknown is None else {CEILING: f"not checked: {unknown}"})
     assert (unknown or "missing in the pool") in asked.detail
     assert (asked.usd_per_hour is None) is (spot is None)
     told = [text for key, text in world.messages.items() if key.startswith("spot:unpriced:batch:")]

@@ -201,7 +201,8 @@ def test_of_reserved_that_grows_only_what_comes_stands_in() -> None:
 def test_what_stands_in_says_so_while_spot_is_asked_for() -> None:
     found = decided([group(A, 1, max=9), group(OD, 1)], [*serving(1), *serving(1, OD)], target=2)
     assert (found[A].reason, found[A].to_size) == (Reason.SPOT_WANTED, 2)
-    assert (found[OD].action, found[OD].reason, found[OD].detail) == (Action.KEEP, Reason.FALLBACK, "stands in for 1")
+    assert (found[OD].action, found[OD].reason) == (Action.KEEP, Reason.FALLBACK)
+    assert found[OD].detail == "replaces 1 missing"
 
 
 def test_what_stands_in_for_reserved_is_held_until_that_has_been_ready_for_the_hold() -> None:

@@ -90,7 +90,7 @@ def test_no_zone_has_spot_so_on_demand_stands_in_within_one_pass_and_goes_back_a
     world.lose(instance(1).id)
     dog.apply()
     assert sizes(world) == (0, 1, 1)
-    assert any("no zone gives spot" in text and "0.80 USD/h" in text for text in world.messages.values())
+    assert any("no zone has spot capacity" in text and "0.80 USD/h" in text for text in world.messages.values())
     world.boot()
 
     world.now += timedelta(minutes=30)
@@ -157,7 +157,7 @@ def test_a_dry_market_is_said_once_and_asked_after_growing_pauses() -> None:
         world.boot()
         world.now += timedelta(seconds=30)
     assert sizes(world) == (0, 1, 1)
-    assert sum("no spot to be had" in text for text in world.messages.values()) == 1
+    assert sum("no spot capacity" in text for text in world.messages.values()) == 1
     for zone, times in asked.items():
         gaps = [later - earlier for earlier, later in pairwise(times)]
         assert 3 <= len(times) <= 8, f"{zone} was asked {len(times)} times in 40 passes"
@@ -382,7 +382,7 @@ def test_a_quota_is_no_lack_of_capacity_and_no_other_zone_is_asked() -> None:
     ("kind", "reason", "said"),
     [
         pytest.param(ActivityKind.QUOTA, Reason.QUOTA, "", id="its quota: people must raise it"),
-        pytest.param(ActivityKind.NO_CAPACITY, Reason.FALLBACK, "1 asked for, the cloud refuses", id="no machine"),
+        pytest.param(ActivityKind.NO_CAPACITY, Reason.FALLBACK, "1 requested, the cloud refuses", id="no machine"),
     ],
 )
 def test_on_demand_that_is_refused_is_not_told_to_be_on_its_way(

@@ -251,13 +251,13 @@ NO_CAPACITY, LAUNCHED, PREEMPTED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCH
     ],
 )
 def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: SpotPool, is_open: bool) -> None:
-    assert ("c" in {group.name for group in zones.untried(seen, START)}) is is_open
+    assert ("c" in {group.name for group in zones.unasked_groups(seen, START)}) is is_open
 
 
 def test_what_a_zone_refused_before_this_pass_does_not_answer_what_this_pass_asks() -> None:
     seen = looking(happened("c", NO_CAPACITY, 5), desired=2)
     asked = replace(seen, groups=[replace(g, awaited=g.name == "c") for g in seen.groups])
-    assert "c" in {group.name for group in zones.untried(asked, START)}
+    assert "c" in {group.name for group in zones.unasked_groups(asked, START)}
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def asked_again_in(seen: SpotPool) -> int:
     """Seconds until a pass may ask zone `a`."""
     moments = ((s, START + timedelta(seconds=s)) for s in range(600))
     passes = ((s, replace(seen, pass_started=now + timedelta(seconds=1)), now) for s, now in moments)
-    return next(s for s, view, now in passes if "a" in [group.name for group in zones.untried(view, now)])
+    return next(s for s, view, now in passes if "a" in [group.name for group in zones.unasked_groups(view, now)])
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ class Scaling:
         return {"InstanceRefreshes": [{"Status": "InProgress"}]}
 
 
-def seen(found: Mapping[str, Any], *, surely: Sequence[str] = ()) -> bool:
+def seen(found: Mapping[str, Any], *, required: Sequence[str] = ()) -> bool:
     scaling = Scaling([found])
-    return AwsGroups(AwsCalls("us-east-1", lambda _: scaling)).in_rollout(["g"], surely) == {"g"}
+    return AwsGroups(AwsCalls("us-east-1", lambda _: scaling)).in_rollout(["g"], required) == {"g"}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_only_where_something_moves_is_a_group_asked(found: Mapping[str, Any], e
 
 
 def test_what_must_be_known_surely_is_asked() -> None:
-    assert seen(group("g", [member()]), surely=["g"])
+    assert seen(group("g", [member()]), required=["g"])
 
 
 def test_hundreds_of_groups_at_rest_are_three_calls() -> None:
