@@ -114,9 +114,9 @@ def test_a_response_is_read_and_its_connection_is_kept(sent: bytes, method: str,
         pytest.param(b"HTTP/2 200 OK\r\n\r\n", id="another version"),
         pytest.param(b"HTTP/1.1 2000 OK\r\n\r\n", id="no status"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", id="a body cut short"),
-        pytest.param(b"HTTP/1.1 200 OK\r\n\r\nabc", id="no length: what is cut short cannot be told from a whole"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\nabc", id="no length: it may be cut short"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n", id="a negative length"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", id="a length that is no number"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", id="a length in letters"),
         pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", id="another coding"),
         pytest.param(CHUNKED + b"xyz\r\n", id="a chunk without a length"),
         pytest.param(CHUNKED + b"2\r\nabcd\r\n0\r\n\r\n", id="a chunk longer than its length"),
@@ -210,7 +210,7 @@ def test_a_server_that_stops_sending_ends_in_a_timeout(sent: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of `localhost`, signed by itself; the key lies beside it."""
+    """Of `localhost`, signed by itself; the key is in the same folder."""
     path = tmp_path_factory.mktemp("tls") / "certificate.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", str(path.with_name("key.pem")), "-out", str(path), "-days", "2", "-subj", "/CN=localhost"]
