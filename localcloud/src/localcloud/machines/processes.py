@@ -16,12 +16,19 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def spawn(argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path) -> int:
-    """Start a program in a session of its own, output appended to `log`. Returns its pid. Raises OSError."""
+def spawn(
+    argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path, *, journal: bool = False
+) -> int:
+    """Start a program in a session of its own, output appended to `log`. Returns its pid. Raises OSError.
+
+    `journal`: it learns, as from systemd, that its output is the journal.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     try:
-        return _spawn(argv, environment, directory, output)
+        found = os.fstat(output)
+        named = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"} if journal else {}
+        return _spawn(argv, {**environment, **named}, directory, output)
     finally:
         os.close(output)
 

@@ -58,7 +58,8 @@ class Supervisor:
 
     def spawn(self, argv: list[str], environment: Mapping[str, str], directory: str | None, log: str) -> int:
         folder = self._root if directory is None else self._inside(directory)
-        return processes.spawn(argv, environment, folder, self._root / LOG_FOLDER / "units" / f"{log}.log")
+        path = self._root / LOG_FOLDER / "units" / f"{log}.log"
+        return processes.spawn(argv, environment, folder, path, journal=True)
 
     def signal(self, pid: int, name: str, *, group: bool) -> None:
         number = signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
