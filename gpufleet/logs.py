@@ -175,7 +175,8 @@ def _forms_of(secret: str) -> set[str]:
         return set()
     lines = [line.strip() for line in stripped.splitlines()]
     found = {secret, stripped, quote(stripped, safe=""), repr(stripped)[1:-1], json.dumps(stripped)[1:-1]}
-    return found | {line for line in lines if len(line) >= 16}
+    # not the frame of a PEM file, by which other private keys are found
+    return found | {line for line in lines if len(line) >= 16 and not line.startswith("-----")}
 
 
 # values
@@ -387,6 +388,7 @@ def log_crashes(log: Log) -> None:
 
 def from_environment(component: str, **more: Any) -> Lines:
     """The log of a service that only has the standard library. A wrong setting is ignored: it must not stop it."""
+    hide_variables(os.environ)
     try:
         form = wanted_form(os.environ, sys.stderr, service=True) or Form.JSON
         least = wanted_level(os.environ)

@@ -223,6 +223,12 @@ def test_a_secret_that_was_read_is_hidden_in_every_shape(form: Form) -> None:
     assert HIDDEN in shown and "abc" in shown
 
 
+def test_a_hidden_key_does_not_show_another_one() -> None:
+    logs.hide("-----BEGIN PRIVATE KEY-----\nMIIEotherotherotherother\n-----END PRIVATE KEY-----")
+    shown = as_json(detail=f"{SECRETS['private key']} and a line of the first: MIIEotherotherotherother")
+    assert shown["detail"] == f"[a private key] and a line of the first: {HIDDEN}"
+
+
 def test_values_of_variables_that_hold_secrets_are_hidden() -> None:
     logs.hide_variables(
         {

@@ -31,12 +31,14 @@ from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.log_fields import FIELDS
+from gpufleet.logs import Form
 from gpufleet.settings.document import FleetDocument, parse, render
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.metrics_text import value
 from tests.fixtures.moto_account import moto_account
 from tests.fixtures.networks import end_process
 from tests.fixtures.prometheus import without_series
+from tests.fixtures.secrets import IN_TEXTS, IN_VARIABLES, PASSWORD, check
 from tests.fixtures.watchdogs.plain import document
 from watchdogs.ports import Ports
 
@@ -247,6 +249,27 @@ def test_a_spot_notice_brings_the_next_spot_pass_forward(
         sqs.send_message(QueueUrl=queue, MessageBody="{}")
         until_run(url, "spot aws-test", runs=2)
     assert [line["count"] for line in logged(fleet) if line["event"] == "spot_notices"] == [1]
+
+
+@pytest.mark.parametrize("form", Form)
+def test_secrets_of_its_environment_and_settings_are_in_no_line(
+    form: Form, fleet: Path, environment: dict[str, str]
+) -> None:
+    lost = json.loads(fleet.read_text()) | {"ledger_url": f"postgresql://gpufleet:{PASSWORD}@127.0.0.1:9/ledger"}
+    fleet.write_text(json.dumps(lost))
+    planted = IN_VARIABLES | {
+        "GPUFLEET_SLACK_TOKEN": IN_TEXTS["Slack token"],
+        "GPUFLEET_SLACK_APP_TOKEN": IN_TEXTS["Slack token"].replace("xoxb", "xapp"),
+        "GPUFLEET_SLACK_WEBHOOK": IN_TEXTS["Slack webhook"],
+        "AWS_SESSION_TOKEN": "a session token without a pattern",
+        "GPUFLEET_LOG": form,
+    }
+    with daemon(fleet, environment | planted, "--apply") as (process, url):
+        for job in ("scale aws-test", "cost aws-test", "revisions aws-test"):
+            until_run(url, job)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=LIMIT_S)
+    check(fleet.with_suffix(".log").read_text(), form, 5)
 
 
 def test_cron_beside_the_daemon_says_so_and_exits_0(fleet: Path, environment: dict[str, str], tmp_path: Path) -> None:

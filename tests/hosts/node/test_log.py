@@ -13,13 +13,14 @@ from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from gpufleet.domain.orders import AgentOrder, Drain
-from gpufleet.logs import HIDDEN, Lines
+from gpufleet.logs import HIDDEN, Form, Lines, hide_variables
 from hosts.node import server
 from hosts.node.log import timed
 from hosts.node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
 from serving import engine as engines
 from tests.fixtures import signing
 from tests.fixtures.node.world import START, Machine
+from tests.fixtures.secrets import IN_VARIABLES, PLANTED, check
 from tests.fixtures.signing import ENGINE_KEY as KEY
 
 
@@ -209,3 +210,19 @@ def test_a_block_is_timed_however_it_ends() -> None:
         ("error", "failed", "KeyError()"),
     ]
     assert all((one["step"], one["attempts"]) == ("s", 1) and one["duration_s"] >= 0 for one in found)
+
+
+@pytest.mark.parametrize("form", Form)
+def test_planted_secrets_are_in_no_line(form: Form, bucket: Path, tmp_path: Path) -> None:
+    hide_variables(IN_VARIABLES)
+    machine = Machine(root=tmp_path, bucket=bucket, form=form)
+    machine.life.warn("disks", PLANTED)
+    machine.agent.ask_to_drain(DrainOwner.PERSON, PLANTED, timedelta(seconds=60))
+    second = Machine(root=tmp_path / "second", bucket=bucket, form=form)
+
+    def refuse(_: str) -> UnitState:
+        raise StepError(PLANTED)
+
+    second.units.on_start = refuse
+    second.boot.run()
+    check("\n".join([*machine.lines, *second.lines]), form, 4)
