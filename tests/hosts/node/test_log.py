@@ -143,8 +143,7 @@ class Served:
 
     def close(self) -> None:
         for one in self._servers:
-            one.shutdown()
-            one.server_close()
+            one.stop()
 
 
 def test_secrets_are_in_no_line_and_refusals_are(machine: Machine) -> None:

@@ -33,8 +33,7 @@ def serve() -> Iterator[Callable[[Machine], Faces]]:
         def start(machine: Machine) -> Faces:
             served = Faces(machine)
             for one in (served.http, served.check):
-                running.callback(one.server_close)
-                running.callback(one.shutdown)
+                running.callback(one.stop)
             return served
 
         yield start
@@ -250,13 +249,15 @@ def test_nonces_are_kept_for_longer_than_their_orders_are_good_and_no_longer(fac
     assert len(json.loads(file.read_text())["nonces"]) == 1
 
 
-def test_more_orders_than_can_be_remembered_are_refused_until_the_oldest_are_over(faces: Faces) -> None:
+def test_more_orders_than_can_be_remembered_are_refused_until_the_oldest_are_over(
+    faces: Faces, serve: Callable[[Machine], Faces]
+) -> None:
     machine = faces.machine
     now = machine.clock()
     file = machine.root / "var/lib/gpu-fleet/orders.json"
     file.write_text(json.dumps({"version": 1, "nonces": {f"{n:032x}": now.timestamp() for n in range(MOST)}}))
     machine.restart_agent()
-    faces.http.checked = machine.orders
+    faces = serve(machine)
     answer = faces.drain()
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many")
     machine.clock.now += REMEMBERED
@@ -310,7 +311,7 @@ def test_an_agents_clock_that_is_off_by_more_gets_no_order(faces: Faces) -> None
     assert (faces.machine.life.ready, said) == (True, [])
 
 
-def test_the_control_host_signs_once_more_and_not_for_ever(faces: Faces) -> None:
+def test_the_control_host_signs_once_more_and_not_for_ever(faces: Faces, serve: Callable[[Machine], Faces]) -> None:
     """An agent, or who sits before it, whose clock is another with each answer."""
     machine = faces.machine
     answers: list[datetime] = []
@@ -319,12 +320,13 @@ def test_the_control_host_signs_once_more_and_not_for_ever(faces: Faces) -> None
         answers.append(machine.clock.now + timedelta(minutes=10 * (len(answers) + 1)))
         return answers[-1]
 
-    faces.http.checked = node_orders.Orders(
+    machine.orders = node_orders.Orders(
         instance=machine.cloud.instance_id,
         keys=[signing.key().public],
         nonces=node_orders.Nonces(machine.root / "other.json", machine.clock, machine.life.warn),
         now=clock,
     )
+    faces = serve(machine)
     with closing(agents(faces)) as asking, pytest.raises(CloudError, match="refused to drain") as refused:
         asking.drain(instance_of(faces), DrainOwner.IDLE, "idle", 60)
     assert (refused.value.code, len(answers)) == ("wrong_time", 2)

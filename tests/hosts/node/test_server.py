@@ -18,8 +18,8 @@ from app.adapters import FleetAgents
 from gpufleet.clouds.agents import NodeAgents
 from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain import orders
-from gpufleet.domain.connections import MOST_CONNECTIONS
 from gpufleet.domain.drains import DrainOwner
+from gpufleet.http_server import Limits
 from hosts.node import server
 from hosts.node.ports import CloudNotice, Notice
 from serving.exposition import parse
@@ -83,8 +83,7 @@ def faces(bucket: Path, tmp_path: Path) -> Iterator[Faces]:
     served = Faces(machine)
     yield served
     for one in (served.http, served.check):
-        one.shutdown()
-        one.server_close()
+        one.stop()
 
 
 def test_a_change_of_revision_needs_a_digest_and_a_ready_instance(faces: Faces) -> None:
@@ -209,6 +208,7 @@ def test_the_page_that_says_it_lives(faces: Faces) -> None:
     assert httpx.get(f"{faces.url}/healthz").status_code == 200
     assert httpx.get(f"{faces.url}/other").status_code == 404
     assert httpx.post(f"{faces.url}/other", content="").status_code == 404
+    assert httpx.post(f"{faces.url}/status", content="").status_code == 405
 
 
 @pytest.mark.parametrize("face", ["http", "check"])
@@ -216,9 +216,9 @@ def test_connections_that_say_nothing_keep_nobody_out(faces: Faces, face: str) -
     port = (faces.http if face == "http" else faces.check).server_address[1]
     before = threading.active_count()
     with ExitStack() as stack:
-        for _ in range(MOST_CONNECTIONS + 40):
+        for _ in range(Limits().connections + 40):
             silent = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             silent.sendall(b"POST /orders HTTP/1.1\r\nX: ")
         assert httpx.get(f"{faces.url}/healthz").status_code == 200
         assert faces.asked_by_haproxy().startswith(b"up")
-        assert threading.active_count() - before <= MOST_CONNECTIONS + 40
+        assert threading.active_count() - before <= Limits().connections + 40

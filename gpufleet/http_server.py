@@ -1,0 +1,345 @@
+"""A small HTTP/1.1 server: a function from request to answer, with limits on connections, time and bodies.
+
+Standard library only: the node agent carries this.
+"""
+
+import contextlib
+import io
+import logging
+import socket
+import socketserver
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from types import MappingProxyType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from gpufleet.domain.loopback import header_of
+from gpufleet.domain.secrets import redacted
+
+_LOG: Final = logging.getLogger(__name__)
+_MOST_DIGITS: Final = 20
+_LINGER_BYTES: Final = 64 * 1024
+"""Of a body that nobody wants: read after the answer, since to close on unread bytes would take the answer back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one server."""
+
+    connections: int = 128
+    """At once. With one more the oldest is closed: a client that asks and leaves is served while others hold
+    connections open."""
+    request_s: float = 15.0
+    """From the first byte of a request to its last."""
+    idle_s: float = 30.0
+    """Between two requests of a connection, and for an answer to be taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One response."""
+
+    status: int = HTTPStatus.OK
+    body: str | bytes = b""
+    content_type: str = "text/plain; charset=utf-8"
+    """"": the headers name it."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class RequestError(Exception):
+    """A request that is refused with this status; `str()` says why."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One request. Its body is on its way until `body` reads it."""
+
+    method: str
+    """GET for HEAD, too: the server leaves out the body of the answer."""
+    path: str
+    """Without the query; percent-encoded, as it was sent."""
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By their names in small letters; the values of a repeated one are joined by commas."""
+    client: tuple[str, int] = ("", 0)
+    own: tuple[str, int] = ("", 0)
+    """The server's address and port on this connection."""
+    incoming: io.BufferedIOBase = field(default_factory=io.BytesIO)
+    """What follows the head."""
+    is_read: bool = False
+    """Whether the body has been read whole: else the connection ends after the answer."""
+
+    def header(self, name: str) -> str | None:
+        return self.headers.get(name.lower())
+
+    def length(self, most: int) -> int:
+        """The bytes of the body. Raises RequestError where no length is given, or more than `most`."""
+        given = self.headers.get("content-length", "0").strip()
+        is_number = given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS
+        if "transfer-encoding" in self.headers or not is_number:
+            raise RequestError(HTTPStatus.LENGTH_REQUIRED, "Content-Length: expected the number of bytes of the body")
+        if int(given) > most:
+            raise RequestError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is too large: at most {most} bytes are accepted"
+            )
+        return int(given)
+
+    def body(self, most: int) -> bytes:
+        """The body of at most so many bytes. Raises RequestError as `length`, and where it does not arrive whole."""
+        length = self.length(most)
+        try:
+            found = self.incoming.read(length)
+        except TimeoutError as error:
+            raise RequestError(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from error
+        if len(found) < length:
+            raise RequestError(HTTPStatus.BAD_REQUEST, f"the body ends after {len(found)} of {length} bytes")
+        self.is_read = True
+        return found
+
+
+Handler = Callable[[Request], Answer | None]
+"""None: the connection is closed without an answer. May raise RequestError."""
+
+
+class Routes:
+    """A handler that calls others by method and path: `GET /status`, or `GET /instance/*` for all that begins so."""
+
+    def __init__(self, table: Mapping[str, Handler]) -> None:
+        self._exact = {key: handler for key, handler in table.items() if not key.endswith("*")}
+        self._prefixes = {key[:-1]: handler for key, handler in table.items() if key.endswith("*")}
+        self._known = f"there is {', '.join(table)}"
+
+    def __call__(self, request: Request) -> Answer | None:
+        """Raises RequestError: 404, 405."""
+        handler = self._find(request.method, request.path)
+        if handler is not None:
+            return handler(request)
+        methods = {key.partition(" ")[0] for key in (*self._exact, *self._prefixes)}
+        other = any(self._find(method, request.path) for method in methods)
+        raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED if other else HTTPStatus.NOT_FOUND, self._known)
+
+    def _find(self, method: str, path: str) -> Handler | None:
+        key = f"{method} {path}"
+        prefixed = (handler for prefix, handler in self._prefixes.items() if key.startswith(prefix))
+        return self._exact.get(key) or next(prefixed, None)
+
+
+class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """A TCP server with a thread for each connection, up to a limit. Raises OSError when the address is taken."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: Callable[..., Any], limits: Limits) -> None:
+        self.limits = limits
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._held: dict[int, socket.socket] = {}
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        super().__init__(address, handler)
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def start(self, name: str, poll_s: float = 0.5) -> Self:
+        """Serve in a thread of its own; `stop` takes up to `poll_s`."""
+        self._thread = threading.Thread(target=self.serve_forever, args=(poll_s,), name=name, daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Free the address and end idle connections. A request that is being answered gets its answer."""
+        if self._thread is not None:
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
+        with self._guard:
+            for one in self._held.values():
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RD)
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._guard:
+            self._held[id(request)] = request
+            oldest = [self._held.pop(key) for key in [*self._held][: len(self._held) - self.limits.connections]]
+        for one in oldest:
+            # its thread, which waits for it, ends
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._guard:
+            self._held.pop(id(request), None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away or was too slow is not logged; what else fails outside a handler is."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            _LOG.error("a connection failed", exc_info=error)
+
+
+class HttpServer(BoundedServer):
+    """Answers requests from threads. An error of the handler is logged and answered with 500, without its text."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: Handler,
+        *,
+        limits: Limits = Limits(),
+        product: str = "gpufleet",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`product` is the Server header; `headers` are those of every answer."""
+        self.handler, self.product, self.headers = handler, product, headers
+        super().__init__(address, _Connection, limits)
+
+    @property
+    def url(self) -> str:
+        host = str(self.server_address[0])
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+class Incoming(io.RawIOBase):
+    """What a client sends: each request whole within `request_s` of its first byte, which is waited for `idle_s`."""
+
+    def __init__(
+        self, connection: socket.socket, limits: Limits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._connection, self._limits, self._clock = connection, limits, clock
+        self._ends: float | None = None
+
+    def begin(self) -> None:
+        """Another request."""
+        self._ends = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Raises TimeoutError: too late; a byte now and then does not help."""
+        left = self._limits.idle_s if self._ends is None else self._ends - self._clock()
+        if left <= 0:
+            raise TimeoutError("the request did not arrive in time")
+        self._connection.settimeout(left)
+        try:
+            count = self._connection.recv_into(buffer)
+        finally:
+            # of what is sent, in all
+            self._connection.settimeout(self._limits.idle_s)
+        if self._ends is None:
+            self._ends = self._clock() + self._limits.request_s
+        return count
+
+
+class _Connection(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: HttpServer  # pyright: ignore[reportIncompatibleVariableOverride] - what makes it
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.limits.idle_s)
+        self.rfile.close()
+        self._incoming = Incoming(self.connection, self.server.limits)
+        self.rfile = io.BufferedReader(self._incoming)
+
+    def handle_one_request(self) -> None:
+        """One request of a connection."""
+        self._incoming.begin()
+        super().handle_one_request()
+
+    def version_string(self) -> str:
+        return self.server.product
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """No line for each request: handlers log what they refuse."""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class refuses before there is a request: nothing of what was sent is repeated."""
+        self.request_version = self.protocol_version  # it may not have got so far as to read one
+        self._send(Answer(status=code, body=f"{HTTPStatus(code).phrase}\n"), is_read=False)
+
+    def _serve(self) -> None:
+        request = self._request()
+        try:
+            answer = self.server.handler(request)
+        except RequestError as error:
+            answer = Answer(status=error.status, body=f"{error}\n")
+        except Exception as error:  # noqa: BLE001 - one request that fails must not look like a server that is gone
+            _log_failure(request, error)
+            answer = Answer(status=HTTPStatus.INTERNAL_SERVER_ERROR, body="internal error\n")
+        if answer is None:
+            self.close_connection = True
+        else:
+            self._send(answer, request.is_read)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve  # noqa: N815
+
+    def _request(self) -> Request:
+        try:
+            target = urlsplit(self.path)
+            path, query = target.path, target.query
+        except ValueError:  # not an address: a path that nobody has
+            path, query = self.path, ""
+        headers = {name.lower(): header_of(self.headers, name) or "" for name in self.headers}
+        return Request(
+            method="GET" if self.command == "HEAD" else self.command,
+            path=path,
+            query=query,
+            headers=headers,
+            client=(str(self.client_address[0]), int(self.client_address[1])),
+            own=self.connection.getsockname()[:2],
+            incoming=self.rfile,
+            is_read="transfer-encoding" not in headers and headers.get("content-length", "0").strip() == "0",
+        )
+
+    def _send(self, answer: Answer, is_read: bool) -> None:
+        """Where the body was not read, nobody knows where the next request begins: this one is the last."""
+        body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+        self.close_connection = self.close_connection or not is_read
+        self.send_response(answer.status)
+        for name, value in {**self.server.headers, **answer.headers}.items():
+            self.send_header(name, value)
+        if answer.content_type:
+            self.send_header("Content-Type", answer.content_type)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        if not is_read:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Take what is on its way, within the request's time."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            left = _LINGER_BYTES
+            while left > 0 and (read := self.rfile.read1(min(left, 8192))):
+                left -= len(read)
+
+
+def _log_failure(request: Request, error: Exception) -> None:
+    """The first part of the path alone: the rest, as the query, may hold a secret."""
+    where = ascii("/".join(request.path.split("/")[:2])[:80])
+    _LOG.error("%s %s: %s", request.method, where, redacted("".join(traceback.format_exception(error))).rstrip())
