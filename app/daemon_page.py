@@ -1,16 +1,14 @@
 """What the daemon tells of itself: `/healthz` for supervisors, `/metrics` for Prometheus. Read-only."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
 from prometheus_client.core import Metric
 
-from gpufleet.console.server import ConsoleServer
+from gpufleet.http_server import Answer, HttpServer, Limits, Request, Routes
 from gpufleet.metrics_page import CONTENT_TYPE, Values, counter, gauge, page
 from watchdogs.schedule import JobState, Schedule
 
@@ -96,35 +94,15 @@ _FAMILIES: Final[
 )
 
 
-def serve(shown: Page, host: str, port: int) -> ConsoleServer:
+def serve(shown: Page, host: str, port: int) -> HttpServer:
     """Serve the page from a thread of its own. Raises OSError when the address is taken."""
 
-    class Handler(BaseHTTPRequestHandler):
-        """Two paths, GET alone."""
+    def health(_: Request) -> Answer:
+        status, body = shown.health()
+        return Answer(status=status, body=json.dumps(body), content_type="application/json")
 
-        server_version = "gpufleet"
-        timeout = 10
+    def metrics(_: Request) -> Answer:
+        return Answer(body=shown.metrics(), content_type=CONTENT_TYPE)
 
-        def do_GET(self) -> None:
-            if self.path == "/healthz":
-                status, body = shown.health()
-                self._answer(status, "application/json", json.dumps(body))
-            elif self.path == "/metrics":
-                self._answer(200, CONTENT_TYPE, shown.metrics())
-            else:
-                self._answer(404, "text/plain", "there is /healthz and /metrics\n")
-
-        def _answer(self, status: int, content_type: str, text: str) -> None:
-            body = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Scrapes are no news."""
-
-    server = ConsoleServer((host, port), Handler)
-    threading.Thread(target=server.serve_forever, name="page", daemon=True).start()
-    return server
+    routes = Routes({"GET /healthz": health, "GET /metrics": metrics})
+    return HttpServer((host, port), routes, limits=Limits(idle_s=15)).start("page")

@@ -74,7 +74,7 @@ def console(
     logs.get().info("process", outcome="started", listen=listen)
     stop.wait()
     logs.get().info("process", outcome="stopped")
-    running.shutdown()
+    running.stop()
 
 
 def _proxy(header: str, path: Path | None) -> str:

@@ -24,8 +24,8 @@ from cli.options import FleetOption
 from cli.output import Exit
 from cli.signals import on_signals
 from cli.watch_pass import Show, over_fleets, readable
-from gpufleet.console.server import ConsoleServer
 from gpufleet.domain import durations
+from gpufleet.http_server import HttpServer
 from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Job, Schedule
 
@@ -95,7 +95,7 @@ def run(
     stop.wait()
     log.info("process", outcome="stopping", detail="passes that run may finish")
     left = schedule.stop(patience)
-    server.shutdown()
+    server.stop()
     buttons()
     if left:
         detail = f"they did not finish within {stop_limit}; the next run continues from there"
@@ -168,7 +168,7 @@ def _logged(name: str, run: Callable[[], bool]) -> bool:
         raise
 
 
-def _serve(listen: str, page: Page) -> ConsoleServer:
+def _serve(listen: str, page: Page) -> HttpServer:
     host, port = host_and_port("--listen", listen, "127.0.0.1:9470")
     try:
         return serve(page, host, port)

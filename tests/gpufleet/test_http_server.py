@@ -201,6 +201,27 @@ def test_a_handler_that_fails_is_logged_and_its_words_are_not_sent(caplog: pytes
     assert "0123456789abcdef" not in first
 
 
+def test_a_client_that_goes_away_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    left, ended = threading.Event(), threading.Event()
+
+    def large(request: Request) -> Answer:
+        assert left.wait(10)
+        return Answer(body=b"x" * 10_000_000)
+
+    class Watched(HttpServer):
+        def shutdown_request(self, request: object) -> None:
+            super().shutdown_request(request)
+            ended.set()
+
+    with Watched(("127.0.0.1", 0), large) as server:
+        server.start("test", poll_s=0.05)
+        with connect(server) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        left.set()
+        assert ended.wait(10)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [

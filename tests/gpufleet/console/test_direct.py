@@ -33,8 +33,7 @@ def address() -> Iterator[str]:
     own = f"127.0.0.1:{port}"
     running = server.serve(server.Console(FakeBook(), Access(token=TOKEN), own=own), "127.0.0.1", port)
     yield own
-    running.shutdown()
-    running.server_close()
+    running.stop()
 
 
 def ask(address: str, name: str, headers: dict[str, str]) -> tuple[int, str]:

@@ -1,23 +1,23 @@
-"""The console's server: what of its clients is told on stderr, and what is not."""
+"""The console's server: pages that fail, and requests that no page or form of ours sends."""
 
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler
 
+import httpx
 import pytest
 
-from gpufleet.console.server import ConsoleServer
 from tests.fixtures.console.pages import FakeBook, serving
 
 
-@pytest.mark.parametrize("gone", [BrokenPipeError, ConnectionResetError], ids=lambda kind: kind.__name__)
-def test_a_client_that_goes_away_is_no_news(gone: type[Exception], capsys: pytest.CaptureFixture[str]) -> None:
-    _fails_with(gone("it waits no longer"))
-    assert capsys.readouterr().err == ""
+def test_a_page_that_fails_is_logged_and_its_words_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(FakeBook):
+        def metrics(self) -> str:
+            raise ValueError("the page is broken")
 
-
-def test_what_fails_otherwise_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    _fails_with(ValueError("the page is broken"))
-    assert "the page is broken" in capsys.readouterr().err
+    with serving(Broken()) as url:
+        answer = httpx.get(f"{url}/metrics")
+    assert (answer.status_code, answer.text) == (500, "internal error\n")
+    assert answer.headers["content-security-policy"]
+    assert "the page is broken" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,3 @@ def test_what_no_form_of_ours_sends_is_answered(
         assert asked.getresponse().status == 401
         asked.close()
     assert "Traceback" not in capsys.readouterr().err
-
-
-def _fails_with(error: Exception) -> None:
-    with ConsoleServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        try:
-            raise error
-        except type(error):
-            server.handle_error(None, ("127.0.0.1", 1))
