@@ -1,7 +1,6 @@
 """`gpufleet slack`: hear the *Keep* buttons, over Socket Mode or at a signed endpoint; send what was refused."""
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
@@ -122,7 +121,7 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
 
 
 def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mapping[str, str]) -> Callable[[], None]:
-    from gpufleet.notify.endpoints import PATH, InteractionServer
+    from gpufleet.notify.endpoints import PATH, serve_http
 
     host, port = host_and_port("--http", listen, "127.0.0.1:9650")
     secret = environ.get(SECRET, "")
@@ -130,14 +129,13 @@ def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mappin
         raise AppError(f"{SECRET} is not set: it is the Signing Secret of the Slack app (Basic Information)")
     presses = presses_of(documents)
     try:
-        door = InteractionServer(host, port, secret, presses, lambda: datetime.now(UTC))
+        server = serve_http(host, port, secret, presses, lambda: datetime.now(UTC))
     except OSError as error:
         raise AppError(f"--http {listen}: {error.strerror or error}") from error
-    threading.Thread(target=door.serve, name="slack-http", daemon=True).start()
-    logs.get().info("click_listener", outcome="started", listen=f"{host}:{door.port}", path=PATH)
+    logs.get().info("click_listener", outcome="started", listen=f"{host}:{server.port}", path=PATH)
 
     def close() -> None:
-        door.close()
+        server.stop()
         presses.close()
 
     return close

@@ -25,7 +25,7 @@ from gpufleet.domain.secrets import redacted
 
 _LOG: Final = logging.getLogger(__name__)
 _MOST_DIGITS: Final = 20
-_LINGER_BYTES: Final = 64 * 1024
+_LINGER_BYTES: Final = 1024 * 1024
 """Of a body that nobody wants: read after the answer, since to close on unread bytes would take the answer back."""
 
 
@@ -335,7 +335,7 @@ class _Connection(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             left = _LINGER_BYTES
-            while left > 0 and (read := self.rfile.read1(min(left, 8192))):
+            while left > 0 and (read := self.rfile.read1(min(left, 65536))):
                 left -= len(read)
 
 

@@ -4,10 +4,9 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
@@ -17,13 +16,14 @@ from slack_sdk.socket_mode.builtin import SocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
+from gpufleet.http_server import Answer, HttpServer, Limits, Request, Routes
 from gpufleet.notify.buttons import ClickError, read_click
 from gpufleet.notify.clicks import ClickHandler
 
 PATH: Final = "/slack/actions"
 MOST_BYTES: Final = 256 * 1024
 OLDEST: Final = timedelta(minutes=5)
-TIMEOUT_S: Final = 5
+_LIMITS: Final = Limits(request_s=5, idle_s=5)
 
 
 class SocketModeListener:
@@ -59,66 +59,30 @@ class SocketModeListener:
         client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
 
 
-def is_signed(secret: str, headers: Mapping[str, str], body: bytes, now: datetime) -> bool:
+def is_signed(secret: str, header: Callable[[str], str | None], body: bytes, now: datetime) -> bool:
     """Slack's v0 signature over the raw body, not older than five minutes; compared in constant time."""
-    stamp, given = headers.get("X-Slack-Request-Timestamp", ""), headers.get("X-Slack-Signature", "")
+    stamp, given = header("X-Slack-Request-Timestamp") or "", header("X-Slack-Signature") or ""
     if not (stamp.isascii() and stamp.isdigit()) or abs(now.timestamp() - int(stamp[:15])) > OLDEST.total_seconds():
         return False
     wanted = hmac.new(secret.encode(), b"v0:" + stamp.encode() + b":" + body, hashlib.sha256).hexdigest()
     return hmac.compare_digest(f"v0={wanted}".encode(), given.encode())
 
 
-class InteractionServer:
+def serve_http(host: str, port: int, secret: str, presses: ClickHandler, now: Callable[[], datetime]) -> HttpServer:
     """`POST /slack/actions`, for those who can let Slack in. Raises OSError when the port is taken."""
 
-    def __init__(self, host: str, port: int, secret: str, presses: ClickHandler, now: Callable[[], datetime]) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            timeout = TIMEOUT_S
+    def click(request: Request) -> Answer:
+        body = request.body(MOST_BYTES)
+        if not is_signed(secret, request.header, body, now()):
+            return Answer(status=HTTPStatus.UNAUTHORIZED, body="not signed")
+        try:
+            payload: object = json.loads(parse_qs(body.decode())["payload"][0])
+        except (KeyError, ValueError, RecursionError):
+            return Answer(status=HTTPStatus.BAD_REQUEST, body="no payload")
+        try:
+            presses.submit(read_click(payload))
+        except ClickError as error:
+            return Answer(status=HTTPStatus.BAD_REQUEST, body=f"refused: {error}")
+        return Answer()
 
-            def do_POST(self) -> None:
-                status, text = _answer(self, secret, presses, now())
-                body = text.encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer((host, port), Handler)
-        self.server.daemon_threads = True
-
-    @property
-    def port(self) -> int:
-        return int(self.server.server_address[1])
-
-    def serve(self) -> None:
-        """Until `close`."""
-        self.server.serve_forever()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
-def _answer(
-    request: BaseHTTPRequestHandler, secret: str, presses: ClickHandler, now: datetime
-) -> tuple[HTTPStatus, str]:
-    length = request.headers.get("Content-Length", "")
-    if request.path != PATH:
-        return HTTPStatus.NOT_FOUND, "not found"
-    if not (length.isascii() and length.isdigit()) or int(length) > MOST_BYTES:
-        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a length below 256 KiB is needed"
-    body = request.rfile.read(int(length))
-    if not is_signed(secret, cast("Mapping[str, str]", request.headers), body, now):
-        return HTTPStatus.UNAUTHORIZED, "not signed"
-    try:
-        payload: object = json.loads(parse_qs(body.decode())["payload"][0])
-    except (KeyError, ValueError, RecursionError):
-        return HTTPStatus.BAD_REQUEST, "no payload"
-    try:
-        presses.submit(read_click(payload))
-    except ClickError as error:
-        return HTTPStatus.BAD_REQUEST, f"refused: {error}"
-    return HTTPStatus.OK, ""
+    return HttpServer((host, port), Routes({f"POST {PATH}": click}), limits=_LIMITS).start("slack-http")

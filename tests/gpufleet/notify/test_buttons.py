@@ -1,8 +1,8 @@
 """*Keep* in Slack: both doors on loopback, against the sink, with a real ledger; every check, and each press once."""
 
 import json
-import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from gpufleet.ledger.schema import open_ledger
 from gpufleet.notify.buttons import ClickError, read_click
 from gpufleet.notify.clicks import ClickHandler, FleetButtons
 from gpufleet.notify.deliver import deliver
-from gpufleet.notify.endpoints import InteractionServer, SocketModeListener, is_signed
+from gpufleet.notify.endpoints import MOST_BYTES, SocketModeListener, is_signed, serve_http
 from gpufleet.notify.slack import SlackBot
 from tests.fixtures import local_token
 from tests.fixtures.logs import RecordedLog
@@ -132,12 +132,8 @@ def socket(world: World) -> Iterator[SocketModeListener]:
 
 @pytest.fixture
 def http(world: World) -> Iterator[str]:
-    door = InteractionServer("127.0.0.1", 0, SECRET, world.presses, lambda: datetime.now(UTC))
-    thread = threading.Thread(target=door.serve, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{door.port}/slack/actions"
-    door.close()
-    thread.join(timeout=5)
+    with serve_http("127.0.0.1", 0, SECRET, world.presses, lambda: datetime.now(UTC)) as server:
+        yield f"{server.url}/slack/actions"
 
 
 def test_keep_over_socket_mode_pulls_the_brake_and_writes_the_tag(world: World, socket: SocketModeListener) -> None:
@@ -192,6 +188,13 @@ def test_a_wrong_secret_is_not_heard(world: World, http: str) -> None:
     assert world.brakes == ()
 
 
+def test_a_body_that_is_too_large_is_not_read(http: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(http, data=b"x" * (MOST_BYTES + 1), timeout=20)
+    assert refused.value.code == 413
+    refused.value.close()
+
+
 @pytest.mark.parametrize(
     ("seconds", "change", "expected"),
     [
@@ -209,8 +212,8 @@ def test_signatures(seconds: int, change: dict[str, str], expected: bool) -> Non
     now, body = datetime(2026, 11, 21, tzinfo=UTC), b"payload=%7B%7D"
     stamp = str(int(now.timestamp()) - seconds)
     headers = {"X-Slack-Request-Timestamp": stamp, "X-Slack-Signature": sign(SECRET, stamp, body)} | change
-    assert is_signed(SECRET, headers, body, now) is expected
-    assert not is_signed(SECRET, headers, body + b" ", now)
+    assert is_signed(SECRET, headers.get, body, now) is expected
+    assert not is_signed(SECRET, headers.get, body + b" ", now)
 
 
 def test_the_signature_of_slacks_documentation() -> None:
@@ -225,7 +228,7 @@ def test_the_signature_of_slacks_documentation() -> None:
         "X-Slack-Signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
     }
     now = datetime.fromtimestamp(1531420618, UTC)
-    assert is_signed(SECRET, headers, body, now)
+    assert is_signed(SECRET, headers.get, body, now)
 
 
 def test_the_tag_may_fail_and_the_brake_holds(world: World, socket: SocketModeListener) -> None:
