@@ -1,5 +1,6 @@
 """A small HTTP/1.1 server: a function from request to answer, with limits on connections, time and bodies.
 
+An answer is sent whole. What streams or takes a connection over (websockets) uses `http.server` itself.
 Standard library only: the node agent carries this.
 """
 
@@ -49,7 +50,7 @@ class Answer:
     status: int = HTTPStatus.OK
     body: str | bytes = b""
     content_type: str = "text/plain; charset=utf-8"
-    """"": the headers name it."""
+    """Where the headers name none."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -317,10 +318,8 @@ class _Connection(BaseHTTPRequestHandler):
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
         self.close_connection = self.close_connection or not is_read
         self.send_response(answer.status)
-        for name, value in {**self.server.headers, **answer.headers}.items():
+        for name, value in {"Content-Type": answer.content_type, **self.server.headers, **answer.headers}.items():
             self.send_header(name, value)
-        if answer.content_type:
-            self.send_header("Content-Type", answer.content_type)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.send_header("Content-Length", str(len(body)))

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http.server import ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -351,13 +351,13 @@ def test_what_a_machine_serves_is_for_no_page_of_another_site(tmp_path: Path, se
         assert ask(url, metrics, PAGES[page])[0] == (200 if through_a_router else 403)
 
 
-def made(server: str, folder: Path) -> ThreadingHTTPServer:
+def made(server: str, folder: Path) -> TCPServer:
     """One of a machine's servers, on a free port."""
     if server == "node exporter":
-        return node_exporter.NodeExporterServer(("127.0.0.1", 0), folder)
+        return node_exporter.server(("127.0.0.1", 0), folder)
     if server == "DCGM exporter":
         hardware = dcgm.hardware_of("g6.xlarge", "i-1")
-        return dcgm.DcgmServer(("127.0.0.1", 0), dcgm.Simulator(hardware=hardware, engine_url="", faults=folder))
+        return dcgm.server(("127.0.0.1", 0), dcgm.Simulator(hardware=hardware, engine_url="", faults=folder))
     engine = EngineServer(parse(["serve", str(folder), "--host", "127.0.0.1", "--port", "0"]))
     engine.server_bind()
     engine.server_activate()

@@ -4,7 +4,6 @@ import http.client
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 from localcloud.addresses import METADATA_PORT
@@ -31,10 +30,9 @@ class Switch:
 def test_a_request_is_held_no_longer_than_its_server_lives() -> None:
     switch = Switch()
     switch.on.set()
-    silence, request = Silence(switch), BaseHTTPRequestHandler.__new__(BaseHTTPRequestHandler)
+    silence = Silence(switch)
     silence.end()
-    assert silence.holds(request)
-    assert request.close_connection, "it would be answered"
+    assert silence.holds(), "it would be answered"
 
 
 def _amazon(address: str, switch: Switch) -> Callable[[], None]:

@@ -10,19 +10,18 @@ import contextlib
 import os
 import socket
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
+from gpufleet.http_server import Answer, HttpServer, Request, Routes
 from localcloud.faults import FAULT_FOLDER
-from localcloud.same_user import is_admitted
+from localcloud.same_user import LIMITS, refused
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, parse, render_family, total
 from serving.metrics import Metric
@@ -171,50 +170,23 @@ class Simulator:
         }
 
 
-class DcgmServer(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
+def server(address: tuple[str, int], simulator: Simulator) -> HttpServer:
+    """Serves the page. Raises OSError when the address is taken."""
 
-    def __init__(self, address: tuple[str, int], simulator: Simulator) -> None:
-        self.simulator = simulator
-        super().__init__(address, _Handler)
+    def answer(request: Request) -> Answer | None:
+        found = refused(request, "DCGM exporter")
+        if found is None and "exporter" in simulator.read_faults():
+            return None
+        return found or routes(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_version = "gpu-fleet-simulated-dcgm-exporter"
-    sys_version = ""
-    timeout = 120
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
-
-    def do_GET(self) -> None:
-        assert isinstance(self.server, DcgmServer)
-        if not is_admitted(self, "DCGM exporter"):
-            return
-        simulator = self.server.simulator
-        if "exporter" in simulator.read_faults():
-            # hangs up without a word
-            self.close_connection = True
-        elif self.path.split("?")[0] == "/metrics":
-            self._answer(200, simulator.page())
-        elif self.path == "/health":
-            self._answer(200, "OK")
-        else:
-            self._answer(404, "not found\n")
-
-    def _answer(self, status: int, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("X-Simulated", "true")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    routes = Routes(
+        {
+            "GET /metrics": lambda _: Answer(body=simulator.page(), content_type=CONTENT_TYPE),
+            "GET /health": lambda _: Answer(body="OK"),
+        }
+    )
+    product, simulated = "gpu-fleet-simulated-dcgm-exporter", {"X-Simulated": "true"}
+    return HttpServer(address, answer, limits=LIMITS, product=product, headers=simulated)
 
 
 def hardware_of(machine_type: str, seed: str) -> GpuHardware:
@@ -291,8 +263,7 @@ def main() -> int:
         engine_url=(given.engine or f"http://{host}:8000").rstrip("/"),
         faults=Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULT_FOLDER,
     )
-    server = DcgmServer((host, int(port)), simulator)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()
+    server((host, int(port)), simulator).start("page")
     print(
         f"simulated GPU exporter: {hardware.count} x {hardware.name} on {host}:{port}; no GPU is here",
         file=sys.stderr,

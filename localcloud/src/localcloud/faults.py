@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Final
 
@@ -67,13 +66,12 @@ class Silence:
         self._is_on = is_on
         self._ended = threading.Event()
 
-    def holds(self, request: BaseHTTPRequestHandler) -> bool:
-        """Keep a request for as long as it lasts. Returns whether there was any: nothing is to be answered then."""
+    def holds(self) -> bool:
+        """Wait for as long as it lasts. Returns whether there was any: the request gets no answer then."""
         if not self._is_on():
             return False
         while self._is_on() and not self._ended.wait(_LOOK_S):
             pass
-        request.close_connection = True
         return True
 
     def end(self) -> None:

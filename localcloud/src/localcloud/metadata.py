@@ -2,18 +2,17 @@
 
 import json
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from gpufleet.http_server import Answer, HttpServer, Request, Routes
 from localcloud.addresses import ACCOUNT, METADATA_PORT, REGION
 from localcloud.faults import Silence
-from localcloud.same_user import is_admitted
+from localcloud.same_user import LIMITS, refused
 
 _TOKEN_SECONDS: Final = 21600
 _CREDENTIALS_LAST: Final = timedelta(hours=6)
@@ -130,75 +129,51 @@ class MetadataServer:
         is_silent: Callable[[], bool],
     ) -> None:
         """`known(access_key, secret_key, principal)` is notified of credentials that are handed out."""
-        silence = self._silence = Silence(is_silent)
+        self._silence = Silence(is_silent)
         self._facts = facts
         self._known = known
         self._session = _Session()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_PUT(self) -> None:
-                if not silence.holds(self) and is_admitted(self, "instance metadata"):
-                    outer.put_token(self)
-
-            def do_GET(self) -> None:
-                if not silence.holds(self) and is_admitted(self, "instance metadata"):
-                    outer.get(self)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer((address, METADATA_PORT), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 1.0}, name=f"metadata-{address}", daemon=True
-        )
-        self._thread.start()
+        self._routes = Routes({"PUT /latest/api/token": self._put_token, "GET *": self._get})
+        server = HttpServer((address, METADATA_PORT), self._answer, limits=LIMITS)
+        self._server = server.start(f"metadata-{address}", poll_s=1.0)
 
     def close(self) -> None:
         """Stop serving and free the address."""
         self._silence.end()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
 
-    def put_token(self, request: BaseHTTPRequestHandler) -> None:
-        """PUT /latest/api/token."""
-        lifetime = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
-        if request.path != "/latest/api/token":
-            _answer(request, HTTPStatus.NOT_FOUND, "")
-        elif request.headers.get("X-Forwarded-For"):
-            _answer(request, HTTPStatus.FORBIDDEN, "")
-        elif not lifetime.isdigit() or not 1 <= int(lifetime) <= _TOKEN_SECONDS:
-            _answer(request, HTTPStatus.BAD_REQUEST, "")
-        else:
-            token = secrets.token_urlsafe(40)
-            self._session.tokens[token] = time.monotonic() + int(lifetime)
-            _answer(request, HTTPStatus.OK, token, {"X-aws-ec2-metadata-token-ttl-seconds": lifetime})
+    def _answer(self, request: Request) -> Answer | None:
+        if self._silence.holds():
+            return None
+        return refused(request, "instance metadata") or self._routes(request)
 
-    def get(self, request: BaseHTTPRequestHandler) -> None:
-        """GET with a token; 401 without, as IMDSv2 is required."""
-        token = request.headers.get("X-aws-ec2-metadata-token", "")
+    def _put_token(self, request: Request) -> Answer:
+        lifetime = request.header("X-aws-ec2-metadata-token-ttl-seconds") or ""
+        if request.header("X-Forwarded-For"):
+            return Answer(status=HTTPStatus.FORBIDDEN)
+        if not lifetime.isdigit() or not 1 <= int(lifetime) <= _TOKEN_SECONDS:
+            return Answer(status=HTTPStatus.BAD_REQUEST)
+        token = secrets.token_urlsafe(40)
+        self._session.tokens[token] = time.monotonic() + int(lifetime)
+        headers = {"X-aws-ec2-metadata-token-ttl-seconds": lifetime}
+        return Answer(body=token, content_type="text/plain", headers=headers)
+
+    def _get(self, request: Request) -> Answer:
+        """Needs a token; 401 without, as IMDSv2 is required."""
+        token = request.header("X-aws-ec2-metadata-token") or ""
         if self._session.tokens.get(token, 0.0) < time.monotonic():
-            _answer(request, HTTPStatus.UNAUTHORIZED, "")
-            return
+            return Answer(status=HTTPStatus.UNAUTHORIZED)
         facts = self._facts()
-        path = request.path.partition("?")[0]
-        if facts is None or not path.startswith("/latest/"):
-            _answer(request, HTTPStatus.NOT_FOUND, "")
-            return
+        if facts is None or not request.path.startswith("/latest/"):
+            return Answer(status=HTTPStatus.NOT_FOUND)
         found = tree(facts)
         if facts.role is not None:
             folder = "meta-data/iam/security-credentials"
             found[f"{folder}/{facts.role}"] = json.dumps(self._credentials(facts), indent=2)
-        asked = path.removeprefix("/latest/")
+        asked = request.path.removeprefix("/latest/")
         leaf = found.get(asked.rstrip("/"))
         text = leaf if leaf is not None else listing(found, asked)
-        if text is None:
-            _answer(request, HTTPStatus.NOT_FOUND, "")
-        else:
-            _answer(request, HTTPStatus.OK, text)
+        return Answer(status=HTTPStatus.NOT_FOUND) if text is None else Answer(body=text, content_type="text/plain")
 
     def _credentials(self, facts: InstanceFacts) -> dict[str, Any]:
         session = self._session
@@ -217,16 +192,3 @@ class MetadataServer:
                 "Expiration": _stamp(facts.now + _CREDENTIALS_LAST),
             }
         return session.credentials
-
-
-def _answer(
-    request: BaseHTTPRequestHandler, status: HTTPStatus, text: str, headers: dict[str, str] | None = None
-) -> None:
-    body = text.encode()
-    request.send_response(status)
-    request.send_header("Content-Type", "text/plain")
-    request.send_header("Content-Length", str(len(body)))
-    for name, value in (headers or {}).items():
-        request.send_header(name, value)
-    request.end_headers()
-    request.wfile.write(body)

@@ -9,11 +9,11 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from localcloud.same_user import is_admitted
+from gpufleet.http_server import Answer, HttpServer, Request, Routes
+from localcloud.same_user import LIMITS, refused
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, render_family
 from serving.metrics import Metric
@@ -64,42 +64,15 @@ def _disks(root: Path) -> dict[Metric, list[Sample]]:
     }
 
 
-class NodeExporterServer(ThreadingHTTPServer):
-    """Serves the page of one machine."""
+def server(address: tuple[str, int], root: Path) -> HttpServer:
+    """Serves the page of one machine. Raises OSError when the address is taken."""
 
-    daemon_threads = True
-    allow_reuse_address = True
+    def answer(request: Request) -> Answer | None:
+        return refused(request, "node exporter") or routes(request)
 
-    def __init__(self, address: tuple[str, int], root: Path) -> None:
-        self.root = root
-        super().__init__(address, _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server_version = "gpu-fleet-simulated-node-exporter"
-    sys_version = ""
-    timeout = 120
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
-
-    def do_GET(self) -> None:
-        assert isinstance(self.server, NodeExporterServer)
-        if not is_admitted(self, "node exporter"):
-            return
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404)
-            return
-        body = page(Path("/proc"), self.server.root).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("X-Simulated", "true")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    routes = Routes({"GET /metrics": lambda _: Answer(body=page(Path("/proc"), root), content_type=CONTENT_TYPE)})
+    product, simulated = "gpu-fleet-simulated-node-exporter", {"X-Simulated": "true"}
+    return HttpServer(address, answer, limits=LIMITS, product=product, headers=simulated)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -111,9 +84,9 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     given, _ = parser.parse_known_args(words)
     host, _, port = given.address.rpartition(":")
-    with NodeExporterServer((host, int(port)), given.root) as server:
-        sys.stderr.write(f"simulated node exporter on {given.address}\n")
-        server.serve_forever(poll_interval=0.5)
+    serving = server((host, int(port)), given.root)
+    sys.stderr.write(f"simulated node exporter on {given.address}\n")
+    serving.serve_forever()
     return 0
 
 

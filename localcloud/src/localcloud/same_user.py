@@ -10,49 +10,32 @@ import os
 import sys
 from collections.abc import Iterator
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from gpufleet.domain.loopback import foreign, header_of
-from localcloud.callers import WORDS, Refusal, Unknown, say_refused
+from gpufleet.domain.loopback import foreign
+from gpufleet.http_server import Answer, Limits, Request
+from localcloud.callers import WORDS, Unknown, say_refused
 
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED: Final = "01"
 """In every other state the kernel may name root, as of sockets that no process has open any more."""
 
 
-def is_admitted(request: BaseHTTPRequestHandler, server: str) -> bool:
-    """Whether a request may be answered: from this user's processes, none of them for a page of another site.
-
-    One that may not is answered here, with 403.
-    """
-    own = request.connection.getsockname()
-    found = foreign(lambda name: header_of(request.headers, name), {f"{own[0]}:{own[1]}"})
-    if found is None and not is_of_user(os.getuid(), request.client_address, own):
-        return _refuse(request, server, Unknown.OTHER_USER)
-    return found is None or _refuse(request, server, found)
+LIMITS: Final = Limits(connections=1024, request_s=600, idle_s=600)
+"""Of servers that clients with pools of connections and large uploads ask, on a computer that may be busy."""
 
 
-def is_of_no_other_site(request: BaseHTTPRequestHandler, server: str) -> bool:
-    """The same for what is reached through a proxy, under any name or none: whether no page of another site asks."""
-    host = header_of(request.headers, "Host") or ""
-    found = foreign(lambda name: host if name == "Host" else header_of(request.headers, name), {host})
-    return found is None or _refuse(request, server, found)
-
-
-def _refuse(request: BaseHTTPRequestHandler, server: str, refusal: Refusal) -> bool:
-    say_refused(server, request.command, request.path, refusal)
-    request.close_connection = True
-    body = f"{WORDS[refusal]}\n".encode()
-    request.send_response(HTTPStatus.FORBIDDEN)
-    request.send_header("Content-Type", "text/plain")
-    request.send_header("Connection", "close")
-    request.send_header("Content-Length", str(len(body)))
-    request.end_headers()
-    request.wfile.write(body)
-    return False
+def refused(request: Request, server: str) -> Answer | None:
+    """The answer to a request that is not of this user's processes, or that a page of another site may have sent."""
+    found = foreign(request.header, {f"{request.own[0]}:{request.own[1]}"})
+    if found is None and not is_of_user(os.getuid(), request.client, request.own):
+        found = Unknown.OTHER_USER
+    if found is None:
+        return None
+    say_refused(server, request.method, request.path, found)
+    return Answer(status=HTTPStatus.FORBIDDEN, body=f"{WORDS[found]}\n", content_type="text/plain")
 
 
 def is_of_user(uid: int, peer: tuple[str, int], own: tuple[str, int]) -> bool:

@@ -14,13 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+from gpufleet.domain.loopback import foreign, header_of
 from gpufleet.domain.parsed import is_list
+from localcloud.callers import WORDS, say_refused
 from localcloud.documents import inner, is_document
 from localcloud.engine import page
 from localcloud.engine.arguments import SimulatorSettings
 from localcloud.engine.batch import Batch, CompletionRequest, Finish, QueueFullError, ShuttingDownError
 from localcloud.faults import FAULT_FOLDER
-from localcloud.same_user import is_of_no_other_site
 from serving.exposition import CONTENT_TYPE
 
 VERSION: Final = "0.32.0+simulated"
@@ -77,7 +78,17 @@ class _Handler(BaseHTTPRequestHandler):
         understood = super().parse_request()
         while understood and self._engine.hangs():
             time.sleep(0.5)
-        return understood and is_of_no_other_site(self, "simulated engine")
+        return understood and self._is_of_no_other_site()
+
+    def _is_of_no_other_site(self) -> bool:
+        """It is reached through a proxy, under any name or none; from a page of another site never."""
+        host = header_of(self.headers, "Host") or ""
+        found = foreign(lambda name: host if name == "Host" else header_of(self.headers, name), {host})
+        if found is not None:
+            say_refused("simulated engine", self.command, self.path, found)
+            self.close_connection = True
+            self._answer(HTTPStatus.FORBIDDEN, f"{WORDS[found]}\n".encode(), "text/plain")
+        return found is None
 
     @property
     def _engine(self) -> EngineServer:

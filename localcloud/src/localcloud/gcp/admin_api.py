@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from gpufleet.domain import tags
+from gpufleet.http_server import Answer
 from localcloud.aws import api_faults
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.capacity import Kind
@@ -13,7 +14,7 @@ from localcloud.documents import is_document
 from localcloud.faults import FAULTS, NUMBERED, Faults
 from localcloud.gcp import groups, instances
 from localcloud.gcp.errors import ApiError
-from localcloud.gcp.exchange import Reply, Request, json_reply
+from localcloud.gcp.exchange import Request, json_reply
 from localcloud.gcp.machine import Machine
 from localcloud.gcp.state import GoogleState
 
@@ -39,7 +40,7 @@ class GoogleAdminApi:
     faults: Faults
     api_faults: ApiFaults
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> Answer:
         """JSON in, JSON out."""
         try:
             return json_reply(self._route(request))

@@ -1,10 +1,11 @@
-"""One HTTP request and its reply."""
+"""One HTTP request, read whole, and JSON replies."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from gpufleet.http_server import Answer
 from localcloud.callers import OWNER
 from localcloud.gcp.errors import ApiError
 
@@ -32,16 +33,6 @@ class Request:
             raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from error
 
 
-@dataclass(slots=True, kw_only=True)
-class Reply:
-    """What is answered."""
-
-    status: int = 200
-    body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-
-
-def json_reply(value: Any, status: int = 200) -> Reply:
+def json_reply(value: Any, status: int = 200) -> Answer:
     """A JSON body."""
-    body = json.dumps(value).encode()
-    return Reply(status=status, body=body, headers={"Content-Type": "application/json; charset=UTF-8"})
+    return Answer(status=status, body=json.dumps(value), content_type="application/json; charset=UTF-8")

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from gpufleet.domain.parsed import is_list
+from gpufleet.http_server import Answer, HttpServer, Request
 from localcloud.documents import is_document
 from localcloud.faults import Silence
 from localcloud.gcp.locations import METADATA_PORT, PROJECT, PROJECT_NUMBER
-from localcloud.same_user import is_admitted
+from localcloud.same_user import LIMITS, refused
 
 _TOKEN_LASTS: Final = timedelta(hours=1)
 _RENEW_BEFORE: Final = timedelta(minutes=5)
@@ -157,28 +157,12 @@ class GoogleMetadataServer:
         is_silent: Callable[[], bool],
     ) -> None:
         """`known(token, principal)` is told of tokens that are handed out."""
-        silence = self._silence = Silence(is_silent)
+        self._silence = Silence(is_silent)
         self._facts = facts
         self._known = known
         self._session = _Session()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                if not silence.holds(self) and is_admitted(self, "metadata server"):
-                    outer.get(self)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer((address, METADATA_PORT), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 1.0}, name=f"metadata-{address}", daemon=True
-        )
-        self._thread.start()
+        server = HttpServer((address, METADATA_PORT), self._answer, limits=LIMITS)
+        self._server = server.start(f"metadata-{address}", poll_s=1.0)
 
     def close(self) -> None:
         """Stop serving and free the address."""
@@ -186,29 +170,32 @@ class GoogleMetadataServer:
         with self._session.changed:
             self._session.closed = True
             self._session.changed.notify_all()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
 
     def wake(self) -> None:
         """Something changed: answer those who wait, if it is what they wait for."""
         with self._session.changed:
             self._session.changed.notify_all()
 
-    def get(self, request: BaseHTTPRequestHandler) -> None:
+    def _answer(self, request: Request) -> Answer | None:
+        if self._silence.holds():
+            return None
+        return refused(request, "metadata server") or self._get(request)
+
+    def _get(self, request: Request) -> Answer:
         """GET with the header `Metadata-Flavor: Google`; 403 without."""
-        parts = urlsplit(request.path)
-        query = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-        if request.headers.get("X-Forwarded-For"):
-            _answer(request, 403, "X-Forwarded-For is not allowed\n")
-        elif parts.path in ("", "/"):
-            _answer(request, 200, "computeMetadata/\n")
-        elif not parts.path.startswith("/computeMetadata/v1"):
-            _answer(request, 404, "not found\n")
-        elif request.headers.get("Metadata-Flavor") != "Google":
-            _answer(request, 403, "Missing Metadata-Flavor:Google header.\n")
-        else:
-            status, text, kind = self._value(parts.path.removeprefix("/computeMetadata/v1"), query)
-            _answer(request, status, text, kind)
+        if request.method != "GET":
+            return _answer(405, "method not allowed\n")
+        if request.header("X-Forwarded-For"):
+            return _answer(403, "X-Forwarded-For is not allowed\n")
+        if request.path in ("", "/"):
+            return _answer(200, "computeMetadata/\n")
+        if not request.path.startswith("/computeMetadata/v1"):
+            return _answer(404, "not found\n")
+        if request.header("Metadata-Flavor") != "Google":
+            return _answer(403, "Missing Metadata-Flavor:Google header.\n")
+        query = {name: values[-1] for name, values in parse_qs(request.query, keep_blank_values=True).items()}
+        return _answer(*self._value(request.path.removeprefix("/computeMetadata/v1"), query))
 
     def _value(self, path: str, query: dict[str, str]) -> tuple[int, str, str]:
         account = re.fullmatch(r"/instance/service-accounts/([^/]+)/(token|identity)", path)
@@ -265,12 +252,6 @@ def etag(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _answer(request: BaseHTTPRequestHandler, status: int, text: str, kind: str = "text/html") -> None:
-    body = text.encode()
-    request.send_response(status)
-    request.send_header("Content-Type", kind)
-    request.send_header("Content-Length", str(len(body)))
-    request.send_header("Metadata-Flavor", "Google")
-    request.send_header("ETag", etag(text))
-    request.end_headers()
-    request.wfile.write(body)
+def _answer(status: int, text: str, kind: str = "text/html") -> Answer:
+    headers = {"Metadata-Flavor": "Google", "ETag": etag(text)}
+    return Answer(status=status, body=text, content_type=kind, headers=headers)

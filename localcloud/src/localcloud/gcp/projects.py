@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import unquote
 
+from gpufleet.http_server import Answer
 from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, already_exists, not_found, required
-from localcloud.gcp.exchange import Reply, Request, json_reply
+from localcloud.gcp.exchange import Request, json_reply
 from localcloud.gcp.locations import PROJECT, PROJECT_NUMBER
 from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Row, fingerprint, utc_stamp
@@ -85,7 +86,7 @@ class Projects:
                 return name, list(found.groups())
         return None
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> Answer:
         """Raises ApiError."""
         found = self._match(request)
         assert found is not None

@@ -4,27 +4,28 @@ What comes from a page of another site, or without a token that is known, reache
 """
 
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from typing import Final
+from urllib.parse import parse_qsl
 
-from gpufleet.domain.loopback import header_of
+from gpufleet import http_server
+from gpufleet.http_server import Answer, HttpServer
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.callers import OWNER, CallerCheck, RefusedError, say_refused
 from localcloud.gcp.admin_api import GoogleAdminApi
 from localcloud.gcp.compute import Compute
 from localcloud.gcp.discovery import PREFIX
 from localcloud.gcp.errors import ApiError
-from localcloud.gcp.exchange import Reply, Request, json_reply
+from localcloud.gcp.exchange import Request, json_reply
 from localcloud.gcp.projects import Projects
 from localcloud.gcp.state import GoogleState
 from localcloud.gcp.storage import Storage
+from localcloud.same_user import LIMITS
 
 CONTROL_PREFIX: Final = "/_localcloud/"
 _CHUNK_LINE: Final = 1024
+_MOST_BYTES: Final = 1 << 36
 
 
 class Front:
@@ -38,7 +39,7 @@ class Front:
         self._storage = Storage(state)
         self._projects = Projects(state)
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> Answer:
         """The answer, errors included."""
         try:
             return self._route(request)
@@ -49,7 +50,7 @@ class Front:
             print(f"{request.method} {request.path} failed: {said}", file=sys.stderr, flush=True)
             return json_reply(ApiError(500, "internalError", f"The embedded cloud failed: {said}").as_json(), 500)
 
-    def _route(self, request: Request) -> Reply:
+    def _route(self, request: Request) -> Answer:
         if request.path.startswith(CONTROL_PREFIX):
             return self._control.answer(request)
         if request.path.startswith(PREFIX):
@@ -72,96 +73,56 @@ class Front:
             raise ApiError(fault.status, fault.code, f"{fault.code}: asked for by the control API")
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    front: Callable[[Request], Reply]
-    door: CallerCheck
-
-    def _serve(self) -> None:
-        parts = urlsplit(self.path)
-        try:
-            caller = self._caller(parts.path)
-        except RefusedError as error:
-            self._refuse(error, parts.path)
-            return
-        request = Request(
-            method=self.command,
-            path=parts.path,
-            query=dict(parse_qsl(parts.query, keep_blank_values=True)),
-            headers={name.lower(): value for name, value in self.headers.items()},
-            body=self._read(),
-            caller=caller,
-        )
-        self._reply(type(self).front(request))
-
-    def _caller(self, path: str) -> str:
-        """Who asks. Raises RefusedError."""
-        if path.startswith(CONTROL_PREFIX):
-            type(self).door.check_control(self._header, self.command, path)
-            return OWNER
-        return type(self).door.principal(self._header)
-
-    def _header(self, name: str) -> str | None:
-        return header_of(self.headers, name)
-
-    def _refuse(self, error: RefusedError, path: str) -> None:
-        say_refused("Google API", self.command, path, error.refusal)
-        # the body is not read: what would follow it on this connection is of the same sender
-        self.close_connection = True
-        if path.startswith(CONTROL_PREFIX):
-            self._reply(json_reply({"error": str(error)}, 403))
-        else:
-            self._reply(json_reply(ApiError(403, "forbidden", str(error)).as_json(), 403))
-
-    def _reply(self, reply: Reply) -> None:
-        self.send_response(reply.status)
-        for name, value in reply.headers.items():
-            self.send_header(name, value)
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.send_header("Content-Length", str(len(reply.body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(reply.body)
-
-    def _read(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        found = bytearray()
-        while size := int(self.rfile.readline(_CHUNK_LINE).split(b";")[0], 16):
-            found += self.rfile.read(size)
-            self.rfile.readline(_CHUNK_LINE)
-        self.rfile.readline(_CHUNK_LINE)
-        return bytes(found)
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """No line per request: the calls are counted instead."""
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-
 class Endpoint:
     """A threaded server on one loopback address. Raises OSError when the port is taken."""
 
-    def __init__(self, host: str, port: int, front: Callable[[Request], Reply], door: CallerCheck) -> None:
-        # staticmethod: a plain function in a class would become a method
-        handler = type("Handler", (_Handler,), {"front": staticmethod(front), "door": door})
-        self._server = _Server((host, port), handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="google-endpoint", daemon=True
-        )
+    def __init__(self, host: str, port: int, front: Callable[[Request], Answer], door: CallerCheck) -> None:
+        self._front = front
+        self._door = door
+        self._server = HttpServer((host, port), self._answer, limits=LIMITS)
 
     def start(self) -> None:
         """Serve in a thread of its own."""
-        self._thread.start()
+        self._server.start("google-endpoint")
 
     def stop(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5)
+        self._server.stop()
+
+    def _answer(self, asked: http_server.Request) -> Answer:
+        try:
+            caller = self._caller(asked)
+        except RefusedError as error:
+            say_refused("Google API", asked.method, asked.path, error.refusal)
+            if asked.path.startswith(CONTROL_PREFIX):
+                return json_reply({"error": str(error)}, 403)
+            return json_reply(ApiError(403, "forbidden", str(error)).as_json(), 403)
+        request = Request(
+            method=asked.method,
+            path=asked.path,
+            query=dict(parse_qsl(asked.query, keep_blank_values=True)),
+            headers=asked.headers,
+            body=_body(asked),
+            caller=caller,
+        )
+        return self._front(request)
+
+    def _caller(self, asked: http_server.Request) -> str:
+        """Who asks. Raises RefusedError."""
+        if asked.path.startswith(CONTROL_PREFIX):
+            self._door.check_control(asked.header, asked.method, asked.path)
+            return OWNER
+        return self._door.principal(asked.header)
+
+
+def _body(asked: http_server.Request) -> bytes:
+    """Also one that is sent in chunks: clients of storage do so with what they do not know the length of."""
+    if (asked.header("Transfer-Encoding") or "").lower() != "chunked":
+        return asked.body(_MOST_BYTES)
+    found = bytearray()
+    while size := int(asked.incoming.readline(_CHUNK_LINE).split(b";")[0], 16):
+        found += asked.incoming.read(size)
+        asked.incoming.readline(_CHUNK_LINE)
+    asked.incoming.readline(_CHUNK_LINE)
+    asked.is_read = True
+    return bytes(found)

@@ -10,9 +10,10 @@ from urllib.parse import unquote
 
 import google_crc32c
 
+from gpufleet.http_server import Answer
 from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, required
-from localcloud.gcp.exchange import Reply, Request, json_reply
+from localcloud.gcp.exchange import Request, json_reply
 from localcloud.gcp.locations import PROJECT_NUMBER, REGION
 from localcloud.gcp.state import GoogleState
 from localcloud.gcp.storage_parts import (
@@ -72,11 +73,11 @@ class Storage:
     def _match(self, request: Request) -> tuple[str, list[str]] | None:
         for method, pattern, name in _PATHS:
             found = pattern.fullmatch(request.path)
-            if found is not None and method == ("GET" if request.method == "HEAD" else request.method):
+            if found is not None and method == request.method:
                 return name, [unquote(part) for part in found.groups() if part is not None]
         return None
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> Answer:
         """Raises ApiError."""
         found = self._match(request)
         assert found is not None
@@ -93,12 +94,12 @@ class Storage:
             raise ApiError(404, "notFound", "The specified bucket does not exist.")
         return found
 
-    def _buckets_list(self, request: Request) -> Reply:
+    def _buckets_list(self, request: Request) -> Answer:
         prefix = request.query.get("prefix", "")
         items = [one.row for name, one in sorted(self._buckets.items()) if name.startswith(prefix)]
         return json_reply({"kind": "storage#buckets", **({"items": items} if items else {})})
 
-    def _buckets_insert(self, request: Request) -> Reply:
+    def _buckets_insert(self, request: Request) -> Answer:
         body = object_body(request)
         name = body.get("name")
         if not name:
@@ -135,10 +136,10 @@ class Storage:
         self._buckets[str(name)] = Bucket(row=row, policy={"kind": "storage#policy", "version": 1, "bindings": []})
         return json_reply(row)
 
-    def _buckets_get(self, request: Request, name: str) -> Reply:
+    def _buckets_get(self, request: Request, name: str) -> Answer:
         return json_reply(self._bucket(name).row)
 
-    def _buckets_patch(self, request: Request, name: str) -> Reply:
+    def _buckets_patch(self, request: Request, name: str) -> Answer:
         row = self._bucket(name).row
         for key, value in object_body(request).items():
             if value is None:
@@ -154,18 +155,18 @@ class Storage:
 
     _buckets_update = _buckets_patch
 
-    def _buckets_delete(self, request: Request, name: str) -> Reply:
+    def _buckets_delete(self, request: Request, name: str) -> Answer:
         bucket = self._bucket(name)
         if bucket.live or bucket.old:
             raise ApiError(409, "conflict", "The bucket you tried to delete is not empty.")
         del self._buckets[name]
-        return Reply(status=204)
+        return Answer(status=204)
 
-    def _buckets_getIamPolicy(self, request: Request, name: str) -> Reply:
+    def _buckets_getIamPolicy(self, request: Request, name: str) -> Answer:
         policy = self._bucket(name).policy
         return json_reply({**policy, "etag": fingerprint(policy)})
 
-    def _buckets_setIamPolicy(self, request: Request, name: str) -> Reply:
+    def _buckets_setIamPolicy(self, request: Request, name: str) -> Answer:
         bucket = self._bucket(name)
         body = object_body(request)
         if body.get("etag") not in (None, "", fingerprint(bucket.policy)):
@@ -185,7 +186,7 @@ class Storage:
             raise ApiError(404, "notFound", f"No such object: {bucket.row['name']}/{name}")
         return found
 
-    def _objects_list(self, request: Request, name: str) -> Reply:
+    def _objects_list(self, request: Request, name: str) -> Answer:
         bucket = self._bucket(name)
         prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
         start, most = request.query.get("pageToken", ""), int(request.query.get("maxResults") or 1000)
@@ -214,7 +215,7 @@ class Storage:
             answer["nextPageToken"] = rest[most - 1]["name"]
         return json_reply(answer)
 
-    def _objects_get(self, request: Request, name: str, key: str) -> Reply:
+    def _objects_get(self, request: Request, name: str, key: str) -> Answer:
         found = self._object(self._bucket(name), key, request.query)
         check_conditions(request.query, found, reading=True)
         if request.query.get("alt") != "media":
@@ -230,7 +231,7 @@ class Storage:
         }
         return ranged(found.body, request.headers.get("range"), headers)
 
-    def _objects_patch(self, request: Request, name: str, key: str) -> Reply:
+    def _objects_patch(self, request: Request, name: str, key: str) -> Answer:
         found = self._object(self._bucket(name), key, request.query)
         check_conditions(request.query, found, reading=False)
         body = object_body(request)
@@ -238,7 +239,7 @@ class Storage:
         found.row["metageneration"] = str(int(found.row["metageneration"]) + 1)
         return json_reply(found.row)
 
-    def _objects_delete(self, request: Request, name: str, key: str) -> Reply:
+    def _objects_delete(self, request: Request, name: str, key: str) -> Answer:
         bucket = self._bucket(name)
         found = self._object(bucket, key, request.query)
         check_conditions(request.query, found, reading=False)
@@ -248,9 +249,9 @@ class Storage:
             del bucket.live[key]
             if request.query.get("generation") is None and is_versioned(bucket):
                 bucket.old.append(found)
-        return Reply(status=204)
+        return Answer(status=204)
 
-    def _objects_rewrite(self, request: Request, name: str, key: str, to: str, to_key: str) -> Reply:
+    def _objects_rewrite(self, request: Request, name: str, key: str, to: str, to_key: str) -> Answer:
         source = self._object(self._bucket(name), key, {})
         row = self._put(
             to, to_key, {k: v for k, v in source.row.items() if k in _WRITABLE}, source.body, request.query
@@ -261,7 +262,7 @@ class Storage:
         done = {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size, "done": True}
         return json_reply({**done, "resource": row})
 
-    def _objects_insert(self, request: Request, name: str) -> Reply:
+    def _objects_insert(self, request: Request, name: str) -> Answer:
         self._bucket(name)
         kind = request.query.get("uploadType")
         content_type = request.headers.get("content-type", "application/octet-stream")
@@ -279,7 +280,7 @@ class Storage:
             case _:
                 raise ApiError(400, "invalid", f"Invalid upload type: '{kind}'")
 
-    def _resumable(self, request: Request, name: str) -> Reply:
+    def _resumable(self, request: Request, name: str) -> Answer:
         upload_id = request.query.get("upload_id")
         if upload_id is None:
             row = object_body(request) if request.body else {}
@@ -289,7 +290,7 @@ class Storage:
             self._uploads[upload_id] = Upload(bucket=name, query=request.query, row=row)
             where = f"{self._state.places.google_url}/upload/storage/v1/b/{name}/o"
             location = f"{where}?uploadType=resumable&upload_id={upload_id}"
-            return Reply(headers={"Location": location, "X-GUploader-UploadID": upload_id})
+            return Answer(headers={"Location": location, "X-GUploader-UploadID": upload_id})
         upload = self._uploads.get(upload_id)
         if upload is None:
             raise ApiError(404, "notFound", "No such upload.")

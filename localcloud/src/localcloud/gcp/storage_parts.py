@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from gpufleet.http_server import Answer
 from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError
-from localcloud.gcp.exchange import Reply, Request
+from localcloud.gcp.exchange import Request
 from localcloud.gcp.store import Row
 
 _RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
@@ -65,26 +66,26 @@ def check_conditions(query: Mapping[str, str], found: Object | None, *, reading:
         raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
 
 
-def ranged(body: bytes, asked: str | None, headers: dict[str, str]) -> Reply:
+def ranged(body: bytes, asked: str | None, headers: dict[str, str]) -> Answer:
     """The part that a Range header asks for."""
     found = _RANGE.fullmatch(asked or "")
     if found is None or not (found[1] or found[2]):
-        return Reply(body=body, headers=headers)
+        return Answer(body=body, headers=headers)
     if found[1]:
         start, end = int(found[1]), int(found[2]) if found[2] else len(body) - 1
     else:
         start, end = max(0, len(body) - int(found[2])), len(body) - 1
     if start >= len(body):
-        return Reply(status=416, headers={**headers, "Content-Range": f"bytes */{len(body)}"})
+        return Answer(status=416, headers={**headers, "Content-Range": f"bytes */{len(body)}"})
     end = min(end, len(body) - 1)
     headers = {**headers, "Content-Range": f"bytes {start}-{end}/{len(body)}"}
-    return Reply(status=206, body=body[start : end + 1], headers=headers)
+    return Answer(status=206, body=body[start : end + 1], headers=headers)
 
 
-def go_on(upload: Upload) -> Reply:
+def go_on(upload: Upload) -> Answer:
     """Say how much is there, and ask for the rest."""
     held = len(upload.body)
-    return Reply(status=308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
+    return Answer(status=308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
 
 
 def multipart(content_type: str, body: bytes) -> tuple[Row, bytes]:

@@ -1,0 +1,56 @@
+"""How the embedded Google Cloud reads requests: bodies in chunks, HEAD, and requests that it refuses."""
+
+import http.client
+import json
+from collections.abc import Iterator
+
+import pytest
+from localcloud.callers import CallerCheck
+from localcloud.gcp.exchange import Request
+from localcloud.gcp.server import Endpoint
+
+from gpufleet.http_server import Answer
+from tests.fixtures import local_token
+from tests.fixtures.networks import free_port
+
+
+def seen(request: Request) -> Answer:
+    shown = {"method": request.method, "query": dict(request.query), "body": request.body.decode()}
+    return Answer(body=json.dumps(shown), headers={"Content-Type": "application/json"})
+
+
+@pytest.fixture
+def asking() -> Iterator[http.client.HTTPConnection]:
+    own = f"127.0.0.1:{free_port()}"
+    host, _, port = own.partition(":")
+    endpoint = Endpoint(host, int(port), seen, CallerCheck(local_token.callers(), {own}))
+    endpoint.start()
+    connection = http.client.HTTPConnection(own, timeout=20)
+    yield connection
+    connection.close()
+    endpoint.stop()
+
+
+def test_bodies_in_chunks_are_read_whole_one_after_another(asking: http.client.HTTPConnection) -> None:
+    for pieces in ([b"one", b"two"], [b"x" * 70_000], []):
+        asking.request("POST", "/upload?name=a&name2=", iter(pieces), dict(local_token.BEARER), encode_chunked=True)
+        answer = asking.getresponse()
+        assert answer.getheader("Content-Type") == "application/json"
+        found = json.loads(answer.read())
+        assert found == {"method": "POST", "query": {"name": "a", "name2": ""}, "body": b"".join(pieces).decode()}
+
+
+def test_a_head_gets_the_head_of_the_answer_to_a_get(asking: http.client.HTTPConnection) -> None:
+    asking.request("HEAD", "/", headers=dict(local_token.BEARER))
+    answer = asking.getresponse()
+    assert (answer.status, answer.read()) == (200, b"")
+    assert int(answer.getheader("Content-Length") or 0) > 0
+
+
+def test_a_request_without_the_token_is_refused_and_its_body_is_not_the_next_request(
+    asking: http.client.HTTPConnection,
+) -> None:
+    asking.request("POST", "/compute/v1/x", b"GET / HTTP/1.1\r\n\r\n")
+    answer = asking.getresponse()
+    assert (answer.status, answer.getheader("Connection")) == (403, "close")
+    answer.read()
