@@ -11,8 +11,8 @@ from random import Random
 from typing import Final
 
 from localcloud.engine.arguments import SimulatorSettings
+from localcloud.engine.histogram import Histogram
 from localcloud.engine.loading import LoadedModel
-from serving.exposition import Histogram
 
 _DEFAULT_BLOCKS: Final = 4096
 _BATCH_SLOWDOWN: Final = 64

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from localcloud.engine.batch import Batch
+from localcloud.engine.histogram import Histogram
 from serving import metrics
-from serving.exposition import Histogram, Sample, render_family
+from serving.exposition import Sample, render_family
 from serving.metrics import Metric
 
 _STARTED = time.time()
