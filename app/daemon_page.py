@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from prometheus_client.core import Metric
 
-from gpufleet.http_server import Answer, HttpServer, Limits, Request, Routes
+from gpufleet.http_server import Answer, HttpRequest, HttpServer, Routes, ServerLimits
 from gpufleet.metrics_page import CONTENT_TYPE, Values, counter, gauge, page
 from watchdogs.schedule import JobState, Schedule
 
@@ -97,12 +97,12 @@ _FAMILIES: Final[
 def serve(shown: Page, host: str, port: int) -> HttpServer:
     """Serve the page from a thread of its own. Raises OSError when the address is taken."""
 
-    def health(_: Request) -> Answer:
+    def health(_: HttpRequest) -> Answer:
         status, body = shown.health()
         return Answer(status=status, body=json.dumps(body), content_type="application/json")
 
-    def metrics(_: Request) -> Answer:
+    def metrics(_: HttpRequest) -> Answer:
         return Answer(body=shown.metrics(), content_type=CONTENT_TYPE)
 
     routes = Routes({"GET /healthz": health, "GET /metrics": metrics})
-    return HttpServer((host, port), routes, limits=Limits(idle_s=15)).start("page")
+    return HttpServer((host, port), routes, limits=ServerLimits(idle_s=15)).start("page")

@@ -31,7 +31,7 @@ _LINGER_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """Of one server."""
 
     connections: int = 128
@@ -63,7 +63,7 @@ class RequestError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """One request. Its body is on its way until `body` reads it."""
 
     method: str
@@ -109,7 +109,7 @@ class Request:
         return found
 
 
-Handler = Callable[[Request], Answer | None]
+Handler = Callable[[HttpRequest], Answer | None]
 """None: the connection is closed without an answer. May raise RequestError."""
 
 
@@ -121,7 +121,7 @@ class Routes:
         self._prefixes = {key[:-1]: handler for key, handler in table.items() if key.endswith("*")}
         self._known = f"there is {', '.join(table)}"
 
-    def __call__(self, request: Request) -> Answer | None:
+    def __call__(self, request: HttpRequest) -> Answer | None:
         """Raises RequestError: 404, 405."""
         handler = self._find(request.method, request.path)
         if handler is not None:
@@ -143,7 +143,7 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], handler: Callable[..., Any], limits: Limits) -> None:
+    def __init__(self, address: tuple[str, int], handler: Callable[..., Any], limits: ServerLimits) -> None:
         self.limits = limits
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._held: dict[int, socket.socket] = {}
@@ -191,7 +191,7 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away or was too slow is not logged; what else fails outside a handler is."""
+        """Log what fails outside a handler, except clients that disconnect or are too slow."""
         error = sys.exception()
         if not isinstance(error, OSError):
             _LOG.error("a connection failed", exc_info=error)
@@ -205,7 +205,7 @@ class HttpServer(BoundedServer):
         address: tuple[str, int],
         handler: Handler,
         *,
-        limits: Limits = Limits(),
+        limits: ServerLimits = ServerLimits(),
         product: str = "gpufleet",
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -223,7 +223,7 @@ class Incoming(io.RawIOBase):
     """What a client sends: each request whole within `request_s` of its first byte, which is waited for `idle_s`."""
 
     def __init__(
-        self, connection: socket.socket, limits: Limits, clock: Callable[[], float] = time.monotonic
+        self, connection: socket.socket, limits: ServerLimits, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._connection, self._limits, self._clock = connection, limits, clock
         self._ends: float | None = None
@@ -295,14 +295,14 @@ class _Connection(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve  # noqa: N815
 
-    def _request(self) -> Request:
+    def _request(self) -> HttpRequest:
         try:
             target = urlsplit(self.path)
             path, query = target.path, target.query
         except ValueError:  # not an address: a path that nobody has
             path, query = self.path, ""
         headers = {name.lower(): header_of(self.headers, name) or "" for name in self.headers}
-        return Request(
+        return HttpRequest(
             method="GET" if self.command == "HEAD" else self.command,
             path=path,
             query=query,
@@ -338,7 +338,7 @@ class _Connection(BaseHTTPRequestHandler):
                 left -= len(read)
 
 
-def _log_failure(request: Request, error: Exception) -> None:
+def _log_failure(request: HttpRequest, error: Exception) -> None:
     """The first part of the path alone: the rest, as the query, may hold a secret."""
     where = ascii("/".join(request.path.split("/")[:2])[:80])
     _LOG.error("%s %s: %s", request.method, where, redacted("".join(traceback.format_exception(error))).rstrip())

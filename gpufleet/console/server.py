@@ -16,7 +16,7 @@ from gpufleet.console.document import document
 from gpufleet.console.view import FleetView, InstanceView
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.loopback import FOREIGN_MESSAGES, foreign
-from gpufleet.http_server import Answer, Handler, HttpServer, Limits, Request, RequestError, Routes
+from gpufleet.http_server import Answer, Handler, HttpRequest, HttpServer, RequestError, Routes, ServerLimits
 from gpufleet.logs import SILENT, Log
 from gpufleet.metrics_page import CONTENT_TYPE
 
@@ -26,7 +26,7 @@ REFUSALS_S: Final = 10.0
 MOST_REFUSALS: Final = 20
 """In the log within `REFUSALS_S`; the next line counts those left out."""
 MOST_FORM: Final = 4096
-_LIMITS: Final = Limits(idle_s=15)
+_LIMITS: Final = ServerLimits(idle_s=15)
 _OPEN: Final = frozenset({"GET /healthz", "GET /metrics", "POST /sign-in"})
 """What is answered to everybody."""
 _HEADERS: Final = {
@@ -101,7 +101,7 @@ class Console:
             }
         )
 
-    def answer(self, request: Request) -> Answer | None:
+    def answer(self, request: HttpRequest) -> Answer | None:
         """Raises RequestError. Who may not ask is refused before the body is read."""
         found = foreign(request.header, {self._own}) if self._own else None
         if found is not None:
@@ -110,35 +110,35 @@ class Console:
             return _who(request)
         return self._routes(request)
 
-    def _metrics(self, _: Request) -> Answer:
+    def _metrics(self, _: HttpRequest) -> Answer:
         try:
             return Answer(body=self._book.metrics(), content_type=CONTENT_TYPE)
         except ConsoleDataError as error:
             return _plain(503, str(error))
 
-    def _overview(self, request: Request) -> Answer:
+    def _overview(self, request: HttpRequest) -> Answer:
         stamp = self._access.stamp(self._user(request) or "")
         return _html(page.overview(self._book.views(), datetime.now(UTC), stamp))
 
-    def _status(self, _: Request) -> Answer:
+    def _status(self, _: HttpRequest) -> Answer:
         found = [document(view) for view in self._book.views()]
         return Answer(body=json.dumps(found), content_type="application/json")
 
-    def _costs(self, request: Request) -> Answer:
+    def _costs(self, request: HttpRequest) -> Answer:
         views, query = self._book.views(), _fields(request.query)
         view = _fleet(views, query.get("fleet"))
         if view is not None:
             return _html(self._book.costs(view))
         return _NOT_HERE if "fleet" in query else _html(page.costs(views))
 
-    def _instances(self, request: Request) -> Answer:
+    def _instances(self, request: HttpRequest) -> Answer:
         query = _fields(request.query)
         view = _fleet(self._book.views(), query.get("fleet"))
         if view is None:
             return _NOT_HERE
         return _html(page.instances(view, query.get("pool"), _whole(query.get("start"))))
 
-    def _instance(self, request: Request) -> Answer:
+    def _instance(self, request: HttpRequest) -> Answer:
         view = _fleet(self._book.views(), _fields(request.query).get("fleet"))
         name = unquote(request.path.removeprefix("/instance/"))
         one = None if view is None else _instance(view, name)
@@ -147,7 +147,7 @@ class Console:
         stamp = self._access.stamp(self._user(request) or "")
         return _html(page.instance(view, one, self._book.about(view, one.id), stamp))
 
-    def _alerts(self, request: Request) -> Answer:
+    def _alerts(self, request: HttpRequest) -> Answer:
         """Alertmanager's post; needs the token as `Authorization: Bearer`."""
         try:
             notice = read(json.loads(request.body(MOST_BYTES)))
@@ -160,17 +160,17 @@ class Console:
             return _plain(503, str(error))  # Alertmanager tries again
         return _plain(200, "ok")
 
-    def _user(self, request: Request) -> str | None:
+    def _user(self, request: HttpRequest) -> str | None:
         return self._access.user(request.headers, time.time())
 
-    def _sign_in(self, request: Request) -> Answer:
+    def _sign_in(self, request: HttpRequest) -> Answer:
         if not self._access.is_token(_form(request).get("token", "")):
             return _html(page.sign_in(wrong=True), 401)
         value = self._access.session(time.time())
         secure = "; Secure" if request.header("X-Forwarded-Proto") == "https" else ""
         return _away("/", f"{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}")
 
-    def _keep(self, request: Request) -> Answer:
+    def _keep(self, request: HttpRequest) -> Answer:
         form, user = _form(request), self._user(request) or ""
         if form.get("stamp") != self._access.stamp(user):
             words = "This form is old or comes from elsewhere; load the page again."
@@ -185,14 +185,14 @@ class Console:
         return _html(page.message("Kept", words))
 
 
-def _sign_out(_: Request) -> Answer:
+def _sign_out(_: HttpRequest) -> Answer:
     return _away("/", cookie=f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict")
 
 
 def _readable(answer: Handler) -> Handler:
     """A page that says why, where the ledger or the fleet cannot be read."""
 
-    def answered(request: Request) -> Answer | None:
+    def answered(request: HttpRequest) -> Answer | None:
         try:
             return answer(request)
         except ConsoleDataError as error:
@@ -201,7 +201,7 @@ def _readable(answer: Handler) -> Handler:
     return answered
 
 
-def _who(request: Request) -> Answer:
+def _who(request: HttpRequest) -> Answer:
     if request.path == ALERTS:
         return _plain(401, "give the console's token: Authorization: Bearer TOKEN")
     return _html(page.sign_in(wrong=False), 401)
@@ -229,7 +229,7 @@ def _fields(text: str) -> dict[str, str]:
         return {}
 
 
-def _form(request: Request) -> dict[str, str]:
+def _form(request: HttpRequest) -> dict[str, str]:
     return _fields(request.body(MOST_FORM).decode(errors="replace"))
 
 
@@ -256,7 +256,7 @@ class Refusals:
         self._lock = threading.Lock()
         self._began, self._written, self._left_out = float("-inf"), 0, 0
 
-    def note(self, request: Request, status: int) -> None:
+    def note(self, request: HttpRequest, status: int) -> None:
         """No query, header or form is in it; nor is a request that was answered otherwise."""
         if status not in REFUSED:
             return
@@ -278,7 +278,7 @@ def serve(console: Console, host: str, port: int, log: Log = SILENT) -> HttpServ
     """Serve from threads. Raises OSError when the address is taken."""
     refusals = Refusals(log)
 
-    def answer(request: Request) -> Answer | None:
+    def answer(request: HttpRequest) -> Answer | None:
         try:
             found = console.answer(request)
         except RequestError as error:

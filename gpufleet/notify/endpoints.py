@@ -16,14 +16,14 @@ from slack_sdk.socket_mode.builtin import SocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
-from gpufleet.http_server import Answer, HttpServer, Limits, Request, Routes
+from gpufleet.http_server import Answer, HttpRequest, HttpServer, Routes, ServerLimits
 from gpufleet.notify.buttons import ClickError, read_click
 from gpufleet.notify.clicks import ClickHandler
 
 PATH: Final = "/slack/actions"
 MOST_BYTES: Final = 256 * 1024
 OLDEST: Final = timedelta(minutes=5)
-_LIMITS: Final = Limits(request_s=5, idle_s=5)
+_LIMITS: Final = ServerLimits(request_s=5, idle_s=5)
 
 
 class SocketModeListener:
@@ -68,10 +68,10 @@ def is_signed(secret: str, header: Callable[[str], str | None], body: bytes, now
     return hmac.compare_digest(f"v0={wanted}".encode(), given.encode())
 
 
-def serve_http(host: str, port: int, secret: str, presses: ClickHandler, now: Callable[[], datetime]) -> HttpServer:
+def serve_http(host: str, port: int, secret: str, clicks: ClickHandler, now: Callable[[], datetime]) -> HttpServer:
     """`POST /slack/actions`, for those who can let Slack in. Raises OSError when the port is taken."""
 
-    def click(request: Request) -> Answer:
+    def click(request: HttpRequest) -> Answer:
         body = request.body(MOST_BYTES)
         if not is_signed(secret, request.header, body, now()):
             return Answer(status=HTTPStatus.UNAUTHORIZED, body="not signed")
@@ -80,7 +80,7 @@ def serve_http(host: str, port: int, secret: str, presses: ClickHandler, now: Ca
         except (KeyError, ValueError, RecursionError):
             return Answer(status=HTTPStatus.BAD_REQUEST, body="no payload")
         try:
-            presses.submit(read_click(payload))
+            clicks.submit(read_click(payload))
         except ClickError as error:
             return Answer(status=HTTPStatus.BAD_REQUEST, body=f"refused: {error}")
         return Answer()

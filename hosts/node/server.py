@@ -10,7 +10,7 @@ from typing import Final
 from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.orders import AgentOrder, Drain, OrderRefusal, OrderRefusedError, Switch
-from gpufleet.http_server import Answer, BoundedServer, HttpServer, Limits, Request, RequestError, Routes
+from gpufleet.http_server import Answer, BoundedServer, HttpRequest, HttpServer, RequestError, Routes, ServerLimits
 from hosts.node import page
 from hosts.node.drain import Order
 from hosts.node.orders import Orders
@@ -56,7 +56,7 @@ class _Api:
             }
         )
 
-    def answer(self, request: Request) -> Answer | None:
+    def answer(self, request: HttpRequest) -> Answer | None:
         """Refusals are logged."""
         try:
             return self._routes(request)
@@ -65,7 +65,7 @@ class _Api:
         except RequestError as error:
             return self._refuse(request, error.status, error)
 
-    def _order(self, request: Request) -> Answer:
+    def _order(self, request: HttpRequest) -> Answer:
         """Raises OrderRefusedError: before the body is read, where the head is enough to say no."""
         try:
             request.length(orders.LARGEST)
@@ -86,7 +86,7 @@ class _Api:
                 except SwitchBusyError as error:
                     raise OrderRefusedError(OrderRefusal.BUSY, str(error)) from error
 
-    def _refuse(self, request: Request, status: HTTPStatus, error: OrderRefusedError | RequestError) -> Answer:
+    def _refuse(self, request: HttpRequest, status: HTTPStatus, error: OrderRefusedError | RequestError) -> Answer:
         """Say no, in the log too; `now` tells who signs orders what this agent's clock says."""
         refused = error if isinstance(error, OrderRefusedError) else None
         self._life.log.warning(
@@ -113,7 +113,7 @@ def _json(status: HTTPStatus, value: object) -> Answer:
 class _Check(BoundedServer):
     def __init__(self, address: tuple[str, int], life: NodeState) -> None:
         self.life = life
-        super().__init__(address, _CheckHandler, Limits())
+        super().__init__(address, _CheckHandler, ServerLimits())
 
 
 class _CheckHandler(socketserver.BaseRequestHandler):

@@ -1,4 +1,4 @@
-"""The HTTP server that all our pages stand on: limits, routes, errors, and how it stops."""
+"""The HTTP server of all our pages: limits, routes, errors, and how it stops."""
 
 import http.client
 import logging
@@ -12,18 +12,27 @@ from http import HTTPStatus
 import httpx
 import pytest
 
-from gpufleet.http_server import Answer, Handler, HttpServer, Incoming, Limits, Request, RequestError, Routes
+from gpufleet.http_server import (
+    Answer,
+    Handler,
+    HttpRequest,
+    HttpServer,
+    Incoming,
+    RequestError,
+    Routes,
+    ServerLimits,
+)
 
 MOST = 1000
-SMALL = Limits(connections=4, request_s=0.6, idle_s=5)
+SMALL = ServerLimits(connections=4, request_s=0.6, idle_s=5)
 
 
-def echo(request: Request) -> Answer:
+def echo(request: HttpRequest) -> Answer:
     return Answer(body=request.body(MOST))
 
 
 @contextmanager
-def serving(handler: Handler = echo, limits: Limits = SMALL, host: str = "127.0.0.1") -> Iterator[HttpServer]:
+def serving(handler: Handler = echo, limits: ServerLimits = SMALL, host: str = "127.0.0.1") -> Iterator[HttpServer]:
     with HttpServer((host, 0), handler, limits=limits, headers={"X-All": "yes"}) as server:
         yield server.start("test", poll_s=0.05)
 
@@ -46,7 +55,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_silent_connections_hold_no_more_threads_than_the_limit_and_keep_nobody_out() -> None:
+def test_silent_connections_hold_threads_up_to_the_limit_and_other_clients_are_answered() -> None:
     before = threading.active_count()
     with serving() as server, ExitStack() as stack:
         for _ in range(40):
@@ -57,7 +66,7 @@ def test_silent_connections_hold_no_more_threads_than_the_limit_and_keep_nobody_
 
 
 @pytest.mark.parametrize("where", ["head", "body"])
-def test_a_byte_now_and_then_is_no_request(where: str) -> None:
+def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(where: str) -> None:
     begun = b"POST / HTTP/1.1\r\nX: " if where == "head" else b"POST / HTTP/1.1\r\nContent-Length: 900\r\n\r\n"
     with serving() as server, connect(server) as slow:
         slow.sendall(begun)
@@ -87,7 +96,7 @@ def test_the_time_of_a_request_begins_with_its_first_byte() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         now = [0.0]
-        incoming = Incoming(ours, Limits(idle_s=5, request_s=15), clock=lambda: now[0])
+        incoming = Incoming(ours, ServerLimits(idle_s=5, request_s=15), clock=lambda: now[0])
         buffer = bytearray(1)
         for at in (1000.0, 1014.9):
             now[0] = at
@@ -113,12 +122,12 @@ def test_the_time_of_a_request_begins_with_its_first_byte() -> None:
         pytest.param("Transfer-Encoding: chunked", 411, id="no length"),
     ],
 )
-def test_a_body_without_a_good_length_is_refused_unread_and_the_connection_ends(head: str, status: int) -> None:
+def test_a_body_without_a_valid_length_is_refused_and_the_connection_ends(head: str, status: int) -> None:
     with serving() as server:
         answer = sent(server, f"POST / HTTP/1.1\r\n{head}\r\n\r\nGET / HTTP/1.1\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     assert b"Connection: close\r\n" in answer
-    assert answer.count(b"HTTP/1.1") == 1, "what follows an unread body is not a request"
+    assert answer.count(b"HTTP/1.1") == 1, "what follows a body that was not read is not a request"
 
 
 def test_a_body_that_ends_early_is_refused() -> None:
@@ -131,10 +140,10 @@ def test_a_body_that_ends_early_is_refused() -> None:
 
 
 def test_an_answer_before_the_body_reaches_a_client_that_sends_on() -> None:
-    def refuse(request: Request) -> Answer:
+    def refuse(request: HttpRequest) -> Answer:
         raise RequestError(HTTPStatus.UNAUTHORIZED, "who are you?")
 
-    with serving(refuse, Limits()) as server, connect(server) as client:
+    with serving(refuse, ServerLimits()) as server, connect(server) as client:
         client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 60000\r\n\r\n")
         first = client.recv(10)
         for _ in range(60):
@@ -165,10 +174,10 @@ def test_routes_know_methods_paths_and_beginnings() -> None:
         assert client.get("/").text == "root", "no byte of a body came after the HEAD"
 
 
-def test_a_request_tells_headers_query_and_both_ends() -> None:
-    seen: list[Request] = []
+def test_a_request_has_headers_query_and_both_addresses() -> None:
+    seen: list[HttpRequest] = []
 
-    def see(request: Request) -> Answer:
+    def see(request: HttpRequest) -> Answer:
         seen.append(request)
         return Answer()
 
@@ -186,8 +195,8 @@ def test_no_answer_closes_the_connection() -> None:
         assert sent(server, b"GET / HTTP/1.1\r\n\r\n") == b""
 
 
-def test_a_handler_that_fails_is_logged_and_its_words_are_not_sent(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(request: Request) -> Answer:
+def test_an_error_of_a_handler_is_logged_and_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: HttpRequest) -> Answer:
         raise ValueError("the page is broken, api_key=0123456789abcdef")
 
     with serving(fail) as server, caplog.at_level(logging.ERROR):
@@ -201,10 +210,10 @@ def test_a_handler_that_fails_is_logged_and_its_words_are_not_sent(caplog: pytes
     assert "0123456789abcdef" not in first
 
 
-def test_a_client_that_goes_away_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_disconnects_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     left, ended = threading.Event(), threading.Event()
 
-    def large(request: Request) -> Answer:
+    def large(request: HttpRequest) -> Answer:
         assert left.wait(10)
         return Answer(body=b"x" * 10_000_000)
 
@@ -231,7 +240,7 @@ def test_a_client_that_goes_away_is_not_logged(caplog: pytest.LogCaptureFixture)
         pytest.param(b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n", b"414", id="a long path"),
     ],
 )
-def test_what_is_no_request_is_answered_without_its_words(request_line: bytes, status: bytes) -> None:
+def test_an_answer_to_a_malformed_request_repeats_none_of_it(request_line: bytes, status: bytes) -> None:
     with serving() as server:
         answer = sent(server, request_line)
     assert answer.startswith(b"HTTP/1.1 " + status)
@@ -240,12 +249,12 @@ def test_what_is_no_request_is_answered_without_its_words(request_line: bytes, s
 
 
 def test_a_stop_ends_idle_connections_and_lets_an_answer_be_finished() -> None:
-    asked, go_on = threading.Event(), threading.Event()
+    asked, finish = threading.Event(), threading.Event()
 
-    def slow(request: Request) -> Answer:
+    def slow(request: HttpRequest) -> Answer:
         if request.path == "/slow":
             asked.set()
-            assert go_on.wait(10)
+            assert finish.wait(10)
         return Answer(body="done")
 
     server = HttpServer(("127.0.0.1", 0), slow).start("test", poll_s=0.05)
@@ -257,7 +266,7 @@ def test_a_stop_ends_idle_connections_and_lets_an_answer_be_finished() -> None:
     server.stop()
     assert idle.sock is not None
     assert idle.sock.recv(1) == b"", "closed long before its idle limit"
-    go_on.set()
+    finish.set()
     assert busy.getresponse().read() == b"done"
     with HttpServer(("127.0.0.1", server.port), echo):
         pass  # the address is free

@@ -19,7 +19,7 @@ from typing import Final
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from gpufleet.http_server import Answer, HttpServer, Request, Routes
+from gpufleet.http_server import Answer, HttpRequest, HttpServer, Routes
 from localcloud.faults import FAULT_FOLDER
 from localcloud.same_user import LIMITS, refused
 from serving import metrics
@@ -173,7 +173,7 @@ class Simulator:
 def server(address: tuple[str, int], simulator: Simulator) -> HttpServer:
     """Serves the page. Raises OSError when the address is taken."""
 
-    def answer(request: Request) -> Answer | None:
+    def answer(request: HttpRequest) -> Answer | None:
         found = refused(request, "DCGM exporter")
         if found is None and "exporter" in simulator.read_faults():
             return None

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
-from gpufleet.http_server import Answer, HttpServer, Request, Routes
+from gpufleet.http_server import Answer, HttpRequest, HttpServer, Routes
 from localcloud.addresses import ACCOUNT, METADATA_PORT, REGION
 from localcloud.faults import Silence
 from localcloud.same_user import LIMITS, refused
@@ -142,12 +142,12 @@ class MetadataServer:
         self._silence.end()
         self._server.stop()
 
-    def _answer(self, request: Request) -> Answer | None:
+    def _answer(self, request: HttpRequest) -> Answer | None:
         if self._silence.holds():
             return None
         return refused(request, "instance metadata") or self._routes(request)
 
-    def _put_token(self, request: Request) -> Answer:
+    def _put_token(self, request: HttpRequest) -> Answer:
         lifetime = request.header("X-aws-ec2-metadata-token-ttl-seconds") or ""
         if request.header("X-Forwarded-For"):
             return Answer(status=HTTPStatus.FORBIDDEN)
@@ -158,7 +158,7 @@ class MetadataServer:
         headers = {"X-aws-ec2-metadata-token-ttl-seconds": lifetime}
         return Answer(body=token, content_type="text/plain", headers=headers)
 
-    def _get(self, request: Request) -> Answer:
+    def _get(self, request: HttpRequest) -> Answer:
         """Needs a token; 401 without, as IMDSv2 is required."""
         token = request.header("X-aws-ec2-metadata-token") or ""
         if self._session.tokens.get(token, 0.0) < time.monotonic():

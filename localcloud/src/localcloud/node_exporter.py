@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gpufleet.http_server import Answer, HttpServer, Request, Routes
+from gpufleet.http_server import Answer, HttpRequest, HttpServer, Routes
 from localcloud.same_user import LIMITS, refused
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, render_family
@@ -67,7 +67,7 @@ def _disks(root: Path) -> dict[Metric, list[Sample]]:
 def server(address: tuple[str, int], root: Path) -> HttpServer:
     """Serves the page of one machine. Raises OSError when the address is taken."""
 
-    def answer(request: Request) -> Answer | None:
+    def answer(request: HttpRequest) -> Answer | None:
         return refused(request, "node exporter") or routes(request)
 
     routes = Routes({"GET /metrics": lambda _: Answer(body=page(Path("/proc"), root), content_type=CONTENT_TYPE)})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.loopback import foreign
-from gpufleet.http_server import Answer, Limits, Request
+from gpufleet.http_server import Answer, HttpRequest, ServerLimits
 from localcloud.callers import WORDS, Unknown, say_refused
 
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -23,11 +23,11 @@ _ESTABLISHED: Final = "01"
 """In every other state the kernel may name root, as of sockets that no process has open any more."""
 
 
-LIMITS: Final = Limits(connections=1024, request_s=600, idle_s=600)
+LIMITS: Final = ServerLimits(connections=1024, request_s=600, idle_s=600)
 """Of servers that clients with pools of connections and large uploads ask, on a computer that may be busy."""
 
 
-def refused(request: Request, server: str) -> Answer | None:
+def refused(request: HttpRequest, server: str) -> Answer | None:
     """The answer to a request that is not of this user's processes, or that a page of another site may have sent."""
     found = foreign(request.header, {f"{request.own[0]}:{request.own[1]}"})
     if found is None and not is_of_user(os.getuid(), request.client, request.own):

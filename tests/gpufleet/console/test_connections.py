@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import httpx
 
 from gpufleet.console.access import Access
-from gpufleet.http_server import Limits
+from gpufleet.http_server import ServerLimits
 from tests.fixtures.console.pages import TOKEN, FakeBook, serving
 
 
@@ -24,15 +24,15 @@ def test_a_large_body_is_not_read_before_its_sender_is_known() -> None:
         assert sent.status_code == 400
 
 
-def test_silent_connections_keep_nobody_out_of_the_console() -> None:
+def test_the_console_answers_while_silent_connections_are_open() -> None:
     with serving(FakeBook()) as url, ExitStack() as stack:
         before = threading.active_count()
         host, _, port = url.removeprefix("http://").partition(":")
-        for _ in range(Limits().connections + 40):
+        for _ in range(ServerLimits().connections + 40):
             silent = stack.enter_context(socket.create_connection((host, int(port))))
             silent.sendall(b"POST /alerts HTTP/1.1\r\nX: ")
         assert httpx.get(f"{url}/healthz").text == "ok"
-        _until(lambda: threading.active_count() - before <= Limits().connections + 2)
+        _until(lambda: threading.active_count() - before <= ServerLimits().connections + 2)
 
 
 def _until(true: Callable[[], bool]) -> None:

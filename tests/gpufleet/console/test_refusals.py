@@ -3,7 +3,7 @@
 import httpx
 
 from gpufleet.console.server import MOST_REFUSALS, REFUSALS_S, Refusals
-from gpufleet.http_server import Request
+from gpufleet.http_server import HttpRequest
 from tests.fixtures.console.pages import TOKEN, FakeBook, serving
 from tests.fixtures.logs import RecordedLog
 
@@ -29,7 +29,7 @@ def test_a_refused_request_is_a_line_without_a_secret() -> None:
 def test_a_flood_is_counted_and_not_written() -> None:
     now, log = [0.0], RecordedLog()
     refusals = Refusals(log, lambda: now[0])
-    asked = Request(method="GET", path="/\x1b[2J\n" + "x" * 900, client=("10.0.0.1", 1))
+    asked = HttpRequest(method="GET", path="/\x1b[2J\n" + "x" * 900, client=("10.0.0.1", 1))
     for _ in range(1000):
         refusals.note(asked, 404)
     assert len(log.lines) == MOST_REFUSALS

@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.console.pages import FakeBook, serving
 
 
-def test_a_page_that_fails_is_logged_and_its_words_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_a_page_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(FakeBook):
         def metrics(self) -> str:
             raise ValueError("the page is broken")

@@ -19,7 +19,7 @@ from gpufleet.clouds.agents import NodeAgents
 from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.http_server import Limits
+from gpufleet.http_server import ServerLimits
 from hosts.node import server
 from hosts.node.ports import CloudNotice, Notice
 from serving.exposition import parse
@@ -216,9 +216,9 @@ def test_connections_that_say_nothing_keep_nobody_out(faces: Faces, face: str) -
     port = (faces.http if face == "http" else faces.check).server_address[1]
     before = threading.active_count()
     with ExitStack() as stack:
-        for _ in range(Limits().connections + 40):
+        for _ in range(ServerLimits().connections + 40):
             silent = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             silent.sendall(b"POST /orders HTTP/1.1\r\nX: ")
         assert httpx.get(f"{faces.url}/healthz").status_code == 200
         assert faces.asked_by_haproxy().startswith(b"up")
-        assert threading.active_count() - before <= Limits().connections + 40
+        assert threading.active_count() - before <= ServerLimits().connections + 40

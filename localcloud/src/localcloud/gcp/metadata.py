@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from gpufleet.domain.parsed import is_list
-from gpufleet.http_server import Answer, HttpServer, Request
+from gpufleet.http_server import Answer, HttpRequest, HttpServer
 from localcloud.documents import is_document
 from localcloud.faults import Silence
 from localcloud.gcp.locations import METADATA_PORT, PROJECT, PROJECT_NUMBER
@@ -177,12 +177,12 @@ class GoogleMetadataServer:
         with self._session.changed:
             self._session.changed.notify_all()
 
-    def _answer(self, request: Request) -> Answer | None:
+    def _answer(self, request: HttpRequest) -> Answer | None:
         if self._silence.holds():
             return None
         return refused(request, "metadata server") or self._get(request)
 
-    def _get(self, request: Request) -> Answer:
+    def _get(self, request: HttpRequest) -> Answer:
         """GET with the header `Metadata-Flavor: Google`; 403 without."""
         if request.method != "GET":
             return _answer(405, "method not allowed\n")

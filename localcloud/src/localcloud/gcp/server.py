@@ -9,8 +9,7 @@ from contextlib import nullcontext
 from typing import Final
 from urllib.parse import parse_qsl
 
-from gpufleet import http_server
-from gpufleet.http_server import Answer, HttpServer
+from gpufleet.http_server import Answer, HttpRequest, HttpServer
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.callers import OWNER, CallerCheck, RefusedError, say_refused
 from localcloud.gcp.admin_api import GoogleAdminApi
@@ -89,7 +88,7 @@ class Endpoint:
         """Stop serving."""
         self._server.stop()
 
-    def _answer(self, asked: http_server.Request) -> Answer:
+    def _answer(self, asked: HttpRequest) -> Answer:
         try:
             caller = self._caller(asked)
         except RefusedError as error:
@@ -107,7 +106,7 @@ class Endpoint:
         )
         return self._front(request)
 
-    def _caller(self, asked: http_server.Request) -> str:
+    def _caller(self, asked: HttpRequest) -> str:
         """Who asks. Raises RefusedError."""
         if asked.path.startswith(CONTROL_PREFIX):
             self._door.check_control(asked.header, asked.method, asked.path)
@@ -115,7 +114,7 @@ class Endpoint:
         return self._door.principal(asked.header)
 
 
-def _body(asked: http_server.Request) -> bytes:
+def _body(asked: HttpRequest) -> bytes:
     """Also one that is sent in chunks: clients of storage do so with what they do not know the length of."""
     if (asked.header("Transfer-Encoding") or "").lower() != "chunked":
         return asked.body(_MOST_BYTES)
