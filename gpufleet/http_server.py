@@ -6,13 +6,11 @@ Standard library only: the node agent carries this.
 
 import contextlib
 import io
-import logging
 import socket
 import socketserver
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -22,9 +20,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from gpufleet.domain.loopback import header_of
-from gpufleet.domain.secrets import redacted
 
-_LOG: Final = logging.getLogger(__name__)
 _MOST_DIGITS: Final = 20
 _LINGER_BYTES: Final = 1024 * 1024
 """Of a body that nobody wants: read after the answer, since to close on unread bytes would take the answer back."""
@@ -193,12 +189,12 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what fails outside a handler, except clients that disconnect or are too slow."""
         error = sys.exception()
-        if not isinstance(error, OSError):
-            _LOG.error("a connection failed", exc_info=error)
+        if error is not None and not isinstance(error, OSError):
+            _report(error)
 
 
 class HttpServer(BoundedServer):
-    """Answers requests from threads. An error of the handler is logged and answered with 500, without its text."""
+    """Answers requests from threads. An error of the handler goes to `sys.excepthook` and is answered with 500."""
 
     def __init__(
         self,
@@ -286,7 +282,7 @@ class _Connection(BaseHTTPRequestHandler):
         except RequestError as error:
             answer = Answer(status=error.status, body=f"{error}\n")
         except Exception as error:  # noqa: BLE001 - one request that fails must not look like a server that is gone
-            _log_failure(request, error)
+            _report(error)
             answer = Answer(status=HTTPStatus.INTERNAL_SERVER_ERROR, body="internal error\n")
         if answer is None:
             self.close_connection = True
@@ -338,7 +334,6 @@ class _Connection(BaseHTTPRequestHandler):
                 left -= len(read)
 
 
-def _log_failure(request: HttpRequest, error: Exception) -> None:
-    """The first part of the path alone: the rest, as the query, may hold a secret."""
-    where = ascii("/".join(request.path.split("/")[:2])[:80])
-    _LOG.error("%s %s: %s", request.method, where, redacted("".join(traceback.format_exception(error))).rstrip())
+def _report(error: BaseException) -> None:
+    """Services have it logged as one line, without secrets (`gpufleet.logs.log_crashes`)."""
+    sys.excepthook(type(error), error, error.__traceback__)

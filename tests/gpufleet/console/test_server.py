@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.console.pages import FakeBook, serving
 
 
-def test_an_error_of_a_page_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_a_page_is_reported_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     class Broken(FakeBook):
         def metrics(self) -> str:
             raise ValueError("the page is broken")
@@ -17,7 +17,7 @@ def test_an_error_of_a_page_is_logged_and_not_shown(caplog: pytest.LogCaptureFix
         answer = httpx.get(f"{url}/metrics")
     assert (answer.status_code, answer.text) == (500, "internal error\n")
     assert answer.headers["content-security-policy"]
-    assert "the page is broken" in caplog.text
+    assert "the page is broken" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
