@@ -53,10 +53,10 @@ class SeedBucket:
         self._s3 = client("s3", token)
 
     def exists(self, key: str) -> bool:
-        return "Contents" in self._s3.list_objects_v2(SeedBucket=BUCKET, Prefix=key, MaxKeys=1)
+        return "Contents" in self._s3.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1)
 
     def put_bytes(self, key: str, body: bytes) -> None:
-        self._s3.put_object(SeedBucket=BUCKET, Key=key, Body=body)
+        self._s3.put_object(Bucket=BUCKET, Key=key, Body=body)
 
     def put_file(self, key: str, path: Path) -> None:
         self._s3.upload_file(str(path), BUCKET, key)
@@ -78,8 +78,8 @@ def seed(folders: Folders, say: Callable[[str], None]) -> None:
 def _make_bucket(token: str) -> None:
     s3 = client("s3", token)
     if BUCKET not in (bucket["Name"] for bucket in s3.list_buckets()["Buckets"]):
-        s3.create_bucket(SeedBucket=BUCKET)
-    s3.put_bucket_versioning(SeedBucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        s3.create_bucket(Bucket=BUCKET)
+    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
 
 
 def _make_parameter(token: str, name: str, value: Callable[[], str]) -> None:
