@@ -28,6 +28,7 @@ SOURCES: Final = (
     "gpufleet/domain/__init__.py",
     "gpufleet/domain/files.py",
     "gpufleet/domain/loopback.py",
+    "gpufleet/http_server.py",
 )
 """All that the host imports of this repository: it runs in an environment of its own."""
 LAUNCHER: Final = """\
