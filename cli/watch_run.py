@@ -87,6 +87,7 @@ def run(
     log.info(
         "process",
         outcome="started",
+        detail=None if apply else "dry run: without --apply nothing is changed",
         apply=apply,
         jobs={state.name: durations.render(state.every) for state in schedule.states()},
         without_rules=names or None,

@@ -289,12 +289,13 @@ def _json(fields: Mapping[str, Any]) -> str:
 
 
 def _text(fields: Mapping[str, Any]) -> str:
-    """`TIME LEVEL component event: detail  name=value …`; a traceback follows, indented."""
-    rest = {name: value for name, value in fields.items() if name not in (*_HEAD, "detail", "traceback")}
-    head = f"{fields.get('time', '')} {fields.get('level', '').upper():7} {fields.get('component', '')}".rstrip()
+    """`TIME LEVEL component event outcome: detail  name=value …`; a traceback follows, indented."""
+    rest = {name: value for name, value in fields.items() if name not in (*_HEAD, "outcome", "detail", "traceback")}
+    head = f"{fields.get('time', '')} {str(fields.get('level', '')).upper():7}"
+    what = " ".join(_one_line(str(fields[name])) for name in ("component", "event", "outcome") if name in fields)
     detail = f": {_one_line(str(fields['detail']))}" if "detail" in fields else ""
     shown = "".join(f" {name}={_quoted(value)}" for name, value in rest.items())
-    first = f"{head} {_one_line(str(fields.get('event', '')))}{detail}{' ' if shown else ''}{shown}"
+    first = f"{head} {what}{detail}{' ' if shown else ''}{shown}"
     return "\n    ".join([first, *(_one_line(one) for one in str(fields.get("traceback", "")).splitlines())])
 
 

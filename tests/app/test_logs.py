@@ -204,7 +204,7 @@ def test_lines_for_people_name_the_same(
     a_pass(idle_world(1), fleet)
     first, second, _ = capsys.readouterr().err.splitlines()
     assert "decision" in first and f"resource={ONE}" in first and "reason_code=idle" in first
-    assert "outcome=done" in second
+    assert "outcome done" in second
 
 
 class Terminal(io.StringIO):

@@ -1,6 +1,7 @@
 """A control host on the embedded clouds: boots from its boot data with a bundle of the bucket, changes its release,
 goes back, and is replaced by another machine, which goes on with its volume or takes the ledger from its backup."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Cloud
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
+from gpufleet.log_fields import EVENTS, FIELDS
 from gpufleet.settings.document import FleetDocument
 from hosts.control.paths import Places, User
 from tests.fixtures.e2e.control_ground import LIMIT_S, SLACK, SLACK_VALUE, Machine, OnAws, OnGoogle, World
@@ -85,6 +87,7 @@ def test_a_control_host_is_upgraded_replaced_and_brought_back(world: World) -> N
     machine.wait_until_well()
     assert one in machine.run("upgrade")
     _slack_s_token_is_in_memory_alone(machine)
+    _services_write_documented_lines(machine)
     kept = _Kept.made_on(machine, fleet, world.ground.address(machine.id))
     machine.run("ledger", "backup", "--fleet", world.fleet_url)
     if name is Cloud.AWS:
@@ -106,6 +109,17 @@ def test_a_control_host_is_upgraded_replaced_and_brought_back(world: World) -> N
     stranger.wait_until_well()
     assert _brakes(stranger, fleet) == [kept.brake], "without the volume, by the backup"
     assert "the ledger is sound" in stranger.run("ledger", "verify", "--fleet", world.fleet_url)
+
+
+def _services_write_documented_lines(machine: Machine) -> None:
+    """Under systemd each line of our services is JSON with the fields of docs/logs.md."""
+    for name in ("boot", "feed", "watch", "console"):
+        (path,) = machine.places.root.glob(f"var/log/**/gpufleet-{name}.service.log")
+        written = path.read_text()
+        lines = [json.loads(line) for line in written[: written.rfind("\n") + 1].splitlines()]
+        assert lines, name
+        assert not {field for line in lines for field in line} - {*FIELDS}
+        assert {line["event"] for line in lines} <= {*EVENTS}
 
 
 def _change_releases(machine: Machine, one: str, two: str, broken: str) -> None:

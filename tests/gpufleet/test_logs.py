@@ -39,8 +39,8 @@ def test_a_line_begins_with_time_level_component_and_event() -> None:
 
 
 def test_a_line_for_people_has_the_sentence_first_and_then_the_fields() -> None:
-    assert as_text(pool="chat", detail="the instance drains", duration_s=1.5, action="end") == (
-        "2026-11-21T02:00:00.005Z INFO    test x: the instance drains  pool=chat duration_s=1.5 action=end"
+    assert as_text(pool="chat", outcome="done", detail="the instance drained", duration_s=1.5, action="end") == (
+        "2026-11-21T02:00:00.005Z INFO    test x done: the instance drained  pool=chat duration_s=1.5 action=end"
     )
     assert as_text(error="no answer", names=["a", "b c"]).endswith(' test x  error="no answer" names=["a", "b c"]')
 
