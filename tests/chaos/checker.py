@@ -31,7 +31,7 @@ TARGET: Final = 3
 
 def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> list[Verdict]:
     """While everything still stands. `report`: the cost report as JSON, made just now."""
-    books = read(f"{places.cloud}/_localcloud/books")
+    books = read(f"{places.cloud}/_localcloud/billing-log")
     state = read(f"{places.cloud}/_localcloud/state")
     with sqlite3.connect(f"file:{places.ledger}?mode=ro", uri=True) as ledger:
         ledger.row_factory = sqlite3.Row

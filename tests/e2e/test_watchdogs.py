@@ -88,7 +88,7 @@ def _dry_run_then_quiet(fleet: Fleet) -> None:
 
 
 def _no_spot_then_back(fleet: Fleet) -> None:
-    fleet.cloud.control("preempt", {"pool": "batch", "notice_s": 25, "capacity_gone": True})
+    fleet.cloud.control("preempt", {"pool": "batch", "notice_s": 25, "capacity_lost": True})
     wait_for("the notice to be seen", lambda: _draining(fleet), 20)
     (taken,) = _draining(fleet)
     code, answer = fleet.run("watch", "spot", "--apply")

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 from localcloud.addresses import METADATA_PORT
+from localcloud.aws import metadata as amazon
 from localcloud.faults import Silence
 from localcloud.gcp import metadata as google
 
-from localcloud import metadata as amazon
 from tests.fixtures.e2e.embedded_cloud import wait_for
 from tests.fixtures.networks import free_network
 

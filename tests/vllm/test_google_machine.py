@@ -165,7 +165,7 @@ def _a_preemption_loses_no_stream(machine: Machine) -> None:
     streams = Streams(f"http://{machine.address}:8000", count=20, tokens=500, model="chat", key=KEY).start()
     wait_for("first words", streams.all_began)
     body = {"instance": NAME, "notice_s": NOTICE_S}
-    answer = httpx.post(f"{machine.ground.url}/_localcloud/preempt", json=body, headers=BEARER, timeout=30)
+    answer = httpx.post(f"{machine.ground.admin_url}/preempt?cloud=gcp", json=body, headers=BEARER, timeout=30)
     assert answer.is_success, answer.text
     assert wait_until(machine.address, "draining", 30)["reason"] == "preempted by its cloud"
     usages = streams.usages()

@@ -129,8 +129,8 @@ class CallerCheck:
         if not self.callers.is_owner(token):
             raise RefusedError(Unknown.WRONG_TOKEN)
 
-    def check_control(self, header: Header, method: str, path: str) -> None:
-        """A request of a control API, `/_localcloud/`. Raises RefusedError."""
+    def check_admin(self, header: Header, method: str, path: str) -> None:
+        """Check a request of the admin API, `/_localcloud/`. Raises RefusedError."""
         self.check_site(header)
         if method != "GET" or path not in OPEN_PAGES:
             self.check_owner(bearer_of(header("Authorization")))

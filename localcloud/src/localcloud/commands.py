@@ -40,7 +40,7 @@ def register(parent: typer.Typer) -> None:
 @app.command()
 def up(
     cloud: Annotated[
-        Cloud, typer.Option("--cloud", help="Whose stack, router, Prometheus and console to set up.")
+        Cloud, typer.Option("--cloud", help="The cloud whose stack, router, Prometheus and console are set up.")
     ] = Cloud.AWS,
 ) -> None:
     """Start the embedded cloud with a model, the stack's provider, Prometheus, Alertmanager, router and console."""
@@ -63,7 +63,7 @@ def up(
 
 @app.command()
 def down(as_json: JsonOption = False) -> None:
-    """End everything of this clone and say with counts that nothing is left."""
+    """Stop all processes of this clone and print what was stopped and what is left."""
     folders = find_folders(os.environ)
 
     def end() -> take_down.Swept:
@@ -89,13 +89,14 @@ def down(as_json: JsonOption = False) -> None:
         )
     if not swept.clean:
         raise AppError(
-            f"something of {folders.local} is still there: see `ps -ef`, then run `gpufleet local down` again"
+            f"{folders.local} still has processes, listening sockets or mounts: check `ps -ef`, then run"
+            " `gpufleet local down` again"
         )
 
 
 @app.command()
 def status(as_json: JsonOption = False) -> None:
-    """What runs, and what the embedded cloud holds. Exit code 3 when a part is down."""
+    """Show the parts that run and the instances of the embedded cloud. Exit code 3 when a part is down."""
     folders = find_folders(os.environ)
     known = _guarded(lambda: [_part_status(part, folders) for part in _parts(folders)])
     running = known[0]["up"]
@@ -109,7 +110,7 @@ def status(as_json: JsonOption = False) -> None:
 
 @app.command()
 def env() -> None:
-    """Print what a shell needs to talk to the embedded cloud and to nothing else: eval "$(gpufleet local env)"."""
+    """Print the shell variables that select the embedded cloud: eval "$(gpufleet local env)"."""
     folders = find_folders(os.environ)
     sys.stdout.write(exports(folders, _pulumi(folders), os.environ))
 
@@ -118,24 +119,25 @@ def env() -> None:
 def preempt(
     pool: PoolOption = None,
     instance: InstanceOption = None,
-    notice: Annotated[str, typer.Option(help="How long before its end the instance hears of it (AWS: 2m).")] = "10s",
+    notice: Annotated[str, typer.Option(help="Time from the notice to the end of the instance (AWS: 2m).")] = "10s",
     capacity: Annotated[
-        bool, typer.Option("--keep-capacity/--take-capacity", help="Whether the pool can get spot again at once.")
+        bool,
+        typer.Option("--keep-capacity/--take-capacity", help="Whether the pool can get spot again at once."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take one spot instance away, as the cloud does: a notice, then the end. Until `restore` there is no spot."""
+    """Preempt one spot instance as the cloud does: a notice, then the end. No spot capacity until `restore`."""
     seconds = _duration(notice).total_seconds()
-    body: dict[str, Any] = {"notice_s": seconds, "capacity_gone": not capacity}
-    taken = _guarded(lambda: cloud_client.ask("preempt", body | _who(pool, instance)))
-    _tell(as_json, taken, f"{taken['id']} ({taken['type']}, {taken['zone']}) is taken at {taken['notice']}")
+    body: dict[str, Any] = {"notice_s": seconds, "capacity_lost": not capacity}
+    taken = _guarded(lambda: cloud_client.ask("preempt", body | _selection(pool, instance)))
+    _print(as_json, taken, f"{taken['id']} ({taken['type']}, {taken['zone']}) is preempted at {taken['notice']}")
 
 
 @app.command()
 def restore(as_json: JsonOption = False) -> None:
-    """Let there be spot again everywhere."""
+    """Restore spot capacity everywhere."""
     found = _guarded(lambda: cloud_client.ask("restore", {}))
-    _tell(as_json, found, "capacity is there again")
+    _print(as_json, found, "capacity restored")
 
 
 @app.command()
@@ -145,27 +147,27 @@ def fault(
     ] = "exporter",
     pool: PoolOption = None,
     instance: InstanceOption = None,
-    mend: Annotated[
-        bool, typer.Option("--mend", help="Take all faults back (of one instance with --instance).")
-    ] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all faults, or those of --instance.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Break something on one instance, or mend it."""
-    if mend:
+    """Add a fault to one instance, or clear faults."""
+    if clear:
         found = _guarded(lambda: cloud_client.ask("fault", {"instance": instance}, method="DELETE"))
-        _tell(as_json, found, "mended")
+        _print(as_json, found, "cleared")
         return
-    broken = _guarded(lambda: cloud_client.ask("fault", {"what": what} | _who(pool, instance)))
-    _tell(as_json, broken, f"{broken['instance']}: {broken['what']} is broken until `gpufleet local fault --mend`")
+    added = _guarded(lambda: cloud_client.ask("fault", {"what": what} | _selection(pool, instance)))
+    _print(
+        as_json, added, f"{added['instance']}: fault {added['what']} is active until `gpufleet local fault --clear`"
+    )
 
 
-def _who(pool: str | None, instance: str | None) -> dict[str, str]:
+def _selection(pool: str | None, instance: str | None) -> dict[str, str]:
     if pool is None and instance is None:
-        raise AppError("say whom: give --pool NAME or --instance ID", ErrorCode.WRONG_USE)
+        raise AppError("no instance selected: add --pool NAME or --instance ID", ErrorCode.WRONG_USE)
     return {name: value for name, value in (("pool", pool), ("instance", instance)) if value is not None}
 
 
-def _tell(as_json: bool, value: object, line: str) -> None:
+def _print(as_json: bool, value: object, line: str) -> None:
     if as_json:
         print_json(value)
     else:
@@ -249,8 +251,8 @@ def _print_status(known: list[dict[str, Any]], state: dict[str, Any]) -> None:
             "instance", "pool", "bought as", "zone", "type", "address", "state", "notice", "faults", box=None
         )
         for instance in instances:
-            words = [instance[k] for k in ("id", "pool", "kind", "zone", "type", "address", "state", "notice")]
-            table.add_row(*(str(word or "-") for word in words), ", ".join(instance["faults"]) or "-")
+            values = [instance[k] for k in ("id", "pool", "kind", "zone", "type", "address", "state", "notice")]
+            table.add_row(*(str(value or "-") for value in values), ", ".join(instance["faults"]) or "-")
         STDOUT.print(table)
 
 

@@ -11,20 +11,22 @@ from typing import Final
 
 from moto.ec2.models import EC2Backend
 
+from gpufleet.domain.model import Cloud
 from localcloud.addresses import Places
 from localcloud.admin_api import AdminApi
-from localcloud.aws.api_faults import ApiFaults
-from localcloud.aws.calls import Calls
+from localcloud.api_faults import ApiFaults
+from localcloud.aws.admin_api import AwsAdmin
 from localcloud.aws.groups import LivingAutoScaling
+from localcloud.aws.hardware import LoopbackMachines
 from localcloud.aws.images import add_images
 from localcloud.aws.install import install
 from localcloud.aws.reconcile import one_round
 from localcloud.aws.server import Endpoint, Front
 from localcloud.aws.state import AwsState
 from localcloud.callers import CallerCheck, Callers
+from localcloud.calls import Calls
 from localcloud.faults import Faults
 from localcloud.gcp.embedded import GoogleCloud
-from localcloud.hardware import LoopbackMachines
 from localcloud.machines.manager import MachineManager
 from localcloud.slack.server import SlackSink
 from localcloud.time_scale import TimeScale
@@ -45,7 +47,7 @@ class EmbeddedCloud:
     cloud_state: AwsState
     ec2: EC2Backend
     scaling: LivingAutoScaling
-    yard: MachineManager
+    manager: MachineManager
     hardware: LoopbackMachines
     endpoint: Endpoint
     google: GoogleCloud
@@ -57,7 +59,7 @@ class EmbeddedCloud:
         """End all machines, then the servers."""
         self._ending.set()
         self._loop.join(timeout=10)
-        self.yard.close()
+        self.manager.close()
         self.hardware.close()
         self.google.stop()
         self.endpoint.stop()
@@ -84,22 +86,30 @@ def start(options: StartOptions) -> EmbeddedCloud:
     places, machines, time_scale = options.places, options.machines, options.time_scale
     callers = Callers(options.token)
     calls = Calls()
-    yard = MachineManager(machines, plain=options.plain)
+    manager = MachineManager(machines, plain=options.plain)
     faults = Faults(machines)
-    hardware = LoopbackMachines(yard, callers, faults)
+    hardware = LoopbackMachines(manager, callers, faults)
     cloud_state = AwsState(places=places, hardware=hardware, time_scale=time_scale)
     ec2, scaling = install(cloud_state)
     hardware.connect(ec2, scaling)
     add_images(ec2)
     api_faults = ApiFaults()
-    control = AdminApi(
-        cloud_state=cloud_state, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults
+    admin = AwsAdmin(
+        cloud_state=cloud_state,
+        ec2=ec2,
+        scaling=scaling,
+        lock=cloud_state.lock,
+        billing_log=cloud_state.billing_log,
+        calls=calls,
+        faults=faults,
+        api_faults=api_faults,
     )
-    door = CallerCheck(callers, {f"{name}:{places.api_port}" for name in (places.api_host, *options.names)})
-    with _port_taken(places.api_host, places.api_port):
-        endpoint = Endpoint(places.api_host, places.api_port, Front(cloud_state, calls, api_faults, control, door))
     with _port_taken(places.google_host, places.google_port):
-        google = GoogleCloud(places, machines, yard, time_scale, callers)
+        google = GoogleCloud(places, machines, manager, time_scale, callers)
+    check = CallerCheck(callers, {f"{name}:{places.api_port}" for name in (places.api_host, *options.names)})
+    admin_api = AdminApi({Cloud.AWS: admin, Cloud.GCP: google.admin})
+    with _port_taken(places.api_host, places.api_port):
+        endpoint = Endpoint(places.api_host, places.api_port, Front(cloud_state, calls, api_faults, admin_api, check))
     with _port_taken(places.slack_host, places.slack_port):
         slack = SlackSink(places.slack_host, places.slack_port, callers)
     ending = threading.Event()
@@ -110,7 +120,7 @@ def start(options: StartOptions) -> EmbeddedCloud:
         cloud_state=cloud_state,
         ec2=ec2,
         scaling=scaling,
-        yard=yard,
+        manager=manager,
         hardware=hardware,
         endpoint=endpoint,
         google=google,

@@ -8,7 +8,7 @@ machine takes to boot and to shut down: its processes are real.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 VARIABLE: Final = "GPUFLEET_LOCAL_TIME_SCALE"
@@ -40,3 +40,8 @@ def of_environment(environment: Mapping[str, str]) -> TimeScale:
     if not (factor >= 1 and math.isfinite(factor)):
         raise ValueError(f"{VARIABLE} is {written!r}; it must be a number from 1, such as 4")
     return TimeScale(factor)
+
+
+def utc_now() -> datetime:
+    """The present time, with UTC as time zone."""
+    return datetime.now(UTC)

@@ -74,7 +74,7 @@ class World:
         """Press the mark's button. The answers."""
         wanted = {"ts": self.sink.channels.messages[0].ts, "action_id": "gpufleet_keep_4h", **more}
         request = urllib.request.Request(
-            f"{self.sink.url}/press",
+            f"{self.sink.url}/click",
             data=json.dumps(wanted).encode(),
             headers={"Content-Type": "application/json", **local_token.BEARER},
         )

@@ -120,7 +120,7 @@ def test_a_block_begins_and_its_instances_end_half_an_hour_before_it(cloud: Runn
     (instance,) = cloud.instances("block")
     assert instance["CapacityReservationId"] == reservation
     assert instance["InstanceLifecycle"] == "capacity-block"
-    assert [row["capacity_type"] for row in cloud.control("GET", "books")[1] if row["group"] == "block"] == [
+    assert [row["capacity_type"] for row in cloud.control("GET", "billing-log")[1] if row["group"] == "block"] == [
         "reserved"
     ]
 

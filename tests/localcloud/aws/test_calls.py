@@ -50,7 +50,7 @@ def test_a_single_instance_stops_and_starts_and_is_billed_while_it_runs(cloud: R
     assert _instance(cloud, made)["PrivateIpAddress"] == address
     ec2.terminate_instances(InstanceIds=[made])
     _wait(cloud, made, "terminated")
-    stays = [row for row in cloud.control("GET", "books")[1] if row["instance"] == made]
+    stays = [row for row in cloud.control("GET", "billing-log")[1] if row["instance"] == made]
     assert [row["why"] for row in stays] == ["stopped", "Client.UserInitiatedShutdown"]
     assert all(row["ended"] for row in stays)
 

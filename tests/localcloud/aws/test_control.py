@@ -20,7 +20,7 @@ def test_a_preemption_is_announced_and_carried_out_and_capacity_stays_away(cloud
     make_group(cloud, "preempt-b", template, size=0, spot=True, zones="b", pool="chat")
     wait_for("the instance", lambda: cloud.in_service("preempt-a"))
     address = _running(cloud, "preempt-a")[0]["PrivateIpAddress"]
-    status, said = cloud.control("POST", "preempt", {"pool": "chat", "notice_s": 2, "capacity_gone": True})
+    status, said = cloud.control("POST", "preempt", {"pool": "chat", "notice_s": 2, "capacity_lost": True})
     assert status == 200
     notice = json.loads(metadata(address, "meta-data/spot/instance-action")[1])
     assert notice["action"] == "terminate"
@@ -36,10 +36,10 @@ def test_a_preemption_is_announced_and_carried_out_and_capacity_stays_away(cloud
             f"{name} to fail", lambda name=name: any(a["StatusCode"] == "Failed" for a in cloud.activities(name))
         )
         assert not _running(cloud, name), "no zone has spot capacity for the pool's machine types"
-    assert cloud.control("GET", "state")[1]["capacity"]["spot_gone"] == ["g5.xlarge", "g6.xlarge"]
+    assert cloud.control("GET", "state")[1]["capacity"]["spot_lost"] == ["g5.xlarge", "g6.xlarge"]
     cloud.control("POST", "restore", {})
     wait_for("spot in both zones", lambda: _running(cloud, "preempt-a") and _running(cloud, "preempt-b"))
-    book = {row["instance"]: row for row in cloud.control("GET", "books")[1]}[said["id"]]
+    book = {row["instance"]: row for row in cloud.control("GET", "billing-log")[1]}[said["id"]]
     assert (book["capacity_type"], book["zone"], book["machine_type"]) == ("spot", "us-east-1a", "g6.xlarge")
     assert book["why"] == "Server.SpotInstanceTermination"
     assert datetime.fromisoformat(book["ended"]) > datetime.fromisoformat(book["launched"])

@@ -242,7 +242,7 @@ def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud)
     assert cloud.instances("reserved")[0]["CapacityReservationId"] == made
     shown = ec2.describe_capacity_reservations(CapacityReservationIds=[made])["CapacityReservations"][0]
     assert (shown["TotalInstanceCount"], shown["AvailableInstanceCount"]) == (1, 0)
-    assert [row["capacity_type"] for row in cloud.control("GET", "books")[1] if row["group"] == "reserved"] == [
+    assert [row["capacity_type"] for row in cloud.control("GET", "billing-log")[1] if row["group"] == "reserved"] == [
         "reserved"
     ]
     ec2.modify_capacity_reservation(CapacityReservationId=made, InstanceCount=2)

@@ -320,7 +320,7 @@ def test_an_ended_instance_may_have_no_tags_any_more(cloud: Clockwork) -> None:
     cloud.group("g")
     cloud.run(30)
     first = only(cloud, "g", "InService")
-    cloud.ask("end", instance=first, how="spot", tags_gone=True)
+    cloud.ask("end", instance=first, how="spot", tags_removed=True)
     cloud.run(1)
     assert cloud.instance(first).get("Tags", []) == []
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from localcloud.aws.capacity import Kind
+from localcloud.capacity_kind import Kind
 from localcloud.gcp import groups
 from localcloud.gcp.embedded import one_round
 from localcloud.gcp.errors import ApiError

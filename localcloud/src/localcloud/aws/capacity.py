@@ -2,20 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
 from localcloud.addresses import ZONES
 from localcloud.aws import refusals
 from localcloud.aws.refusals import Refusal
-
-
-class Kind(StrEnum):
-    """What is rented: a spot instance or a full-price one (reserved capacity is of this kind, too)."""
-
-    SPOT = "spot"
-    ON_DEMAND = "on-demand"
+from localcloud.capacity_kind import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +27,21 @@ class Capacity:
     limits: dict[tuple[str, str, Kind], int] = field(default_factory=dict[tuple[str, str, Kind], int])
     """(zone, machine type, kind) -> instances that may live there."""
     vcpu_limits: dict[Kind, int] = field(default_factory=dict[Kind, int])
-    gone: set[str] = field(default_factory=set[str])
+    spot_lost: set[str] = field(default_factory=set[str])
     """Machine types with no new spot instance in any zone, until `restore`."""
     chosen: dict[tuple[str | None, str | None, Kind | None], str] = field(
         default_factory=dict[tuple[str | None, str | None, Kind | None], str]
     )
     """(zone, machine type, kind) -> name of the refusal that launches there get; None: any."""
 
-    def take_away(self, machine_types: Iterable[str]) -> None:
+    def remove_spot(self, machine_types: Iterable[str]) -> None:
         """No new spot instance of these types, in any zone."""
-        self.gone.update(machine_types)
+        self.spot_lost.update(machine_types)
 
     def restore(self) -> None:
         """Everything is available again: limits, quotas, refusals and what was taken away are forgotten."""
         self.chosen.clear()
-        self.gone.clear()
+        self.spot_lost.clear()
         self.limits.clear()
         self.vcpu_limits.clear()
 
@@ -79,7 +72,7 @@ class Capacity:
         return refusals.SPOT_COUNT if wanted.kind is Kind.SPOT else refusals.over_vcpus(limit)
 
     def _is_full(self, wanted: Use, present: Iterable[Use]) -> bool:
-        if wanted.kind is Kind.SPOT and wanted.machine_type in self.gone:
+        if wanted.kind is Kind.SPOT and wanted.machine_type in self.spot_lost:
             return True
         room = self.limits.get((wanted.zone, wanted.machine_type, wanted.kind))
         return room is not None and sum(use == wanted for use in present) >= room
@@ -92,7 +85,7 @@ class Capacity:
                 for (zone, machine_type, kind), count in sorted(self.limits.items())
             ],
             "vcpu_limits": {str(kind): limit for kind, limit in sorted(self.vcpu_limits.items())},
-            "spot_gone": sorted(self.gone),
+            "spot_lost": sorted(self.spot_lost),
             "refusals": [
                 {"zone": zone, "type": machine_type, "kind": kind, "refuse": name}
                 for (zone, machine_type, kind), name in self.chosen.items()

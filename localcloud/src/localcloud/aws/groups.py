@@ -12,9 +12,9 @@ from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup, In
 from moto.core.exceptions import ServiceException
 from moto.moto_api._internal import mock_random
 
-from localcloud.aws.capacity import Kind
 from localcloud.aws.instances import LivingInstance
 from localcloud.aws.state import AwsState
+from localcloud.capacity_kind import Kind
 from localcloud.documents import inner, items
 
 if TYPE_CHECKING:

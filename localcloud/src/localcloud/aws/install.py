@@ -17,7 +17,7 @@ from moto.s3 import models as bucket_models
 
 from localcloud.addresses import ACCOUNT, REGION, ZONES
 from localcloud.aws.bucket_policy import LivingBucket
-from localcloud.aws.capacity import Kind, Use
+from localcloud.aws.capacity import Use
 from localcloud.aws.capacity_blocks import BlockCalls
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
 from localcloud.aws.instances import LivingInstance, StopRefusedError, living
@@ -30,6 +30,7 @@ from localcloud.aws.scaling_calls import ScalingCalls
 from localcloud.aws.spot_prices import SpotPriceCalls
 from localcloud.aws.state import AwsState
 from localcloud.aws.volumes import VolumeCalls
+from localcloud.capacity_kind import Kind
 
 
 class Ec2Calls(
@@ -51,7 +52,7 @@ class Ec2Calls(
         answer: Any = super().run_instances()
         for instance in answer.result.instances:
             prepare(instance)
-            cloud_state.books.open(instance.stay(cloud_state.now()))
+            cloud_state.billing_log.open(instance.stay(cloud_state.now()))
         return answer
 
     def _refusal(self, cloud_state: AwsState) -> Refusal | None:

@@ -15,11 +15,12 @@ from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, StateReason
 
 from gpufleet.domain import tags
-from localcloud.aws.billing_log import BilledRun
-from localcloud.aws.capacity import Kind, Use
+from localcloud.aws.capacity import Use
 from localcloud.aws.events import Event, announce, announce_risk
 from localcloud.aws.state import AwsState
 from localcloud.aws.termination import BY_ITSELF, BY_PERSON, NOT_LAUNCHED, SPOT_TAKEN, End
+from localcloud.billing_log import BilledRun
+from localcloud.capacity_kind import Kind
 
 PENDING: Final = ("pending", 0)
 RUNNING: Final = ("running", 16)
@@ -144,7 +145,7 @@ class LivingInstance(Instance):
         now = self.cloud_state.now()
         self.shutdown_began = now
         self._give_reason(end, now)
-        self.cloud_state.books.close(self.id, now, end.code or "unstated")
+        self.cloud_state.billing_log.close(self.id, now, end.code or "unstated")
         self.cloud_state.hardware.end(self.id)
         announce(Event.STATE, self.id, {"state": "shutting-down"}, now)
         return before
@@ -175,7 +176,7 @@ class LivingInstance(Instance):
             now = self.cloud_state.now()
             self.set_state(STOPPING)
             self._give_reason(BY_PERSON, now)
-            self.cloud_state.books.close(self.id, now, "stopped")
+            self.cloud_state.billing_log.close(self.id, now, "stopped")
             self.cloud_state.hardware.end(self.id)
         return before
 
@@ -186,7 +187,7 @@ class LivingInstance(Instance):
             now = self.cloud_state.now()
             # the reason of its stop stays
             self.launch_time, self.notice = now, None
-            self.cloud_state.books.open(self.stay(now))
+            self.cloud_state.billing_log.open(self.stay(now))
         return before
 
     def advance(self, now: datetime) -> None:
@@ -221,7 +222,7 @@ class LivingInstance(Instance):
             self.begin_end(BY_ITSELF)
         else:
             self._give_reason(BY_ITSELF, now)
-            self.cloud_state.books.close(self.id, now, "stopped")
+            self.cloud_state.billing_log.close(self.id, now, "stopped")
             self.set_state(STOPPED)
 
     def _finish(self, now: datetime) -> None:

@@ -8,12 +8,13 @@ from moto.core.types import Base64EncodedString
 from moto.ec2.models import EC2Backend
 
 from localcloud.aws import placement_groups
-from localcloud.aws.capacity import Kind, Use
+from localcloud.aws.capacity import Use
 from localcloud.aws.groups import LivingGroup, Member, Recipe
 from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.refusals import Refusal, Shortage
 from localcloud.aws.reservations import claim, wants_block
 from localcloud.aws.state import AwsState
+from localcloud.capacity_kind import Kind
 from localcloud.documents import inner, items
 
 _PREFIX: Final = {
@@ -53,7 +54,7 @@ def launch_one(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, cause
             group.instance_states.append(member)
             member.launch = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
             member.launch.go_on("PreInService", 30)
-            cloud_state.books.open(instance.stay(now))
+            cloud_state.billing_log.open(instance.stay(now))
             return True
         _record_failure(group, refusals[0], kind, cause, details, cloud_state)
     return False

@@ -6,8 +6,9 @@ from moto.core.responses import ActionResult
 from moto.ec2.responses._base_response import EC2BaseResponse
 
 from localcloud.addresses import REGION, ZONES
-from localcloud.aws.capacity import Kind, Use
+from localcloud.aws.capacity import Use
 from localcloud.aws.instances import LivingInstance, living
+from localcloud.capacity_kind import Kind
 
 _ZONE_IDS: Final = {zone: f"use1-az{number}" for number, zone in enumerate(ZONES, start=1)}
 _LOW: Final = 3

@@ -14,10 +14,11 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import convert_tag_spec
 from moto.moto_api._internal import mock_random
 
-from localcloud.aws.capacity import Kind, Use
+from localcloud.aws.capacity import Use
 from localcloud.aws.instances import living
 from localcloud.aws.refusals import RESERVATION_FULL, Refusal, Shortage
 from localcloud.aws.state import AwsState
+from localcloud.capacity_kind import Kind
 from localcloud.documents import inner, items
 
 

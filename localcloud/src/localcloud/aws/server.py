@@ -1,4 +1,4 @@
-"""The one endpoint: AWS requests go to moto, `/_localcloud/` to the control API; every AWS call is counted.
+"""The one endpoint: AWS requests go to moto, `/_localcloud/` to the admin API; every AWS call is counted.
 
 What comes from a page of another site, or shows neither the token nor a signature, reaches neither.
 """
@@ -17,16 +17,18 @@ from moto.moto_server.werkzeug_app import (  # pyright: ignore[reportMissingType
 )
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from localcloud.aws import api_faults, calls, price_list
-from localcloud.aws.api_faults import ApiFault, ApiFaults
+from localcloud.admin_api import PREFIX as ADMIN_PREFIX
+from localcloud.api_faults import ApiFault, ApiFaults
+from localcloud.aws import price_list
+from localcloud.aws.api_errors import error_response
 from localcloud.aws.bucket_policy import arn_of, caller
-from localcloud.aws.calls import Calls
+from localcloud.aws.operation_names import operation_name
 from localcloud.aws.signature import LARGEST_BODY, Signature, header_of
 from localcloud.aws.state import AwsState
 from localcloud.callers import CallerCheck, RefusedError, Unknown, say_refused
+from localcloud.calls import Calls
 
 _Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
-CONTROL_PREFIX: Final = "/_localcloud/"
 _LOCKED: Final = frozenset({"ec2", "autoscaling"})
 
 
@@ -45,36 +47,36 @@ class Front:
     """The WSGI application of the endpoint."""
 
     def __init__(
-        self, cloud_state: AwsState, recorded: Calls, faults: ApiFaults, control: _Wsgi, door: CallerCheck
+        self, cloud_state: AwsState, recorded: Calls, faults: ApiFaults, admin: _Wsgi, check: CallerCheck
     ) -> None:  # noqa: PLR0913
         self._cloud_state = cloud_state
         self._faults = faults
         self._calls = recorded
-        self._control = control
-        self._door = door
+        self._admin = admin
+        self._check = check
         self._moto = DomainDispatcherApplication(create_backend_app)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")
-        is_control = path.startswith(CONTROL_PREFIX)
+        is_admin = path.startswith(f"{ADMIN_PREFIX}/")
         signature = Signature.read(environ.get("HTTP_AUTHORIZATION", ""))
         try:
-            if is_control:
-                self._door.check_control(lambda name: header_of(environ, name), method, path)
-                return self._control(environ, start_response)
-            self._door.check_site(lambda name: header_of(environ, name))
+            if is_admin:
+                self._check.check_admin(lambda name: header_of(environ, name), method, path)
+                return self._admin(environ, start_response)
+            self._check.check_site(lambda name: header_of(environ, name))
             if signature is None:
                 raise RefusedError(Unknown.NO_SIGNATURE)
             principal, body = self._signer(signature, environ)
         except RefusedError as error:
             say_refused("AWS API", method, path, error.refusal)
             service = signature.service if signature else ""
-            return _send(start_response, _control_refusal(error) if is_control else _api_refusal(error, service))
-        operation = calls.operation(environ, signature.service, body)
+            return _send(start_response, _admin_refusal(error) if is_admin else _api_refusal(error, service))
+        operation = operation_name(environ, signature.service, body)
         self._calls.record(signature.service, operation, principal)
         fault = self._faults.take(signature.service, operation)
         if fault is not None:
-            return _send(start_response, api_faults.answer(fault))
+            return _send(start_response, error_response(fault))
         if signature.service == price_list.SERVICE:
             return _send(start_response, price_list.answer(operation, body))
         caller.set(arn_of(principal))
@@ -84,13 +86,13 @@ class Front:
     def _signer(self, signature: Signature, environ: dict[str, Any]) -> tuple[str, bytes]:
         """Whose signature it is, and the body as far as that needed it. Raises RefusedError."""
         body = _peek(environ) if signature.needs_body(environ) else b""
-        secret_key, principal = self._door.callers.key(signature.access_key)
+        secret_key, principal = self._check.callers.key(signature.access_key)
         if body is None or not signature.is_of(secret_key, environ, body):
             raise RefusedError(Unknown.WRONG_SIGNATURE)
         return principal, body
 
 
-def _control_refusal(error: RefusedError) -> tuple[str, list[tuple[str, str]], bytes]:
+def _admin_refusal(error: RefusedError) -> tuple[str, list[tuple[str, str]], bytes]:
     body = json.dumps({"error": str(error)}).encode() + b"\n"
     return "403 Forbidden", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))], body
 
@@ -98,7 +100,7 @@ def _control_refusal(error: RefusedError) -> tuple[str, list[tuple[str, str]], b
 def _api_refusal(error: RefusedError, service: str) -> tuple[str, list[tuple[str, str]], bytes]:
     code = "SignatureDoesNotMatch" if error.refusal is Unknown.WRONG_SIGNATURE else "AccessDenied"
     fault = ApiFault(service=service, operation="*", code=code, status=403, times=1, message=str(error))
-    return api_faults.answer(fault)
+    return error_response(fault)
 
 
 def _send(start_response: Any, answer: tuple[str, list[tuple[str, str]], bytes]) -> list[bytes]:

@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
 from localcloud.addresses import Places
-from localcloud.aws.billing_log import BillingLog
 from localcloud.aws.capacity import Capacity
-from localcloud.time_scale import TimeScale
+from localcloud.billing_log import BillingLog
+from localcloud.time_scale import TimeScale, utc_now
 
 
 class MachineBackend(Protocol):
@@ -44,11 +44,6 @@ class MachineBackend(Protocol):
         ...
 
 
-def utc_now() -> datetime:
-    """Now, aware."""
-    return datetime.now(UTC)
-
-
 @dataclass(slots=True, kw_only=True)
 class AwsState:
     """The one embedded cloud of this process."""
@@ -56,7 +51,7 @@ class AwsState:
     places: Places
     hardware: MachineBackend
     capacity: Capacity = field(default_factory=Capacity)
-    books: BillingLog = field(default_factory=BillingLog)
+    billing_log: BillingLog = field(default_factory=BillingLog)
     time_scale: TimeScale = TimeScale()
     now: Callable[[], datetime] = utc_now
     lock: threading.RLock = field(default_factory=threading.RLock)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.quotas import GOOGLE_METRICS
-from localcloud.aws.capacity import Kind
+from localcloud.capacity_kind import Kind
 from localcloud.gcp.locations import PROJECT, REGION, ZONES
 from localcloud.gcp.operations import OperationFailure
 
@@ -34,7 +34,7 @@ class Capacity:
     quotas: dict[Kind, int] = field(default_factory=dict[Kind, int])
     all_regions: int | None = None
     """GPUs of all models, kinds and regions; None: as many as the quotas of the region let pass."""
-    gone: set[str] = field(default_factory=set[str])
+    spot_lost: set[str] = field(default_factory=set[str])
     """Machine types with no new spot instance in any zone, until `restore`."""
 
     def restore(self) -> None:
@@ -42,7 +42,7 @@ class Capacity:
         self.limits.clear()
         self.quotas.clear()
         self.all_regions = None
-        self.gone.clear()
+        self.spot_lost.clear()
 
     def quota(self, kind: Kind) -> int:
         return self.quotas.get(kind, QUOTA)
@@ -70,7 +70,7 @@ class Capacity:
         return None
 
     def _has_room(self, wanted: Use, present: Sequence[Use]) -> bool:
-        if wanted.kind is Kind.SPOT and wanted.machine_type in self.gone:
+        if wanted.kind is Kind.SPOT and wanted.machine_type in self.spot_lost:
             return False
         place = (wanted.zone, wanted.machine_type, wanted.kind)
         room = self.limits.get(place)
@@ -85,7 +85,7 @@ class Capacity:
             ],
             "gpu_quotas": {str(kind): self.quota(kind) for kind in Kind},
             "gpus_all_regions": self.all_regions,
-            "spot_gone": sorted(self.gone),
+            "spot_lost": sorted(self.spot_lost),
         }
 
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from localcloud.aws.capacity import Kind
+from localcloud.capacity_kind import Kind
 from localcloud.gcp.calls import Call, aggregated, page
 from localcloud.gcp.capacity import gpus, metric
 from localcloud.gcp.errors import not_found

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from localcloud.addresses import Places
-from localcloud.aws.api_faults import ApiFaults
-from localcloud.aws.calls import Calls
+from localcloud.api_faults import ApiFaults
 from localcloud.callers import CallerCheck, Callers
+from localcloud.calls import Calls
 from localcloud.faults import Faults
 from localcloud.gcp import groups, instances
-from localcloud.gcp.admin_api import GoogleAdminApi
+from localcloud.gcp.admin_api import GoogleAdmin
 from localcloud.gcp.hardware import GoogleMachines
 from localcloud.gcp.server import Endpoint, Front
 from localcloud.gcp.state import GoogleState, make_state
@@ -27,9 +27,9 @@ class GoogleCloud:
         self._hardware = GoogleMachines(yard, callers, faults)
         self.state = make_state(places, self._hardware, calls, time_scale=time_scale)
         self._hardware.state = self.state
-        control = GoogleAdminApi(state=self.state, faults=faults, api_faults=api_faults)
+        self.admin = admin_of(self.state, faults, api_faults)
         host, port = places.google_host, places.google_port
-        front = Front(self.state, control, api_faults)
+        front = Front(self.state, api_faults)
         self._endpoint = Endpoint(host, port, front.answer, CallerCheck(callers, {f"{host}:{port}"}))
 
     def start(self) -> None:
@@ -55,3 +55,15 @@ def one_round(state: GoogleState) -> None:
         for group in list(state.groups.values()):
             groups.advance(state, group, now)
         state.operations.advance()
+
+
+def admin_of(state: GoogleState, faults: Faults, api_faults: ApiFaults) -> GoogleAdmin:
+    """The admin API's verbs for this state."""
+    return GoogleAdmin(
+        state=state,
+        lock=state.lock,
+        billing_log=state.billing_log,
+        calls=state.calls,
+        faults=faults,
+        api_faults=api_faults,
+    )

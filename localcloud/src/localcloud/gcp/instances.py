@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpufleet.domain import tags
-from localcloud.aws.billing_log import BilledRun
+from localcloud.billing_log import BilledRun
 from localcloud.gcp import disks
 from localcloud.gcp.catalogue import is_machine_type
 from localcloud.gcp.errors import invalid, not_found
@@ -55,7 +55,7 @@ def launch(
     row["status"] = "PROVISIONING"
     found = Machine(row=row, zone=zone, address=address, group=group, reservation=reservation)
     state.machines[name] = found
-    state.books.open(_stay(found, now))
+    state.billing_log.open(_stay(found, now))
     return found
 
 
@@ -148,7 +148,7 @@ def begin_stop(state: GoogleState, found: Machine, why: str, *, delete: bool) ->
     found.row["status"] = "STOPPING"
     found.row["lastStopTimestamp"] = stamp(state.now())
     found.why = why
-    state.books.close(found.name, state.now(), why)
+    state.billing_log.close(found.name, state.now(), why)
     state.hardware.end(found.name)
 
 
@@ -160,7 +160,7 @@ def start(state: GoogleState, found: Machine) -> OperationFailure | None:
     now = state.now()
     found.row["status"] = "PROVISIONING"
     found.preempted_at, found.is_preempted = None, False
-    state.books.open(_stay(found, now))
+    state.billing_log.open(_stay(found, now))
     return None
 
 

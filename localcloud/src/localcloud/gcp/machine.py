@@ -6,7 +6,7 @@ from typing import Final
 
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
-from localcloud.aws.capacity import Kind
+from localcloud.capacity_kind import Kind
 from localcloud.gcp.capacity import Use
 from localcloud.gcp.store import Key, Row, last
 

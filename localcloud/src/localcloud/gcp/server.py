@@ -10,9 +10,8 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from gpufleet.http_server import Answer, HttpRequest, HttpServer
-from localcloud.aws.api_faults import ApiFaults
-from localcloud.callers import OWNER, CallerCheck, RefusedError, say_refused
-from localcloud.gcp.admin_api import GoogleAdminApi
+from localcloud.api_faults import ApiFaults
+from localcloud.callers import CallerCheck, RefusedError, say_refused
 from localcloud.gcp.compute import Compute
 from localcloud.gcp.discovery import PREFIX
 from localcloud.gcp.errors import ApiError
@@ -22,7 +21,6 @@ from localcloud.gcp.state import GoogleState
 from localcloud.gcp.storage import Storage
 from localcloud.same_user import LIMITS
 
-CONTROL_PREFIX: Final = "/_localcloud/"
 _CHUNK_LINE: Final = 1024
 _MOST_BYTES: Final = 1 << 36
 
@@ -30,9 +28,8 @@ _MOST_BYTES: Final = 1 << 36
 class Front:
     """Which service answers."""
 
-    def __init__(self, state: GoogleState, control: GoogleAdminApi, faults: ApiFaults) -> None:
+    def __init__(self, state: GoogleState, faults: ApiFaults) -> None:
         self._state = state
-        self._control = control
         self._faults = faults
         self._compute = Compute(state)
         self._storage = Storage(state)
@@ -50,8 +47,6 @@ class Front:
             return json_reply(ApiError(500, "internalError", f"The embedded cloud failed: {said}").as_json(), 500)
 
     def _route(self, request: Request) -> Answer:
-        if request.path.startswith(CONTROL_PREFIX):
-            return self._control.answer(request)
         if request.path.startswith(PREFIX):
             path = request.path.removeprefix(PREFIX)
             self._record(request, "compute", self._compute.method_of(request.method, path) or path)
@@ -69,15 +64,15 @@ class Front:
         self._state.calls.record(service, operation, request.caller)
         fault = self._faults.take(service, operation)
         if fault is not None:
-            raise ApiError(fault.status, fault.code, f"{fault.code}: asked for by the control API")
+            raise ApiError(fault.status, fault.code, f"{fault.code}: requested through the admin API")
 
 
 class Endpoint:
     """A threaded server on one loopback address. Raises OSError when the port is taken."""
 
-    def __init__(self, host: str, port: int, front: Callable[[Request], Answer], door: CallerCheck) -> None:
+    def __init__(self, host: str, port: int, front: Callable[[Request], Answer], check: CallerCheck) -> None:
         self._front = front
-        self._door = door
+        self._check = check
         self._server = HttpServer((host, port), self._answer, limits=LIMITS)
 
     def start(self) -> None:
@@ -90,11 +85,9 @@ class Endpoint:
 
     def _answer(self, asked: HttpRequest) -> Answer:
         try:
-            caller = self._caller(asked)
+            caller = self._check.principal(asked.header)
         except RefusedError as error:
             say_refused("Google API", asked.method, asked.path, error.refusal)
-            if asked.path.startswith(CONTROL_PREFIX):
-                return json_reply({"error": str(error)}, 403)
             return json_reply(ApiError(403, "forbidden", str(error)).as_json(), 403)
         request = Request(
             method=asked.method,
@@ -105,13 +98,6 @@ class Endpoint:
             caller=caller,
         )
         return self._front(request)
-
-    def _caller(self, asked: HttpRequest) -> str:
-        """Who asks. Raises RefusedError."""
-        if asked.path.startswith(CONTROL_PREFIX):
-            self._door.check_control(asked.header, asked.method, asked.path)
-            return OWNER
-        return self._door.principal(asked.header)
 
 
 def _body(asked: HttpRequest) -> bytes:

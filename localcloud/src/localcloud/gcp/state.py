@@ -8,14 +8,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from localcloud.addresses import Places
-from localcloud.aws.billing_log import BillingLog
-from localcloud.aws.calls import Calls
-from localcloud.aws.state import utc_now
+from localcloud.billing_log import BillingLog
+from localcloud.calls import Calls
 from localcloud.gcp.capacity import Capacity
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.operations import Operations
 from localcloud.gcp.store import Row, Store
-from localcloud.time_scale import TimeScale
+from localcloud.time_scale import TimeScale, utc_now
 
 if TYPE_CHECKING:
     from localcloud.gcp.groups import ManagedGroup
@@ -56,7 +55,7 @@ class GoogleState:
     operations: Operations
     calls: Calls
     capacity: Capacity = field(default_factory=Capacity)
-    books: BillingLog = field(default_factory=BillingLog)
+    billing_log: BillingLog = field(default_factory=BillingLog)
     time_scale: TimeScale = TimeScale()
     now: Callable[[], datetime] = utc_now
     lock: threading.RLock = field(default_factory=threading.RLock)

@@ -1,11 +1,10 @@
-"""The control API of the embedded cloud that was chosen, `/_localcloud/`: for `gpufleet local` and the demo."""
+"""A client of the admin API, `/_localcloud/`, for `gpufleet local` and the demo. It asks for the selected cloud."""
 
 import json
 import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import find_folders
 from localcloud import addresses
 from localcloud.documents import is_document
@@ -17,10 +16,10 @@ LIMIT_S: Final = 30.0
 
 
 def ask(path: str, body: Mapping[str, Any] | None = None, *, method: str | None = None) -> Any:
-    """GET `/_localcloud/<path>`, or POST when there is a body. Raises LocalError with the cloud's words."""
+    """GET `/_localcloud/<path>`, or POST when there is a body. Raises LocalError with the API's error message."""
     where, folders = addresses.Places(), find_folders(os.environ)
-    google, token = chosen(folders) is Cloud.GCP, token_of(folders)
-    url = f"{where.google_url if google else where.api_url}/_localcloud/{path}"
+    token = token_of(folders)
+    url = f"{where.api_url}/_localcloud/{path}?cloud={chosen(folders)}"
     payload = None if body is None else json.dumps(body).encode()
     try:
         asked = method or ("GET" if body is None else "POST")

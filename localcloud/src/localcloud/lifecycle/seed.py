@@ -19,9 +19,9 @@ from gpufleet.domain.files import write_atomically
 from gpufleet.domain.rsa import EXPONENT, public_key
 from gpufleet.toolchain.folders import Folders
 from localcloud import addresses, tiny_model
+from localcloud.aws.sdk import BotoCoreError, ClientError, Config, session
 from localcloud.lifecycle.environment import token_of
 from localcloud.lifecycle.waiting import LocalError
-from localcloud.sdk import BotoCoreError, ClientError, Config, session
 from serving.cache import manifest, publish
 
 BUCKET: Final = "gpu-fleet-local-models"

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufleet.domain.parsed import is_list
+from localcloud.aws.request_shapes import Operation, RequestShape
 from localcloud.documents import is_document
 from localcloud.provider.errors import ProviderError
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties
-from localcloud.request_shapes import Operation, RequestShape
 
 _NO_RENAMES: Mapping[str, str] = {}
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from localcloud.slack.messages import Channels, SlackError, utc_now
+from localcloud.slack.messages import Channels, SlackError
+from localcloud.time_scale import utc_now
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Buttons of the Slack sink: presses over Socket Mode, or as a signed HTTP request. Formats: Slack's docs."""
+"""Buttons of the Slack sink: clicks over Socket Mode, or as a signed HTTP request. Formats: Slack's docs."""
 
 import hashlib
 import hmac
@@ -76,7 +76,7 @@ class SocketMode:
         return time.monotonic() - begun if answered.wait(LISTENER_LIMIT_S) else None
 
 
-def press(channels: Channels, wanted: Mapping[str, Any], modes: SocketMode) -> dict[str, Any]:
+def click(channels: Channels, wanted: Mapping[str, Any], modes: SocketMode) -> dict[str, Any]:
     """Press a button: `ts`, `action_id`, maybe `user`, `action_ts`, `times`; with `url` and `secret` by HTTP.
 
     Answers `answers`: seconds until each answer over Socket Mode, or the HTTP status.
@@ -92,7 +92,7 @@ def press(channels: Channels, wanted: Mapping[str, Any], modes: SocketMode) -> d
 
 
 def payload_of(message: Message, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What Slack tells of a press. Raises SlackError when the message has no such button."""
+    """What Slack sends about a click. Raises SlackError when the message has no such button."""
     blocks: list[dict[str, Any]] = message.content.get("blocks") or []
     buttons = [item for block in blocks if block["type"] == "actions" for item in block["elements"]]
     button = next((item for item in buttons if item["action_id"] == wanted.get("action_id")), None)

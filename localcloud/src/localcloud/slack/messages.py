@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list
@@ -174,7 +174,7 @@ def _block(block: Mapping[str, Any], ts: str) -> str:
                 f"{html.escape(_plain(item.get('text')))}</button>"
                 for item in items(block, "elements")
             )
-            return f"<form method=post action=/press><input type=hidden name=ts value={ts}>{''.join(buttons)}</form>"
+            return f"<form method=post action=/click><input type=hidden name=ts value={ts}>{''.join(buttons)}</form>"
         case other:
             return f"<p class=context>[{html.escape(str(other))}]</p>"
 
@@ -204,8 +204,3 @@ def mrkdwn(text: str) -> str:
             part = _ITALIC.sub(r"<i>\1</i>", _BOLD.sub(r"<b>\1</b>", _CODE.sub(r"<code>\1</code>", part)))
             parts[index] = part.replace("\n", "<br>")
     return "".join(parts)
-
-
-def utc_now() -> datetime:
-    """Now, aware."""
-    return datetime.now(UTC)

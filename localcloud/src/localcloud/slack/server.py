@@ -20,8 +20,9 @@ from localcloud.callers import CallerCheck, Callers, RefusedError, Unknown, bear
 from localcloud.slack import interactive
 from localcloud.slack.faults import Fault, FaultPlan
 from localcloud.slack.files import Files
-from localcloud.slack.messages import Channels, SlackError, page, utc_now
+from localcloud.slack.messages import Channels, SlackError, page
 from localcloud.slack.websocket import WebSocket
+from localcloud.time_scale import utc_now
 
 _KEPT: Final = ("text", "blocks", "attachments", "metadata", "thread_ts", "unfurl_links", "username")
 _WEBHOOK_CHANNEL: Final = "#webhook"
@@ -69,9 +70,9 @@ class SlackSink:
         self._server.daemon_threads = True
         self.files = Files(self.url, self.channels)
         own = self.url.removeprefix("http://")
-        self._door = CallerCheck(callers, {own})
+        self._check = CallerCheck(callers, {own})
         # the client of slack_sdk leaves out the port when it opens a socket
-        self._socket_door = CallerCheck(callers, {own, host})
+        self._socket_check = CallerCheck(callers, {own, host})
         self._thread = threading.Thread(target=self._server.serve_forever, name="slack", daemon=True)
 
     @property
@@ -99,12 +100,12 @@ class SlackSink:
         """Whether a request may be answered; one that may not is answered here."""
         path = urlsplit(request.path).path
         try:
-            door = self._socket_door if path == "/link" else self._door
-            door.check_site(lambda name: header_of(request.headers, name))
+            check = self._socket_check if path == "/link" else self._check
+            check.check_site(lambda name: header_of(request.headers, name))
             if path.startswith("/services/"):
-                self._door.check_owner(path.rpartition("/")[2])
+                self._check.check_owner(path.rpartition("/")[2])
             elif not path.startswith(_TICKETS):
-                self._door.check_owner(_token(header_of(request.headers, "Authorization")))
+                self._check.check_owner(_token(header_of(request.headers, "Authorization")))
         except RefusedError as error:
             self._refuse(request, path, error)
             return False
@@ -155,8 +156,8 @@ class SlackSink:
         if path == "/faults":
             self._plan_faults(request, json.loads(body or b"{}"))
             return
-        if path == "/press":
-            self._press(request, body)
+        if path == "/click":
+            self._click(request, body)
             return
         if path.startswith("/upload/"):
             taken = self.files.take(path.removeprefix("/upload/"), body)
@@ -196,12 +197,12 @@ class SlackSink:
         url = f"{self.url.replace('http', 'ws', 1)}/link?ticket={self.socket_mode.ticket()}"
         return {"url": url}
 
-    def _press(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
-        """Somebody presses a button; from the page it comes as a form."""
+    def _click(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
+        """Click a button as a user; the page sends the click as a form."""
         form = not request.headers.get("Content-Type", "").startswith("application/json")
         wanted = _first(parse_qs(body.decode())) if form else json.loads(body or b"{}")
         try:
-            done = {"ok": True, **interactive.press(self.channels, wanted, self.socket_mode)}
+            done = {"ok": True, **interactive.click(self.channels, wanted, self.socket_mode)}
         except SlackError as error:
             done = {"ok": False, "error": error.code}
         except OSError as error:

@@ -169,7 +169,7 @@ def test_a_shortage_a_quota_and_a_preemption_are_told_apart(google: Google) -> N
     before = datetime.now(UTC) - timedelta(seconds=5)
     name = made(google, "short", 1)[0].name
     groups = GoogleGroups(GoogleCalls(PROJECT), document("short"))
-    google.control("POST", "preempt", {"instance": name, "notice_s": 0, "capacity_gone": True})
+    google.control("POST", "preempt", {"instance": name, "notice_s": 0, "capacity_lost": True})
 
     def kinds() -> set[ActivityKind]:
         return {activity.kind for activity in groups.activities(["short"], before)}
@@ -193,10 +193,10 @@ def test_a_preemption_in_another_environment_of_the_project_is_not_ours(google: 
         found = fleets[group].activities([group], before)
         return {a.instance_id for a in found if a.kind is ActivityKind.PREEMPTED}
 
-    google.control("POST", "preempt", {"instance": theirs, "notice_s": 0, "capacity_gone": False})
+    google.control("POST", "preempt", {"instance": theirs, "notice_s": 0, "capacity_lost": False})
     wait_for("their loss", lambda: lost("shared-1") == {theirs})
     assert lost("shared-2") == set()
-    google.control("POST", "preempt", {"instance": ours, "notice_s": 0, "capacity_gone": False})
+    google.control("POST", "preempt", {"instance": ours, "notice_s": 0, "capacity_lost": False})
     wait_for("our loss", lambda: lost("shared-2") == {ours})
     assert lost("shared-1") == {theirs}
 
@@ -336,7 +336,7 @@ def told(name: str, since: datetime) -> Any:
 def test_how_an_instance_ended_is_told_by_the_operations(google: Google) -> None:
     since = datetime.now(UTC)
     preempted, dismissed, deleted = (member.name for member in made(google, "endings", 3))
-    google.control("POST", "preempt", {"instance": preempted, "notice_s": 1, "capacity_gone": True})
+    google.control("POST", "preempt", {"instance": preempted, "notice_s": 1, "capacity_lost": True})
     assert told(preempted, since).preempted
     described = document("endings")
     GoogleGroups(GoogleCalls(PROJECT), described).end(dismissed, "endings", lower_desired=True)

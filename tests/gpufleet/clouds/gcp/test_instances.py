@@ -71,7 +71,7 @@ def test_an_instance_stops_keeps_its_disk_and_starts_again(google: Google) -> No
     _say(google, "delete", "stops")
     with pytest.raises(exceptions.NotFound):
         google.instance("stops")
-    ended = [row for row in google.control("GET", "books")[1] if row["instance"] == "stops"]
+    ended = [row for row in google.control("GET", "billing-log")[1] if row["instance"] == "stops"]
     assert [(row["why"], row["capacity_type"]) for row in ended] == [("stopped", "spot"), ("deleted", "spot")]
 
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import jmespath
 
 from gpufleet.domain.parsed import is_list
+from localcloud.aws.request_shapes import Operation, RequestShape
+from localcloud.aws.sdk import BotoCoreError, ClientError, Session, session, spelled
 from localcloud.machines.image import this_machine
-from localcloud.request_shapes import Operation, RequestShape
-from localcloud.sdk import BotoCoreError, ClientError, Session, session, spelled
 
 _GLOBAL: Final = ("--region", "--output", "--query", "--endpoint-url", "--profile", "--cli-connect-timeout")
 _SWITCHES: Final = ("--only-show-errors", "--quiet", "--no-progress", "--no-cli-pager", "--no-paginate")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from localcloud.aws.sdk import ClientError
 from localcloud.provider.aws.calls import first, is_gone, or_none, present
 from localcloud.provider.aws.tags import tag_map
 from localcloud.provider.checks import between, conflicts, one_of
@@ -17,7 +18,6 @@ from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
 from localcloud.provider.translate import from_answer, input_shape, to_request
 from localcloud.provider.wire import UNKNOWN, Properties
-from localcloud.sdk import ClientError
 
 _SIZES = frozenset({"desiredCapacity", "maxSize", "minSize"})
 _FIELDS = _SIZES | {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from localcloud.aws.sdk import ClientError, error_code
 from localcloud.provider.aws.calls import delete_when_free, first, listed, or_none, present
 from localcloud.provider.aws.tags import tag_changes, tag_list, tag_map
 from localcloud.provider.checks import between, conflicts, matches
@@ -12,7 +13,6 @@ from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
 from localcloud.provider.translate import from_answer, input_shape, to_request
 from localcloud.provider.wire import Properties, sha1
-from localcloud.sdk import ClientError, error_code
 
 _NAME = r"(?!internal-)(?!.*-$)(?!-)[a-zA-Z0-9-]{1,32}"
 _NAME_SAID = "a name of 1 to 32 of a-z A-Z 0-9 -, not starting or ending with -"

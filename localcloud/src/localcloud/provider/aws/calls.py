@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from localcloud.aws.sdk import ClientError, error_code
 from localcloud.documents import Document
 from localcloud.provider.session import Cloud
-from localcloud.sdk import ClientError, error_code
 
 _GONE = ("NotFound", "NoSuch", "NonExistent", "DoesNotExist", "404", "ResourceNotFoundException", "NoSuchEntity")
 _IN_USE = ("DependencyViolation", "VolumeInUse", "InUse", "DeleteConflict")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
+from localcloud.aws.sdk import ClientError
 from localcloud.documents import Document, items
 from localcloud.provider.aws.calls import delete_when_free, first, is_gone, or_none, present
 from localcloud.provider.aws.tags import ec2_specification, tag_map, update_ec2_tags
@@ -13,7 +14,6 @@ from localcloud.provider.errors import Failure
 from localcloud.provider.resource import Change, Resource, Rule
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import UNKNOWN, Properties
-from localcloud.sdk import ClientError
 
 
 def is_network(*names: str) -> Rule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from localcloud.aws.sdk import BotoCoreError, ClientError, ResponseParserError
 from localcloud.provider.aws import (
     autoscaling,
     balancing,
@@ -21,7 +22,6 @@ from localcloud.provider.aws.functions import FUNCTIONS
 from localcloud.provider.aws.session import open_session
 from localcloud.provider.resource import Resource
 from localcloud.provider.server import Package
-from localcloud.sdk import BotoCoreError, ClientError, ResponseParserError
 
 _RESOURCES: tuple[type[Resource], ...] = (
     autoscaling.Group,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from localcloud.aws.sdk import ClientError
 from localcloud.documents import inner
 from localcloud.provider.aws.calls import error_code, is_gone, or_none, present
 from localcloud.provider.aws.tags import tag_list, tag_map
@@ -14,7 +15,6 @@ from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
 from localcloud.provider.translate import from_answer, input_shape, to_request
 from localcloud.provider.wire import Properties, asset_bytes, decode_base64
-from localcloud.sdk import ClientError
 
 _BUCKET_NAME = r"(?!xn--|sthree-)(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _NAMING = Naming(property="bucket", prefix_property="bucketPrefix", limit=63, lower=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.addresses import ACCESS_KEY
+from localcloud.aws.sdk import Config, session
 from localcloud.documents import inner, items
 from localcloud.provider.session import (
     NotLocalError,
@@ -16,7 +17,6 @@ from localcloud.provider.session import (
     require_loopback,
     token_of,
 )
-from localcloud.sdk import Config, session
 
 _KNOWN_SETTINGS = frozenset(
     {

@@ -10,12 +10,12 @@ from gpufleet.domain.model import Cloud
 from localcloud.addresses import ACCOUNT, METADATA_PORT, REGION
 from localcloud.aws.groups import LivingAutoScaling, Member
 from localcloud.aws.instances import LivingInstance
+from localcloud.aws.metadata import InstanceFacts, MetadataServer
 from localcloud.callers import Callers
 from localcloud.faults import Faults
 from localcloud.machines.manager import MachineManager
 from localcloud.machines.spec import Order
 from localcloud.machines.volumes import Volume
-from localcloud.metadata import InstanceFacts, MetadataServer
 
 
 class LoopbackMachines:

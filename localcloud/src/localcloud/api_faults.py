@@ -1,23 +1,8 @@
 """Errors that people ask the AWS APIs to answer with: throttling, a page that fails, a service that is down."""
 
-import json
 import threading
 from dataclasses import dataclass, field
-from html import escape
-from typing import Any, Final
-
-_JSON_SERVICES: Final = frozenset({"ssm", "events", "sqs", "secretsmanager", "kms", "ecr", "logs", "pricing"})
-_WORDS: Final = {
-    "RequestLimitExceeded": "Request limit exceeded.",
-    "Throttling": "Rate exceeded",
-    "ThrottlingException": "Rate exceeded",
-    "SlowDown": "Please reduce your request rate.",
-    "UnauthorizedOperation": "You are not authorized to perform this operation.",
-    "ResourceContention": "You already have a pending update to an Amazon EC2 Auto Scaling resource (for example, an"
-    " Auto Scaling group or load balancer).",
-    "ScalingActivityInProgress": "The operation can't be performed because there are scaling activities in progress.",
-}
-"""As documented, or told by people; none of them was recorded with its answer."""
+from typing import Any
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,29 +65,6 @@ class ApiFaults:
     def as_json(self) -> list[dict[str, object]]:
         with self._lock:
             return [fault.as_json() for fault in self._faults if fault.times > 0]
-
-
-def answer(fault: ApiFault) -> tuple[str, list[tuple[str, str]], bytes]:
-    """Status line, headers and body in the form of the service's protocol."""
-    message = fault.message or _WORDS.get(fault.code, f"{fault.code}: asked for by the control API")
-    if fault.service in _JSON_SERVICES:
-        text, kind = json.dumps({"__type": fault.code, "message": message}), "application/x-amz-json-1.1"
-    else:
-        text, kind = _xml(fault.service, escape(fault.code), escape(message)), "text/xml"
-    body = text.encode()
-    return f"{fault.status} Fault", [("Content-Type", kind), ("Content-Length", str(len(body)))], body
-
-
-def _xml(service: str, code: str, message: str) -> str:
-    error = f"<Code>{code}</Code><Message>{message}</Message>"
-    match service:
-        case "ec2":
-            return f"<Response><Errors><Error>{error}</Error></Errors><RequestID>local</RequestID></Response>"
-        case "s3":
-            return f"<Error>{error}<RequestId>local</RequestId></Error>"
-        case _:
-            error = f"<Error><Type>Sender</Type>{error}</Error>"
-            return f"<ErrorResponse>{error}<RequestId>local</RequestId></ErrorResponse>"
 
 
 def read(body: dict[str, Any]) -> ApiFault:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from localcloud.addresses import ZONES, Places
-from localcloud.aws.capacity import Capacity, Kind, Use
+from localcloud.aws.capacity import Capacity, Use
 from localcloud.aws.refusals import Shortage
 from localcloud.aws.spot_prices import ON_DEMAND, history, spot_price
+from localcloud.capacity_kind import Kind
 
 
 def _use(zone: str = "us-east-1a", machine_type: str = "g6.xlarge", kind: Kind = Kind.SPOT) -> Use:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from localcloud.metadata import InstanceFacts, listing, tree
+from localcloud.aws.metadata import InstanceFacts, listing, tree
 
 _NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 _FACTS = InstanceFacts(
