@@ -41,7 +41,7 @@ class Unknown(StrEnum):
 
 
 Refusal = Foreign | Unknown
-WORDS: Final = MappingProxyType(
+MESSAGES: Final = MappingProxyType(
     {
         **FOREIGN_MESSAGES,
         Unknown.NO_TOKEN: f"the request shows no token of this embedded cloud: {REMEDY}",
@@ -59,7 +59,7 @@ class RefusedError(Exception):
     """A request that is not answered but with 403; `str()` is the sentence."""
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(WORDS[refusal])
+        super().__init__(MESSAGES[refusal])
         self.refusal = refusal
 
 
@@ -153,7 +153,7 @@ def bearer_of(authorization: str | None) -> str | None:
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
-def say_refused(server: str, method: str, path: str, refusal: Refusal) -> None:
+def log_refusal(server: str, method: str, path: str, refusal: Refusal) -> None:
     """A line in the cloud's log; the path without its query, which may hold a secret."""
     shown = ascii(path.partition("?")[0][:_LONGEST_SHOWN])
     print(f"{server}: {ascii(method[:20])} {shown} refused: {refusal}", file=sys.stderr, flush=True)

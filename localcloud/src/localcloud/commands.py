@@ -55,7 +55,7 @@ def up(
             environment,
             which=cloud,
             config=_config(folders, cloud),
-            say=lambda line: STDERR.print(f"  {line}", highlight=False, markup=False, soft_wrap=True),
+            announce=lambda line: STDERR.print(f"  {line}", highlight=False, markup=False, soft_wrap=True),
         )
     )
     STDERR.print('ready. In a shell: eval "$(gpufleet local env)", then pulumi up, gpufleet watch …', highlight=False)

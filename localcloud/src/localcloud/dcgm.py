@@ -207,11 +207,11 @@ _GOOGLE_PATHS: Final = {
 
 
 def _google_metadata(host: str, path: str) -> str | None:
-    wish = urllib.request.Request(
+    request = urllib.request.Request(
         f"http://{host}/computeMetadata/v1/instance/{_GOOGLE_PATHS[path]}", headers={"Metadata-Flavor": "Google"}
     )
     try:
-        with urllib.request.urlopen(wish, timeout=2) as answer:
+        with urllib.request.urlopen(request, timeout=2) as answer:
             return answer.read().decode().rpartition("/")[2]
     except (OSError, ValueError):
         return None
@@ -225,16 +225,16 @@ def _metadata(path: str) -> str | None:
     endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "").rstrip("/")
     if not endpoint:
         return None
-    wish = urllib.request.Request(
+    request = urllib.request.Request(
         f"{endpoint}/latest/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     )
     try:
-        with urllib.request.urlopen(wish, timeout=2) as answer:
+        with urllib.request.urlopen(request, timeout=2) as answer:
             token = answer.read().decode()
-        wish = urllib.request.Request(
+        request = urllib.request.Request(
             f"{endpoint}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token}
         )
-        with urllib.request.urlopen(wish, timeout=2) as answer:
+        with urllib.request.urlopen(request, timeout=2) as answer:
             return answer.read().decode()
     except (OSError, ValueError):
         return None

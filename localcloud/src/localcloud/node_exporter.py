@@ -75,14 +75,14 @@ def server(address: tuple[str, int], root: Path) -> HttpServer:
     return HttpServer(address, answer, limits=LIMITS, product=product, headers=simulated)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until ended."""
     parser = argparse.ArgumentParser(prog="node_exporter", description="Simulated node exporter.", allow_abbrev=False)
     parser.add_argument("--web.listen-address", dest="address", required=True, help="HOST:PORT to listen on")
     parser.add_argument(
         "--path.rootfs", dest="root", type=Path, default=Path("/"), help="where the machine's files are"
     )
-    given, _ = parser.parse_known_args(words)
+    given, _ = parser.parse_known_args(arguments)
     host, _, port = given.address.rpartition(":")
     serving = server((host, int(port)), given.root)
     sys.stderr.write(f"simulated node exporter on {given.address}\n")

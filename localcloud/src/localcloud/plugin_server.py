@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from localcloud.callers import WORDS, Unknown, say_refused
+from localcloud.callers import MESSAGES, Unknown, log_refusal
 from localcloud.same_user import is_of_user
 
 HOST: Final = "127.0.0.1"
@@ -53,8 +53,8 @@ class _OwnUserOnly(grpc.ServerInterceptor):
 
         def call(request: Any, context: Any) -> Any:
             if not self._is_own(context.peer()):
-                say_refused("plugin", "gRPC", handler_call_details.method, Unknown.OTHER_USER)
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, WORDS[Unknown.OTHER_USER])
+                log_refusal("plugin", "gRPC", handler_call_details.method, Unknown.OTHER_USER)
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, MESSAGES[Unknown.OTHER_USER])
             return behaviour(request, context)
 
         return make(

@@ -16,7 +16,7 @@ from typing import Final
 
 from gpufleet.domain.loopback import foreign
 from gpufleet.http_server import Answer, HttpRequest, ServerLimits
-from localcloud.callers import WORDS, Unknown, say_refused
+from localcloud.callers import MESSAGES, Unknown, log_refusal
 
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED: Final = "01"
@@ -34,8 +34,8 @@ def refused(request: HttpRequest, server: str) -> Answer | None:
         found = Unknown.OTHER_USER
     if found is None:
         return None
-    say_refused(server, request.method, request.path, found)
-    return Answer(status=HTTPStatus.FORBIDDEN, body=f"{WORDS[found]}\n", content_type="text/plain")
+    log_refusal(server, request.method, request.path, found)
+    return Answer(status=HTTPStatus.FORBIDDEN, body=f"{MESSAGES[found]}\n", content_type="text/plain")
 
 
 def is_of_user(uid: int, peer: tuple[str, int], own: tuple[str, int]) -> bool:

@@ -47,7 +47,7 @@ def test_quota_is_told_apart_from_lack_of_capacity() -> None:
 
 def test_what_was_taken_away_is_spot_everywhere_and_comes_back() -> None:
     capacity = Capacity()
-    capacity.take_away(["g6.xlarge"])
+    capacity.remove_spot(["g6.xlarge"])
     assert all(capacity.refusal(_use(zone=zone), []) for zone in ZONES)
     assert capacity.refusal(_use(kind=Kind.ON_DEMAND), []) is None
     capacity.restore()

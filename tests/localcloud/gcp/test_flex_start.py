@@ -141,7 +141,7 @@ def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(state: Google
     assert row["targetSize"] == 0
     told = [op for op in state.operations.list(f"zones/{ZONE}") if op["operationType"] == "delete"]
     assert {op["statusMessage"] for op in told} == {"The instance's maximum run duration is over."}
-    assert [(stay.capacity_type, stay.why) for stay in state.books.stays] == [
+    assert [(stay.capacity_type, stay.why) for stay in state.billing_log.stays] == [
         ("flex-start", "maximum run duration")
     ] * 2
 

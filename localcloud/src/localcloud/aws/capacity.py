@@ -51,7 +51,9 @@ class Capacity:
         found = self.chosen_for(wanted) or self._over_quota(wanted, present)
         if found is None and self._is_full(wanted, present):
             spot = wanted.kind is Kind.SPOT
-            others = [zone for zone in _beside(wanted.zone) if not self._is_full(replace(wanted, zone=zone), present)]
+            others = [
+                zone for zone in _other_zones(wanted.zone) if not self._is_full(replace(wanted, zone=zone), present)
+            ]
             found = refusals.UNFULFILLABLE if spot else refusals.no_on_demand(others)
             return _named(found, wanted, others)
         return found
@@ -61,7 +63,7 @@ class Capacity:
         launch = (wanted.zone, wanted.machine_type, wanted.kind)
         for rule, name in self.chosen.items():
             if all(one is None or one == other for one, other in zip(rule, launch, strict=True)):
-                return _named(refusals.CHOSEN[name], wanted, _beside(wanted.zone))
+                return _named(refusals.CHOSEN[name], wanted, _other_zones(wanted.zone))
         return None
 
     def _over_quota(self, wanted: Use, present: Iterable[Use]) -> Refusal | None:
@@ -74,8 +76,8 @@ class Capacity:
     def _is_full(self, wanted: Use, present: Iterable[Use]) -> bool:
         if wanted.kind is Kind.SPOT and wanted.machine_type in self.spot_lost:
             return True
-        room = self.limits.get((wanted.zone, wanted.machine_type, wanted.kind))
-        return room is not None and sum(use == wanted for use in present) >= room
+        limit = self.limits.get((wanted.zone, wanted.machine_type, wanted.kind))
+        return limit is not None and sum(use == wanted for use in present) >= limit
 
     def as_json(self) -> Mapping[str, object]:
         """For people: the limits in force."""
@@ -101,7 +103,7 @@ def vcpus(machine_type: str) -> int:
         return 2
 
 
-def _beside(zone: str) -> Sequence[str]:
+def _other_zones(zone: str) -> Sequence[str]:
     return [other for other in ZONES if other != zone]
 
 

@@ -90,10 +90,10 @@ def advance_blocks(ec2: EC2Backend, now: datetime) -> None:
             continue
         if block.state == "scheduled" and now >= block.start_date:
             block.state = "active"
-            _tell(Event.BLOCK_DELIVERED, block, now)
+            _announce(Event.BLOCK_DELIVERED, block, now)
         if now >= block.end_date - WARNED_BEFORE and not block.warned:
             block.warned = True
-            _tell(Event.BLOCK_EXPIRES, block, now)
+            _announce(Event.BLOCK_EXPIRES, block, now)
         block.is_open = now < block.end_date - ENDS_EARLY
         if not block.is_open:
             for instance in living(ec2):
@@ -116,13 +116,13 @@ def move(ec2: EC2Backend, reservation: str, starts: Any, ends: Any) -> dict[str,
     return {"reservation": found.id, "starts": begin.isoformat(), "ends": end.isoformat()}
 
 
-def _tell(event: Event, block: CapacityReservation, now: datetime) -> None:
+def _announce(event: Event, block: CapacityReservation, now: datetime) -> None:
     ends = block.end_date.isoformat() if block.end_date else None
     put(event, f"capacity-reservation/{block.id}", {"capacity-reservation-id": block.id, "end-date": ends}, now)
 
 
-def _hours(said: Any) -> timedelta:
-    hours = int(said or 0)
+def _hours(value: Any) -> timedelta:
+    hours = int(value or 0)
     days, rest = divmod(hours, 24)
     if rest or not (1 <= days <= 14 or (days % 7 == 0 and days <= 182)) or days < 1:
         raise ReservationError(
@@ -185,8 +185,8 @@ def _block(reservation: CapacityReservation) -> Mapping[str, Any]:
     }
 
 
-def _moment(said: datetime | str | None) -> datetime | None:
-    if said is None:
+def _moment(value: datetime | str | None) -> datetime | None:
+    if value is None:
         return None
-    moment = datetime.fromisoformat(said.replace("Z", "+00:00")) if isinstance(said, str) else said
+    moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

@@ -61,7 +61,7 @@ class Activity:
     def is_over(self) -> bool:
         return self.end_time is not None
 
-    def go_on(self, code: str, progress: int) -> None:
+    def advance(self, code: str, progress: int) -> None:
         """It has come so far."""
         if not self.is_over:
             self.status_code, self.progress = code, progress

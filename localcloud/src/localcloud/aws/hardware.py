@@ -21,8 +21,8 @@ from localcloud.machines.volumes import Volume
 class LoopbackMachines:
     """Machines of the yard, each with a metadata service (`localcloud.aws.state.Hardware`)."""
 
-    def __init__(self, yard: MachineManager, callers: Callers, faults: Faults) -> None:
-        self._yard = yard
+    def __init__(self, manager: MachineManager, callers: Callers, faults: Faults) -> None:
+        self._manager = manager
         self._faults = faults
         self._callers = callers
         self._metadata: dict[str, MetadataServer] = {}
@@ -42,10 +42,10 @@ class LoopbackMachines:
                 self._callers.hand_out_key,
                 lambda: self._faults.has(instance.id, "metadata"),
             )
-        self._yard.start(_order(instance))
+        self._manager.start(_order(instance))
 
     def is_alive(self, instance_id: str) -> bool:
-        alive = self._yard.is_alive(instance_id)
+        alive = self._manager.is_alive(instance_id)
         if not alive:
             server = self._metadata.pop(instance_id, None)
             if server is not None:
@@ -53,21 +53,21 @@ class LoopbackMachines:
         return alive
 
     def end(self, instance_id: str) -> None:
-        self._yard.end(instance_id)
+        self._manager.end(instance_id)
 
     def attach(self, instance_id: str, volume_id: str) -> None:
         # on a machine of the Nitro system it is found by its id, whatever device name the attachment has
         device = f"nvme-Amazon_Elastic_Block_Store_{volume_id.replace('-', '')}"
-        self._yard.attach(instance_id, Volume(id=volume_id, device=device))
+        self._manager.attach(instance_id, Volume(id=volume_id, device=device))
 
     def detach(self, instance_id: str, volume_id: str) -> None:
-        self._yard.detach(instance_id, volume_id)
+        self._manager.detach(instance_id, volume_id)
 
     def is_mounted(self, instance_id: str, volume_id: str) -> bool:
-        return self._yard.is_mounted(instance_id, volume_id)
+        return self._manager.is_mounted(instance_id, volume_id)
 
     def discard(self, volume_id: str) -> None:
-        self._yard.discard(volume_id)
+        self._manager.discard(volume_id)
 
     def close(self) -> None:
         """Free every address."""

@@ -277,12 +277,12 @@ def advance_all(backend: EC2Backend, now: datetime) -> None:
         instance.advance(now)
     for key, reservation in list(backend.reservations.items()):
         members: list[Any] = reservation.instances
-        if all(_long_gone(instance, now) for instance in members):
+        if all(_ended_long_ago(instance, now) for instance in members):
             for instance in members:
                 instance.release_address()
             del backend.reservations[key]
 
 
-def _long_gone(instance: Any, now: datetime) -> bool:
+def _ended_long_ago(instance: Any, now: datetime) -> bool:
     ended = instance.ended_at
     return ended is not None and now - ended > instance.cloud_state.time_scale.shorten(_SHOWN_AFTER_END)

@@ -53,7 +53,7 @@ def launch_one(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, cause
             member = Member(instance, group, recipe.version)
             group.instance_states.append(member)
             member.launch = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
-            member.launch.go_on("PreInService", 30)
+            member.launch.advance("PreInService", 30)
             cloud_state.billing_log.open(instance.stay(now))
             return True
         _record_failure(group, refusals[0], kind, cause, details, cloud_state)
@@ -77,12 +77,12 @@ def _record_failure(  # noqa: PLR0913
     group: LivingGroup, refusal: Refusal, kind: Kind, cause: str, details: str, cloud_state: AwsState
 ) -> None:
     if group.mixed_instances_policy:
-        words = f"{_PREFIX[kind]} {refusal.code} - {refusal.message}"
+        message = f"{_PREFIX[kind]} {refusal.code} - {refusal.message}"
     else:
-        words = refusal.without_mix.message
+        message = refusal.without_mix.message
     now = cloud_state.now()
     activity = group.record("Launching a new EC2 instance", cause, now, details)
-    activity.finish(now, code="Failed", message=f"{words.rstrip('.')}. Launching EC2 instance failed.")
+    activity.finish(now, code="Failed", message=f"{message.rstrip('.')}. Launching EC2 instance failed.")
 
 
 def _run(  # noqa: PLR0913

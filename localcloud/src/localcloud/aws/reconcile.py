@@ -161,7 +161,7 @@ def _arrive(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now:
     else:
         _wait(group, member, "Pending:Wait", hook, now)
         if member.launch is not None:
-            member.launch.go_on("MidLifecycleAction", 60)
+            member.launch.advance("MidLifecycleAction", 60)
 
 
 def _wait(group: LivingGroup, member: Member, state: str, hook: LifecycleHook, now: datetime) -> None:
@@ -196,7 +196,7 @@ def begin_end(scaling: LivingAutoScaling, group: LivingGroup, member: Member, ca
         _proceed(scaling, member, "Terminating")
     else:
         _wait(group, member, "Terminating:Wait", hook, now)
-        activity.go_on("MidLifecycleAction", 60)
+        activity.advance("MidLifecycleAction", 60)
     return activity
 
 
@@ -235,7 +235,7 @@ def _give_up(scaling: LivingAutoScaling, group: LivingGroup, member: Member, mes
 def _proceed(scaling: LivingAutoScaling, member: Member, state: str) -> None:
     member.lifecycle_state, member.wait_until = state, None
     if member.end is not None:
-        member.end.go_on("InProgress", 60)
+        member.end.advance("InProgress", 60)
     scaling.ec2_backend.terminate_instances([member.instance.id])
 
 

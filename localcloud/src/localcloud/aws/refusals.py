@@ -45,12 +45,12 @@ class Refusal:
     def without_mix(self) -> "Refusal":
         return self.plain or self
 
-    def for_launch(self, **words: str) -> "Refusal":
+    def for_launch(self, **names: str) -> "Refusal":
         """With the names of one launch for `{type}`, `{zone}` and `{others}` (a list of other zones)."""
         return Refusal(
             code=self.code,
-            message=self.message.format(**words),
-            plain=self.plain.for_launch(**words) if self.plain else None,
+            message=self.message.format(**names),
+            plain=self.plain.for_launch(**names) if self.plain else None,
         )
 
 

@@ -123,10 +123,10 @@ def of(ec2: EC2Backend) -> Reservations:
 
 def _end(params: Mapping[str, Any]) -> datetime | None:
     """Time without a zone is UTC; moto leaves it as it was written."""
-    said = params.get("EndDate")
-    if said is None:
+    value = params.get("EndDate")
+    if value is None:
         return None
-    moment = said if isinstance(said, datetime) else datetime.fromisoformat(str(said))
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -25,7 +25,7 @@ from localcloud.aws.bucket_policy import arn_of, caller
 from localcloud.aws.operation_names import operation_name
 from localcloud.aws.signature import LARGEST_BODY, Signature, header_of
 from localcloud.aws.state import AwsState
-from localcloud.callers import CallerCheck, RefusedError, Unknown, say_refused
+from localcloud.callers import CallerCheck, RefusedError, Unknown, log_refusal
 from localcloud.calls import Calls
 
 _Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -69,7 +69,7 @@ class Front:
                 raise RefusedError(Unknown.NO_SIGNATURE)
             principal, body = self._signer(signature, environ)
         except RefusedError as error:
-            say_refused("AWS API", method, path, error.refusal)
+            log_refusal("AWS API", method, path, error.refusal)
             service = signature.service if signature else ""
             return _send(start_response, _admin_refusal(error) if is_admin else _api_refusal(error, service))
         operation = operation_name(environ, signature.service, body)

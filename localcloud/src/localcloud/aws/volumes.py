@@ -28,7 +28,7 @@ class VolumeCalls(EC2BaseResponse):
         _check(backend.get_volume(volume_id), backend.get_instance(instance_id), device)
         self.error_on_dryrun()
         LivingInstance.cloud_state.hardware.attach(instance_id, volume_id)
-        return _told(backend.attach_volume(volume_id, instance_id, device), "attaching")
+        return _attachment_result(backend.attach_volume(volume_id, instance_id, device), "attaching")
 
     def detach_volume(self) -> ActionResult:
         backend, cloud_state = self.ec2_backend, LivingInstance.cloud_state
@@ -43,10 +43,10 @@ class VolumeCalls(EC2BaseResponse):
             and not self._get_bool_param("Force")
         ):
             attachment.status = _BUSY
-            return _told(attachment, _BUSY)
+            return _attachment_result(attachment, _BUSY)
         ended = backend.detach_volume(volume.id, instance_id, self._get_param("Device"))
         cloud_state.hardware.detach(instance_id, volume.id)
-        return _told(ended, "detaching")
+        return _attachment_result(ended, "detaching")
 
     def delete_volume(self) -> ActionResult:
         volume_id = self._get_param("VolumeId")
@@ -63,14 +63,14 @@ def _check(volume: Any, instance: Any, device: str) -> None:
     if instance.state not in _ATTACHABLE:
         raise EC2ClientError("IncorrectState", f"Instance '{instance.id}' is not 'running'.")
     if volume.availability_zone != instance.placement.zone:
-        words = f"The volume '{volume.id}' is not in the same availability zone as instance '{instance.id}'"
-        raise EC2ClientError("InvalidVolume.ZoneMismatch", words)
+        message = f"The volume '{volume.id}' is not in the same availability zone as instance '{instance.id}'"
+        raise EC2ClientError("InvalidVolume.ZoneMismatch", message)
     if device in instance.block_device_mapping:
-        words = f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use"
-        raise EC2ClientError("InvalidParameterValue", words)
+        message = f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use"
+        raise EC2ClientError("InvalidParameterValue", message)
 
 
-def _told(attachment: Any, state: str) -> ActionResult:
+def _attachment_result(attachment: Any, state: str) -> ActionResult:
     return ActionResult(
         {
             "VolumeId": attachment.volume.id,

@@ -16,12 +16,12 @@ from localcloud.engine.loading import LoadError, load
 def main() -> int:
     """Load, serve, and on SIGTERM drain for --shutdown-timeout."""
     settings = parse(sys.argv[1:])
-    _say(f"simulated engine {VERSION}: no model computes here; loading {settings.model}")
+    _log(f"simulated engine {VERSION}: no model computes here; loading {settings.model}")
     server = EngineServer(settings)
     try:
         server.server_bind()
     except OSError as error:
-        _say(f"{settings.host}:{settings.port}: {error.strerror}; is another engine running there?")
+        _log(f"{settings.host}:{settings.port}: {error.strerror}; is another engine running there?")
         return 1
     asked = threading.Event()
 
@@ -34,10 +34,10 @@ def main() -> int:
         return 1
     server.server_activate()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True).start()
-    _say(f"serving {' '.join(settings.served_names)} on http://{settings.host}:{settings.port}")
+    _log(f"serving {' '.join(settings.served_names)} on http://{settings.host}:{settings.port}")
     while not asked.wait(1):
         if (server.faults / "engine-crash").exists():
-            _say("a fault was asked for: the engine ends")
+            _log("a fault was asked for: the engine ends")
             return 1
     return _shut_down(settings, server)
 
@@ -47,10 +47,10 @@ def _load(settings: SimulatorSettings, server: EngineServer) -> bool:
     try:
         model = load(settings.model)
     except LoadError as error:
-        _say(str(error))
+        _log(str(error))
         return False
     if settings.max_model_len is not None and settings.max_model_len > model.max_context:
-        _say(
+        _log(
             f"User-specified max_model_len ({settings.max_model_len}) is greater than the derived max_model_len "
             f"(max_position_embeddings={model.max_context})"
         )
@@ -58,7 +58,7 @@ def _load(settings: SimulatorSettings, server: EngineServer) -> bool:
     time.sleep(max(0.0, settings.load_s - (time.monotonic() - begun)))
     batch = Batch(settings, model)
     if batch.blocks * settings.block_size < batch.max_model_len:
-        _say(
+        _log(
             f"the KV cache holds {batch.blocks * settings.block_size} tokens, the context is {batch.max_model_len}: "
             "raise --kv-cache-memory-bytes or lower --max-model-len"
         )
@@ -69,9 +69,9 @@ def _load(settings: SimulatorSettings, server: EngineServer) -> bool:
 
 def _shut_down(settings: SimulatorSettings, server: EngineServer) -> int:
     assert server.batch is not None
-    _say(f"shutting down, waiting up to {settings.shutdown_timeout_s} s for running requests")
+    _log(f"shutting down, waiting up to {settings.shutdown_timeout_s} s for running requests")
     if not server.batch.drain(settings.shutdown_timeout_s):
-        _say("requests were left; their clients get no more bytes")
+        _log("requests were left; their clients get no more bytes")
         server.shutdown()
         server.server_close()
         server.batch.wait_until_empty()
@@ -82,7 +82,7 @@ def _shut_down(settings: SimulatorSettings, server: EngineServer) -> int:
     os._exit(0)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -49,7 +49,7 @@ class EngineServer(ThreadingHTTPServer):
         return (self.faults / "engine-hang").exists()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        """Ignore clients that disconnect."""
 
 
 class _RefusedError(Exception):
@@ -174,91 +174,91 @@ class _Handler(BaseHTTPRequestHandler):
             return b""
         return self.rfile.read(length)
 
-    def _complete(self, body: bytes, *, chat: bool) -> None:
-        wish = self._wish(body)
-        request = self._request(wish, chat=chat)
+    def _complete(self, raw: bytes, *, chat: bool) -> None:
+        body = self._parsed(raw)
+        request = self._request(body, chat=chat)
         self._batch.admit(request)
         try:
-            words = self._batch.generate(request, self._gone)
-            if wish.get("stream"):
-                self._stream(wish, request, words, chat=chat)
+            tokens = self._batch.generate(request, self._is_disconnected)
+            if body.get("stream"):
+                self._stream(body, request, tokens, chat=chat)
                 return
-            text = " ".join(words)
+            text = " ".join(tokens)
         finally:
-            # a client that left before the first word would stand at the head of the queue for ever
+            # otherwise a client that left before the first token would block the head of the queue
             self._batch.leave(request)
         if request.finish is None or self._batch.stuck:
             self._hang()
             return
-        self._json(HTTPStatus.OK, self._whole(wish, request, text, chat=chat))
+        self._json(HTTPStatus.OK, self._whole(body, request, text, chat=chat))
 
-    def _wish(self, body: bytes) -> dict[str, Any]:
+    def _parsed(self, raw: bytes) -> dict[str, Any]:
         try:
-            wish = json.loads(body)
+            body = json.loads(raw)
         except ValueError as error:
-            raise _bad(f"the body is no JSON: {error}") from error
-        if not is_document(wish):
+            raise _bad(f"the body is not JSON: {error}") from error
+        if not is_document(body):
             raise _bad("the body must be a JSON object")
         names = self._engine.settings.served_names
-        if wish.get("model", names[0]) not in names:
+        if body.get("model", names[0]) not in names:
             raise _RefusedError(
-                HTTPStatus.NOT_FOUND, f"The model `{wish['model']}` does not exist.", "NotFoundError", "model"
+                HTTPStatus.NOT_FOUND, f"The model `{body['model']}` does not exist.", "NotFoundError", "model"
             )
-        return wish
+        return body
 
-    def _request(self, wish: dict[str, Any], *, chat: bool) -> CompletionRequest:
-        pieces = tuple(_PIECES.findall(_prompt(wish, chat=chat))) or ("",)
-        room = self._batch.max_model_len - len(pieces)
-        asked = wish.get("max_completion_tokens") or wish.get("max_tokens") or (room if chat else 16)
+    def _request(self, body: dict[str, Any], *, chat: bool) -> CompletionRequest:
+        pieces = tuple(_PIECES.findall(_prompt(body, chat=chat))) or ("",)
+        remaining = self._batch.max_model_len - len(pieces)
+        asked = body.get("max_completion_tokens") or body.get("max_tokens") or (remaining if chat else 16)
         if not isinstance(asked, int) or asked < 1:
             raise _bad(f"max_tokens must be at least 1, got {asked!r}.", "max_tokens")
-        if asked > room:
+        if asked > remaining:
             raise _bad(
                 f"This model's maximum context length is {self._batch.max_model_len} tokens. However, you requested "
                 f"{asked} output tokens and your prompt contains {len(pieces)} input tokens.",
                 "max_tokens",
             )
         return CompletionRequest(
-            pieces=pieces, max_tokens=asked, ignore_eos=bool(wish.get("ignore_eos")), arrived=time.monotonic()
+            pieces=pieces, max_tokens=asked, ignore_eos=bool(body.get("ignore_eos")), arrived=time.monotonic()
         )
 
-    def _whole(self, wish: dict[str, Any], request: CompletionRequest, text: str, *, chat: bool) -> dict[str, Any]:
+    def _whole(self, body: dict[str, Any], request: CompletionRequest, text: str, *, chat: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": request.finish}
         if chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        return {**self._head(wish, chat=chat, chunk=False), "choices": [choice], "usage": _usage(request)}
+        return {**self._head(body, chat=chat, chunk=False), "choices": [choice], "usage": _usage(request)}
 
-    def _head(self, wish: dict[str, Any], *, chat: bool, chunk: bool) -> dict[str, Any]:
+    def _head(self, body: dict[str, Any], *, chat: bool, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
         return {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             "object": kind,
             "created": int(time.time()),
-            "model": wish.get("model", self._engine.settings.served_names[0]),
+            "model": body.get("model", self._engine.settings.served_names[0]),
             "system_fingerprint": "simulated",
         }
 
-    def _stream(self, wish: dict[str, Any], request: CompletionRequest, words: Iterator[str], *, chat: bool) -> None:
+    def _stream(self, body: dict[str, Any], request: CompletionRequest, tokens: Iterator[str], *, chat: bool) -> None:
         self.send_response(HTTPStatus.OK)
         self._common_headers("text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        head = self._head(wish, chat=chat, chunk=True)
+        head = self._head(body, chat=chat, chunk=True)
         if chat:
             self._event({**head, "choices": [_delta({"role": "assistant", "content": ""})]})
-        for number, word in enumerate(words):
+        for number, token in enumerate(tokens):
             if self._batch.stuck:
                 self._hang()
                 return
-            text = word if number == 0 else f" {word}"
+            text = token if number == 0 else f" {token}"
             self._event({**head, "choices": [_delta({"content": text}) if chat else _part(text)]})
         if request.finish is None:
             self.close_connection = True
             return
         self._event({**head, "choices": [_delta({}, request.finish) if chat else _part("", request.finish)]})
-        if inner(wish, "stream_options").get("include_usage"):
+        if inner(body, "stream_options").get("include_usage"):
             self._event({**head, "choices": [], "usage": _usage(request)})
         self._chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
@@ -269,8 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-    def _gone(self) -> bool:
-        """Whether the client closed the connection. While stuck: waits for that."""
+    def _is_disconnected(self) -> bool:
+        """Whether the client closed the connection. While the engine is stuck: wait until it does."""
         while True:
             readable, _, _ = select.select([self.connection], [], [], 0)
             if readable:
@@ -284,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.1)
 
     def _hang(self) -> None:
-        self._gone()
+        self._is_disconnected()
         self.close_connection = True
 
     def _error(self, status: HTTPStatus, message: str, kind: str, parameter: str | None = None) -> None:
@@ -308,15 +308,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("X-Request-Id", request_id)
 
 
-def _prompt(wish: dict[str, Any], *, chat: bool) -> str:
+def _prompt(body: dict[str, Any], *, chat: bool) -> str:
     if not chat:
-        prompt = wish.get("prompt")
+        prompt = body.get("prompt")
         if is_list(prompt) and prompt and isinstance(prompt[0], int):
             return " ".join(f"t{token}" for token in prompt)
         if not isinstance(prompt, str):
             raise _bad("prompt must be a text or a list of token ids.", "prompt")
         return prompt
-    messages = wish.get("messages")
+    messages = body.get("messages")
     if not is_list(messages) or not messages:
         raise _bad("messages must be a list of at least one message.", "messages")
     return "\n".join(f"{m.get('role')} {_content(m.get('content'))}" for m in messages if is_document(m))

@@ -115,22 +115,22 @@ class Batch:
                 raise QueueFullError(f"{limit} requests are queued or running, the most allowed")
             self._waiting.append(request)
 
-    def generate(self, request: CompletionRequest, gone: Callable[[], bool]) -> Iterator[str]:
+    def generate(self, request: CompletionRequest, is_disconnected: Callable[[], bool]) -> Iterator[str]:
         """The words of the answer as they are made; `request.finish` is set at the end. `gone`: the client left."""
         try:
-            if not self._wait_for_turn(request, gone):
+            if not self._wait_for_turn(request, is_disconnected):
                 return
             started = time.monotonic()
             self._prefill(request, started)
             last = started
-            for word in self._words(request):
+            for token in self._tokens(request):
                 self._pace()
-                if gone():
+                if is_disconnected():
                     return
                 now = time.monotonic()
                 self._count_token(request, now, last)
                 last = now
-                yield word
+                yield token
             self._finish(request)
         finally:
             self.leave(request)
@@ -158,11 +158,11 @@ class Batch:
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self._settings.block_size)
 
-    def _wait_for_turn(self, request: CompletionRequest, gone: Callable[[], bool]) -> bool:
+    def _wait_for_turn(self, request: CompletionRequest, is_disconnected: Callable[[], bool]) -> bool:
         with self._changed:
             while not self._fits(request):
                 self._changed.wait(0.25)
-                if gone():
+                if is_disconnected():
                     return False
             self._waiting.remove(request)
             self._running.append(request)
@@ -206,7 +206,7 @@ class Batch:
             self._prefixes.popitem(last=False)
         return hits
 
-    def _words(self, request: CompletionRequest) -> Iterator[str]:
+    def _tokens(self, request: CompletionRequest) -> Iterator[str]:
         seed = blake2b("\x00".join(request.pieces).encode(), digest_size=8).digest()
         dice = Random(seed)
         natural = request.max_tokens + 1 if request.ignore_eos else dice.randint(8, 96)

@@ -38,7 +38,7 @@ def load(folder: Path) -> LoadedModel:
         weight_bytes=sum(_read_shard(shard) for shard in shards),
         kv_bytes_per_token=layers * 2 * kv_heads * head_dim * 2,
         max_context=int(config.get("max_position_embeddings", 2048)),
-        vocabulary=_words(folder / "tokenizer.json"),
+        vocabulary=_vocabulary(folder / "tokenizer.json"),
     )
 
 
@@ -66,9 +66,9 @@ def _read_shard(path: Path) -> int:
     return end
 
 
-def _words(path: Path) -> tuple[str, ...]:
+def _vocabulary(path: Path) -> tuple[str, ...]:
     """Words of the tokenizer's vocabulary to answer with: whole ASCII words, in a fixed order."""
     vocabulary: dict[str, int] = _json(path).get("model", {}).get("vocab", {}) if path.is_file() else {}
-    words = sorted({w.lstrip("Ġ") for w in vocabulary if w.lstrip("Ġ").isascii() and w.lstrip("Ġ").isalpha()})
-    whole = (w for w, after in zip(words, [*words[1:], ""], strict=True) if not after.startswith(w))
+    tokens = sorted({w.lstrip("Ġ") for w in vocabulary if w.lstrip("Ġ").isascii() and w.lstrip("Ġ").isalpha()})
+    whole = (w for w, after in zip(tokens, [*tokens[1:], ""], strict=True) if not after.startswith(w))
     return tuple(w for w in whole if len(w) > 2)[:256] or ("alpha", "beta", "gamma", "delta")

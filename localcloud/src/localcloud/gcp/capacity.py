@@ -52,10 +52,10 @@ class Capacity:
         present = list(living)
         if (over := self._over_quota(wanted, present)) is not None:
             return over
-        if self._has_room(wanted, present):
+        if self._is_available(wanted, present):
             return None
-        elsewhere = [zone for zone in ZONES if self._has_room(replace(wanted, zone=zone), present)]
-        return no_room(wanted, elsewhere)
+        elsewhere = [zone for zone in ZONES if self._is_available(replace(wanted, zone=zone), present)]
+        return zone_exhausted(wanted, elsewhere)
 
     def _over_quota(self, wanted: Use, present: Sequence[Use]) -> OperationFailure | None:
         model, count = gpus(wanted.machine_type)
@@ -69,12 +69,12 @@ class Capacity:
             return over_quota(metric(model, wanted.quota), self.quota(wanted.quota), REGION)
         return None
 
-    def _has_room(self, wanted: Use, present: Sequence[Use]) -> bool:
+    def _is_available(self, wanted: Use, present: Sequence[Use]) -> bool:
         if wanted.kind is Kind.SPOT and wanted.machine_type in self.spot_lost:
             return False
         place = (wanted.zone, wanted.machine_type, wanted.kind)
-        room = self.limits.get(place)
-        return room is None or sum((u.zone, u.machine_type, u.kind) == place for u in present) < room
+        limit = self.limits.get(place)
+        return limit is None or sum((u.zone, u.machine_type, u.kind) == place for u in present) < limit
 
     def as_json(self) -> Mapping[str, object]:
         """For people: the limits in force."""
@@ -104,7 +104,7 @@ def metric(model: str, kind: Kind) -> str:
     return f"PREEMPTIBLE_{name}" if kind is Kind.SPOT else name
 
 
-def no_room(wanted: Use, elsewhere: Sequence[str]) -> OperationFailure:
+def zone_exhausted(wanted: Use, elsewhere: Sequence[str]) -> OperationFailure:
     """The zone has no such machine left, as it is said of machines with GPUs; `elsewhere`: zones that have one."""
     zone, model, count = wanted.zone, *gpus(wanted.machine_type)
     code, reason = "ZONE_RESOURCE_POOL_EXHAUSTED", "  Try a different zone, or try again later."

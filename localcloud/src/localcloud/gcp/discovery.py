@@ -137,8 +137,8 @@ class Discovery:
 
 
 def _output_only(known: Mapping[str, Any]) -> bool:
-    said = str(known.get("description", ""))
-    return bool(known.get("readOnly")) or said.startswith(("[Output Only]", "Output only. [Output Only]"))
+    description = str(known.get("description", ""))
+    return bool(known.get("readOnly")) or description.startswith(("[Output Only]", "Output only. [Output Only]"))
 
 
 def _unknown(name: str, where: str) -> ApiError:

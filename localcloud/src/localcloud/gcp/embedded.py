@@ -20,11 +20,11 @@ class GoogleCloud:
     """A wired one. Raises OSError when its address is taken."""
 
     def __init__(
-        self, places: Places, machines: Path, yard: MachineManager, time_scale: TimeScale, callers: Callers
+        self, places: Places, machines: Path, manager: MachineManager, time_scale: TimeScale, callers: Callers
     ) -> None:  # noqa: PLR0913
         calls = Calls()
         faults, api_faults = Faults(machines), ApiFaults()
-        self._hardware = GoogleMachines(yard, callers, faults)
+        self._hardware = GoogleMachines(manager, callers, faults)
         self.state = make_state(places, self._hardware, calls, time_scale=time_scale)
         self._hardware.state = self.state
         self.admin = admin_of(self.state, faults, api_faults)

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Any, Final
 
-_STATUS_WORDS: Final = {
+_STATUS_NAMES: Final = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
@@ -31,7 +31,7 @@ class ApiError(Exception):
         detail = {"message": self.message, "domain": "global", "reason": self.reason}
         error: dict[str, Any] = {"code": int(self.status), "message": self.message, "errors": [detail]}
         if not of_compute or self.status is not HTTPStatus.NOT_FOUND:
-            error["status"] = _STATUS_WORDS.get(int(self.status), "UNKNOWN")
+            error["status"] = _STATUS_NAMES.get(int(self.status), "UNKNOWN")
         return {"error": error}
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError
 
-_WORD: Final = re.compile(r"\s*(\(|\)|AND\b|OR\b|NOT\b|-(?=\()|(?:\"[^\"]*\"|[^\s()\"])+)")
+_TOKEN: Final = re.compile(r"\s*(\(|\)|AND\b|OR\b|NOT\b|-(?=\()|(?:\"[^\"]*\"|[^\s()\"])+)")
 _COMPARISON: Final = re.compile(r"([A-Za-z_][\w.\-\[\]]*)\s*(!=|>=|<=|=|:|>|<)\s*(.*)", re.S)
 _WORD_FORM: Final = re.compile(r"([A-Za-z_][\w.\-]*)\s+(eq|ne)\s+(\S+)")
 
@@ -21,45 +21,45 @@ def matches(text: str | None, row: Mapping[str, Any]) -> bool:
         same = re.fullmatch(form[3].strip("'\""), _text(_field(row, form[1]))) is not None
         return same if form[2] == "eq" else not same
     joined = re.sub(r"\s*(!=|>=|<=|(?<![!<>])=|>(?!=)|<(?!=))\s*", r"\1", text)
-    words = _split(joined)
-    found, rest = _any(words, row)
+    tokens = _split(joined)
+    found, rest = _any(tokens, row)
     if rest:
         raise _bad(text)
     return found
 
 
 def _split(text: str) -> list[str]:
-    words: list[str] = []
+    tokens: list[str] = []
     at = 0
     while at < len(text.rstrip()):
-        found = _WORD.match(text, at)
+        found = _TOKEN.match(text, at)
         if found is None:
             raise _bad(text)
-        words.append(found[1])
+        tokens.append(found[1])
         at = found.end()
-    return words
+    return tokens
 
 
-def _any(words: list[str], row: Mapping[str, Any]) -> tuple[bool, list[str]]:
-    result, words = _all(words, row)
-    while words and words[0] == "OR":
-        other, words = _all(words[1:], row)
+def _any(tokens: list[str], row: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    result, tokens = _all(tokens, row)
+    while tokens and tokens[0] == "OR":
+        other, tokens = _all(tokens[1:], row)
         result = result or other
-    return result, words
+    return result, tokens
 
 
-def _all(words: list[str], row: Mapping[str, Any]) -> tuple[bool, list[str]]:
-    result, words = _one(words, row)
-    while words and words[0] not in ("OR", ")"):
-        other, words = _one(words[1:] if words[0] == "AND" else words, row)
+def _all(tokens: list[str], row: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    result, tokens = _one(tokens, row)
+    while tokens and tokens[0] not in ("OR", ")"):
+        other, tokens = _one(tokens[1:] if tokens[0] == "AND" else tokens, row)
         result = result and other
-    return result, words
+    return result, tokens
 
 
-def _one(words: list[str], row: Mapping[str, Any]) -> tuple[bool, list[str]]:
-    if not words:
+def _one(tokens: list[str], row: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    if not tokens:
         raise _bad("")
-    first, rest = words[0], words[1:]
+    first, rest = tokens[0], tokens[1:]
     if first in ("NOT", "-"):
         result, rest = _one(rest, row)
         return not result, rest

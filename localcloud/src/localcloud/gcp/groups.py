@@ -245,7 +245,7 @@ def _repair(state: GoogleState, group: ManagedGroup, member: Member, machine: Ma
 
 def _update(state: GoogleState, group: ManagedGroup, row: Row) -> None:
     """A proactive group replaces what is not up to date, one at a time, when all is calm."""
-    if row.get("updatePolicy", {}).get("type") != "PROACTIVE" or not is_calm(group):
+    if row.get("updatePolicy", {}).get("type") != "PROACTIVE" or not is_stable(group):
         return
     for member in group.members:
         if not is_current(row, member):
@@ -259,7 +259,7 @@ def is_current(row: Row, member: Member) -> bool:
     return path_of(member.version["instanceTemplate"]) in wanted
 
 
-def is_calm(group: ManagedGroup) -> bool:
+def is_stable(group: ManagedGroup) -> bool:
     """Whether nothing is being made or deleted."""
     return all(member.action == "NONE" for member in group.members)
 
@@ -407,7 +407,7 @@ def shown(state: GoogleState, group: ManagedGroup) -> Row:
         "instanceTemplate": found[0]["instanceTemplate"] if len(found) == 1 else "",
         "currentActions": actions,
         "status": {
-            "isStable": is_calm(group) and len(group.members) == int(row["targetSize"]),
+            "isStable": is_stable(group) and len(group.members) == int(row["targetSize"]),
             "versionTarget": {"isReached": reached},
             "allInstancesConfig": {"effective": True},
             "stateful": {"hasStatefulConfig": False},

@@ -21,8 +21,8 @@ STARTUP: Final = "startup-script"
 class GoogleMachines:
     """Machines of the yard, each with a metadata server (`localcloud.gcp.state.Hardware`)."""
 
-    def __init__(self, yard: MachineManager, callers: Callers, faults: Faults) -> None:
-        self._yard = yard
+    def __init__(self, manager: MachineManager, callers: Callers, faults: Faults) -> None:
+        self._manager = manager
         self._faults = faults
         self._callers = callers
         self._metadata: dict[str, GoogleMetadataServer] = {}
@@ -37,10 +37,10 @@ class GoogleMachines:
                 self._callers.hand_out_token,
                 lambda: self._faults.has(machine.name, "metadata"),
             )
-        self._yard.start(self._order(machine))
+        self._manager.start(self._order(machine))
 
     def is_alive(self, name: str) -> bool:
-        alive = self._yard.is_alive(name)
+        alive = self._manager.is_alive(name)
         if not alive:
             server = self._metadata.pop(name, None)
             if server is not None:
@@ -48,7 +48,7 @@ class GoogleMachines:
         return alive
 
     def end(self, name: str) -> None:
-        self._yard.end(name)
+        self._manager.end(name)
 
     def changed(self, name: str) -> None:
         server = self._metadata.get(name)
@@ -56,7 +56,7 @@ class GoogleMachines:
             server.wake()
 
     def forget(self, name: str, uid: str) -> None:
-        self._yard.set_aside(name, uid)
+        self._manager.set_aside(name, uid)
 
     def close(self) -> None:
         """Free every address."""

@@ -83,8 +83,8 @@ class Machine:
     @property
     def ends_at(self) -> datetime | None:
         """When its stated time to run is over; None: it has none, or has not begun to run."""
-        told = self.row.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
-        return datetime.fromisoformat(told) if told else None
+        timestamp = self.row.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
+        return datetime.fromisoformat(timestamp) if timestamp else None
 
 
 def use_of(zone: str, machine_type: str, properties: Row) -> Use:

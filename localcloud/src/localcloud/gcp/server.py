@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from gpufleet.http_server import Answer, HttpRequest, HttpServer
 from localcloud.api_faults import ApiFaults
-from localcloud.callers import CallerCheck, RefusedError, say_refused
+from localcloud.callers import CallerCheck, RefusedError, log_refusal
 from localcloud.gcp.compute import Compute
 from localcloud.gcp.discovery import PREFIX
 from localcloud.gcp.errors import ApiError
@@ -42,9 +42,9 @@ class Front:
         except ApiError as error:
             return json_reply(error.as_json(of_compute=request.path.startswith(PREFIX)), int(error.status))
         except Exception as error:  # noqa: BLE001 - one bad call must not look like a cloud that is gone
-            said = f"{type(error).__name__}: {error}"
-            print(f"{request.method} {request.path} failed: {said}", file=sys.stderr, flush=True)
-            return json_reply(ApiError(500, "internalError", f"The embedded cloud failed: {said}").as_json(), 500)
+            message = f"{type(error).__name__}: {error}"
+            print(f"{request.method} {request.path} failed: {message}", file=sys.stderr, flush=True)
+            return json_reply(ApiError(500, "internalError", f"The embedded cloud failed: {message}").as_json(), 500)
 
     def _route(self, request: Request) -> Answer:
         if request.path.startswith(PREFIX):
@@ -87,7 +87,7 @@ class Endpoint:
         try:
             caller = self._check.principal(asked.header)
         except RefusedError as error:
-            say_refused("Google API", asked.method, asked.path, error.refusal)
+            log_refusal("Google API", asked.method, asked.path, error.refusal)
             return json_reply(ApiError(403, "forbidden", str(error)).as_json(), 403)
         request = Request(
             method=asked.method,

@@ -21,7 +21,7 @@ from localcloud.gcp.storage_parts import (
     Object,
     Upload,
     check_conditions,
-    go_on,
+    incomplete,
     is_versioned,
     multipart,
     object_body,
@@ -297,10 +297,10 @@ class Storage:
         span, _, total = request.headers.get("content-range", "").removeprefix("bytes ").partition("/")
         first = span.partition("-")[0]
         if first.isdigit() and int(first) != len(upload.body):
-            return go_on(upload)
+            return incomplete(upload)
         upload.body += request.body
         if total and (not total.isdigit() or int(total) != len(upload.body)):
-            return go_on(upload)
+            return incomplete(upload)
         del self._uploads[upload_id]
         row = self._put(upload.bucket, str(upload.row["name"]), upload.row, bytes(upload.body), upload.query)
         return json_reply(row)

@@ -82,7 +82,7 @@ def ranged(body: bytes, asked: str | None, headers: dict[str, str]) -> Answer:
     return Answer(status=206, body=body[start : end + 1], headers=headers)
 
 
-def go_on(upload: Upload) -> Answer:
+def incomplete(upload: Upload) -> Answer:
     """Say how much is there, and ask for the rest."""
     held = len(upload.body)
     return Answer(status=308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pulumi
 import pulumi.runtime
 
-SAID_ALREADY: Final = 32
+ALREADY_REPORTED: Final = 32
 """Exit code for: failed, and the user has been told why (the one that Pulumi's own host uses)."""
 
 
@@ -41,10 +41,10 @@ def run(settings: dict[str, Any]) -> int:
         asyncio.run(pulumi.runtime.run_in_stack(lambda: _run_path(program)))
     except pulumi.RunError as error:
         pulumi.log.error(str(error))
-        return SAID_ALREADY
+        return ALREADY_REPORTED
     except Exception as error:  # noqa: BLE001 - whatever the program raises is its author's to read
         pulumi.log.error("Program failed with an unhandled exception:\n" + _own_traceback(error, program))
-        return SAID_ALREADY
+        return ALREADY_REPORTED
     return 0
 
 

@@ -19,7 +19,7 @@ from pulumi.runtime.proto import language_pb2_grpc, plugin_pb2
 
 from localcloud.language_host.children import Children
 from localcloud.language_host.policy_proxy import PolicyProxy
-from localcloud.language_host.program import SAID_ALREADY
+from localcloud.language_host.program import ALREADY_REPORTED
 
 MODULES: Final = {"analyzer": "pulumi.policy", "resource": "pulumi.run.plugin"}
 """What runs a Python plugin, by kind."""
@@ -80,7 +80,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             context.add_callback(lambda: self._children.end(process))
             code = process.wait()
             self._children.forget(process)
-        if code == SAID_ALREADY:
+        if code == ALREADY_REPORTED:
             return language.RunResponse(bail=True)
         if code:
             return language.RunResponse(error=f"the program ended with exit code {code}")

@@ -14,7 +14,7 @@ from typing import Final
 PR_SET_PDEATHSIG: Final = 1
 
 
-def leash(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Let the kernel end this process with its parent. Only Linux knows how; elsewhere the host ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -25,7 +25,7 @@ def leash(parent: int) -> None:
 def main() -> None:
     # not needed: a Ctrl-C reaches the whole terminal group, and the engine then ends the program in good order
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    leash(int(os.environ.pop("GPUFLEET_LEASH")))
+    end_with_parent(int(os.environ.pop("GPUFLEET_LEASH")))
     kind, name, *rest = sys.argv[1:]
     # Python put this file's folder in front, where its neighbours would shadow modules of the program
     del sys.path[0]

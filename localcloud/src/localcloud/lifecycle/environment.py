@@ -133,8 +133,8 @@ def marked(environment: Mapping[str, str], folders: Folders) -> dict[str, str]:
 def exports(folders: Folders, pulumi: Path, base: Mapping[str, str]) -> str:
     """Lines for `eval "$(gpufleet local env)"`."""
     settings = settings_of(folders, pulumi)
-    gone = sorted(name for name in base if is_stripped(name) and name not in settings and name.isidentifier())
-    lines = [f"unset {name}" for name in gone]
+    stripped = sorted(name for name in base if is_stripped(name) and name not in settings and name.isidentifier())
+    lines = [f"unset {name}" for name in stripped]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(settings.items())]
     ours = os.pathsep.join(path_of(folders, pulumi, "").split(os.pathsep))
     return "\n".join([*lines, f'export PATH={shlex.quote(ours)}:"$PATH"']) + "\n"

@@ -82,11 +82,11 @@ def end(processes: Iterable[Process], limit_s: float) -> tuple[Process, ...]:
         waiting = {fd: process for process in processes if (fd := stack.enter_context(_opened(process))) is not None}
         for fd in waiting:
             _signal(fd, signal.SIGTERM)
-        _wait_until_gone(waiting, time.monotonic() + limit_s)
+        _wait_until_ended(waiting, time.monotonic() + limit_s)
         killed = tuple(waiting.values())
         for fd in waiting:
             _signal(fd, signal.SIGKILL)
-        _wait_until_gone(waiting, time.monotonic() + 5)
+        _wait_until_ended(waiting, time.monotonic() + 5)
         return killed
 
 
@@ -116,10 +116,10 @@ def environment_of(pid: int) -> dict[str, str]:
 def command_of(pid: int) -> str:
     """The command line, cut short."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return "?"
-    return b" ".join(words).decode(errors="replace").strip()[:120] or "?"
+    return b" ".join(arguments).decode(errors="replace").strip()[:120] or "?"
 
 
 def _all_pids() -> Generator[int]:
@@ -173,7 +173,7 @@ def _signal(fd: int, number: signal.Signals) -> None:
         signal.pidfd_send_signal(fd, number)
 
 
-def _wait_until_gone(waiting: dict[int, Process], until: float) -> None:
+def _wait_until_ended(waiting: dict[int, Process], until: float) -> None:
     """Remove from `waiting` what ends (a pidfd becomes readable then)."""
     poll = select.poll()
     for fd in waiting:

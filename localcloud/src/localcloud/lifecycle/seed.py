@@ -62,7 +62,7 @@ class SeedBucket:
         self._s3.upload_file(str(path), BUCKET, key)
 
 
-def seed(folders: Folders, say: Callable[[str], None]) -> None:
+def seed(folders: Folders, announce: Callable[[str], None]) -> None:
     """Make what is not there. Raises LocalError."""
     token = token_of(folders)
     try:
@@ -70,7 +70,7 @@ def seed(folders: Folders, say: Callable[[str], None]) -> None:
         _make_parameter(token, ENGINE_KEY, lambda: secrets.token_hex(32))
         _make_parameter(token, ORDER_KEY, _new_order_key)
         _write_public_key(folders, token)
-        _put_model(folders, token, say)
+        _put_model(folders, token, announce)
     except (BotoCoreError, ClientError) as error:
         raise LocalError(f"the embedded cloud refused: {error}; see {folders.logs / 'cloud.log'}") from error
 
@@ -119,12 +119,12 @@ def make_model(folders: Folders) -> Path:
     return folder
 
 
-def _put_model(folders: Folders, token: str, say: Callable[[str], None]) -> None:
+def _put_model(folders: Folders, token: str, announce: Callable[[str], None]) -> None:
     folder = make_model(folders)
     described = manifest.describe(folder, name=MODEL, revision=REVISION)
     bucket = SeedBucket(token)
     if publish.add(bucket, folder, described):
         size = sum(file.size for file in described.files)
-        say(f"model {MODEL}: {len(described.files)} files, {size / 1e6:.1f} MB, digest {described.digest[:12]}…")
+        announce(f"model {MODEL}: {len(described.files)} files, {size / 1e6:.1f} MB, digest {described.digest[:12]}…")
     if not bucket.exists(f"models/{MODEL}/served.json"):
         publish.rollout(bucket, name=MODEL, digest=described.digest)

@@ -60,7 +60,7 @@ class SeedBucket:
         self.put_bytes(key, path.read_bytes())
 
 
-def seed(folders: Folders, say: Callable[[str], None]) -> None:
+def seed(folders: Folders, announce: Callable[[str], None]) -> None:
     """Make what is not there. Raises LocalError."""
     token = token_of(folders)
     api = _Api(token)
@@ -68,7 +68,7 @@ def seed(folders: Folders, say: Callable[[str], None]) -> None:
         api.made("POST", f"/storage/v1/b?project={PROJECT}", {"name": BUCKET, "versioning": {"enabled": True}})
         for name, parameter in ((ENGINE_KEY, aws_seed.ENGINE_KEY), (ORDER_KEY, aws_seed.ORDER_KEY)):
             _make_secret(api, name, aws_seed.secret(parameter, token))
-        _put_model(folders, token, say)
+        _put_model(folders, token, announce)
     except OSError as error:
         raise LocalError(f"the embedded Google Cloud does not answer: {error}; see {folders.logs}") from error
 
@@ -81,11 +81,11 @@ def _make_secret(api: _Api, name: str, value: str) -> None:
         api.made("POST", f"{base}/{name}:addVersion", {"payload": {"data": data}})
 
 
-def _put_model(folders: Folders, token: str, say: Callable[[str], None]) -> None:
+def _put_model(folders: Folders, token: str, announce: Callable[[str], None]) -> None:
     folder = make_model(folders)
     described = manifest.describe(folder, name=MODEL, revision=REVISION)
     bucket = SeedBucket(token)
     if publish.add(bucket, folder, described):
-        say(f"model {MODEL}: also in gs://{BUCKET}, digest {described.digest[:12]}…")
+        announce(f"model {MODEL}: also in gs://{BUCKET}, digest {described.digest[:12]}…")
     if not bucket.exists(f"models/{MODEL}/served.json"):
         publish.rollout(bucket, name=MODEL, digest=described.digest)

@@ -63,8 +63,8 @@ def _listening() -> list[tuple[str, int, str]]:
 
 def _readable(host: str) -> str:
     # /proc/net/tcp prints 32-bit words in the machine's byte order
-    words = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
-    address = ipaddress.ip_address(words)
+    packed = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
+    address = ipaddress.ip_address(packed)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 

@@ -27,7 +27,7 @@ def bring_up(  # noqa: PLR0913
     *,
     which: Cloud,
     config: Mapping[str, str],
-    say: Callable[[str], None],
+    announce: Callable[[str], None],
 ) -> None:
     """Start what does not run. Raises LocalError; what was started by then goes on running, and the next run or
     `local down` finds it. `config`: files of Prometheus and Alertmanager, by their place below `.local/control`."""
@@ -40,7 +40,7 @@ def bring_up(  # noqa: PLR0913
             # the cloud's memory is gone with its process, so nothing that was built in it is true any more
             left = clear_out(folders)
             if left.processes:
-                say(f"cleaned up after an earlier run: {left.processes} processes ended")
+                announce(f"cleaned up after an earlier run: {left.processes} processes ended")
             for part in parts.control(folders):
                 parts.check_addresses(part, folders)  # before anything runs that would have to be ended again
             choose(folders, which)
@@ -48,11 +48,11 @@ def bring_up(  # noqa: PLR0913
         elif chosen(folders) is not which:
             raise LocalError(f"the embedded cloud runs for {chosen(folders)}: run `gpufleet local down` first")
         environment = {**environment, **credentials_of(folders)}
-        say(f"{cloud.what}: {parts.CLOUD.api_url} (AWS), {parts.CLOUD.google_url} (Google Cloud)")
-        seed.seed(folders, say)
-        seed_google.seed(folders, say)
+        announce(f"{cloud.what}: {parts.CLOUD.api_url} (AWS), {parts.CLOUD.google_url} (Google Cloud)")
+        seed.seed(folders, announce)
+        seed_google.seed(folders, announce)
         stack.prepare(folders, pulumi, environment)
-        say(f"Pulumi stack {stack_of(which)}, with the local provider of {which} in {folders.pulumi_home}")
+        announce(f"Pulumi stack {stack_of(which)}, with the local provider of {which} in {folders.pulumi_home}")
         for name, text in config.items():
             _write(folders.control / name, text)
         _make_token(parts.console_token(folders))
@@ -60,9 +60,11 @@ def bring_up(  # noqa: PLR0913
             if not parts.is_up(part, folders):
                 end_recorded(part.name, folders)
                 parts.start(part, folders, environment)
-            say(": ".join((part.what, *(f"http://{address}:{port}" for address, port in part.listens[:1]))))
-        say(f"the console's token: {parts.console_token(folders)}")
-        say(f"the embedded cloud's token: {folders.cloud / TOKEN_FILE}, also the password of {parts.CLOUD.slack_url}")
+            announce(": ".join((part.what, *(f"http://{address}:{port}" for address, port in part.listens[:1]))))
+        announce(f"the console's token: {parts.console_token(folders)}")
+        announce(
+            f"the embedded cloud's token: {folders.cloud / TOKEN_FILE}, also the password of {parts.CLOUD.slack_url}"
+        )
 
 
 def _write(file: Path, text: str) -> None:

@@ -44,7 +44,7 @@ class MachineManager:
         self._timers: dict[str, threading.Timer] = {}
         self._code = CODE
         self._image = folder / ".image"
-        self._shelf = VolumePool(folder / volumes.SHELF)
+        self._volumes = VolumePool(folder / volumes.POOL_FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
         self._end_strays()
         image.install(self._image, self._code)
@@ -55,7 +55,7 @@ class MachineManager:
         root = self.folder / order.instance
         _make_root(root)
         for volume in order.volumes:
-            self._shelf.attach(volume, root)
+            self._volumes.attach(volume, root)
         self._spec(order).save(root)
         if order.script is not None:
             script = root / "var/lib/cloud/instance/user-data"
@@ -109,11 +109,11 @@ class MachineManager:
 
     def attach(self, instance_id: str, volume: Volume) -> None:
         """Bring a volume into a machine, which may run. Raises OSError."""
-        self._shelf.attach(volume, self.folder / instance_id)
+        self._volumes.attach(volume, self.folder / instance_id)
 
     def detach(self, instance_id: str, volume_id: str) -> None:
         """Take a volume out of a machine, whatever it does with it; nothing when it is not there. Raises OSError."""
-        self._shelf.detach(volume_id, self.folder / instance_id)
+        self._volumes.detach(volume_id, self.folder / instance_id)
 
     def is_mounted(self, instance_id: str, volume_id: str) -> bool:
         """Whether a machine uses a volume; one that does not run uses none."""
@@ -122,7 +122,7 @@ class MachineManager:
 
     def discard(self, volume_id: str) -> None:
         """A volume was deleted."""
-        self._shelf.discard(volume_id)
+        self._volumes.discard(volume_id)
 
     def set_aside(self, instance_id: str, uid: str) -> None:
         """Make room for another machine of that name; the old folder stays under `.ended`, for people to look at.
@@ -131,7 +131,7 @@ class MachineManager:
         """
         root = self.folder / instance_id
         if root.exists():
-            self._shelf.detach_all(root)
+            self._volumes.detach_all(root)
             aside = self.folder / ".ended" / f"{instance_id}-{uid}"
             aside.parent.mkdir(exist_ok=True)
             root.rename(aside)

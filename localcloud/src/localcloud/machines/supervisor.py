@@ -91,7 +91,7 @@ class Supervisor:
         return 0
 
     def _step(self) -> None:
-        for key, _ in self._selector.select(self._patience()):
+        for key, _ in self._selector.select(self._start_timeout()):
             key.data()
         for pid, code in processes.reap():
             self._process_ended(pid, code)
@@ -111,7 +111,7 @@ class Supervisor:
         self.signal(agent.main_pid, "SIGSTOP" if wanted else "SIGCONT", group=True)
         self._frozen = agent.main_pid if wanted else None
 
-    def _patience(self) -> float:
+    def _start_timeout(self) -> float:
         now = time.monotonic()
         times = [at for at in (service.next_deadline() for service in self._services.values()) if at is not None]
         if self._ending_by is not None:

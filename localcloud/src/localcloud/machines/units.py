@@ -93,7 +93,7 @@ def parse(name: str, text: str) -> Unit:
     def last(section: str, key: str, default: str = "") -> str:
         return (values.get((section, key)) or [default])[-1]
 
-    def words(section: str, key: str) -> tuple[str, ...]:
+    def word_list(section: str, key: str) -> tuple[str, ...]:
         return tuple(word for value in values.get((section, key), []) for word in value.split())
 
     def span(section: str, key: str, default: float) -> float:
@@ -126,11 +126,11 @@ def parse(name: str, text: str) -> Unit:
         timeout_start_s=span("Service", "TimeoutStartSec", stop_s),
         timeout_stop_s=span("Service", "TimeoutStopSec", stop_s),
         remain_after_exit=last("Service", "RemainAfterExit", "no").lower() in ("yes", "true", "1", "on"),
-        success_exit_status=words("Service", "SuccessExitStatus"),
-        wanted_by=words("Install", "WantedBy"),
-        after=words("Unit", "After"),
-        before=words("Unit", "Before"),
-        requires=words("Unit", "Requires"),
+        success_exit_status=word_list("Service", "SuccessExitStatus"),
+        wanted_by=word_list("Install", "WantedBy"),
+        after=word_list("Unit", "After"),
+        before=word_list("Unit", "Before"),
+        requires=word_list("Unit", "Requires"),
     )
 
 
@@ -208,14 +208,14 @@ _VARIABLE: Final = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 
 def arguments(line: str, environment: Mapping[str, str]) -> list[str]:
     """The words of an Exec line: `${NAME}` in a word, `$NAME` alone split into words, `$$` and `%%` escaped."""
-    words: list[str] = []
+    word_list: list[str] = []
     for word in shlex.split(line):
         whole = re.fullmatch(r"\$([A-Za-z_]\w*)", word)
         if whole:
-            words.extend(environment.get(whole.group(1), "").split())
+            word_list.extend(environment.get(whole.group(1), "").split())
             continue
-        words.append(_VARIABLE.sub(lambda found: _value(found, environment), word).replace("%%", "%"))
-    return words
+        word_list.append(_VARIABLE.sub(lambda found: _value(found, environment), word).replace("%%", "%"))
+    return word_list
 
 
 def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:

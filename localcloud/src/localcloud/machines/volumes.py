@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 BY_ID: Final = "dev/disk/by-id"
-SHELF: Final = ".volumes"
+POOL_FOLDER: Final = ".volumes"
 _INSIDE: Final = "dev/volumes"
 _MOUNTS: Final = "dev/mounts"
 _BEGINNING: Final = 1024 * 1024

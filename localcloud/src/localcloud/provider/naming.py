@@ -32,8 +32,8 @@ class Naming:
     def automatic(self, logical_name: str, seed: bytes) -> str:
         """`<logical name>-<7 hexadecimal digits>`, cut to the limit; the same for the same seed."""
         digits = sha1(seed.hex())[:_RANDOM_DIGITS] if seed else secrets.token_hex(4)[:_RANDOM_DIGITS]
-        room = self.limit - len(digits) - 1 - len(self.start)
-        name = f"{self.start}{logical_name[:room]}-{digits}"
+        longest = self.limit - len(digits) - 1 - len(self.start)
+        name = f"{self.start}{logical_name[:longest]}-{digits}"
         return name.lower() if self.lower else name
 
     def from_prefix(self, inputs: Properties) -> str:

@@ -21,13 +21,13 @@ class Planner(Provider):
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:
         resource = self._package.resources.get(request.type)
-        news = from_struct(request.news)
-        news.pop(BOOKKEEPING, None)
+        new_inputs = from_struct(request.news)
+        new_inputs.pop(BOOKKEEPING, None)
         if resource is not None:
-            if news.keys() <= resource.modelled:
+            if new_inputs.keys() <= resource.modelled:
                 return super().Check(request, context)
-            self._add_default_tags(resource, news)
-        return pb.CheckResponse(inputs=to_struct(news))
+            self._add_default_tags(resource, new_inputs)
+        return pb.CheckResponse(inputs=to_struct(new_inputs))
 
     def Create(self, request: Any, context: grpc.ServicerContext) -> Any:
         if not request.preview:

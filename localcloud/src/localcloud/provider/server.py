@@ -104,7 +104,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         return _diff_response(old, new, lambda path: path.startswith("region"))
 
     def Configure(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._told(context):
+        with self._errors_reported(context):
             with self._lock:
                 self._session = self._open(from_struct(request.args))
             return pb.ConfigureResponse(
@@ -114,25 +114,25 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
     # -- resources ---------------------------------------------------------------------------------------------
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._told(context):
-            news, olds = from_struct(request.news), from_struct(request.olds)
+        with self._errors_reported(context):
+            new_inputs, old_inputs = from_struct(request.news), from_struct(request.olds)
             resource = self._package.resources.get(request.type)
             if resource is None:
                 reason = f"the local provider has no model of {request.type}; it cannot be used in a local stack"
                 return pb.CheckResponse(failures=[pb.CheckFailure(property="", reason=reason)])
-            news.pop(BOOKKEEPING, None)
-            self._add_default_tags(resource, news)
-            failures = check(resource, self._schema, news)
-            defaults, failure = _named(resource, request, news, olds)
+            new_inputs.pop(BOOKKEEPING, None)
+            self._add_default_tags(resource, new_inputs)
+            failures = check(resource, self._schema, new_inputs)
+            defaults, failure = _named(resource, request, new_inputs, old_inputs)
             failures += failure
             if failures:
                 return pb.CheckResponse(
                     failures=[pb.CheckFailure(property=f.path, reason=f.reason) for f in failures]
                 )
-            return pb.CheckResponse(inputs=to_struct(news | defaults | {BOOKKEEPING: sorted(defaults)}))
+            return pb.CheckResponse(inputs=to_struct(new_inputs | defaults | {BOOKKEEPING: sorted(defaults)}))
 
     def Diff(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._told(context):
+        with self._errors_reported(context):
             resource = self._resource(request.type)
             old, new = _inputs(request.old_inputs), _inputs(request.news)
             self._require_own(from_struct(request.olds), request.urn)
@@ -144,7 +144,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             return response
 
     def Create(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._told(context):
+        with self._errors_reported(context):
             resource, inputs = self._resource(request.type), _inputs(request.properties)
             if request.preview:
                 unknown = dict.fromkeys(self._schema.resources[request.type].outputs - inputs.keys(), UNKNOWN)
@@ -160,7 +160,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             return pb.CreateResponse(id=ident, properties=to_struct(outputs))
 
     def Read(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._told(context):
+        with self._errors_reported(context):
             resource, old, state = (
                 self._resource(request.type),
                 _inputs(request.inputs),
@@ -182,7 +182,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             )
 
     def Update(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._told(context):
+        with self._errors_reported(context):
             resource, state = self._resource(request.type), from_struct(request.olds)
             old, new = _inputs(request.old_inputs), _inputs(request.news)
             self._require_own(state, request.urn)
@@ -197,7 +197,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             return pb.UpdateResponse(properties=to_struct(outputs))
 
     def Delete(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._told(context):
+        with self._errors_reported(context):
             state = from_struct(request.properties)
             self._require_own(state, request.urn)
             resource = self._resource(request.type)
@@ -205,7 +205,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._told(context):
+        with self._errors_reported(context):
             function = self._package.functions.get(request.tok)
             if function is None:
                 raise _AbortError(f"the local provider has no function {request.tok}", grpc.StatusCode.UNIMPLEMENTED)
@@ -221,7 +221,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         return self._package.open_session(arguments, environment(), Path.cwd())
 
     @contextmanager
-    def _told(self, context: grpc.ServicerContext) -> Generator[None]:
+    def _errors_reported(self, context: grpc.ServicerContext) -> Generator[None]:
         """Turn the errors that a user can do something about into the engine's messages."""
         try:
             yield
@@ -257,11 +257,11 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         region = properties.get("region") or self._session.settings.region
         return Cloud(session=self._session, region=region, limit_s=timeout or _DEFAULT_LIMIT_S)
 
-    def _add_default_tags(self, resource: Resource, news: Properties) -> None:
+    def _add_default_tags(self, resource: Resource, new_inputs: Properties) -> None:
         defaults: Mapping[str, str] = self._session.settings.default_tags if self._session else {}
         name = resource.tags_property
-        if name is not None and defaults and isinstance(news.get(name, {}), dict):
-            news[name] = {**defaults, **news.get(name, {})}
+        if name is not None and defaults and isinstance(new_inputs.get(name, {}), dict):
+            new_inputs[name] = {**defaults, **new_inputs.get(name, {})}
 
     def _outputs(
         self, resource: Resource, cloud: Cloud, ident: str, inputs: Properties, state: Properties
@@ -299,17 +299,19 @@ def _inputs(struct: struct_pb2.Struct) -> Properties:
     return {k: v for k, v in from_struct(struct).items() if not k.startswith("__")}
 
 
-def _named(resource: Resource, request: Any, news: Properties, olds: Properties) -> tuple[Properties, list[Failure]]:
+def _named(
+    resource: Resource, request: Any, new_inputs: Properties, old_inputs: Properties
+) -> tuple[Properties, list[Failure]]:
     """The name that the provider fills in; the one it gave before stays."""
     naming = resource.naming
-    if naming is None or naming.is_asked_for(news):
+    if naming is None or naming.is_asked_for(new_inputs):
         return {}, []
     autonaming = request.autonaming if request.HasField("autonaming") else None
     if autonaming is not None and autonaming.mode == pb.CheckRequest.AutonamingOptions.DISABLE:
         reason = f"automatic naming is off for this stack; give {naming.property!r}"
         return {}, [Failure(path=naming.property, reason=reason)]
-    if naming.property in olds.get(BOOKKEEPING, []) and olds.get(naming.property):
-        return {naming.property: olds[naming.property]}, []
+    if naming.property in old_inputs.get(BOOKKEEPING, []) and old_inputs.get(naming.property):
+        return {naming.property: old_inputs[naming.property]}, []
     proposed = autonaming.proposed_name if autonaming is not None else ""
     return {naming.property: proposed or naming.automatic(request.name, request.randomSeed)}, []
 

@@ -24,7 +24,7 @@ class NotLocalError(ValueError):
     """The provider was pointed at something that is not the embedded cloud."""
 
 
-def require_loopback(url: str, said_by: str) -> str:
+def require_loopback(url: str, source: str) -> str:
     """`url`, when it names a loopback address.
 
     Raises:
@@ -37,7 +37,7 @@ def require_loopback(url: str, said_by: str) -> str:
         local = False
     if not local:
         raise NotLocalError(
-            f"{said_by}: {url!r} is not a loopback address; the local provider speaks to the embedded cloud alone. "
+            f"{source}: {url!r} is not a loopback address; the local provider speaks to the embedded cloud alone. "
             "Run `gpufleet local up` and use the environment of `gpufleet local env`"
         )
     return url

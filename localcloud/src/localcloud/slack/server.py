@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from gpufleet.domain.loopback import header_of
-from localcloud.callers import CallerCheck, Callers, RefusedError, Unknown, bearer_of, say_refused
+from localcloud.callers import CallerCheck, Callers, RefusedError, Unknown, bearer_of, log_refusal
 from localcloud.slack import interactive
 from localcloud.slack.faults import Fault, FaultPlan
 from localcloud.slack.files import Files
@@ -37,7 +37,7 @@ class SlackSink:
         self.channels = Channels()
         self.faults = FaultPlan()
         self.socket_mode = interactive.SocketMode()
-        self._rooms = {_WEBHOOK_CHANNEL}
+        self._channel_names = {_WEBHOOK_CHANNEL}
         self._methods: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "auth.test": lambda _: {"user": "gpu-fleet", "team": "local", "url": f"http://{host}:{port}/"},
             "api.test": lambda _: {},
@@ -113,7 +113,7 @@ class SlackSink:
 
     def _refuse(self, request: BaseHTTPRequestHandler, path: str, error: RefusedError) -> None:
         # no more of the path: a webhook's holds a token
-        say_refused("Slack sink", request.command, f"/{path.split('/')[1]}", error.refusal)
+        log_refusal("Slack sink", request.command, f"/{path.split('/')[1]}", error.refusal)
         request.close_connection = True
         if path.startswith("/api/"):
             code = "not_authed" if error.refusal is Unknown.NO_TOKEN else "invalid_auth"
@@ -223,7 +223,7 @@ class SlackSink:
     def _fail(self, request: BaseHTTPRequestHandler, fault: Fault, path: str, body: bytes) -> None:
         given = json.loads(body) if path.startswith("/services/") else _read(request, body)
         channel = str(given.get("channel") or _WEBHOOK_CHANNEL)
-        self._rooms.add(channel)
+        self._channel_names.add(channel)
         if fault.accepts:
             content = {key: given[key] for key in _KEPT if key in given}
             self.channels.post(channel, content, utc_now(), f"{path.rsplit('/', 1)[-1]}, {fault}")
@@ -267,7 +267,7 @@ class SlackSink:
         channel = given.get("channel")
         if not channel:
             raise SlackError("channel_not_found")
-        self._rooms.add(str(channel))
+        self._channel_names.add(str(channel))
         content = {key: given[key] for key in _KEPT if key in given}
         made = self.channels.post(str(channel), content, utc_now(), "chat.postMessage")
         return {"channel": made.channel, "ts": made.ts, "message": made.as_json()}
@@ -279,7 +279,7 @@ class SlackSink:
 
     def _list(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Every channel that anybody posted to; the sink's ids are their names."""
-        return {"channels": [{"id": name, "name": name.removeprefix("#")} for name in sorted(self._rooms)]}
+        return {"channels": [{"id": name, "name": name.removeprefix("#")} for name in sorted(self._channel_names)]}
 
     def _history(self, given: Mapping[str, Any]) -> dict[str, Any]:
         found = self.channels.history(str(given.get("channel")))

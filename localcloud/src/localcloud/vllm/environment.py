@@ -39,14 +39,14 @@ def installed() -> Path | None:
     return found if (found / _MARKER).is_file() else None
 
 
-def install(say: Callable[[str], None]) -> Path:
+def install(announce: Callable[[str], None]) -> Path:
     """The environment, installed when it is not there. Raises VllmError."""
     target = folder()
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if installed() is None:
-            say(f"installing vLLM {VLLM_VERSION} for the CPU into {target} (2 GB to fetch, 5 GB on disk)")
+            announce(f"installing vLLM {VLLM_VERSION} for the CPU into {target} (2 GB to fetch, 5 GB on disk)")
             _install(target)
     _link(target)
     return target

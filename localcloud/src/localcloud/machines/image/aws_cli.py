@@ -19,18 +19,18 @@ _GLOBAL: Final = ("--region", "--output", "--query", "--endpoint-url", "--profil
 _SWITCHES: Final = ("--only-show-errors", "--quiet", "--no-progress", "--no-cli-pager", "--no-paginate")
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """`aws SERVICE OPERATION --parameter value…`, `aws s3 cp SOURCE TARGET`."""
     options: dict[str, str] = {}
     rest: list[str] = []
-    words = list(words)
-    while words:
-        word = words.pop(0)
-        flag, equals, value = word.partition("=")
+    arguments = list(arguments)
+    while arguments:
+        argument = arguments.pop(0)
+        flag, equals, value = argument.partition("=")
         if flag in _GLOBAL:
-            options[flag] = value if equals else words.pop(0)
-        elif word not in _SWITCHES:
-            rest.append(word)
+            options[flag] = value if equals else arguments.pop(0)
+        elif argument not in _SWITCHES:
+            rest.append(argument)
     if len(rest) < 2:
         this_machine.fail("usage: aws SERVICE OPERATION [parameters]", 252)
     made = session(region=options.get("--region"))
@@ -44,10 +44,10 @@ def main(words: list[str]) -> int:
         this_machine.fail(f"\n{error}", 255)
 
 
-def _copy(session: Session, words: list[str]) -> int:
-    if len(words) != 2:
-        this_machine.fail(f"aws s3 cp: give a source and a target, not {words}", 252)
-    source, target = words
+def _copy(session: Session, arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        this_machine.fail(f"aws s3 cp: give a source and a target, not {arguments}", 252)
+    source, target = arguments
     client = session.client("s3")
     if source.startswith("s3://"):
         bucket, _, key = source.removeprefix("s3://").partition("/")
@@ -71,16 +71,16 @@ def _write(body: Any, path: Path) -> None:
             file.write(chunk)
 
 
-def _call(session: Session, words: list[str], options: dict[str, str]) -> int:
-    service = {"s3api": "s3"}.get(words[0], words[0])
+def _call(session: Session, arguments: list[str], options: dict[str, str]) -> int:
+    service = {"s3api": "s3"}.get(arguments[0], arguments[0])
     client = session.client(service)
     operations: list[str] = client.meta.service_model.operation_names
     names = {spelled(name, "-"): name for name in operations}
-    if words[1] not in names:
-        this_machine.fail(f"aws: unknown operation {words[0]} {words[1]}", 252)
-    operation: Operation = client.meta.service_model.operation_model(names[words[1]])
-    parameters, outfile = _parameters(operation.input_shape, words[2:])
-    answer = getattr(client, spelled(names[words[1]]))(**parameters)
+    if arguments[1] not in names:
+        this_machine.fail(f"aws: unknown operation {arguments[0]} {arguments[1]}", 252)
+    operation: Operation = client.meta.service_model.operation_model(names[arguments[1]])
+    parameters, outfile = _parameters(operation.input_shape, arguments[2:])
+    answer = getattr(client, spelled(names[arguments[1]]))(**parameters)
     answer.pop("ResponseMetadata", None)
     if outfile is not None and "Body" in answer:
         _write(answer.pop("Body"), Path(outfile))
@@ -88,20 +88,20 @@ def _call(session: Session, words: list[str], options: dict[str, str]) -> int:
     return 0
 
 
-def _parameters(shape: RequestShape | None, words: list[str]) -> tuple[dict[str, Any], str | None]:
+def _parameters(shape: RequestShape | None, arguments: list[str]) -> tuple[dict[str, Any], str | None]:
     """Kebab-case words to the parameters of an operation; a word without a flag is the file to write."""
     fields: Mapping[str, RequestShape] = shape.members if shape else {}
     members = {spelled(name, "-"): (name, member) for name, member in fields.items()}
     found: dict[str, Any] = {}
     outfile = None
     position = 0
-    while position < len(words):
-        word = words[position]
+    while position < len(arguments):
+        argument = arguments[position]
         position += 1
-        if not word.startswith("--"):
-            outfile = word
+        if not argument.startswith("--"):
+            outfile = argument
             continue
-        flag, _, given = word[2:].partition("=")
+        flag, _, given = argument[2:].partition("=")
         is_off = flag.startswith("no-") and flag[3:] in members
         if is_off or flag not in members:
             if not is_off:
@@ -113,8 +113,8 @@ def _parameters(shape: RequestShape | None, words: list[str]) -> tuple[dict[str,
             found[name] = True
             continue
         values = [given] if given else []
-        while not given and position < len(words) and not words[position].startswith("--"):
-            values.append(words[position])
+        while not given and position < len(arguments) and not arguments[position].startswith("--"):
+            values.append(arguments[position])
             position += 1
             if member.type_name != "list":
                 break

@@ -65,26 +65,28 @@ def _device(devices: dict[str, dict[str, Any]], path: str, who: str) -> dict[str
     return found
 
 
-def lsblk(words: list[str]) -> int:
+def lsblk(arguments: list[str]) -> int:
     """`lsblk [--json] [-b] [-d] [-n] [-p] [-o COLUMNS] [DEVICE]`."""
-    short = "".join(word[1:] for word in words if word.startswith("-") and not word.startswith("--"))
-    columns = _columns(words)
+    short = "".join(
+        argument[1:] for argument in arguments if argument.startswith("-") and not argument.startswith("--")
+    )
+    columns = _columns(arguments)
     shown: list[dict[str, Any]] = []
-    named = [word for word in words if word.startswith("/dev/")]
+    named = [argument for argument in arguments if argument.startswith("/dev/")]
     devices = _load()
-    style = _Style(columns=columns, paths="p" in short, in_bytes="b" in short or "--bytes" in words)
+    style = _Style(columns=columns, paths="p" in short, in_bytes="b" in short or "--bytes" in arguments)
     for name, device in devices.items():
         if (named and f"/dev/{name}" not in named) or (not named and device["type"] == "raid0"):
             continue
         row = _row(name, device, style)
         below = [other for other in devices if name in devices[other].get("members", ())]
-        if below and "d" not in short and "--nodeps" not in words:
+        if below and "d" not in short and "--nodeps" not in arguments:
             row["children"] = [_row(other, devices[other], style) for other in below]
         shown.append(row)
-    if "--json" in words or "J" in short:
+    if "--json" in arguments or "J" in short:
         print(json.dumps({"blockdevices": shown}, indent=3))
     else:
-        if "n" not in short and "--noheadings" not in words:
+        if "n" not in short and "--noheadings" not in arguments:
             print(" ".join(column.upper() for column in columns))
         for row in shown:
             print(" ".join("" if row[column] is None else str(row[column]) for column in columns))
@@ -106,23 +108,23 @@ def _row(name: str, device: dict[str, Any], style: _Style) -> dict[str, Any]:
     return {column: full.get(column) for column in style.columns}
 
 
-def _columns(words: list[str]) -> list[str]:
-    for position, word in enumerate(words):
-        flag, equals, value = word.partition("=")
+def _columns(arguments: list[str]) -> list[str]:
+    for position, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
         if flag == "--output" and equals:
             return value.lower().split(",")
-        is_short = word.startswith("-") and not word.startswith("--") and word.endswith("o")
-        if (is_short or word == "--output") and position + 1 < len(words):
-            return words[position + 1].lower().split(",")
+        is_short = argument.startswith("-") and not argument.startswith("--") and argument.endswith("o")
+        if (is_short or argument == "--output") and position + 1 < len(arguments):
+            return arguments[position + 1].lower().split(",")
     return list(_COLUMNS)
 
 
-def nvme(words: list[str]) -> int:
+def nvme(arguments: list[str]) -> int:
     """`nvme list [-o json]`."""
-    if words[:1] != ["list"]:
-        this_machine.fail(f"nvme: an emulated machine knows `nvme list` only, not {' '.join(words)!r}")
+    if arguments[:1] != ["list"]:
+        this_machine.fail(f"nvme: an emulated machine knows `nvme list` only, not {' '.join(arguments)!r}")
     disks = {name: device for name, device in _load().items() if device["type"] == "disk"}
-    if "json" in words or "--output-format=json" in words:
+    if "json" in arguments or "--output-format=json" in arguments:
         shown = [
             {
                 "DevicePath": f"/dev/{name}",
@@ -140,11 +142,11 @@ def nvme(words: list[str]) -> int:
     return 0
 
 
-def mdadm(words: list[str]) -> int:
+def mdadm(arguments: list[str]) -> int:
     """`mdadm --create /dev/mdN --level=0 --raid-devices=N … DISKS`, `--detail`, `--stop`."""
     devices = _load()
-    named = [word for word in words if word.startswith("/dev/")]
-    if "--create" in words or "-C" in words:
+    named = [argument for argument in arguments if argument.startswith("/dev/")]
+    if "--create" in arguments or "-C" in arguments:
         made, parts = named[0], named[1:]
         if not parts:
             this_machine.fail("mdadm: You haven't given enough devices (real or missing) to create this array")
@@ -159,7 +161,7 @@ def mdadm(words: list[str]) -> int:
         _save(devices)
         print(f"mdadm: array {made} started.", file=sys.stderr)
         return 0
-    if "--stop" in words or "-S" in words:
+    if "--stop" in arguments or "-S" in arguments:
         for name in named:
             devices.pop(name.removeprefix("/dev/"), None)
         _save(devices)
@@ -170,14 +172,14 @@ def mdadm(words: list[str]) -> int:
     return 0
 
 
-def make_filesystem(words: list[str], kind: str) -> int:
+def make_filesystem(arguments: list[str], kind: str) -> int:
     """`mkfs.xfs [-f] DEVICE`: refuses what holds a filesystem already, unless forced."""
     devices = _load()
-    path = next((word for word in words if word.startswith("/dev/")), None)
+    path = next((argument for argument in arguments if argument.startswith("/dev/")), None)
     if path is None:
         this_machine.fail(f"mkfs.{kind}: no device given")
     device = _device(devices, path, f"mkfs.{kind}")
-    if device["fstype"] is not None and not {"-f", "-F"} & set(words):
+    if device["fstype"] is not None and not {"-f", "-F"} & set(arguments):
         this_machine.fail(
             f"mkfs.{kind}: {path} appears to contain an existing filesystem ({device['fstype']}). Use the -f option"
         )
@@ -186,9 +188,9 @@ def make_filesystem(words: list[str], kind: str) -> int:
     return 0
 
 
-def mount(words: list[str]) -> int:
+def mount(arguments: list[str]) -> int:
     """`mount [-t TYPE] [-o OPTIONS] DEVICE FOLDER`."""
-    named = _positional(words, {"-t", "-o", "--types", "--options"})
+    named = _positional(arguments, {"-t", "-o", "--types", "--options"})
     if len(named) != 2:
         this_machine.fail(f"mount: give a device and a folder, not {named}", 32)
     devices = _load()
@@ -203,10 +205,10 @@ def mount(words: list[str]) -> int:
     return 0
 
 
-def umount(words: list[str]) -> int:
+def umount(arguments: list[str]) -> int:
     """`umount DEVICE|FOLDER`."""
     devices = _load()
-    for given in _positional(words, set()):
+    for given in _positional(arguments, set()):
         mounted = [
             d for n, d in devices.items() if d["mountpoint"] == given or given in (f"/dev/{n}", d.get("alias"))
         ]
@@ -217,61 +219,61 @@ def umount(words: list[str]) -> int:
     return 0
 
 
-def is_mounted(words: list[str]) -> int:
+def is_mounted(arguments: list[str]) -> int:
     """`mountpoint [-q] FOLDER`, `findmnt [-n] FOLDER`."""
-    asked = {str(this_machine.inside(word)) for word in _positional(words, {"-o", "-t"})}
+    asked = {str(this_machine.inside(argument)) for argument in _positional(arguments, {"-o", "-t"})}
     found = any(d["mountpoint"] and str(this_machine.inside(d["mountpoint"])) in asked for d in _load().values())
     return 0 if found else 1
 
 
-def blkid(words: list[str]) -> int:
+def blkid(arguments: list[str]) -> int:
     """`blkid [-o value] [-s TYPE] DEVICE`: exit code 2 when nothing is on it."""
     devices = _load()
-    named = [word for word in words if word.startswith("/dev/")]
+    named = [argument for argument in arguments if argument.startswith("/dev/")]
     found = [(path, _device(devices, path, "blkid")["fstype"]) for path in named]
     if not any(kind for _, kind in found):
         return 2
     for path, kind in found:
-        print(kind if "value" in words else f'{path}: TYPE="{kind}"')
+        print(kind if "value" in arguments else f'{path}: TYPE="{kind}"')
     return 0
 
 
-def _positional(words: list[str], with_value: set[str]) -> list[str]:
+def _positional(arguments: list[str], with_value: set[str]) -> list[str]:
     found: list[str] = []
     skip = False
-    for word in words:
+    for argument in arguments:
         if skip:
             skip = False
-        elif word in with_value:
+        elif argument in with_value:
             skip = True
-        elif not word.startswith("-"):
-            found.append(word)
+        elif not argument.startswith("-"):
+            found.append(argument)
     return found
 
 
-def main(name: str, words: list[str]) -> int:
+def main(name: str, arguments: list[str]) -> int:
     """Run one command; the machine's log keeps its words."""
     with (this_machine.root() / "var/log/disks.log").open("a", encoding="utf-8") as log:
-        log.write(" ".join([name, *words]) + "\n")
-    if (code := volumes.run(name, words)) is not None:
+        log.write(" ".join([name, *arguments]) + "\n")
+    if (code := volumes.run(name, arguments)) is not None:
         return code
     match name:
         case "lsblk":
-            return lsblk(words)
+            return lsblk(arguments)
         case "nvme":
-            return nvme(words)
+            return nvme(arguments)
         case "mdadm":
-            return mdadm(words)
+            return mdadm(arguments)
         case "mkfs.xfs" | "mkfs.ext4":
-            return make_filesystem(words, Path(name).suffix[1:])
+            return make_filesystem(arguments, Path(name).suffix[1:])
         case "mount":
-            return mount(words)
+            return mount(arguments)
         case "umount":
-            return umount(words)
+            return umount(arguments)
         case "mountpoint" | "findmnt":
-            return is_mounted(words)
+            return is_mounted(arguments)
         case "blkid":
-            return blkid(words)
+            return blkid(arguments)
         case _:
             # blockdev, wipefs: remembered in the log, nothing to answer
             return 0

@@ -47,24 +47,24 @@ class Run:
     entrypoint: str | None = None
 
 
-def parse_run(words: list[str], environment: Mapping[str, str]) -> Run:
+def parse_run(arguments: list[str], environment: Mapping[str, str]) -> Run:
     """The words after `docker run`. Raises UsageError for what cannot be understood."""
     run, position = Run(), 0
-    while position < len(words) and words[position].startswith("-"):
-        word = words[position]
+    while position < len(arguments) and arguments[position].startswith("-"):
+        argument = arguments[position]
         position += 1
-        if word in _SWITCHES:
+        if argument in _SWITCHES:
             continue
-        flag, equals, value = word.partition("=")
+        flag, equals, value = argument.partition("=")
         if not (equals and flag.startswith("--")):
-            if position >= len(words):
-                raise UsageError(f"flag needs an argument: {word}")
-            flag, value = word, words[position]
+            if position >= len(arguments):
+                raise UsageError(f"flag needs an argument: {argument}")
+            flag, value = argument, arguments[position]
             position += 1
         _take(run, flag, value, environment)
-    if position >= len(words):
+    if position >= len(arguments):
         raise UsageError('"docker run" requires at least 1 argument: IMAGE')
-    run.image, run.arguments = words[position], words[position + 1 :]
+    run.image, run.arguments = arguments[position], arguments[position + 1 :]
     return run
 
 
@@ -105,24 +105,24 @@ def program(image: str) -> str:
 
 def command(run: Run, root: Path) -> list[str]:
     """What is run in place of the container: paths of volumes become paths of the machine."""
-    translated = [_translate(word, run.volumes, root) for word in run.arguments]
+    translated = [_translate(argument, run.volumes, root) for argument in run.arguments]
     return [sys.executable, "-P", "-m", program(run.image), *translated]
 
 
-def _translate(word: str, volumes: Mapping[str, str], root: Path) -> str:
-    flag, equals, value = word.partition("=")
-    path = value if equals and flag.startswith("-") else word
+def _translate(argument: str, volumes: Mapping[str, str], root: Path) -> str:
+    flag, equals, value = argument.partition("=")
+    path = value if equals and flag.startswith("-") else argument
     for target, source in sorted(volumes.items(), key=lambda pair: -len(pair[0])):
         if path == target or path.startswith(f"{target.rstrip('/')}/"):
             host = Path(source) if Path(source).is_relative_to(root) else root / source.lstrip("/")
             found = str(host) + path[len(target.rstrip("/")) :]
-            return f"{flag}={found}" if path is not word else found
-    return word
+            return f"{flag}={found}" if path is not argument else found
+    return argument
 
 
-def _run(words: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     root = this_machine.root()
-    run = parse_run(words, os.environ)
+    run = parse_run(arguments, os.environ)
     argv = command(run, root)
     environment = dict(os.environ)
     for path in run.environment_files:
@@ -157,29 +157,29 @@ def _started(pid: int) -> str:
         return ""
 
 
-def _end(words: list[str], number: int) -> int:
-    patience, names = 10.0, list[str]()
-    words = list(words)
-    while words:
-        word = words.pop(0)
-        if word in ("-t", "--time", "--timeout") and words:
-            patience = float(words.pop(0))
-        elif word in ("-s", "--signal") and words:
-            given = words.pop(0)
+def _end(arguments: list[str], number: int) -> int:
+    timeout_s, names = 10.0, list[str]()
+    arguments = list(arguments)
+    while arguments:
+        argument = arguments.pop(0)
+        if argument in ("-t", "--time", "--timeout") and arguments:
+            timeout_s = float(arguments.pop(0))
+        elif argument in ("-s", "--signal") and arguments:
+            given = arguments.pop(0)
             number = signal.Signals[given if given.startswith("SIG") else f"SIG{given}"]
-        elif word not in ("-f", "--force"):
-            names.append(word)
-    return max((_end_one(name, number, patience) for name in names), default=1)
+        elif argument not in ("-f", "--force"):
+            names.append(argument)
+    return max((_end_one(name, number, timeout_s) for name in names), default=1)
 
 
-def _end_one(name: str, number: int, patience: float) -> int:
+def _end_one(name: str, number: int, timeout_s: float) -> int:
     pid = _pid(name)
     if pid is None:
         print(f"Error response from daemon: No such container: {name}", file=sys.stderr)
         return 1
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    limit = time.monotonic() + patience
+    limit = time.monotonic() + timeout_s
     while _pid(name) == pid and number != signal.SIGKILL:
         if time.monotonic() > limit:
             with contextlib.suppress(ProcessLookupError):
@@ -205,9 +205,9 @@ def _list() -> int:
     return 0
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """`docker run|stop|kill|rm|ps|inspect|pull|image`."""
-    verb, rest = (words[0], words[1:]) if words else ("ps", [])
+    verb, rest = (arguments[0], arguments[1:]) if arguments else ("ps", [])
     try:
         match verb:
             case "run":
@@ -219,7 +219,7 @@ def main(words: list[str]) -> int:
             case "ps":
                 return _list()
             case "inspect":
-                return _inspect([word for word in rest if not word.startswith("-")])
+                return _inspect([argument for argument in rest if not argument.startswith("-")])
             case "pull":
                 program(rest[-1])
                 return 0

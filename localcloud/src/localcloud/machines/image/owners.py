@@ -12,23 +12,23 @@ _FOLDERS: Final = ("/usr/bin", "/bin")
 _OWNERS: Final = ("-o", "-g", "--owner", "--group")
 
 
-def without_owners(words: Sequence[str]) -> list[str]:
+def without_owners(arguments: Sequence[str]) -> list[str]:
     """The command line, less who shall own what."""
     kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word in _OWNERS:
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in _OWNERS:
             next(rest, None)
-        elif not word.startswith(("--owner=", "--group=")):
-            kept.append(word)
+        elif not argument.startswith(("--owner=", "--group=")):
+            kept.append(argument)
     return kept
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Become the real one."""
     for folder in _FOLDERS:
         if (program := Path(folder) / "install").exists():
-            os.execv(program, ["install", *without_owners(words)])  # noqa: S606
+            os.execv(program, ["install", *without_owners(arguments)])  # noqa: S606
     this_machine.fail("install: command not found", 127)
 
 

@@ -33,10 +33,10 @@ def main(arguments: list[str]) -> int:
     """`systemctl [--now] [--quiet] VERB [UNIT…]`."""
     flags = {word for word in arguments if word.startswith("-")}
     signal = next((word.partition("=")[2] for word in flags if word.startswith("--signal=")), "SIGTERM")
-    words = [word for word in arguments if not word.startswith("-")]
-    if not words:
-        words = ["list-units"]
-    verb, units = words[0], [_full(name) for name in words[1:]]
+    positional = [word for word in arguments if not word.startswith("-")]
+    if not positional:
+        positional = ["list-units"]
+    verb, units = positional[0], [_full(name) for name in positional[1:]]
     if verb == "daemon-reload":
         return int(ask({"verb": "daemon-reload"})["code"])
     if verb in ("poweroff", "halt"):
@@ -57,7 +57,7 @@ def _one(verb: str, unit: str, flags: set[str], signal: str) -> int:
             return 0
         verb = "start" if verb == "enable" else "stop"
     if verb in ("is-active", "is-failed", "status", "show"):
-        return _tell(verb, unit, flags)
+        return _print_status(verb, unit, flags)
     if verb == "is-enabled":
         wanted = (this_machine.root() / UNIT_FOLDER / _WANTS / unit).exists()
         print("enabled" if wanted else "disabled")
@@ -70,7 +70,7 @@ def _one(verb: str, unit: str, flags: set[str], signal: str) -> int:
     return int(answer["code"])
 
 
-def _tell(verb: str, unit: str, flags: set[str]) -> int:
+def _print_status(verb: str, unit: str, flags: set[str]) -> int:
     answer = ask({"verb": "status", "unit": unit})
     state = answer.get("state", "unknown")
     if verb == "show":

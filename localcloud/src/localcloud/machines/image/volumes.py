@@ -10,10 +10,10 @@ from localcloud.machines.image import this_machine
 _WITH_VALUE: Final = frozenset({"-t", "-o", "-m", "-s", "-L", "--types", "--options", "--output"})
 
 
-def run(name: str, words: Sequence[str]) -> int | None:
+def run(name: str, arguments: Sequence[str]) -> int | None:
     """Exit code of the command; None: it is not about an attached volume."""
-    root, named = this_machine.root(), _positional(words)
-    found = [volume for word in named if word.startswith("/") and (volume := volumes.find(root, word))]
+    root, named = this_machine.root(), _positional(arguments)
+    found = [volume for argument in named if argument.startswith("/") and (volume := volumes.find(root, argument))]
     match name:
         case "mountpoint" | "findmnt" if named and _shown_in(root, named[-1]):
             return 0
@@ -28,7 +28,7 @@ def run(name: str, words: Sequence[str]) -> int | None:
         case "mount" if len(named) > 1:
             return _mount(root, found[0], named)
         case "wipefs" | "blkid":
-            return _tell(name, words, named[0], volumes.filesystem(root, found[0]))
+            return _print_filesystem(name, arguments, named[0], volumes.filesystem(root, found[0]))
         case _:
             return None
 
@@ -45,12 +45,12 @@ def _mount(root: Path, volume: str, named: Sequence[str]) -> int:
     return 0
 
 
-def _tell(name: str, words: Sequence[str], device: str, kind: str | None) -> int:
+def _print_filesystem(name: str, arguments: Sequence[str], device: str, kind: str | None) -> int:
     if kind is None:
         return 2 if name == "blkid" else 0
-    if name == "wipefs" and "--no-act" not in words:
+    if name == "wipefs" and "--no-act" not in arguments:
         this_machine.fail("wipefs: an emulated machine knows --no-act only")
-    print(kind if name == "wipefs" or "value" in words else f'{device}: TYPE="{kind}"')
+    print(kind if name == "wipefs" or "value" in arguments else f'{device}: TYPE="{kind}"')
     return 0
 
 
@@ -60,10 +60,10 @@ def _shown_in(root: Path, folder: str) -> str | None:
     return next((one for one in volumes.attached(root) if volumes.mounted_at(root, one) == at), None)
 
 
-def _positional(words: Sequence[str]) -> list[str]:
-    before = ("", *words)
+def _positional(arguments: Sequence[str]) -> list[str]:
+    before = ("", *arguments)
     return [
-        word
-        for word, previous in zip(words, before, strict=False)
-        if not word.startswith("-") and previous not in _WITH_VALUE
+        argument
+        for argument, previous in zip(arguments, before, strict=False)
+        if not argument.startswith("-") and previous not in _WITH_VALUE
     ]

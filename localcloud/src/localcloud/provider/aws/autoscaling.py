@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from localcloud.aws.sdk import ClientError
-from localcloud.provider.aws.calls import first, is_gone, or_none, present
+from localcloud.provider.aws.calls import first, is_absent, or_none, present
 from localcloud.provider.aws.tags import tag_map
 from localcloud.provider.checks import between, conflicts, one_of
 from localcloud.provider.errors import Failure
@@ -254,7 +254,7 @@ def _all_ended(cloud: Cloud, instances: list[str]) -> bool:
         try:
             answer = cloud.client("ec2").describe_instances(InstanceIds=[instance])
         except ClientError as error:
-            if is_gone(error):
+            if is_absent(error):
                 continue
             raise
         states = [i["State"]["Name"] for r in answer["Reservations"] for i in r["Instances"]]
@@ -290,8 +290,8 @@ def _update_tags(client: Any, name: str, change: Change) -> None:
         return
     old, new = change.old.get("tags", []), change.new.get("tags", [])
     kept = {t["key"] for t in new}
-    if gone := [t for t in old if t["key"] not in kept]:
-        client.delete_tags(Tags=_tag_requests(name, gone))
+    if removed := [t for t in old if t["key"] not in kept]:
+        client.delete_tags(Tags=_tag_requests(name, removed))
     if put := [t for t in new if t not in old]:
         client.create_or_update_tags(Tags=_tag_requests(name, put))
 

@@ -15,7 +15,7 @@ from localcloud.provider.translate import from_answer, input_shape, to_request
 from localcloud.provider.wire import Properties, sha1
 
 _NAME = r"(?!internal-)(?!.*-$)(?!-)[a-zA-Z0-9-]{1,32}"
-_NAME_SAID = "a name of 1 to 32 of a-z A-Z 0-9 -, not starting or ending with -"
+_NAME_RULE = "a name of 1 to 32 of a-z A-Z 0-9 -, not starting or ending with -"
 _PROTOCOLS = frozenset({"HTTP", "HTTPS", "TCP", "TLS", "UDP", "TCP_UDP", "GENEVE", "QUIC", "TCP_QUIC"})
 _BALANCER_NAMING = Naming(prefix_property="namePrefix", limit=32)
 _BALANCER_ATTRIBUTES = {
@@ -54,7 +54,11 @@ class LoadBalancer(Resource):
         "ipAddressType": frozenset({"ipv4", "dualstack", "dualstack-without-public-ipv4"}),
         "loadBalancerType": frozenset({"application", "gateway", "network"}),
     }
-    rules = (conflicts("name", "namePrefix"), matches("name", _NAME, _NAME_SAID), between("idleTimeout", 1, 4000))
+    rules = (
+        conflicts("name", "namePrefix"),
+        matches("name", _NAME, _NAME_RULE),
+        between("idleTimeout", 1, 4000),
+    )
 
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         answer = cloud.client("elbv2").create_load_balancer(
@@ -145,7 +149,7 @@ class TargetGroup(Resource):
     }
     rules = (
         conflicts("name", "namePrefix"),
-        matches("name", _NAME, _NAME_SAID),
+        matches("name", _NAME, _NAME_RULE),
         between("port", 1, 65535),
         between("healthCheck.interval", 5, 300),
         between("healthCheck.healthyThreshold", 2, 10),

@@ -9,13 +9,13 @@ from localcloud.aws.sdk import ClientError, error_code
 from localcloud.documents import Document
 from localcloud.provider.session import Cloud
 
-_GONE = ("NotFound", "NoSuch", "NonExistent", "DoesNotExist", "404", "ResourceNotFoundException", "NoSuchEntity")
+_ABSENT = ("NotFound", "NoSuch", "NonExistent", "DoesNotExist", "404", "ResourceNotFoundException", "NoSuchEntity")
 _IN_USE = ("DependencyViolation", "VolumeInUse", "InUse", "DeleteConflict")
 
 
-def is_gone(error: ClientError) -> bool:
+def is_absent(error: ClientError) -> bool:
     """Whether AWS says that the thing is not there."""
-    return any(word in error_code(error) for word in _GONE) or "not found" in str(error)
+    return any(word in error_code(error) for word in _ABSENT) or "not found" in str(error)
 
 
 def or_none(call: Callable[..., Document], **arguments: Any) -> Document | None:
@@ -23,7 +23,7 @@ def or_none(call: Callable[..., Document], **arguments: Any) -> Document | None:
     try:
         return call(**arguments)
     except ClientError as error:
-        if is_gone(error):
+        if is_absent(error):
             return None
         raise
 

@@ -14,7 +14,7 @@ from localcloud.provider.session import Cloud
 from localcloud.provider.translate import input_shape, to_request
 from localcloud.provider.wire import Properties
 
-_GONE = frozenset({"cancelled", "expired", "failed"})
+_ABSENT = frozenset({"cancelled", "expired", "failed"})
 
 
 def _end_fits_type(given: Properties) -> list[Failure]:
@@ -75,7 +75,7 @@ class CapacityReservation(Resource):
     def _find(self, cloud: Cloud, ident: str) -> dict[str, Any] | None:
         call = cloud.client("ec2").describe_capacity_reservations
         found = first(call, "CapacityReservations", CapacityReservationIds=[ident])
-        return found if found and found["State"] not in _GONE else None
+        return found if found and found["State"] not in _ABSENT else None
 
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
         found = self._find(cloud, ident)

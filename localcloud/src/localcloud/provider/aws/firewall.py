@@ -126,8 +126,8 @@ class _Rule(Resource):
             return None
         any_port = rule["IpProtocol"] == _ANY_PROTOCOL
         # the emulator forgets the description of a rule that names a group; what it does not say is left as it was
-        said = {"description": rule["Description"] or None} if "Description" in rule else {}
-        return said | {
+        description = {"description": rule["Description"] or None} if "Description" in rule else {}
+        return description | {
             "arn": f"arn:aws:ec2:{cloud.region}:{cloud.account}:security-group-rule/{ident}",
             "securityGroupRuleId": ident,
             "securityGroupId": rule["GroupId"],
@@ -166,18 +166,18 @@ class _Rule(Resource):
 
 
 def _permission(inputs: Properties) -> Properties:
-    said = present(Description=inputs.get("description"))
+    description = present(Description=inputs.get("description"))
     permission: Properties = present(
         IpProtocol=inputs["ipProtocol"], FromPort=inputs.get("fromPort"), ToPort=inputs.get("toPort")
     )
     if "cidrIpv4" in inputs:
-        permission["IpRanges"] = [{"CidrIp": inputs["cidrIpv4"], **said}]
+        permission["IpRanges"] = [{"CidrIp": inputs["cidrIpv4"], **description}]
     if "cidrIpv6" in inputs:
-        permission["Ipv6Ranges"] = [{"CidrIpv6": inputs["cidrIpv6"], **said}]
+        permission["Ipv6Ranges"] = [{"CidrIpv6": inputs["cidrIpv6"], **description}]
     if "prefixListId" in inputs:
-        permission["PrefixListIds"] = [{"PrefixListId": inputs["prefixListId"], **said}]
+        permission["PrefixListIds"] = [{"PrefixListId": inputs["prefixListId"], **description}]
     if "referencedSecurityGroupId" in inputs:
-        permission["UserIdGroupPairs"] = [{"GroupId": inputs["referencedSecurityGroupId"], **said}]
+        permission["UserIdGroupPairs"] = [{"GroupId": inputs["referencedSecurityGroupId"], **description}]
     return permission
 
 

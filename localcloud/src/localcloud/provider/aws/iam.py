@@ -291,14 +291,14 @@ class Policy(Resource):
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
         iam = cloud.client("iam")
         if change.touches("policy"):
-            self._make_room(cloud, ident)
+            self._delete_oldest_version(cloud, ident)
             iam.create_policy_version(PolicyArn=ident, PolicyDocument=change.new["policy"], SetAsDefault=True)
         if change.touches("tags"):
             put, remove = tag_changes(change)
             iam.untag_policy(PolicyArn=ident, TagKeys=remove)
             iam.tag_policy(PolicyArn=ident, Tags=tag_list(put))
 
-    def _make_room(self, cloud: Cloud, ident: str) -> None:
+    def _delete_oldest_version(self, cloud: Cloud, ident: str) -> None:
         """IAM keeps five versions of a policy: end the oldest before a sixth is made."""
         iam = cloud.client("iam")
         old = [v for v in iam.list_policy_versions(PolicyArn=ident)["Versions"] if not v["IsDefaultVersion"]]

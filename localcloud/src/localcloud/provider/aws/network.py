@@ -7,7 +7,7 @@ from typing import Any
 
 from localcloud.aws.sdk import ClientError
 from localcloud.documents import Document, items
-from localcloud.provider.aws.calls import delete_when_free, first, is_gone, or_none, present
+from localcloud.provider.aws.calls import delete_when_free, first, is_absent, or_none, present
 from localcloud.provider.aws.tags import ec2_specification, tag_map, update_ec2_tags
 from localcloud.provider.checks import one_of
 from localcloud.provider.errors import Failure
@@ -304,7 +304,7 @@ class VpcEndpoint(Resource):
         try:
             endpoint = first(cloud.client("ec2").describe_vpc_endpoints, "VpcEndpoints", VpcEndpointIds=[ident])
         except ClientError as error:
-            if not is_gone(error):
+            if not is_absent(error):
                 raise
             return None
         if endpoint is None or endpoint.get("State") in {"deleted", "deleting"}:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from localcloud.aws.sdk import ClientError
 from localcloud.documents import inner
-from localcloud.provider.aws.calls import error_code, is_gone, or_none, present
+from localcloud.provider.aws.calls import error_code, is_absent, or_none, present
 from localcloud.provider.aws.tags import tag_list, tag_map
 from localcloud.provider.checks import conflicts, matches, one_of
 from localcloud.provider.errors import ProviderError
@@ -86,7 +86,7 @@ def _setting(call: Any, key: str, **arguments: Any) -> Any:
     try:
         return call(**arguments).get(key)
     except ClientError as error:
-        if is_gone(error) or any(word in error_code(error) for word in _NOT_SET):
+        if is_absent(error) or any(word in error_code(error) for word in _NOT_SET):
             return None
         raise
 

@@ -6,7 +6,7 @@ from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner
 from localcloud.provider.checks import between, one_of
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest_resource import ATTRIBUTION, NAME_RULE, RestResource, fit_labels, told
+from localcloud.provider.gcp.rest_resource import ATTRIBUTION, NAME_RULE, RestResource, error_context, fit_labels
 from localcloud.provider.resource import Change
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties
@@ -142,7 +142,7 @@ class ForwardingRule(RestResource):
 def set_labels(resource: RestResource, cloud: Cloud, ident: str, change: Change) -> None:
     """Write changed labels; those that others put there stay."""
     client = resource.client(cloud)
-    with told(f"Error updating labels of {ident!r}"):
+    with error_context(f"Error updating labels of {ident!r}"):
         now = client.call("GET", ident)
         old = inner(change.old, "labels")
         others = {k: v for k, v in inner(now, "labels").items() if k not in old}

@@ -7,7 +7,7 @@ from localcloud.documents import items
 from localcloud.provider.checks import between, conflicts, matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.balancing import set_labels
-from localcloud.provider.gcp.rest_resource import NAME_RULE, RestResource, fit_labels, is_same_thing, told
+from localcloud.provider.gcp.rest_resource import NAME_RULE, RestResource, error_context, fit_labels, is_same_thing
 from localcloud.provider.resource import Change
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties
@@ -50,7 +50,7 @@ class Reservation(RestResource):
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
         count = change.new["specificReservation"]["count"]
         if count != change.old.get("specificReservation", {}).get("count"):
-            with told(f"Error updating Reservation {ident!r}"):
+            with error_context(f"Error updating Reservation {ident!r}"):
                 body = {"specificSkuCount": str(count)}
                 self.finish(cloud, self.client(cloud).call("POST", f"{ident}/resize", body))
 
@@ -90,7 +90,7 @@ class Disk(RestResource):
             old, new = change.old.get("size") or change.state.get("size"), change.new.get("size")
             if new is not None and not _grows(old, new):
                 raise ValueError(f"size: a disk cannot shrink, from {old} to {new} GB; make a new one and copy")
-            with told(f"Error updating Disk {ident!r}"):
+            with error_context(f"Error updating Disk {ident!r}"):
                 body = {"sizeGb": str(new)}
                 self.finish(cloud, self.client(cloud).call("POST", f"{ident}/resize", body))
         if change.touches("labels"):
@@ -136,12 +136,12 @@ class InstanceGroup(RestResource):
         self._change_members(cloud, ident, "addInstances", [i for i in new if i not in old])
         if change.touches("namedPorts"):
             body = {"namedPorts": items(change.new, "namedPorts")}
-            with told(f"Error updating InstanceGroup {ident!r}"):
+            with error_context(f"Error updating InstanceGroup {ident!r}"):
                 self.finish(cloud, self.client(cloud).call("POST", f"{ident}/setNamedPorts", body))
 
     def _change_members(self, cloud: Cloud, ident: str, call: str, instances: list[str]) -> None:
         if instances:
-            with told(f"Error updating InstanceGroup {ident!r}"):
+            with error_context(f"Error updating InstanceGroup {ident!r}"):
                 body = {"instances": [{"instance": i} for i in instances]}
                 self.finish(cloud, self.client(cloud).call("POST", f"{ident}/{call}", body))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from localcloud.provider.checks import between, matches
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest_resource import NAMING, RestResource, fit_labels, is_same_thing, told
-from localcloud.provider.gcp.session import relative, rest
+from localcloud.provider.gcp.rest_resource import NAMING, RestResource, error_context, fit_labels, is_same_thing
+from localcloud.provider.gcp.session import relative, rest_client
 from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties
@@ -67,12 +67,12 @@ class RecordSet(Resource):
         project, zone = inputs.get("project") or cloud.project, str(inputs["managedZone"]).rsplit("/", 1)[-1]
         parent = f"projects/{project}/managedZones/{zone}/rrsets"
         body = {k: inputs[k] for k in ("name", "type", "ttl", "rrdatas") if k in inputs}
-        with told("Error creating DNS RecordSet"):
-            rest(cloud, "dns").call("POST", parent, body)
+        with error_context("Error creating DNS RecordSet"):
+            rest_client(cloud, "dns").call("POST", parent, body)
         return f"{parent}/{inputs['name']}/{inputs['type']}"
 
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        found = rest(cloud, "dns").find(ident)
+        found = rest_client(cloud, "dns").find(ident)
         if found is None:
             return None
         zone = ident.split("/")[3]
@@ -88,11 +88,11 @@ class RecordSet(Resource):
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
         body = {k: change.new[k] for k in ("name", "type", "ttl", "rrdatas") if k in change.new}
-        with told(f"Error updating DNS RecordSet {ident!r}"):
-            rest(cloud, "dns").call("PATCH", ident, body)
+        with error_context(f"Error updating DNS RecordSet {ident!r}"):
+            rest_client(cloud, "dns").call("PATCH", ident, body)
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        dns = rest(cloud, "dns")
+        dns = rest_client(cloud, "dns")
         if dns.find(ident) is not None:
-            with told(f"Error deleting DNS RecordSet {ident!r}"):
+            with error_context(f"Error deleting DNS RecordSet {ident!r}"):
                 dns.call("DELETE", ident)

@@ -8,7 +8,7 @@ from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import between, matches
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest_resource import NAME_RULE, RestResource, told
+from localcloud.provider.gcp.rest_resource import NAME_RULE, RestResource, error_context
 from localcloud.provider.resource import Change
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties
@@ -126,7 +126,7 @@ class InstanceGroupManager(RestResource):
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
         self.patch(cloud, ident, change, change.keys - self.local - {"targetSize"})
         if change.touches("targetSize") and "targetSize" in change.new:
-            with told(f"Error updating {self.what} {ident!r}"):
+            with error_context(f"Error updating {self.what} {ident!r}"):
                 size = str(change.new["targetSize"])
                 self.finish(cloud, self.client(cloud).call("POST", f"{ident}/resize", parameters={"size": size}))
         if change.new.get("waitForInstances"):

@@ -10,8 +10,8 @@ from typing import ClassVar
 from localcloud.documents import Document, is_document
 from localcloud.provider.checks import matches
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest_resource import told
-from localcloud.provider.gcp.session import GoogleError, RestClient, rest
+from localcloud.provider.gcp.rest_resource import error_context
+from localcloud.provider.gcp.session import GoogleError, RestClient, rest_client
 from localcloud.provider.naming import Naming
 from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
@@ -53,8 +53,8 @@ class Account(Resource):
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         project = inputs.get("project") or cloud.project
         account = {k: inputs[k] for k in ("description", "displayName") if k in inputs}
-        with told("Error creating service account"):
-            made = rest(cloud, "iam").call(
+        with error_context("Error creating service account"):
+            made = rest_client(cloud, "iam").call(
                 "POST",
                 f"projects/{project}/serviceAccounts",
                 {"accountId": inputs["accountId"], "serviceAccount": account},
@@ -62,13 +62,13 @@ class Account(Resource):
         return str(made["name"])
 
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        found = rest(cloud, "iam").find(ident)
+        found = rest_client(cloud, "iam").find(ident)
         if found is None:
             return None
         email = str(found["email"])
-        said = {k: found.get(k, "") for k in ("description", "displayName") if k in state}
+        kept = {k: found.get(k, "") for k in ("description", "displayName") if k in state}
         return {
-            **said,
+            **kept,
             "accountId": email.partition("@")[0],
             "email": email,
             "member": f"serviceAccount:{email}",
@@ -80,12 +80,12 @@ class Account(Resource):
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
         fields = sorted(change.keys & {"description", "displayName"})
         account = {k: change.new.get(k, "") for k in fields}
-        with told(f"Error updating service account {ident!r}"):
+        with error_context(f"Error updating service account {ident!r}"):
             body = {"serviceAccount": account, "updateMask": ",".join(fields)}
-            rest(cloud, "iam").call("PATCH", ident, body)
+            rest_client(cloud, "iam").call("PATCH", ident, body)
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        _delete(rest(cloud, "iam"), ident, "service account")
+        _delete(rest_client(cloud, "iam"), ident, "service account")
 
 
 class IAMCustomRole(Resource):
@@ -106,10 +106,10 @@ class IAMCustomRole(Resource):
         return self.force_new | self.mutable
 
     def create(self, cloud: Cloud, inputs: Properties) -> str:
-        iam, project = rest(cloud, "iam"), inputs.get("project") or cloud.project
+        iam, project = rest_client(cloud, "iam"), inputs.get("project") or cloud.project
         ident = f"projects/{project}/roles/{inputs['roleId']}"
         role = self._role(inputs)
-        with told("Error creating custom role"):
+        with error_context("Error creating custom role"):
             iam.call("POST", f"projects/{project}/roles", {"roleId": inputs["roleId"], "role": role})
         return ident
 
@@ -122,7 +122,7 @@ class IAMCustomRole(Resource):
         }
 
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        found = rest(cloud, "iam").find(ident)
+        found = rest_client(cloud, "iam").find(ident)
         if found is None or found.get("deleted"):
             return None
         return {
@@ -137,17 +137,17 @@ class IAMCustomRole(Resource):
         }
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
-        with told(f"Error updating custom role {ident!r}"):
-            rest(cloud, "iam").call("PATCH", ident, self._role(change.new))
+        with error_context(f"Error updating custom role {ident!r}"):
+            rest_client(cloud, "iam").call("PATCH", ident, self._role(change.new))
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        _delete(rest(cloud, "iam"), ident, "custom role")
+        _delete(rest_client(cloud, "iam"), ident, "custom role")
 
 
 def _delete(client: RestClient, ident: str, what: str) -> None:
     if client.find(ident) is None:
         return
-    with told(f"Error deleting {what} {ident!r}"):
+    with error_context(f"Error deleting {what} {ident!r}"):
         client.call("DELETE", ident)
 
 
@@ -199,7 +199,7 @@ class _Member(Resource):
             if inputs["member"] not in binding["members"]:
                 binding["members"].append(inputs["member"])
 
-        with told(f"Error applying IAM policy for {self.of} {thing!r}"):
+        with error_context(f"Error applying IAM policy for {self.of} {thing!r}"):
             self._change(cloud, thing, add)
         title = inputs.get("condition", {}).get("title")
         return "/".join([thing, inputs["role"], inputs["member"], *([title] if title else [])])
@@ -215,8 +215,8 @@ class _Member(Resource):
         binding = _binding(policy.get("bindings", []), state)
         if binding is None or state["member"] not in binding["members"]:
             return None
-        said = {k: state[k] for k in self.force_new if k in state}
-        return {**said, "etag": policy.get("etag")}
+        kept = {k: state[k] for k in self.force_new if k in state}
+        return {**kept, "etag": policy.get("etag")}
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
         if self.read(cloud, ident, state) is None:
@@ -230,7 +230,7 @@ class _Member(Resource):
                 if not binding["members"]:
                     bindings.remove(binding)
 
-        with told(f"Error applying IAM policy for {self.of} {thing!r}"):
+        with error_context(f"Error applying IAM policy for {self.of} {thing!r}"):
             self._change(cloud, thing, remove)
 
     def _change(self, cloud: Cloud, thing: str, change: Callable[[list[Document]], None]) -> None:
@@ -272,10 +272,12 @@ class BucketIAMMember(_Member):
         return f"b/{str(properties['bucket']).removeprefix('b/')}"
 
     def get_policy(self, cloud: Cloud, thing: str) -> Document:
-        return rest(cloud, "storage").call("GET", f"{thing}/iam", parameters={"optionsRequestedPolicyVersion": "3"})
+        return rest_client(cloud, "storage").call(
+            "GET", f"{thing}/iam", parameters={"optionsRequestedPolicyVersion": "3"}
+        )
 
     def set_policy(self, cloud: Cloud, thing: str, policy: Document) -> None:
-        rest(cloud, "storage").call("PUT", f"{thing}/iam", policy)
+        rest_client(cloud, "storage").call("PUT", f"{thing}/iam", policy)
 
 
 class SecretIamMember(_Member):
@@ -291,10 +293,10 @@ class SecretIamMember(_Member):
 
     def get_policy(self, cloud: Cloud, thing: str) -> Document:
         parameters = {"options.requestedPolicyVersion": "3"}
-        return rest(cloud, "secrets").call("GET", f"{thing}:getIamPolicy", parameters=parameters)
+        return rest_client(cloud, "secrets").call("GET", f"{thing}:getIamPolicy", parameters=parameters)
 
     def set_policy(self, cloud: Cloud, thing: str, policy: Document) -> None:
-        rest(cloud, "secrets").call("POST", f"{thing}:setIamPolicy", {"policy": policy})
+        rest_client(cloud, "secrets").call("POST", f"{thing}:setIamPolicy", {"policy": policy})
 
 
 class IAMMember(_Member):
@@ -307,7 +309,7 @@ class IAMMember(_Member):
 
     def get_policy(self, cloud: Cloud, thing: str) -> Document:
         body = {"options": {"requestedPolicyVersion": 3}}
-        return rest(cloud, "resources").call("POST", f"projects/{thing}:getIamPolicy", body)
+        return rest_client(cloud, "resources").call("POST", f"projects/{thing}:getIamPolicy", body)
 
     def set_policy(self, cloud: Cloud, thing: str, policy: Document) -> None:
-        rest(cloud, "resources").call("POST", f"projects/{thing}:setIamPolicy", {"policy": policy})
+        rest_client(cloud, "resources").call("POST", f"projects/{thing}:setIamPolicy", {"policy": policy})

@@ -9,7 +9,7 @@ from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import values_at
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.balancing import set_labels
-from localcloud.provider.gcp.rest_resource import ATTRIBUTION, NAME_RULE, RestResource, fit_labels, told
+from localcloud.provider.gcp.rest_resource import ATTRIBUTION, NAME_RULE, RestResource, error_context, fit_labels
 from localcloud.provider.gcp.templates import (
     MACHINE_ENUMS,
     affinity_fits,
@@ -161,11 +161,11 @@ class Instance(RestResource):
         """Write the Shielded VM settings of a stopped machine."""
         body = inner(change.new, "shieldedInstanceConfig")
         path = f"{ident}/updateShieldedInstanceConfig"
-        with told(f"Error updating Instance {ident!r}"):
+        with error_context(f"Error updating Instance {ident!r}"):
             self.finish(cloud, self.client(cloud).call("PATCH", path, body))
 
     def _post(self, cloud: Cloud, ident: str, call: str, body: Mapping[str, Any] | None, **parameters: str) -> None:
-        with told(f"Error updating Instance {ident!r}"):
+        with error_context(f"Error updating Instance {ident!r}"):
             self.finish(cloud, self.client(cloud).call("POST", f"{ident}/{call}", body, parameters=parameters))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from localcloud.documents import inner
 from localcloud.provider.checks import between, matches, values_at
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest_resource import NAME_RULE, NAMING, RestResource, name_of, told
+from localcloud.provider.gcp.rest_resource import NAME_RULE, NAMING, RestResource, error_context, name_of
 from localcloud.provider.resource import Change, Resource, Rule
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import UNKNOWN, Properties
@@ -49,10 +49,10 @@ class Network(RestResource):
 
     def to_wire(self, cloud: Cloud, inputs: Properties) -> Properties:
         mode = inputs.get("routingMode")
-        rest = {k: v for k, v in inputs.items() if k != "routingMode"}
+        others = {k: v for k, v in inputs.items() if k != "routingMode"}
         # without it the API makes a legacy network
-        rest.setdefault("autoCreateSubnetworks", True)
-        return {**rest, **({"routingMode": {"routingMode": mode}} if mode else {})}
+        others.setdefault("autoCreateSubnetworks", True)
+        return {**others, **({"routingMode": {"routingMode": mode}} if mode else {})}
 
     def from_wire(self, raw: Properties) -> Properties:
         return {**raw, "routingConfig": inner(raw, "routingConfig").get("routingMode")}
@@ -79,11 +79,11 @@ class Subnetwork(RestResource):
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
         compute = self.client(cloud)
         if change.touches("ipCidrRange"):
-            with told(f"Error updating Subnetwork {ident!r}"):
+            with error_context(f"Error updating Subnetwork {ident!r}"):
                 body = {"ipCidrRange": change.new["ipCidrRange"]}
                 self.finish(cloud, compute.call("POST", f"{ident}/expandIpCidrRange", body))
         if change.touches("privateIpGoogleAccess"):
-            with told(f"Error updating Subnetwork {ident!r}"):
+            with error_context(f"Error updating Subnetwork {ident!r}"):
                 body = {"privateIpGoogleAccess": bool(change.new.get("privateIpGoogleAccess"))}
                 self.finish(cloud, compute.call("POST", f"{ident}/setPrivateIpGoogleAccess", body))
         self.patch(cloud, ident, change, change.keys - {"ipCidrRange", "privateIpGoogleAccess"})
@@ -131,7 +131,7 @@ class RouterNat(Resource):
         project = inputs.get("project") or cloud.project
         region, router = helper.region(cloud, inputs), name_of(inputs["router"])
         ident = f"{project}/{region}/{router}/{inputs['name']}"
-        with told("Error creating RouterNat"):
+        with error_context("Error creating RouterNat"):
             self._write(cloud, ident, {"name": inputs["name"], **_picked(inputs)})
         return ident
 
@@ -141,16 +141,16 @@ class RouterNat(Resource):
         nat = next((n for n in (found or {}).get("nats", []) if n["name"] == name), None)
         if nat is None:
             return None
-        said = {k: nat[k] for k in _NAT_FIELDS & state.keys() & nat.keys()}
-        return {**said, "name": name, "project": project, "region": region, "router": state.get("router", router)}
+        kept = {k: nat[k] for k in _NAT_FIELDS & state.keys() & nat.keys()}
+        return {**kept, "name": name, "project": project, "region": region, "router": state.get("router", router)}
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
-        with told(f"Error updating RouterNat {ident!r}"):
+        with error_context(f"Error updating RouterNat {ident!r}"):
             self._write(cloud, ident, {"name": change.new["name"], **_picked(change.new)})
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
         if Router().client(cloud).find(_path(ident)) is not None:
-            with told(f"Error deleting RouterNat {ident!r}"):
+            with error_context(f"Error deleting RouterNat {ident!r}"):
                 self._write(cloud, ident, None)
 
     def _write(self, cloud: Cloud, ident: str, nat: dict[str, Any] | None) -> None:

@@ -11,7 +11,7 @@ from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner, is_document
 from localcloud.provider.checks import matches
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.session import GoogleError, RestClient, finish, relative, rest
+from localcloud.provider.gcp.session import GoogleError, RestClient, finish, relative, rest_client
 from localcloud.provider.gcp.shapes import RestShape, shape
 from localcloud.provider.naming import Naming
 from localcloud.provider.resource import Change, Resource
@@ -30,7 +30,7 @@ NAME_RULE = matches(
 )
 _LABEL_KEY = re.compile(r"[a-z][\w-]{0,62}")
 _LABEL_VALUE = re.compile(r"[\w-]{0,63}")
-_LABEL_SAID = "at most 63 lower case letters, digits, _ and -; a key begins with a letter"
+_LABEL_RULE = "at most 63 lower case letters, digits, _ and -; a key begins with a letter"
 _IN_USE = re.compile(r"resourceInUse|RESOURCE_IN_USE|resourceNotReady|RESOURCE_NOT_READY", re.I)
 _PLACES = frozenset({"project", "region", "zone"})
 
@@ -41,10 +41,10 @@ def fit_labels(given: Properties) -> list[Failure]:
     failures: list[Failure] = []
     for key, value in labels.items() if is_document(labels) else ():
         if not _LABEL_KEY.fullmatch(key) or key != key.lower():
-            failures.append(Failure(path=f"labels.{key}", reason=f"{key!r} is not a label key ({_LABEL_SAID})"))
+            failures.append(Failure(path=f"labels.{key}", reason=f"{key!r} is not a label key ({_LABEL_RULE})"))
         known = isinstance(value, str) and value != UNKNOWN
         if known and (not _LABEL_VALUE.fullmatch(value) or value != value.lower()):
-            failures.append(Failure(path=f"labels.{key}", reason=f"{value!r} is not a label value ({_LABEL_SAID})"))
+            failures.append(Failure(path=f"labels.{key}", reason=f"{value!r} is not a label value ({_LABEL_RULE})"))
     return failures
 
 
@@ -114,7 +114,7 @@ class RestResource(Resource):
         return name_of(str(zone))
 
     def client(self, cloud: Cloud) -> RestClient:
-        return rest(cloud, self.service)
+        return rest_client(cloud, self.service)
 
     @property
     def shape(self) -> RestShape:
@@ -148,14 +148,14 @@ class RestResource(Resource):
 
     def shown(self, cloud: Cloud, raw: Properties, state: Properties) -> Properties:
         """An answer in Pulumi's names, in the form in which the program said it."""
-        said = {k: v for k, v in state.items() if k in self.modelled - self.local - _PLACES}
+        given = {k: v for k, v in state.items() if k in self.modelled - self.local - _PLACES}
         answer = self.from_wire(raw)
-        found: Properties = _like(said, from_answer(said, answer, self.renames))
-        gone: Properties = {k: None for k, v in said.items() if k not in found and v not in (None, "", [], {})}
+        found: Properties = _like(given, from_answer(given, answer, self.renames))
+        removed: Properties = {k: None for k, v in given.items() if k not in found and v not in (None, "", [], {})}
         places = {p: name_of(str(raw[p])) for p in ("region", "zone") if p in raw and f"{{{p}}}" in self.place}
         return (
             {output: raw[field] for output, field in self.computed.items() if field in raw}
-            | gone
+            | removed
             | found
             | places
             | {"project": state.get("project") or cloud.project}
@@ -165,7 +165,7 @@ class RestResource(Resource):
 
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         parent = self.parent(cloud, inputs)
-        with told(f"Error creating {self.what}"):
+        with error_context(f"Error creating {self.what}"):
             answer = self.client(cloud).call("POST", parent, self.body(cloud, inputs))
             self.finish(cloud, answer)
         return self.ident(parent, inputs)
@@ -200,7 +200,7 @@ class RestResource(Resource):
             field = self.renames.get(key) or names.get(key.lower()) or names.get(key.lower().removesuffix("s"))
             if field and field.lower() not in present:
                 request[field] = None
-        with told(f"Error updating {self.what} {ident!r}"):
+        with error_context(f"Error updating {self.what} {ident!r}"):
             client = self.client(cloud)
             if self.fingerprinted:
                 request["fingerprint"] = client.call("GET", ident).get("fingerprint")
@@ -228,12 +228,12 @@ def delete_when_free(resource: RestResource, cloud: Cloud, ident: str) -> None:
             raise
         return True
 
-    with told(f"Error deleting {resource.what} {ident!r}"):
+    with error_context(f"Error deleting {resource.what} {ident!r}"):
         cloud.wait(f"{ident} to be free of what uses it", done)
 
 
 @contextmanager
-def told(what: str) -> Generator[None]:
+def error_context(what: str) -> Generator[None]:
     """Puts what was tried in front of the cloud's refusal, as the real provider does."""
     try:
         yield

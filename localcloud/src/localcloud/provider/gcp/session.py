@@ -108,8 +108,12 @@ class RestClient:
 def _refusal(answer: httpx.Response) -> GoogleError:
     try:
         detail: Document = answer.json()["error"]
-        told = items(detail, "errors") or items(detail, "details")
-        return GoogleError(answer.status_code, str(detail["message"]), str(told[0].get("reason", "")) if told else "")
+        causes = items(detail, "errors") or items(detail, "details")
+        return GoogleError(
+            answer.status_code,
+            str(detail["message"]),
+            str(causes[0].get("reason", "")) if causes else "",
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return GoogleError(answer.status_code, answer.text[:300], "")
 
@@ -165,7 +169,7 @@ def open_session(arguments: Mapping[str, Any], environment: Mapping[str, str], r
     return GoogleSession(settings, {name: environment[name] for name in _ENDPOINTS}, root=root)
 
 
-def rest(cloud: Cloud, service: str) -> RestClient:
+def rest_client(cloud: Cloud, service: str) -> RestClient:
     """The REST client of a service."""
     client: RestClient = cloud.client(service)
     return client
@@ -186,7 +190,7 @@ def finish(cloud: Cloud, operation: Mapping[str, Any]) -> None:
         NotReadyError: it took longer than the request's limit.
     """
     path = relative(str(operation["selfLink"]))
-    compute = rest(cloud, "compute")
+    compute = rest_client(cloud, "compute")
     state: dict[str, Any] = dict(operation)
 
     def done() -> bool:

@@ -11,8 +11,8 @@ from urllib.parse import quote
 from localcloud.documents import inner
 from localcloud.provider.checks import matches, one_of
 from localcloud.provider.errors import Failure
-from localcloud.provider.gcp.rest_resource import RestResource, fit_labels, told
-from localcloud.provider.gcp.session import rest
+from localcloud.provider.gcp.rest_resource import RestResource, error_context, fit_labels
+from localcloud.provider.gcp.session import rest_client
 from localcloud.provider.naming import Naming
 from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
@@ -78,19 +78,19 @@ class Bucket(RestResource):
 
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         project = str(inputs.get("project") or cloud.project)
-        with told("Error creating Bucket"):
-            rest(cloud, "storage").call("POST", "b", self.body(cloud, inputs), parameters={"project": project})
+        with error_context("Error creating Bucket"):
+            rest_client(cloud, "storage").call("POST", "b", self.body(cloud, inputs), parameters={"project": project})
         return str(inputs["name"])
 
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        raw = rest(cloud, "storage").find(f"b/{ident}")
+        raw = rest_client(cloud, "storage").find(f"b/{ident}")
         return None if raw is None else self.shown(cloud, raw, state)
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
         self.patch(cloud, f"b/{ident}", change, change.keys - self.local)
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        storage = rest(cloud, "storage")
+        storage = rest_client(cloud, "storage")
         if storage.find(f"b/{ident}") is None:
             return
         if state.get("forceDestroy"):
@@ -99,7 +99,7 @@ class Bucket(RestResource):
                 for item in items:
                     path = f"b/{ident}/o/{quote(item['name'], safe='')}"
                     storage.call("DELETE", path, parameters={"generation": str(item["generation"])})
-        with told(f"Error deleting Bucket {ident!r}"):
+        with error_context(f"Error deleting Bucket {ident!r}"):
             storage.call("DELETE", f"b/{ident}")
 
 
@@ -121,7 +121,7 @@ class BucketObject(Resource):
         return f"{inputs['bucket']}-{inputs['name']}"
 
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        storage = rest(cloud, "storage")
+        storage = rest_client(cloud, "storage")
         found = storage.find(_path(state))
         if found is None:
             return None
@@ -148,9 +148,9 @@ class BucketObject(Resource):
         self._put(cloud, change.new)
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        storage = rest(cloud, "storage")
+        storage = rest_client(cloud, "storage")
         if storage.find(_path(state)) is not None:
-            with told(f"Error deleting object {state['name']!r}"):
+            with error_context(f"Error deleting object {state['name']!r}"):
                 storage.call("DELETE", _path(state))
 
     def _put(self, cloud: Cloud, inputs: Properties) -> None:
@@ -166,8 +166,8 @@ class BucketObject(Resource):
         ).encode()
         whole = parts + content + f"\r\n--{_BOUNDARY}--\r\n".encode()
         headers = {"Content-Type": f"multipart/related; boundary={_BOUNDARY}"}
-        with told(f"Error uploading object {inputs['name']!r}"):
-            rest(cloud, "upload").call(
+        with error_context(f"Error uploading object {inputs['name']!r}"):
+            rest_client(cloud, "upload").call(
                 "POST",
                 f"b/{inputs['bucket']}/o",
                 parameters={"uploadType": "multipart"},

@@ -200,8 +200,8 @@ class InstanceTemplate(RestResource):
 
 def _disk(disk: Properties) -> Properties:
     initial = {k: v for k, v in disk.items() if k in INITIAL}
-    rest = {k: v for k, v in disk.items() if k not in INITIAL}
-    return {"autoDelete": True, **rest, **({"initializeParams": initial} if initial else {})}
+    others = {k: v for k, v in disk.items() if k not in INITIAL}
+    return {"autoDelete": True, **others, **({"initializeParams": initial} if initial else {})}
 
 
 def machine_to_wire(machine: Properties) -> Properties:
