@@ -19,7 +19,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from localcloud.addresses import ACCESS_KEY, METADATA_PORT, REGION
-from localcloud.callers import TOKEN_FILE, WORDS, Unknown, make_token
+from localcloud.callers import MESSAGES, TOKEN_FILE, Unknown, make_token
 from localcloud.engine.api import EngineServer
 from localcloud.engine.arguments import parse
 
@@ -205,7 +205,7 @@ def test_keys_of_an_earlier_start_are_refused_in_the_services_own_words(guarded:
     assert caught.value.response["Error"] == {
         **caught.value.response["Error"],
         "Code": "SignatureDoesNotMatch",
-        "Message": WORDS[Unknown.WRONG_SIGNATURE],
+        "Message": MESSAGES[Unknown.WRONG_SIGNATURE],
     }
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
 
@@ -293,7 +293,7 @@ def test_another_unix_user_gets_neither_metadata_nor_the_token(machine: str, tmp
         except PermissionError:
             return "not for you"
 
-    assert as_nobody(lambda: " ".join(map(str, ask(url, SESSION, TTL)))) == f"403 {WORDS[Unknown.OTHER_USER]}\n"
+    assert as_nobody(lambda: " ".join(map(str, ask(url, SESSION, TTL)))) == f"403 {MESSAGES[Unknown.OTHER_USER]}\n"
     assert as_nobody(read) == "not for you"
     assert ask(url, SESSION, TTL)[0] == 200
 

@@ -1,1 +1,1 @@
-"""The embedded default: clouds on loopback, for the demo and the tests alone."""
+"""The embedded clouds: AWS and Google Cloud on loopback, for the demo and the tests only."""

@@ -7,7 +7,7 @@ ACCOUNT: Final = "000000000000"
 REGION: Final = "us-east-1"
 ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
 ACCESS_KEY: Final = "local"
-"""A name that tells callers apart in `calls`; the secret key is the token of the cloud's start."""
+"""The name under which `calls` counts this caller; the secret key is the token of the cloud's start."""
 METADATA_PORT: Final = 1338
 
 

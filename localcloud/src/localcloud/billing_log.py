@@ -1,4 +1,6 @@
-"""The embedded cloud's own books: what ran, when, where and how it was bought. Reports are checked against them."""
+"""The billing log of an emulated cloud: each run of an instance with its time, place and capacity type.
+
+Tests compare cost reports with it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +9,7 @@ from datetime import datetime
 
 @dataclass(slots=True, kw_only=True)
 class BilledRun:
-    """One instance from launch (or start) to end (or stop)."""
+    """One run of an instance, from launch (or start) to end (or stop)."""
 
     instance: str
     machine_type: str
@@ -19,7 +21,7 @@ class BilledRun:
     reservation: str | None
     launched: datetime
     ended: datetime | None = None
-    """When billing stopped: the moment of shutting-down. None: it lives."""
+    """When billing stopped: the moment of shutting-down. None: the instance runs."""
     why: str | None = None
 
     def as_json(self) -> dict[str, object]:
@@ -39,16 +41,16 @@ class BilledRun:
 
 @dataclass(slots=True)
 class BillingLog:
-    """All stays, in order of launch."""
+    """All runs, in order of launch."""
 
     stays: list[BilledRun] = field(default_factory=list[BilledRun])
 
     def open(self, stay: BilledRun) -> None:
-        """An instance was launched, or started again."""
+        """Add a run: an instance was launched, or started again."""
         self.stays.append(stay)
 
     def close(self, instance: str, at: datetime, why: str) -> None:
-        """It ended; a second end changes nothing."""
+        """End the run of an instance; no effect if it has ended."""
         for stay in self.stays:
             if stay.instance == instance and stay.ended is None:
                 stay.ended, stay.why = at, why

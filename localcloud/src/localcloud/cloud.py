@@ -21,11 +21,11 @@ _LOCK_FILE: Final = "cloud.lock"
 
 
 class BusyError(Exception):
-    """Another cloud has this state folder; the message says what to do."""
+    """Another cloud uses this state folder; the message states what to do."""
 
 
 def strip_environment() -> None:
-    """Forget every real cloud credential and endpoint of who started us."""
+    """Remove all credentials and endpoints of real clouds from the environment."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "GOOGLE_", "CLOUDSDK_", "AZURE_")) or name.upper().endswith("_PROXY"):
             del os.environ[name]
@@ -33,18 +33,18 @@ def strip_environment() -> None:
 
 
 def main() -> int:
-    """Run until told to stop."""
+    """Run until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m localcloud.cloud", description="the embedded cloud on loopback")
     parser.add_argument(
-        "--state", type=Path, required=True, help="folder for the pid and what the cloud says of itself"
+        "--state", type=Path, required=True, help="folder for `cloud.json` (pid and addresses) and the token"
     )
-    parser.add_argument("--machines", type=Path, help="folder of the machines (default: `machines` beside the state)")
+    parser.add_argument("--machines", type=Path, help="folder of the machines (default: `machines` next to --state)")
     parser.add_argument("--network", default=Places().network, help="first two numbers of all addresses, 127.N")
     parser.add_argument(
         "--name", action="append", default=[], help="another host name that requests to AWS may be addressed to"
     )
     parser.add_argument(
-        "--token-file", type=Path, help="holds the token to ask for (default: a new one, in the state)"
+        "--token-file", type=Path, help="file with the token that callers need (default: a new token)"
     )
     parser.add_argument("--plain", action="store_true", help="machines in plain folders, without namespaces")
     options = parser.parse_args()
@@ -68,7 +68,7 @@ def _serve(options: argparse.Namespace, state: Path, machines: Path) -> int:
     given: Path | None = options.token_file
     token = make_token(state) if given is None else given.read_text("utf-8").strip()
     strip_environment()
-    # boto3 and moto read the environment while they are imported: a real profile of the user would lead them astray
+    # imported here: boto3 and moto read the environment at import, and would use a real profile of the user
     from localcloud.embedded import CloudError, StartOptions, start
 
     ending = threading.Event()
@@ -111,12 +111,12 @@ def _serve(options: argparse.Namespace, state: Path, machines: Path) -> int:
 
 @contextlib.contextmanager
 def _only_one(state: Path) -> Generator[None]:
-    """One cloud per state folder. Raises BusyError when another one has it."""
+    """Lock the state folder. Raises BusyError when another cloud uses it."""
     with (state / _LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BusyError(f"another one runs with the state in {state}; `gpufleet local down` ends it") from error
+            raise BusyError(f"another embedded cloud uses {state}: stop it with `gpufleet local down`") from error
         yield
 
 

@@ -70,7 +70,7 @@ class Simulator:
     frozen_page: str | None = None
 
     def sample(self, seconds: float) -> None:
-        """Look at the engine once; `seconds` since the last look."""
+        """Sample the engine; `seconds`: the time since the last sample."""
         page = self._engine_page()
         self.state.engine_up = page is not None
         self.state.active = self._activity(page or [], seconds)
@@ -79,7 +79,7 @@ class Simulator:
         self.state.energy_mj += self._watts() * 1000 * seconds
 
     def read_faults(self) -> dict[str, float]:
-        """The faults that are on, with their number (1 where none is written)."""
+        """The faults that are on, with their number (1 without one)."""
         found: dict[str, float] = {}
         for name in FAULT_NAMES:
             with contextlib.suppress(FileNotFoundError):
@@ -88,7 +88,7 @@ class Simulator:
         return found
 
     def page(self) -> str:
-        """/metrics now."""
+        """The present page /metrics."""
         faults = self.read_faults()
         if "exporter-frozen" in faults:
             self.frozen_page = self.frozen_page or self._render(faults)
@@ -104,7 +104,7 @@ class Simulator:
             return None
 
     def _activity(self, page: list[Sample], seconds: float) -> float:
-        """Share of the time in which the GPU computed, from requests that run and tokens that moved."""
+        """GPU activity from 0 to 1, estimated from running requests and processed tokens."""
         running = total(page, metrics.REQUESTS_RUNNING.name) or 0
         made = total(page, metrics.GENERATION_TOKENS.name)
         read = total(page, metrics.PROMPT_TOKENS.name)
@@ -218,7 +218,7 @@ def _google_metadata(host: str, path: str) -> str | None:
 
 
 def _metadata(path: str) -> str | None:
-    """A value of the instance metadata (IMDSv2, or Google's); None without that service."""
+    """A value of the instance metadata (IMDSv2, or Google's); None without a metadata service."""
     google = os.environ.get("GCE_METADATA_HOST", "")
     if google:
         return _google_metadata(google, path)
@@ -244,8 +244,8 @@ def main() -> int:
     """Serve until ended."""
     parser = argparse.ArgumentParser(prog="dcgm-exporter", description="Simulated GPU exporter.")
     parser.add_argument("-a", "--address", default=":9400", help="HOST:PORT to listen on")
-    parser.add_argument("-f", "--collectors", help="taken for the sake of the real exporter's command line; unused")
-    parser.add_argument("-c", "--collect-interval", help="likewise")
+    parser.add_argument("-f", "--collectors", help="accepted as by the real exporter, and ignored")
+    parser.add_argument("-c", "--collect-interval", help="accepted and ignored")
     parser.add_argument("--machine-type", help="default: from the instance metadata")
     parser.add_argument("--engine", help="default: port 8000 of the same address")
     given = parser.parse_args()
@@ -253,7 +253,7 @@ def main() -> int:
     host = host or _metadata("local-ipv4") or "127.0.0.1"
     machine_type = given.machine_type or _metadata("instance-type")
     if machine_type is None:
-        parser.error("give --machine-type: there is no instance metadata to ask")
+        parser.error("--machine-type is missing, and no instance metadata service is configured: add --machine-type")
     try:
         hardware = hardware_of(machine_type, _metadata("instance-id") or host)
     except catalogue.UnknownMachineError as error:
@@ -265,7 +265,7 @@ def main() -> int:
     )
     server((host, int(port)), simulator).start("page")
     print(
-        f"simulated GPU exporter: {hardware.count} x {hardware.name} on {host}:{port}; no GPU is here",
+        f"simulated GPU exporter: {hardware.count} x {hardware.name} on {host}:{port}; simulated, without a GPU",
         file=sys.stderr,
         flush=True,
     )

@@ -1,4 +1,4 @@
-"""JSON documents as clouds and engines write them: what is looked for inside them, typed where it is taken out."""
+"""Typed access to JSON documents."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 Document = dict[str, Any]
-"""A JSON object. Its values are what the wire brought: code that reads one says what it takes it for."""
+"""A JSON object. Its values are unchecked: code that reads a value must check or declare its type."""
 
 
 def is_document(value: object) -> TypeGuard[Document]:
-    """Whether `value` is a JSON object, whose keys are always texts."""
+    """Whether `value` is a JSON object."""
     return isinstance(value, dict)
 
 
 def inner(document: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any]:
-    """The object that lies under `names`, one inside the other; empty where one of them is absent or null."""
+    """The nested object at the path `names`; empty if a part is absent or null."""
     found = document
     for name in names:
         found = (found or {}).get(name)
@@ -23,6 +23,6 @@ def inner(document: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any]:
 
 
 def items(document: Mapping[str, Any] | None, name: str) -> list[Any]:
-    """The array under `name`; empty where it is absent or null."""
+    """The array `name`; empty if it is absent or null."""
     found: list[Any] = (document or {}).get(name) or []
     return found

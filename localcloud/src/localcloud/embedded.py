@@ -1,4 +1,4 @@
-"""The parts of the embedded cloud, wired and started. Imported after the environment was stripped (`cloud.py`)."""
+"""Builds and starts the parts of the embedded cloud. `cloud.py` imports this after it has cleaned the environment."""
 
 import contextlib
 import sys
@@ -32,17 +32,17 @@ from localcloud.slack.server import SlackSink
 from localcloud.time_scale import TimeScale
 
 _ROUND: Final = timedelta(seconds=1)
-"""Between two rounds, like the waiting times that they look at divided by the time scale."""
+"""Interval between two rounds; divided by the time scale, as all waiting times."""
 _LONGEST_ROUND_S: Final = 0.25
 
 
 class CloudError(Exception):
-    """The embedded cloud cannot start; the message says why and what to do."""
+    """The embedded cloud cannot start; the message states why and what to do."""
 
 
 @dataclass(slots=True, kw_only=True)
 class EmbeddedCloud:
-    """A started cloud."""
+    """A running embedded cloud."""
 
     cloud_state: AwsState
     ec2: EC2Backend
@@ -56,7 +56,7 @@ class EmbeddedCloud:
     _loop: threading.Thread
 
     def stop(self) -> None:
-        """End all machines, then the servers."""
+        """Stop all machines, then the servers."""
         self._ending.set()
         self._loop.join(timeout=10)
         self.manager.close()
@@ -68,21 +68,21 @@ class EmbeddedCloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
-    """What is started."""
+    """Options of `start`."""
 
     places: Places
     machines: Path
     time_scale: TimeScale
     token: str
-    """Of this start: who shows it may call."""
+    """The token that callers need."""
     names: tuple[str, ...] = ()
-    """Other host names that requests to AWS's APIs may be addressed to."""
+    """More host names for AWS's APIs."""
     plain: bool = False
-    """Machines in plain folders, as where the kernel allows no namespaces."""
+    """Run machines in plain folders, without namespaces."""
 
 
 def start(options: StartOptions) -> EmbeddedCloud:
-    """Start the cloud with its servers and its loop. Raises CloudError when an address is taken."""
+    """Start servers and loop. Raises CloudError when an address is in use."""
     places, machines, time_scale = options.places, options.machines, options.time_scale
     callers = Callers(options.token)
     calls = Calls()
@@ -143,7 +143,7 @@ def _rounds(
         for step in (lambda: one_round(cloud_state, ec2, scaling), google.round):
             try:
                 step()
-            except Exception as error:  # noqa: BLE001 - one bad group must not end the cloud; it is said and tried again
+            except Exception as error:  # noqa: BLE001 - one bad group must not end the cloud; the error is logged and the next round tries again
                 print(f"a round failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
@@ -153,6 +153,6 @@ def _port_taken(host: str, port: int) -> Generator[None]:
         yield
     except (OSError, SystemExit) as error:
         raise CloudError(
-            f"{host}:{port} cannot be served ({error}); is another embedded cloud running?"
-            " `gpufleet local down` ends it"
+            f"cannot listen on {host}:{port} ({error}): if another embedded cloud runs, stop it with"
+            " `gpufleet local down`"
         ) from error

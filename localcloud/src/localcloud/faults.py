@@ -1,4 +1,4 @@
-"""Faults that people ask for: files in a machine's root, which the simulated engine, exporter and others look at."""
+"""Faults of a machine: files in its root that the simulated engine, exporter and others check."""
 
 import threading
 from collections.abc import Callable
@@ -7,16 +7,16 @@ from typing import Final
 
 _LOOK_S: Final = 0.2
 FAULTS: Final = {
-    "exporter": "the simulated DCGM exporter stops answering; engine and agent go on",
-    "exporter-frozen": "it answers with the same numbers for ever",
-    "exporter-blank": "it answers with DCGM's sentinels for `no value`",
+    "exporter": "the simulated DCGM exporter stops answering; engine and agent continue",
+    "exporter-frozen": "it returns the same values again and again",
+    "exporter-blank": "it returns DCGM's sentinels for `no value`",
     "xid": "it reports this XID error (a number)",
     "gpus": "it reports this many GPUs (a number)",
     "gpu-active": "it reports this activity (a number from 0 to 1)",
     "ecc": "it reports this many double-bit errors (a number)",
     "engine-hang": "the simulated engine accepts connections and answers nothing",
     "engine-crash": "the simulated engine ends with an error",
-    "agent": "the node agent stands still (SIGSTOP)",
+    "agent": "the node agent is stopped (SIGSTOP)",
     "metadata": "the metadata service accepts connections and answers nothing",
 }
 NUMBERED: Final = frozenset({"xid", "gpus", "gpu-active", "ecc"})
@@ -27,7 +27,7 @@ FAULT_FOLDER: Final = "run/faults"
 
 
 class Faults:
-    """Which faults are on, per instance."""
+    """The faults that are on, per instance."""
 
     def __init__(self, machines: Path) -> None:
         self._machines = machines
@@ -60,7 +60,7 @@ class Faults:
 
 
 class Silence:
-    """A server that says nothing for a while: what is asked meanwhile is held, and then gets no answer at all."""
+    """Makes a server hang: it holds requests while the fault is on, then closes them without a response."""
 
     def __init__(self, is_on: Callable[[], bool]) -> None:
         self._is_on = is_on
@@ -75,5 +75,5 @@ class Silence:
         return True
 
     def end(self) -> None:
-        """Let go of all that wait: the server closes."""
+        """Release all held requests: the server closes."""
         self._ended.set()

@@ -1,8 +1,8 @@
-"""The node exporter of an emulated machine: node_exporter's names for the host that all of them share.
+"""The node exporter of an emulated machine, with node_exporter's metric names.
 
 `python -m localcloud.node_exporter --web.listen-address=ADDRESS:9100 [--path.rootfs=ROOT]`. CPU and memory are those
-of this computer, read from /proc when asked; disks are those below the machine's root. Other flags of the real one
-are taken and unused.
+of this computer, read from /proc at each request. Disks are those below the machine's root. Other flags of the real
+one are accepted and ignored.
 """
 
 import argparse

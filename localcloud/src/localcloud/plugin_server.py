@@ -1,7 +1,7 @@
-"""gRPC servers that the Pulumi engine calls: on a free port of loopback, for processes of the same Unix user alone.
+"""gRPC servers for the Pulumi engine: on a free port of loopback, for processes of the same Unix user only.
 
-The protocol of Pulumi's plugins knows no secret, and a language host runs what it is told. A web page cannot speak
-gRPC; another user of this computer can.
+Pulumi's plugin protocol has no authentication, and a language host runs any program in a request. A web page cannot
+use gRPC, but another user of this computer can.
 """
 
 import os

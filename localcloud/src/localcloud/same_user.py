@@ -1,8 +1,8 @@
-"""What asks for no token, because the real thing asks for none: open to processes of the same Unix user alone.
+"""Servers without a token, as their real counterparts: open only to processes of the same Unix user.
 
-Instance metadata gives whoever asks the machine's own credentials; on a real network, only the machine can ask. Here
-every process of this computer reaches its address, so the kernel is asked whose connection it is (`/proc/net/tcp`,
-proc_pid_net(5)).
+Instance metadata returns the machine's credentials without authentication. In a real cloud only the machine reaches
+it; here every process of this computer does, so the owner of each connection is read from the kernel
+(`/proc/net/tcp`, proc_pid_net(5)).
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The control API: preemption with notice, capacity that is gone and comes back, faults, books."""
+"""The admin API: preemption with notice, capacity that is removed and restored, faults, billing log."""
 
 import json
 from datetime import datetime
@@ -39,31 +39,33 @@ def test_a_preemption_is_announced_and_carried_out_and_capacity_stays_away(cloud
     assert cloud.control("GET", "state")[1]["capacity"]["spot_lost"] == ["g5.xlarge", "g6.xlarge"]
     cloud.control("POST", "restore", {})
     wait_for("spot in both zones", lambda: _running(cloud, "preempt-a") and _running(cloud, "preempt-b"))
-    book = {row["instance"]: row for row in cloud.control("GET", "billing-log")[1]}[said["id"]]
-    assert (book["capacity_type"], book["zone"], book["machine_type"]) == ("spot", "us-east-1a", "g6.xlarge")
-    assert book["why"] == "Server.SpotInstanceTermination"
-    assert datetime.fromisoformat(book["ended"]) > datetime.fromisoformat(book["launched"])
+    billed = {row["instance"]: row for row in cloud.control("GET", "billing-log")[1]}[said["id"]]
+    assert (billed["capacity_type"], billed["zone"], billed["machine_type"]) == ("spot", "us-east-1a", "g6.xlarge")
+    assert billed["why"] == "Server.SpotInstanceTermination"
+    assert datetime.fromisoformat(billed["ended"]) > datetime.fromisoformat(billed["launched"])
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        pytest.param("preempt", {}, 400, "name who is to be preempted", id="nobody"),
+        pytest.param("preempt", {}, 400, "names no instance", id="no selection"),
         pytest.param("preempt", {"pool": "nothing"}, 409, "no running spot instance", id="no such pool"),
-        pytest.param("preempt", {"pool": "x", "notice_s": 9999}, 400, "0 to 600 seconds", id="a long notice"),
-        pytest.param("fault", {"pool": "x", "what": "coffee"}, 400, "choose one of agent", id="unknown fault"),
-        pytest.param("fault", {"pool": "x", "what": "xid"}, 400, "needs a number", id="fault without its number"),
-        pytest.param("capacity", {"kind": "spot"}, 400, 'give {"zone"', id="half a limit"),
+        pytest.param("preempt", {"pool": "x", "notice_s": 9999}, 400, "from 0 to 600", id="a long notice"),
+        pytest.param("fault", {"pool": "x", "what": "coffee"}, 400, "expected one of agent", id="unknown fault"),
+        pytest.param("fault", {"pool": "x", "what": "xid"}, 400, "expected a number", id="fault without its number"),
+        pytest.param("capacity", {"kind": "spot"}, 400, 'expected {"zone"', id="half a limit"),
         pytest.param("capacity", {"kind": "free", "vcpus": 1}, 400, "spot or on-demand", id="unknown kind"),
         pytest.param("capacity", {"kind": "spot", "vcpus": -1}, 400, "whole number", id="negative"),
-        pytest.param("capacity", {"refuse": "moon"}, 400, "choose one of block-devices", id="unknown refusal"),
-        pytest.param("end", {"instance": "i-1", "how": "magic"}, 400, "choose one of account", id="unknown end"),
+        pytest.param(
+            "capacity", {"refuse": "moon"}, 400, "null or one of block-devices", id="unknown refusal"
+        ),
+        pytest.param("end", {"instance": "i-1", "how": "magic"}, 400, "expected one of account", id="unknown end"),
         pytest.param("end", {"instance": "i-1", "how": "person"}, 409, "no pending or running", id="end of nothing"),
         pytest.param("suspend", {"group": "none"}, 409, "no group none", id="suspend nothing"),
-        pytest.param("nonsense", {}, 404, "there is", id="unknown path"),
+        pytest.param("nonsense", {}, 404, "use one of", id="unknown path"),
     ],
 )
-def test_a_wrong_wish_is_answered_with_the_remedy(
+def test_an_invalid_request_is_refused_with_what_was_expected(
     cloud: RunningCloud, path: str, body: dict[str, Any], status: int, words: str
 ) -> None:
     found, answer = cloud.control("POST", path, body)
@@ -71,7 +73,7 @@ def test_a_wrong_wish_is_answered_with_the_remedy(
     assert words in answer["error"]
 
 
-def test_a_fault_is_a_file_in_one_machine_and_can_be_mended(cloud: RunningCloud) -> None:
+def test_a_fault_is_a_file_in_one_machine_and_can_be_cleared(cloud: RunningCloud) -> None:
     make_group(cloud, "faulty", make_template(cloud, "faulty"), size=2, pool="batch")
     wait_for("two machines", lambda: len(cloud.in_service("faulty")) == 2)
     _, one = cloud.control("POST", "fault", {"pool": "batch", "what": "exporter"})

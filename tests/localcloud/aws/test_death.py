@@ -108,8 +108,8 @@ def test_a_second_cloud_is_refused_with_the_remedy(tmp_path: Path) -> None:
     first = start_cloud(tmp_path / "first")
     try:
         for state, words in (
-            (tmp_path / "first/state", "another one runs"),
-            (tmp_path / "other", "cannot be served"),
+            (tmp_path / "first/state", "another embedded cloud uses"),
+            (tmp_path / "other", "cannot listen on"),
         ):
             command = [sys.executable, "-m", "localcloud.cloud", "--state", str(state)]
             done = subprocess.run(

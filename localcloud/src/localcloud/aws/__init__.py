@@ -1,1 +1,1 @@
-"""The AWS half of the embedded cloud: moto, extended for what it lacks."""
+"""The emulated AWS: moto, with what it lacks."""

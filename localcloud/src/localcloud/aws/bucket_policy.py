@@ -32,9 +32,9 @@ class LivingBucket(FakeBucket):
     """A bucket whose policy may ask how the request travelled.
 
     moto takes a Deny with a condition for one without: a TLS-only bucket would refuse everybody, and an environment's
-    first upload with it. The public endpoint that this one stands for is spoken to over HTTPS alone (that of a local
-    endpoint never leaves the machine), so `aws:SecureTransport` is true here. `aws:PrincipalArn` is who asks. Other
-    conditions stay moto's.
+    first upload with it. Clients use the public endpoint, which this one
+    emulates, over HTTPS only, so `aws:SecureTransport` is true here. `aws:PrincipalArn` is the caller. moto evaluates
+    all other conditions.
     """
 
     def get_permission(self, action: str, resource: str) -> Any:

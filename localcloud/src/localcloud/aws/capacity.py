@@ -1,4 +1,4 @@
-"""How much the embedded cloud has to give: spot and on-demand capacity per zone and machine type, and quotas."""
+"""The capacity of the emulated AWS: spot and on-demand capacity per zone and machine type, and quotas."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from localcloud.capacity_kind import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """One living instance, as far as capacity is concerned."""
+    """The capacity that one instance uses, or would use."""
 
     zone: str
     machine_type: str
@@ -22,31 +22,31 @@ class Use:
 
 @dataclass(slots=True, kw_only=True)
 class Capacity:
-    """Limits that people set through the control API; without one there is always room."""
+    """Limits set through the admin API; without a limit, capacity is unlimited."""
 
     limits: dict[tuple[str, str, Kind], int] = field(default_factory=dict[tuple[str, str, Kind], int])
-    """(zone, machine type, kind) -> instances that may live there."""
+    """(zone, machine type, kind) -> the number of instances that may run there."""
     vcpu_limits: dict[Kind, int] = field(default_factory=dict[Kind, int])
     spot_lost: set[str] = field(default_factory=set[str])
-    """Machine types with no new spot instance in any zone, until `restore`."""
+    """Machine types without spot capacity in any zone, until `restore`."""
     chosen: dict[tuple[str | None, str | None, Kind | None], str] = field(
         default_factory=dict[tuple[str | None, str | None, Kind | None], str]
     )
-    """(zone, machine type, kind) -> name of the refusal that launches there get; None: any."""
+    """(zone, machine type, kind) -> name of the error that launches there get; None matches any value."""
 
     def remove_spot(self, machine_types: Iterable[str]) -> None:
-        """No new spot instance of these types, in any zone."""
+        """Remove the spot capacity of these types in all zones."""
         self.spot_lost.update(machine_types)
 
     def restore(self) -> None:
-        """Everything is available again: limits, quotas, refusals and what was taken away are forgotten."""
+        """Remove all limits, quotas and refusals."""
         self.chosen.clear()
         self.spot_lost.clear()
         self.limits.clear()
         self.vcpu_limits.clear()
 
     def refusal(self, wanted: Use, living: Iterable[Use]) -> Refusal | None:
-        """Why this launch cannot be done beside what lives; None when it can. Quota comes first, as in EC2."""
+        """The error of this launch given the present instances, or None. The quota is checked first, as in EC2."""
         present = list(living)
         found = self.chosen_for(wanted) or self._over_quota(wanted, present)
         if found is None and self._is_full(wanted, present):
@@ -59,7 +59,7 @@ class Capacity:
         return found
 
     def chosen_for(self, wanted: Use) -> Refusal | None:
-        """The refusal that people chose for such a launch."""
+        """The error that the admin API has set for such a launch."""
         launch = (wanted.zone, wanted.machine_type, wanted.kind)
         for rule, name in self.chosen.items():
             if all(one is None or one == other for one, other in zip(rule, launch, strict=True)):
@@ -80,7 +80,7 @@ class Capacity:
         return limit is not None and sum(use == wanted for use in present) >= limit
 
     def as_json(self) -> Mapping[str, object]:
-        """For people: the limits in force."""
+        """The limits in force."""
         return {
             "limits": [
                 {"zone": zone, "type": machine_type, "kind": kind, "count": count}

@@ -2,8 +2,8 @@
 
 As AWS documents them (User Guide, "Capacity Blocks for ML"): 1 to 64 instances, for 1 to 14 days by the day or up to
 182 days by the week, up to eight weeks ahead, six offerings at most; a block ends at 11:30 UTC and its instances
-begin to be terminated 30 minutes before; an event tells of its begin, another one of its end ten minutes before that.
-It cannot be cancelled or changed. What is ours: the fee (60 % of the list price), and that payment is done at once.
+begin to be terminated 30 minutes before; one event announces its start, another one its end ten minutes ahead.
+It cannot be cancelled or changed. Assumptions: the fee (60 % of the list price), and immediate payment.
 """
 
 from collections.abc import Iterator, Mapping
@@ -84,7 +84,7 @@ class BlockCalls(EC2BaseResponse):
 
 
 def advance_blocks(ec2: EC2Backend, now: datetime) -> None:
-    """Begin and end blocks: half an hour before a block ends, what runs in it begins to be terminated."""
+    """Start and end blocks. The termination of a block's instances starts half an hour before its end."""
     for block in of(ec2).by_id.values():
         if not block.is_block or block.end_date is None or block.state == "expired":
             continue
@@ -104,14 +104,16 @@ def advance_blocks(ec2: EC2Backend, now: datetime) -> None:
 
 
 def move(ec2: EC2Backend, reservation: str, starts: Any, ends: Any) -> dict[str, Any]:
-    """Give a block another term. Raises ValueError for what is no block or no term."""
+    """Change the term of a block. Raises ValueError for an unknown block or an invalid term."""
     found = of(ec2).by_id.get(reservation)
     if found is None or not found.is_block:
-        raise ValueError(f"{reservation} is no Capacity Block that was bought")
+        raise ValueError(f"{reservation} is not a purchased Capacity Block")
     begin = datetime.fromisoformat(str(starts)) if starts else found.start_date
     end = datetime.fromisoformat(str(ends)) if ends else found.end_date
     if end is None or begin.tzinfo is None or end.tzinfo is None or begin >= end:
-        raise ValueError(f"starts {starts} and ends {ends} are no term: write both as 2026-12-01T11:30:00+00:00")
+        raise ValueError(
+            f"starts, ends: expected two times such as 2026-12-01T11:30:00+00:00 in order, got {starts} and {ends}"
+        )
     found.start_date, found.end_date, found.state, found.warned = begin, end, "scheduled", False
     return {"reservation": found.id, "starts": begin.isoformat(), "ends": end.isoformat()}
 
@@ -134,7 +136,7 @@ def _hours(value: Any) -> timedelta:
 
 
 def _offerings(kind: str, count: int, length: timedelta, earliest: datetime) -> Iterator[dict[str, Any]]:
-    """One a day and zone in turn; each starts at 11:30 UTC, so that it ends then."""
+    """One offering per day, in alternating zones; each starts and ends at 11:30 UTC."""
     first = datetime.combine(earliest.date(), ENDS_AT)
     for day in range(int(_AHEAD / timedelta(days=1))):
         starts = first + timedelta(days=day)
@@ -146,7 +148,7 @@ def _offering(kind: str, count: int, length: timedelta, starts: datetime) -> dic
     hours = int(length / timedelta(hours=1))
     fee = ON_DEMAND.get(kind, _LIST_USD) * _SHARE * count * hours
     return {
-        # all that there is to know of it, so that nothing has to be remembered between the two calls
+        # the id holds all fields of the offering, so that the purchase needs no stored offerings
         "CapacityBlockOfferingId": f"cb-{kind.replace('.', '_')}-{count}-{hours}-{int(starts.timestamp())}",
         "InstanceType": kind,
         "AvailabilityZone": ZONES[starts.toordinal() % len(ZONES)],

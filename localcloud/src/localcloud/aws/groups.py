@@ -1,4 +1,4 @@
-"""Auto Scaling groups that keep what is asked; a loop does it: moto's groups start and end instances in the call."""
+"""Auto Scaling groups that a loop brings to their desired size; moto's groups do so within the API call."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,19 +24,19 @@ LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
 _ACTIVITIES_KEPT: Final = timedelta(weeks=6)
 _ANSWERS: Final = timedelta(seconds=9)
-"""From a change of size to the step that it leads to (recorded: 1 to 18 s)."""
+"""From a change of the desired size to the first launch or termination (recorded: 1 to 18 s)."""
 _SUSPENDS_AFTER: Final = timedelta(hours=24)
 """How long launches of a group may fail before Auto Scaling suspends them."""
 
 
 class ResourceInUse(ServiceException):
-    """A group is to be deleted that still has instances."""
+    """DeleteAutoScalingGroup of a group that still has instances."""
 
     code = "ResourceInUse"
 
 
 class AlreadyExists(ServiceException):
-    """A group of that name is there."""
+    """CreateAutoScalingGroup with a name that exists."""
 
     code = "AlreadyExists"
 
@@ -62,12 +62,12 @@ class Activity:
         return self.end_time is not None
 
     def advance(self, code: str, progress: int) -> None:
-        """It has come so far."""
+        """Set status and progress, unless the activity has ended."""
         if not self.is_over:
             self.status_code, self.progress = code, progress
 
     def finish(self, at: datetime, *, code: str = "Successful", message: str = "") -> None:
-        """It came to an end, at a whole second. Once: what has ended does not change."""
+        """End the activity, at a whole second. An activity that has ended does not change."""
         if self.is_over:
             return
         self.end_time, self.status_code, self.progress = at.replace(microsecond=0), code, 100
@@ -77,7 +77,7 @@ class Activity:
 
 
 class Member(InstanceState):
-    """An instance of a group, with what the group is waiting for."""
+    """An instance of a group, with its lifecycle."""
 
     instance: LivingInstance
 
@@ -92,15 +92,15 @@ class Member(InstanceState):
         self.wait_until: datetime | None = None
         self.in_service_since: datetime | None = None
         self.found_dead_at: datetime | None = None
-        """When its health check found that its instance ends."""
+        """When the health check found that the instance is terminating."""
         self.token = ""
-        """Of the lifecycle action that it waits for."""
+        """The token of the lifecycle action that it waits for."""
         self.launch: Activity | None = None
         self.end: Activity | None = None
 
     @property
     def details(self) -> str:
-        """Of its activities."""
+        """The details of its activities, as JSON."""
         return self.launch.details if self.launch is not None else "{}"
 
     @property
@@ -120,31 +120,31 @@ class Member(InstanceState):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a group would launch: the version of its template, and the machine types in order."""
+    """What a group launches: the version of its template, and the machine types in order."""
 
     data: Mapping[str, Any]
     template_id: str
     version: int
     machine_types: Sequence[str]
     market: Kind | None
-    """Kind that the template asks for; None: on-demand, or what the mix says."""
+    """The kind in the template; None: on-demand, or by the mixed instances policy."""
 
 
 class LivingGroup(FakeAutoScalingGroup):
-    """A group that keeps its size as a number; `localcloud.aws.reconcile` starts and ends instances."""
+    """A group that only stores its desired size; `localcloud.aws.reconcile` starts and terminates instances."""
 
     cloud_state: AwsState
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.activities: list[Activity] = []
         self.acts_at: datetime | None = None
-        """When it grows or shrinks next; None: at once."""
+        """When it launches or terminates next; None: at once."""
         self.failures = 0
         self.failing_since: datetime | None = None
         self.replaces = 0
-        """Unhealthy instances whose replacement was not tried yet."""
+        """Unhealthy instances for which no replacement has been launched yet."""
         self._request = ""
-        """What changed its size, for the causes of the step that follows."""
+        """The request that changed its size, for the cause of the next activities."""
         self._suspended: dict[str, str] = {}
         """Process -> reason."""
         self.status: str | None = None
@@ -161,13 +161,13 @@ class LivingGroup(FakeAutoScalingGroup):
         return self.min_size or 0, self.max_size or 0
 
     def set_desired_capacity(self, new_capacity: int | None) -> None:
-        """Only the number; nothing is started or ended here."""
+        """Store the desired size; nothing is started or terminated here."""
         before: int | None = vars(self).get("desired_capacity")
         how = "created an AutoScalingGroup" if before is None else "explicitly set group desired capacity"
         self.ask(how, before or 0, (self.min_size or 0) if new_capacity is None else new_capacity)
 
     def ask(self, how: str, before: int, wanted: int) -> None:
-        """A user request for another size; the group answers it after a while."""
+        """A user request for another size; the group acts on it after a delay."""
         now = self.cloud_state.now()
         self.desired_capacity = wanted
         self.acts_at = now + self.cloud_state.time_scale.shorten(_ANSWERS)
@@ -176,16 +176,16 @@ class LivingGroup(FakeAutoScalingGroup):
             self._request = f"At {stamp(now)} {request}"
 
     def cause(self, *sentences: str) -> str:
-        """The cause of activities that begin now: each sentence with its time."""
+        """The cause of activities that start now: each sentence with its time."""
         return "  ".join(f"At {stamp(self.cloud_state.now())} {sentence}" for sentence in sentences)
 
     def cause_of_step(self, sentence: str) -> str:
-        """The cause of a step to another size: the user request that led to it comes first, in one step alone."""
+        """The cause of a change of size. The user request comes first, in the first step only."""
         request, self._request = self._request, ""
         return "  ".join([*([request] if request else []), self.cause(sentence)])
 
     def update(self, **wanted: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Change what is given and leave the rest: moto forgets the mix when an update does not repeat it."""
+        """Change only the fields of the request: moto drops the mixed instances policy when an update omits it."""
         self._set_azs_and_vpcs(wanted.get("availability_zones") or [], wanted.get("vpc_zone_identifier"), update=True)
         for name in ("min_size", "max_size", "health_check_type", "new_instances_protected_from_scale_in"):
             if wanted.get(name) is not None:
@@ -221,26 +221,26 @@ class LivingGroup(FakeAutoScalingGroup):
 
     @suspended_processes.setter
     def suspended_processes(self, processes: list[str]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """By a user request; what was suspended before keeps its reason."""
+        """Suspended by a user request; a process that is suspended already keeps its reason."""
         reason = f"User suspended at {stamp(self.cloud_state.now())}"
         resumes = self.is_suspended("Launch") and "Launch" not in processes
         self._suspended = {name: self._suspended.get(name, reason) for name in processes}
         if resumes:
-            # it tries for another day
+            # launches are tried for another day
             self.failing_since, self.acts_at = None, None
 
     def is_suspended(self, process: str) -> bool:
         return process in self._suspended
 
     def suspend_launches(self) -> None:
-        """As Auto Scaling does by itself. Its words, and that it is `Launch` alone, are assumed."""
+        """Suspend `Launch` as Auto Scaling does. The text, and that only `Launch` is suspended, are assumptions."""
         reason = (
             f"Administratively suspended at {stamp(self.cloud_state.now())}: launches failed for more than 24 hours"
         )
         self._suspended = {**self._suspended, "Launch": reason}
 
     def note_failure(self) -> None:
-        """A launch failed; after a day of failures, launches are suspended."""
+        """Count a failed launch; after a day of failures, launches are suspended."""
         now = self.cloud_state.now()
         self.failures += 1
         self.failing_since = self.failing_since or now
@@ -248,11 +248,11 @@ class LivingGroup(FakeAutoScalingGroup):
             self.suspend_launches()
 
     def note_success(self) -> None:
-        """A launch succeeded, or none is wanted."""
+        """Reset the failures: a launch succeeded, or none is needed."""
         self.failures, self.failing_since = 0, None
 
     def recipe(self) -> Recipe:
-        """What it launches now. Raises ValidationError without a launch template."""
+        """What the group launches now. Raises ValidationError without a launch template."""
         template = self.ec2_launch_template
         if template is None:
             raise ValidationError(f"group {self.name} has no launch template; the embedded cloud needs one")
@@ -274,7 +274,7 @@ class LivingGroup(FakeAutoScalingGroup):
         )
 
     def next_kind(self, recipe: Recipe) -> Kind:
-        """What the mix asks for next: full-price instances up to base and percentage, spot above."""
+        """The kind of the next launch: on-demand up to base and percentage of the policy, spot above."""
         if self.mixed_instances_policy is None:
             return recipe.market or Kind.ON_DEMAND
         mix = inner(self.mixed_instances_policy, "InstancesDistribution")
@@ -287,7 +287,7 @@ class LivingGroup(FakeAutoScalingGroup):
         return Kind.ON_DEMAND if have < full_price else Kind.SPOT
 
     def subnets(self) -> list[Any]:
-        """Its subnets, the emptiest zone first."""
+        """Its subnets, the zone with the fewest members first."""
         if not self.vpc_zone_identifier:
             raise ValidationError(f"group {self.name} has no subnets; the embedded cloud needs VPCZoneIdentifier")
         found = self.autoscaling_backend.ec2_backend.describe_subnets(subnet_ids=self.vpc_zone_identifier.split(","))
@@ -295,7 +295,7 @@ class LivingGroup(FakeAutoScalingGroup):
         return sorted(found, key=lambda subnet: load[subnet.availability_zone])
 
     def report_once(self, trouble: str) -> None:
-        """A failed activity for what keeps the group from doing anything, unless it is the last one."""
+        """Record a failed activity for an error that blocks the group, unless the last activity has the same."""
         if self.activities and self.activities[0].status_message == trouble:
             return
         now = self.cloud_state.now()
@@ -319,18 +319,18 @@ class LivingGroup(FakeAutoScalingGroup):
 
 
 def stamp(moment: datetime) -> str:
-    """A time in causes and reasons."""
+    """A time as Auto Scaling writes it in causes and reasons."""
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def check_limits(low: int, high: int) -> None:
-    """Raises ValidationError as Auto Scaling words it."""
+    """Raises ValidationError with Auto Scaling's message."""
     if low > high:
         raise ValidationError(f"Max bound, {high}, must be greater than or equal to min bound, {low}")
 
 
 def check_desired(desired: int, low: int, high: int) -> None:
-    """Raises ValidationError as Auto Scaling words it."""
+    """Raises ValidationError with Auto Scaling's message."""
     if desired > high:
         raise ValidationError(
             f"New SetDesiredCapacity value {desired} is above max value {high} for the AutoScalingGroup."
@@ -342,17 +342,17 @@ def check_desired(desired: int, low: int, high: int) -> None:
 
 
 class LivingAutoScaling(AutoScalingBackend):
-    """Auto Scaling whose groups are fulfilled by a loop."""
+    """Auto Scaling whose groups reach their size in the loop of the embedded cloud."""
 
     cloud_state: AwsState
 
     @property
     def _url_module(self) -> Any:
-        # moto looks for the URLs beside the module of the class; ours are moto's
+        # moto looks for a module `urls` next to the backend's own module; this backend uses moto's
         return scaling_urls
 
     def group(self, name: str) -> LivingGroup:
-        """The group of that name. Raises ValidationError as Auto Scaling words it."""
+        """The group of that name. Raises ValidationError with Auto Scaling's message."""
         found = self.autoscaling_groups.get(name)
         if not isinstance(found, LivingGroup):
             raise ValidationError("AutoScalingGroup name not found - null")

@@ -1,4 +1,4 @@
-"""What stands behind an instance: its machine in the yard, and its metadata service."""
+"""Runs the instances of the emulated AWS: a machine and a metadata service for each."""
 
 import base64
 from typing import Any
@@ -19,7 +19,7 @@ from localcloud.machines.volumes import Volume
 
 
 class LoopbackMachines:
-    """Machines of the yard, each with a metadata service (`localcloud.aws.state.Hardware`)."""
+    """Machines of the machine manager, each with a metadata service (a `localcloud.aws.state.MachineBackend`)."""
 
     def __init__(self, manager: MachineManager, callers: Callers, faults: Faults) -> None:
         self._manager = manager
@@ -30,11 +30,11 @@ class LoopbackMachines:
         self._ec2: EC2Backend | None = None
 
     def connect(self, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
-        """Tell it where instances and groups are known."""
+        """Set the backends that know instances and groups."""
         self._ec2, self._scaling = ec2, scaling
 
     def start(self, instance: LivingInstance) -> None:
-        """Metadata first: user data may ask for it at once. Raises OSError."""
+        """Start the metadata service, then the machine: user data may read metadata at once. Raises OSError."""
         if instance.id not in self._metadata:
             self._metadata[instance.id] = MetadataServer(
                 instance.address,
@@ -56,7 +56,7 @@ class LoopbackMachines:
         self._manager.end(instance_id)
 
     def attach(self, instance_id: str, volume_id: str) -> None:
-        # on a machine of the Nitro system it is found by its id, whatever device name the attachment has
+        # a Nitro instance finds a volume by its id, whatever device name the attachment has
         device = f"nvme-Amazon_Elastic_Block_Store_{volume_id.replace('-', '')}"
         self._manager.attach(instance_id, Volume(id=volume_id, device=device))
 
@@ -141,7 +141,7 @@ def _wanted(member: Member) -> str:
 
 
 def _shown_tags(instance: LivingInstance) -> dict[str, str]:
-    """Tags, when the template allows them in metadata."""
+    """The tags, if the template allows them in the metadata; else none."""
     if instance.metadata_options.instance_metadata_tags != "enabled":
         return {}
     return instance.tag_map

@@ -1,4 +1,4 @@
-"""Machine images that the embedded cloud knows, and the public parameter that names the newest one."""
+"""The machine images of the emulated AWS, and the public parameters with the id of the newest one."""
 
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ def add_images(ec2: EC2Backend) -> None:
     ec2.amis[DLAMI] = image
     ssm = ssm_backends[ACCOUNT][REGION]
     for name in DLAMI_PARAMETERS:
-        # past the front door: PutParameter refuses names under /aws
+        # written directly: PutParameter refuses names under /aws
         ssm._parameters[name].append(_parameter(name))  # pyright: ignore[reportPrivateUsage]
 
 

@@ -1,4 +1,4 @@
-"""The one place where moto is told to use our classes instead of its own."""
+"""Replaces classes of moto with those of the emulated AWS. Nothing else patches moto."""
 
 import os
 from ipaddress import ip_network
@@ -42,7 +42,7 @@ class Ec2Calls(
     VolumeCalls,
     EC2Response,
 ):
-    """EC2 as the embedded cloud answers it."""
+    """EC2's operations."""
 
     def run_instances(self) -> Any:
         cloud_state = LivingInstance.cloud_state
@@ -56,14 +56,14 @@ class Ec2Calls(
         return answer
 
     def _refusal(self, cloud_state: AwsState) -> Refusal | None:
-        """Why a single instance cannot be had; groups ask for themselves."""
+        """The error of a RunInstances call, or None; groups do not use this call."""
         subnet = self._get_param("SubnetId")
         zone = self._get_param("Placement.AvailabilityZone")
         if subnet:
             chosen = self.ec2_backend.get_subnet(subnet)
             zone = chosen.availability_zone
             if not ip_network(chosen.cidr_block).is_loopback:
-                message = f"machines here have loopback addresses: {chosen.cidr_block} must lie inside 127.0.0.0/8"
+                message = f"subnet {subnet}: expected a range inside 127.0.0.0/8 (loopback), got {chosen.cidr_block}"
                 raise EC2ClientError("InvalidSubnet.Range", message)
         wanted = Use(
             zone=zone or ZONES[0],

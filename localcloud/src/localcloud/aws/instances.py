@@ -55,7 +55,7 @@ class StopRefusedError(EC2ClientError):
 
 
 class LivingInstance(Instance):
-    """An EC2 instance whose state follows its machine."""
+    """An EC2 instance whose state is that of its machine."""
 
     cloud_state: AwsState
     group_name: str | None = None
@@ -68,7 +68,7 @@ class LivingInstance(Instance):
     _why: StateReason | None = None
 
     def set_state(self, state: tuple[str, int]) -> None:
-        """What DescribeInstances says from now on."""
+        """Set the state that DescribeInstances returns."""
         self._state.name, self._state.code = state
 
     @property
@@ -231,7 +231,7 @@ class LivingInstance(Instance):
         for nic in self.nics.values():
             nic.delete_on_termination = False
             self.ec2_backend.enis.pop(nic.id, None)
-        # a volume outlives its instance, but for those that the books below delete with it
+        # detach all volumes; moto then deletes those with DeleteOnTermination
         for disk in self.block_device_mapping.values():
             self.cloud_state.hardware.detach(self.id, disk.volume_id)
         super().terminate()
@@ -250,7 +250,7 @@ class LivingInstance(Instance):
         self._private_ips = set()
 
     def stay(self, now: datetime) -> BilledRun:
-        """The line in the books that opens its life."""
+        """The entry that opens this run in the billing log."""
         return BilledRun(
             instance=self.id,
             machine_type=self.instance_type,

@@ -1,4 +1,4 @@
-"""Starting one instance for a group: reservation, capacity and quota are asked, then moto makes the instance."""
+"""Launches one instance for a group: checks reservation, capacity and quota, then creates it with moto."""
 
 import json
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def launch_one(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, cause
             try:
                 instance = _run(cloud_state, ec2, group, recipe, use, subnet.id, reservation)
             except StopIteration:
-                # how moto says that a subnet has no address left
+                # moto raises this when a subnet has no free address
                 refusals.append(_no_address(subnet.id))
                 continue
             member = Member(instance, group, recipe.version)
@@ -118,7 +118,7 @@ def _run(  # noqa: PLR0913
         launch_template={"LaunchTemplateId": recipe.template_id, "Version": recipe.version},
         lifecycle="spot" if use.kind is Kind.SPOT else _lifecycle(data),
         metadata_options=data.get("MetadataOptions") or {},
-        # a group's instance has nothing to stop for: its shutdown ends it
+        # for an instance of a group, `stop` on shutdown is a termination
         instance_initiated_shutdown_behavior=data.get("InstanceInitiatedShutdownBehavior") or "stop",
         ebs_optimized=data.get("EbsOptimized") or False,
         monitoring_state="enabled" if inner(data, "Monitoring").get("Enabled") else "disabled",
@@ -126,7 +126,7 @@ def _run(  # noqa: PLR0913
     )
     instance = made.instances[0]
     if not isinstance(instance, LivingInstance):
-        raise TypeError(f"instance {instance.id} is not an embedded one; install() was not called")
+        raise TypeError(f"instance {instance.id} was not created by the emulated EC2: call install() first")
     instance.group_name = group.name
     instance.placement.group_name = group.placement_group or ""
     instance.capacity_reservation_id = reservation
@@ -136,12 +136,12 @@ def _run(  # noqa: PLR0913
 
 
 def _lifecycle(data: Mapping[str, Any]) -> str | None:
-    """What DescribeInstances says of it; nothing of an instance on demand."""
+    """`InstanceLifecycle` of DescribeInstances; None for an on-demand instance."""
     return "capacity-block" if wants_block(data) else None
 
 
 def prepare(instance: LivingInstance) -> None:
-    """What every new instance gets: it is pending, and a spot one has a request."""
+    """Set a new instance to pending; a spot instance gets the id of its request."""
     instance.launch_time = instance.cloud_state.now()
     instance.set_state(("pending", 0))
     if instance.kind is Kind.SPOT:
@@ -159,7 +159,7 @@ def attach_profile(ec2: EC2Backend, instance: LivingInstance, profile: Mapping[s
 
 
 def user_data(data: Mapping[str, Any]) -> Base64EncodedString | None:
-    """The template's user data; moto keeps it as text in later versions."""
+    """The template's user data; newer versions of moto store it as text."""
     found = data.get("UserData")
     if found is None or isinstance(found, Base64EncodedString):
         return found
@@ -167,5 +167,5 @@ def user_data(data: Mapping[str, Any]) -> Base64EncodedString | None:
 
 
 def _owned_disk(disk: Mapping[str, Any]) -> dict[str, Any]:
-    # EC2 deletes a template's disks with the instance unless told otherwise; moto keeps them
+    # EC2 deletes a template's disks with the instance by default; moto keeps them
     return {**disk, "Ebs": {"DeleteOnTermination": True, "VolumeSize": 8, **disk["Ebs"]}}

@@ -20,7 +20,7 @@ _CREDENTIALS_LAST: Final = timedelta(hours=6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFacts:
-    """What the metadata of one instance says now."""
+    """The present metadata of one instance."""
 
     instance_id: str
     machine_type: str
@@ -32,7 +32,7 @@ class InstanceFacts:
     """spot or on-demand."""
 
     target_state: str
-    """`InService`, `Terminated`, …: what its group wants of it; "" outside groups."""
+    """The lifecycle state that its group wants, such as `InService` or `Terminated`; "" without a group."""
 
     interruption: datetime | None
     rebalance: datetime | None
@@ -128,7 +128,7 @@ class MetadataServer:
         known: Callable[[str, str, str], None],
         is_silent: Callable[[], bool],
     ) -> None:
-        """`known(access_key, secret_key, principal)` is notified of credentials that are handed out."""
+        """`known(access_key, secret_key, principal)` is called with all credentials that the service issues."""
         self._silence = Silence(is_silent)
         self._facts = facts
         self._known = known
@@ -178,7 +178,7 @@ class MetadataServer:
     def _credentials(self, facts: InstanceFacts) -> dict[str, Any]:
         session = self._session
         if session.credentials is None or session.renew_at is None or facts.now >= session.renew_at:
-            # a key of its own each time: who still has the last one goes on with it
+            # a new key pair each time; the previous pair stays valid for clients that still use it
             key, secret_key = f"ASIALOCAL{secrets.token_hex(6).upper()}", secrets.token_urlsafe(30)
             self._known(key, secret_key, f"{facts.role}/{facts.instance_id}")
             session.renew_at = facts.now + _CREDENTIALS_LAST / 2

@@ -1,4 +1,4 @@
-"""Placement groups, which moto does not have, and what EC2 refuses of a launch with EFA."""
+"""Placement groups and the checks of launches with EFA, which moto lacks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ _EFA = frozenset({"efa", "efa-only"})
 
 
 class PlacementGroup(TaggedEC2Resource):
-    """A name under which instances are placed together or apart."""
+    """A placement group."""
 
     def __init__(self, backend: EC2Backend, wanted: Mapping[str, Any]) -> None:
         self.ec2_backend = backend
@@ -51,7 +51,7 @@ class PlacementGroups:
     by_name: dict[str, PlacementGroup] = field(default_factory=dict[str, PlacementGroup])
 
     def get(self, name: str) -> PlacementGroup:
-        """Raises EC2ClientError when there is none of that name."""
+        """Raises EC2ClientError for an unknown name."""
         found = self.by_name.get(name)
         if found is None:
             raise EC2ClientError("InvalidPlacementGroup.Unknown", _unknown(name))
@@ -65,7 +65,7 @@ def of(ec2: EC2Backend) -> PlacementGroups:
 
 
 def refusal(ec2: EC2Backend, data: Mapping[str, Any], group: str | None, machine_type: str) -> Refusal | None:
-    """Why no machine of this type can start from a template's data in this placement group, however much room."""
+    """The error of a launch of this type from this template in this placement group, or None; capacity is ignored."""
     asked = sum(1 for interface in items(data, "NetworkInterfaces") if interface.get("InterfaceType") in _EFA)
     try:
         has = machine(Cloud.AWS, machine_type).efa_interfaces

@@ -1,4 +1,4 @@
-"""GetSpotPlacementScores, which moto does not have: made from the capacity that the embedded cloud would give."""
+"""GetSpotPlacementScores, which moto lacks: computed from the capacity of the emulated AWS."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from localcloud.capacity_kind import Kind
 
 _ZONE_IDS: Final = {zone: f"use1-az{number}" for number, zone in enumerate(ZONES, start=1)}
 _LOW: Final = 3
-"""With fewer than three machine types a score is always low, as AWS says."""
+"""The highest score of a request with fewer than three machine types, as AWS documents."""
 
 
 class PlacementScoreCalls(EC2BaseResponse):

@@ -68,7 +68,7 @@ def _advance_group(cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoSc
 def _refresh(
     cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup, missing: int
 ) -> bool:
-    """One step of a refresh; True: the group's size is the refresh's matter this round."""
+    """One step of an instance refresh. True: the refresh controls the group's size in this round."""
     refresh = active(group)
     if refresh is None:
         return False
@@ -201,7 +201,7 @@ def begin_end(scaling: LivingAutoScaling, group: LivingGroup, member: Member, ca
 
 
 def complete(scaling: LivingAutoScaling, group: LivingGroup, member: Member, result: str) -> None:
-    """CompleteLifecycleAction: go on (launching: ABANDON ends the instance)."""
+    """Complete a lifecycle action: continue, or with ABANDON while launching, terminate the instance."""
     if member.lifecycle_state == "Terminating:Wait":
         _proceed(scaling, member, "Terminating:Proceed")
     elif member.lifecycle_state == "Pending:Wait" and result == "CONTINUE":
@@ -213,7 +213,7 @@ def complete(scaling: LivingAutoScaling, group: LivingGroup, member: Member, res
 
 
 def _wait_is_over(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
-    """Nobody answered: the default result counts."""
+    """No answer within the heartbeat: apply the hook's default result."""
     hook = _hook(scaling, group, TERMINATING if member.leaving else LAUNCHING)
     if member.leaving or hook is None or hook.default_result == "CONTINUE":
         complete(scaling, group, member, "CONTINUE")
@@ -222,7 +222,7 @@ def _wait_is_over(scaling: LivingAutoScaling, group: LivingGroup, member: Member
 
 
 def _give_up(scaling: LivingAutoScaling, group: LivingGroup, member: Member, message: str) -> None:
-    """A launch that came to nothing although there is an instance: it is cancelled, and the instance is ended."""
+    """Cancel a launch whose instance exists already, and terminate that instance."""
     now = group.cloud_state.now()
     if member.launch is not None:
         member.launch.finish(now, code="Cancelled", message=message)
@@ -240,7 +240,7 @@ def _proceed(scaling: LivingAutoScaling, member: Member, state: str) -> None:
 
 
 def _look_at_dead(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
-    """Its instance ended, whoever or whatever ended it: the group cannot tell."""
+    """Replace a member whose instance ends. The cause of the end does not matter to the group."""
     if member.found_dead_at is None:
         member.found_dead_at = now
     if now < member.found_dead_at + group.cloud_state.time_scale.shorten(_HEALTH_CHECK):
@@ -259,7 +259,7 @@ def _replace(scaling: LivingAutoScaling, group: LivingGroup, member: Member, why
 
 
 def _launch_soon(group: LivingGroup, now: datetime) -> None:
-    """Instead of at once; a group that waits to try again goes on waiting."""
+    """Launch after a delay; a group that waits for its next attempt keeps its own delay."""
     if group.acts_at is None:
         group.acts_at = now + group.cloud_state.time_scale.shorten(_REPLACES)
 

@@ -1,4 +1,4 @@
-"""Why EC2 refuses a launch, in its words. Which of them were recorded: docs/cloud-answers.md."""
+"""Errors of refused launches with EC2's messages. docs/cloud-answers.md states which of them were recorded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -34,19 +34,19 @@ class Shortage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A launch that the cloud could not do: EC2's error code and message."""
+    """The error of a refused launch: EC2's code and message."""
 
     code: Shortage
     message: str
     plain: "Refusal | None" = None
-    """What a group without a mixed instances policy is answered, and a single instance; None: the same."""
+    """The error for a group without a mixed instances policy and for a single instance; None: the same."""
 
     @property
     def without_mix(self) -> "Refusal":
         return self.plain or self
 
     def for_launch(self, **names: str) -> "Refusal":
-        """With the names of one launch for `{type}`, `{zone}` and `{others}` (a list of other zones)."""
+        """The error with `{type}`, `{zone}` and `{others}` (other zones) filled in."""
         return Refusal(
             code=self.code,
             message=self.message.format(**names),
@@ -142,7 +142,7 @@ CHOSEN: Final[Mapping[str, Refusal]] = MappingProxyType(
         "permission": Refusal(code=Shortage.PERMISSION, message="You are not authorized to perform this operation."),
     }
 )
-"""Refusals that people ask for through the control API, whatever room there is."""
+"""Errors that the admin API can set for launches, independent of capacity."""
 
 
 def over_vcpus(limit: int) -> Refusal:

@@ -1,4 +1,4 @@
-"""botocore's model of a request, as far as this room reads it."""
+"""Types for the parts of botocore's request model that the emulated AWS reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class RequestShape(Protocol):
-    """The type of a field. What its kind does not have may not be asked for."""
+    """The type of a field. Read only the attributes that its kind has."""
 
     @property
     def type_name(self) -> str:

@@ -1,4 +1,4 @@
-"""boto3 and botocore as this room uses them. They bring no types: what is taken from them is typed here, once."""
+"""Typed access to boto3 and botocore, which have no type hints."""
 
 from __future__ import annotations
 

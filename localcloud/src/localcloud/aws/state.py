@@ -1,4 +1,4 @@
-"""What the parts of the embedded cloud share: one lock, capacity, machines, books, the clock."""
+"""The state of the emulated AWS: lock, capacity, machines, billing log and clock."""
 
 import threading
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from localcloud.time_scale import TimeScale, utc_now
 
 
 class MachineBackend(Protocol):
-    """Where machines really run (`localcloud.machines.manager`); tests give a fake."""
+    """Runs the machines (`localcloud.aws.hardware`); tests use a fake."""
 
     def start(self, instance: Any) -> None:
-        """Begin to boot. Raises OSError when the machine cannot be had."""
+        """Start to boot. Raises OSError when the machine cannot be started."""
         ...
 
     def is_alive(self, instance_id: str) -> bool:
@@ -24,29 +24,29 @@ class MachineBackend(Protocol):
         ...
 
     def end(self, instance_id: str) -> None:
-        """Shut down: units get their stop signal, after a while everything is killed. Returns at once."""
+        """Shut down: units get their stop signal, and after a timeout all processes are killed. Returns at once."""
         ...
 
     def attach(self, instance_id: str, volume_id: str) -> None:
-        """Bring a volume into a machine. Raises OSError."""
+        """Attach a volume to a machine. Raises OSError."""
         ...
 
     def detach(self, instance_id: str, volume_id: str) -> None:
-        """Take it out, whatever the machine does with it; nothing when it is not there. Raises OSError."""
+        """Detach it even if it is in use; no effect if it is not attached. Raises OSError."""
         ...
 
     def is_mounted(self, instance_id: str, volume_id: str) -> bool:
-        """Whether the machine runs and uses it."""
+        """Whether the machine runs and has the volume mounted."""
         ...
 
     def discard(self, volume_id: str) -> None:
-        """The volume was deleted."""
+        """Delete the volume's data."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class AwsState:
-    """The one embedded cloud of this process."""
+    """The state that all parts of the emulated AWS share."""
 
     places: Places
     hardware: MachineBackend

@@ -1,6 +1,6 @@
-"""EBS volumes that are really attached: a machine finds one as a disk, and the next machine finds it as it was left.
+"""EBS volumes whose attachment has an effect: the machine finds a disk with the data of the last machine.
 
-moto attaches in its books alone, also in another zone, also what another instance has.
+moto only records attachments, and it allows those in another zone or of an attached volume.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from localcloud.aws.state import AwsState
 
 _ATTACHABLE: Final = ("running", "stopped")
 _BUSY: Final = "busy"
-"""EC2's word for an attachment that was told to end while the machine has the volume mounted."""
+"""EC2's status of an attachment that is to end while the machine has the volume mounted."""
 
 
 class VolumeCalls(EC2BaseResponse):
@@ -57,7 +57,7 @@ class VolumeCalls(EC2BaseResponse):
 
 
 def _check(volume: Any, instance: Any, device: str) -> None:
-    """Raises EC2ClientError, as EC2 refuses."""
+    """Raises EC2ClientError with EC2's message."""
     if volume.attachment is not None:
         raise EC2ClientError("VolumeInUse", f"{volume.id} is already attached to an instance")
     if instance.state not in _ATTACHABLE:
@@ -83,7 +83,7 @@ def _attachment_result(attachment: Any, state: str) -> ActionResult:
 
 
 def advance_volumes(backend: EC2Backend, cloud_state: AwsState) -> None:
-    """Let go of what was told to end and is not in use any more."""
+    """Detach the busy volumes that are no longer mounted."""
     for attachment in list(_busy(backend)):
         if not cloud_state.hardware.is_mounted(attachment.instance.id, attachment.volume.id):
             backend.detach_volume(attachment.volume.id, attachment.instance.id, attachment.device)

@@ -16,12 +16,12 @@ from localcloud.engine.loading import LoadError, load
 def main() -> int:
     """Load, serve, and on SIGTERM drain for --shutdown-timeout."""
     settings = parse(sys.argv[1:])
-    _log(f"simulated engine {VERSION}: no model computes here; loading {settings.model}")
+    _log(f"simulated engine {VERSION}: it computes no model; loading {settings.model}")
     server = EngineServer(settings)
     try:
         server.server_bind()
     except OSError as error:
-        _log(f"{settings.host}:{settings.port}: {error.strerror}; is another engine running there?")
+        _log(f"{settings.host}:{settings.port}: {error.strerror}; check for another engine on this address")
         return 1
     asked = threading.Event()
 
@@ -37,7 +37,7 @@ def main() -> int:
     _log(f"serving {' '.join(settings.served_names)} on http://{settings.host}:{settings.port}")
     while not asked.wait(1):
         if (server.faults / "engine-crash").exists():
-            _log("a fault was asked for: the engine ends")
+            _log("the fault engine-crash is set: the engine ends")
             return 1
     return _shut_down(settings, server)
 
@@ -71,12 +71,12 @@ def _shut_down(settings: SimulatorSettings, server: EngineServer) -> int:
     assert server.batch is not None
     _log(f"shutting down, waiting up to {settings.shutdown_timeout_s} s for running requests")
     if not server.batch.drain(settings.shutdown_timeout_s):
-        _log("requests were left; their clients get no more bytes")
+        _log("the timeout is over; the clients of unfinished requests get no more bytes")
         server.shutdown()
         server.server_close()
         server.batch.wait_until_empty()
     else:
-        # the last answers are still on their way out of their threads
+        # threads may still be sending the last responses
         time.sleep(0.2)
     sys.stdout.flush()
     os._exit(0)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gpufleet.domain.loopback import foreign, header_of
 from gpufleet.domain.parsed import is_list
-from localcloud.callers import WORDS, say_refused
+from localcloud.callers import MESSAGES, log_refusal
 from localcloud.documents import inner, is_document
 from localcloud.engine import page
 from localcloud.engine.arguments import SimulatorSettings
@@ -28,11 +28,11 @@ VERSION: Final = "0.32.0+simulated"
 _PIECES: Final = re.compile(r"\w{1,6}|[^\w\s]")
 _LARGEST_BODY: Final = 16 * 1024 * 1024
 _GUARDED: Final = ("/v1", "/v2", "/inference", "/cohere")
-"""Starts of pages that need the API key, as in vLLM 0.32 (`AuthenticationMiddleware`)."""
+"""Prefixes of the paths that need the API key, as in vLLM 0.32 (`AuthenticationMiddleware`)."""
 
 
 class EngineServer(ThreadingHTTPServer):
-    """Listens at once, answers when the model is loaded."""
+    """Binds its address at once, accepts connections when the model is loaded."""
 
     daemon_threads = True
     request_queue_size = 512
@@ -53,7 +53,7 @@ class EngineServer(ThreadingHTTPServer):
 
 
 class _RefusedError(Exception):
-    """An error in OpenAI's shape."""
+    """An error response in OpenAI's format."""
 
     def __init__(self, status: HTTPStatus, message: str, kind: str, parameter: str | None = None) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Silent, as the engine's unit runs it (no request log)."""
 
     def parse_request(self) -> bool:
-        """Nothing is answered while the fault is on, as by an engine whose core hangs."""
+        """Wait while the fault `engine-hang` is on, as an engine whose core hangs."""
         understood = super().parse_request()
         while understood and self._engine.hangs():
             time.sleep(0.5)
@@ -85,9 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
         host = header_of(self.headers, "Host") or ""
         found = foreign(lambda name: host if name == "Host" else header_of(self.headers, name), {host})
         if found is not None:
-            say_refused("simulated engine", self.command, self.path, found)
+            log_refusal("simulated engine", self.command, self.path, found)
             self.close_connection = True
-            self._answer(HTTPStatus.FORBIDDEN, f"{WORDS[found]}\n".encode(), "text/plain")
+            self._answer(HTTPStatus.FORBIDDEN, f"{MESSAGES[found]}\n".encode(), "text/plain")
         return found is None
 
     @property

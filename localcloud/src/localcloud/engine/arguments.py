@@ -43,7 +43,7 @@ _SWITCHES_UNUSED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorSettings:
-    """What the simulated engine was told."""
+    """The command line of the simulated engine."""
 
     model: Path
     served_names: tuple[str, ...]

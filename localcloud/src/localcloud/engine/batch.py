@@ -1,4 +1,4 @@
-"""The simulated engine's batch: who runs, who waits, what the KV cache holds, and the counters that tell of it."""
+"""The batch of the simulated engine: running and waiting requests, KV cache and counters."""
 
 import threading
 import time
@@ -65,7 +65,7 @@ class CompletionRequest:
 
 @dataclass(slots=True)
 class Counters:
-    """What /metrics tells."""
+    """The counters of /metrics."""
 
     prompt: int = 0
     cached: int = 0
@@ -105,7 +105,7 @@ class Batch:
             return len(self._running), len(self._waiting), min(1.0, used / self.blocks)
 
     def admit(self, request: CompletionRequest) -> None:
-        """Queue a request, until it is told to `leave`. Raises ShuttingDownError, QueueFullError."""
+        """Queue a request until `leave`. Raises ShuttingDownError, QueueFullError."""
         with self._changed:
             if self._draining:
                 raise ShuttingDownError("cannot schedule new futures after shutdown")
@@ -116,7 +116,7 @@ class Batch:
             self._waiting.append(request)
 
     def generate(self, request: CompletionRequest, is_disconnected: Callable[[], bool]) -> Iterator[str]:
-        """The words of the answer as they are made; `request.finish` is set at the end. `gone`: the client left."""
+        """Yield the output tokens; `request.finish` is set at the end. `is_disconnected`: whether the client left."""
         try:
             if not self._wait_for_turn(request, is_disconnected):
                 return
@@ -136,7 +136,7 @@ class Batch:
             self.leave(request)
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and wait for the rest. False: some were left when the time was over; they hang."""
+        """Refuse new requests and wait for the others. False: some are unfinished after the timeout; they hang."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._draining = True
@@ -150,7 +150,7 @@ class Batch:
         return True
 
     def wait_until_empty(self) -> None:
-        """Wait until every client has given up."""
+        """Wait until all clients have disconnected."""
         with self._changed:
             while self._running or self._waiting:
                 self._changed.wait(1)
@@ -237,7 +237,7 @@ class Batch:
             self.counters.answer_sizes.observe(request.made)
 
     def leave(self, request: CompletionRequest) -> None:
-        """A request that was admitted is over, however far it came; again does no harm."""
+        """Remove an admitted request, finished or not; no effect if it is removed already."""
         with self._changed:
             if request in self._running:
                 self._running.remove(request)

@@ -1,4 +1,4 @@
-"""Loading a model for real: every byte is read and every safetensors header is checked, as an engine would."""
+"""Loads a model as an engine does: reads every byte and checks every safetensors header."""
 
 import json
 import struct
@@ -11,12 +11,12 @@ _LARGEST_HEADER = 100_000_000
 
 
 class LoadError(RuntimeError):
-    """The folder holds no model that can be served; the message names file and fault."""
+    """The folder has no valid model; the message names the file and the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """What the simulation needs to know of a model."""
+    """The properties of a model that the simulation uses."""
 
     weight_bytes: int
     kv_bytes_per_token: int
@@ -67,7 +67,7 @@ def _read_shard(path: Path) -> int:
 
 
 def _vocabulary(path: Path) -> tuple[str, ...]:
-    """Words of the tokenizer's vocabulary to answer with: whole ASCII words, in a fixed order."""
+    """The output tokens: whole ASCII words of the tokenizer's vocabulary, in a fixed order."""
     vocabulary: dict[str, int] = _json(path).get("model", {}).get("vocab", {}) if path.is_file() else {}
     tokens = sorted({w.lstrip("Ġ") for w in vocabulary if w.lstrip("Ġ").isascii() and w.lstrip("Ġ").isalpha()})
     whole = (w for w, after in zip(tokens, [*tokens[1:], ""], strict=True) if not after.startswith(w))
