@@ -56,9 +56,7 @@ def test_a_preemption_is_announced_and_carried_out_and_capacity_stays_away(cloud
         pytest.param("capacity", {"kind": "spot"}, 400, 'expected {"zone"', id="half a limit"),
         pytest.param("capacity", {"kind": "free", "vcpus": 1}, 400, "spot or on-demand", id="unknown kind"),
         pytest.param("capacity", {"kind": "spot", "vcpus": -1}, 400, "whole number", id="negative"),
-        pytest.param(
-            "capacity", {"refuse": "moon"}, 400, "null or one of block-devices", id="unknown refusal"
-        ),
+        pytest.param("capacity", {"refuse": "moon"}, 400, "null or one of block-devices", id="unknown refusal"),
         pytest.param("end", {"instance": "i-1", "how": "magic"}, 400, "expected one of account", id="unknown end"),
         pytest.param("end", {"instance": "i-1", "how": "person"}, 409, "no pending or running", id="end of nothing"),
         pytest.param("suspend", {"group": "none"}, 409, "no group none", id="suspend nothing"),

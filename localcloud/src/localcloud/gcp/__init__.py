@@ -1,1 +1,1 @@
-"""Google Cloud on loopback: Compute Engine by its own discovery document, storage, and what a fleet needs beside."""
+"""The emulated Google Cloud: Compute Engine from its discovery document, storage and a fleet's other services."""

@@ -1,4 +1,4 @@
-"""One call of the compute API, and what all handlers share: scopes, pages, patches."""
+"""A call of the Compute Engine API, and helpers of its handlers: scopes, pages, patches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request that the discovery document knows, with a body that it lets pass."""
+    """A request that is valid by the discovery document."""
 
     method_id: str
     path: str
@@ -47,7 +47,7 @@ Handler = Callable[["GoogleState", Call], Row]
 
 
 def page(call: Call, rows: Sequence[Row], kind: str, items: str = "items") -> Row:
-    """One page of a list: filtered, and as long as asked. Raises ApiError."""
+    """One page of a list, filtered, with the requested length. Raises ApiError."""
     found = _ordered(call, [row for row in rows if matches(call.query.get("filter"), row)])
     start, most = _place(call)
     answer: Row = {}
@@ -62,7 +62,7 @@ def page(call: Call, rows: Sequence[Row], kind: str, items: str = "items") -> Ro
 
 
 def _ordered(call: Call, rows: list[Row]) -> list[Row]:
-    """By name, unless the newest are asked for first, which Google does not do together with a filter."""
+    """Sorted by name or, without a filter, by descending creation time if requested."""
     order = call.query.get("orderBy", "name")
     if order == "name":
         return rows
@@ -107,7 +107,7 @@ def _nothing(scope: str) -> Row:
 
 
 def patched(row: Mapping[str, Any], change: Mapping[str, Any]) -> Row:
-    """A resource with a change merged in: maps are merged, lists and plain values replaced, null removes."""
+    """A resource with a patch applied: maps are merged, lists and plain values replaced, null removes a field."""
     found = dict(row)
     for name, value in change.items():
         old = found.get(name)

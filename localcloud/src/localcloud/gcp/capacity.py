@@ -1,4 +1,4 @@
-"""How much the embedded Google Cloud has to give: room per zone and machine type, GPU quotas, reservations."""
+"""The capacity of the emulated Google Cloud per zone and machine type, and GPU quotas."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,34 +11,34 @@ from localcloud.gcp.locations import PROJECT, REGION, ZONES
 from localcloud.gcp.operations import OperationFailure
 
 QUOTA = 64
-"""GPUs of each model and kind, unless the control API says otherwise."""
+"""The default quota: GPUs of each model and kind. The admin API changes it."""
 _HELP = "https://cloud.google.com/compute/docs/resource-error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """One living instance, as far as capacity is concerned."""
+    """The capacity that one instance uses, or would use."""
 
     zone: str
     machine_type: str
     kind: Kind
     quota: Kind
-    """Whose quota it takes: flex-start is no spot, and counts as preemptible."""
+    """The kind of quota that it uses: flex-start is not spot, but uses the preemptible quota."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Capacity:
-    """Limits that people set through the control API; without one there is room up to the quota."""
+    """Limits set through the admin API; without a limit, capacity is limited only by the quota."""
 
     limits: dict[tuple[str, str, Kind], int] = field(default_factory=dict[tuple[str, str, Kind], int])
     quotas: dict[Kind, int] = field(default_factory=dict[Kind, int])
     all_regions: int | None = None
-    """GPUs of all models, kinds and regions; None: as many as the quotas of the region let pass."""
+    """Limit for GPUs of all models, kinds and regions; None: only the quotas of the region apply."""
     spot_lost: set[str] = field(default_factory=set[str])
-    """Machine types with no new spot instance in any zone, until `restore`."""
+    """Machine types without spot capacity in any zone, until `restore`."""
 
     def restore(self) -> None:
-        """Everything can be had again."""
+        """Remove all limits and restore the default quotas."""
         self.limits.clear()
         self.quotas.clear()
         self.all_regions = None
@@ -48,7 +48,7 @@ class Capacity:
         return self.quotas.get(kind, QUOTA)
 
     def refusal(self, wanted: Use, living: Iterable[Use]) -> OperationFailure | None:
-        """Why this launch cannot be done beside what lives; None when it can. Quota comes first."""
+        """The error of this launch given the present instances, or None. The quota is checked first."""
         present = list(living)
         if (over := self._over_quota(wanted, present)) is not None:
             return over
@@ -77,7 +77,7 @@ class Capacity:
         return limit is None or sum((u.zone, u.machine_type, u.kind) == place for u in present) < limit
 
     def as_json(self) -> Mapping[str, object]:
-        """For people: the limits in force."""
+        """The limits in force."""
         return {
             "limits": [
                 {"zone": zone, "type": machine_type, "kind": kind, "count": count}
@@ -105,7 +105,7 @@ def metric(model: str, kind: Kind) -> str:
 
 
 def zone_exhausted(wanted: Use, elsewhere: Sequence[str]) -> OperationFailure:
-    """The zone has no such machine left, as it is said of machines with GPUs; `elsewhere`: zones that have one."""
+    """The error for a zone without capacity, with Google's message. `elsewhere`: zones with capacity."""
     zone, model, count = wanted.zone, *gpus(wanted.machine_type)
     code, reason = "ZONE_RESOURCE_POOL_EXHAUSTED", "  Try a different zone, or try again later."
     if count:
@@ -140,7 +140,7 @@ def zone_exhausted(wanted: Use, elsewhere: Sequence[str]) -> OperationFailure:
 
 
 def over_quota(name: str, limit: int, region: str | None) -> OperationFailure:
-    """A quota of the region, or of all regions, is used up."""
+    """The error for an exhausted quota of the region, or of all regions."""
     where = f"in region {region}" if region else "globally"
     slug = name.replace("_", "-")
     quota = {

@@ -1,4 +1,4 @@
-"""What is there without being made: project, regions, zones, machine types, accelerators, images."""
+"""Resources that always exist: project, regions, zones, machine types, accelerators, images."""
 
 from typing import Any, Final
 
@@ -121,7 +121,7 @@ _PER_ZONE: Final[dict[str, Any]] = {"machineTypes": _machine_types, "accelerator
 
 
 def is_machine_type(state: GoogleState, zone: str, name: str) -> bool:
-    """Whether instances of that type can be wished for."""
+    """Whether the zone has this machine type."""
     return any(row["name"] == name for row in _machine_types(state, zone))
 
 
@@ -174,7 +174,7 @@ def _project(state: GoogleState, call: Call) -> Row:
 
 
 def _image(state: GoogleState, call: Call) -> Row:
-    """Any image that somebody names exists: nothing of it is ever read."""
+    """Any image name is valid: the contents of images are never read."""
     family = call.parameters.get("family")
     name = call.parameters.get("image") or f"{family}-v20261101"
     project = call.parameters["project"]

@@ -1,4 +1,4 @@
-"""The compute API: a request becomes a call of the discovery document, and its handler's answer."""
+"""The Compute Engine API: matches a request with the discovery document and runs its handler."""
 
 import time
 from collections.abc import Mapping
@@ -66,15 +66,15 @@ class Compute:
         self._state = state
         self._handlers = _handlers()
         self._answered: dict[str, Row] = {}
-        """By requestId: the answer of a change that was sent twice."""
+        """Responses by requestId, for requests that are sent again."""
 
     def method_of(self, http_method: str, path: str) -> str:
-        """The method's id, for the record and for faults; "" when there is none."""
+        """The method's id, for `calls` and for faults; "" for an unknown call."""
         found = discovery.compute().match(http_method, path)
         return found.route.method_id if found else ""
 
     def answer(self, http_method: str, path: str, query: Mapping[str, str], body: Any) -> Row:
-        """The answer's body. Raises ApiError."""
+        """The body of the response. Raises ApiError."""
         document = discovery.compute()
         found = document.match(http_method, path)
         if found is None:
@@ -114,7 +114,7 @@ class Compute:
             raise invalid("region", region, f"Unknown region; the embedded cloud has {REGION}.")
 
     def _wait(self, call: Call) -> Row:
-        """Until it is done, or two minutes."""
+        """Wait until it is done, at most two minutes."""
         until = time.monotonic() + _WAIT_S
         while True:
             with self._state.lock:

@@ -1,4 +1,4 @@
-"""The compute v1 discovery document, as data: which calls there are, and what Google takes in their bodies.
+"""The compute v1 discovery document, as data: its calls, and the schemas of their bodies.
 
 The document ships with google-api-python-client; shapes, enums, patterns and required fields are Google's.
 """
@@ -61,7 +61,7 @@ class Discovery:
         self._routes.setdefault((method["httpMethod"], path.count("/")), []).append(route)
 
     def match(self, http_method: str, path: str) -> Match | None:
-        """The call behind a path (without the API's prefix); None when there is no such call."""
+        """The call of a path (without the API's prefix); None for an unknown path."""
         for route in self._routes.get((http_method, path.count("/")), ()):
             found = route.pattern.fullmatch(path)
             if found is not None:
@@ -69,7 +69,7 @@ class Discovery:
         return None
 
     def check_query(self, route: Route, query: Mapping[str, str]) -> None:
-        """Raises ApiError for a parameter that the call does not know, or lacks."""
+        """Raises ApiError for an unknown or missing parameter."""
         for name in query:
             if name not in route.query and name not in ("alt", "key", "prettyPrint", "$alt", "fields", "quotaUser"):
                 raise ApiError(
@@ -82,7 +82,7 @@ class Discovery:
                 raise required(name)
 
     def clean(self, route: Route, body: Any) -> dict[str, Any]:
-        """The body with what Google ignores left out (output only). Raises ApiError with Google's words."""
+        """The body without output-only fields, which Google ignores. Raises ApiError with Google's message."""
         if route.body_schema is None:
             return {}
         if not is_document(body):
@@ -107,7 +107,7 @@ class Discovery:
             if _output_only(known):
                 continue
             if value is None:
-                # in a patch, null removes a field; elsewhere it is as good as left out
+                # in a patch, null removes a field; elsewhere it means that the field is absent
                 if method_id.endswith(".patch"):
                     found[name] = None
                 continue

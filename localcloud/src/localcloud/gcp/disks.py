@@ -1,4 +1,4 @@
-"""Disks of instances: how they are shown, and those with a life of their own, which one instance has at a time."""
+"""Disks: those of an instance, and persistent disks, which one instance at a time may attach."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from localcloud.gcp.store import Row, key_of, path_of
 
 
 def described(state: GoogleState, row: Row, zone: str) -> list[Row]:
-    """As an instance shows them."""
+    """The field `disks` of an instance."""
     found: list[Row] = []
     for index, disk in enumerate(row.get("disks", ())):
         scratch = disk.get("type") == "SCRATCH"
@@ -36,14 +36,14 @@ def described(state: GoogleState, row: Row, zone: str) -> list[Row]:
 
 
 def attached(state: GoogleState, row: Row) -> Iterator[tuple[Row, str]]:
-    """The disks with a life of their own that an instance has, each with its device name."""
+    """The persistent disks that an instance has attached, each with its device name."""
     for index, disk in enumerate(row.get("disks", ())):
         if _is_own(disk) and (found := _find(state, disk)) is not None:
             yield found, disk.get("deviceName") or f"persistent-disk-{index}"
 
 
 def refusal(state: GoogleState, wanted: Row) -> OperationFailure | None:
-    """Why an instance cannot have the disks it names; None: it can. Raises ApiError where there is no such disk."""
+    """The error if a named disk is in use elsewhere, or None. Raises ApiError for an unknown disk."""
     for disk in filter(_is_own, wanted.get("disks", ())):
         if _find(state, disk) is None:
             raise not_found(disk["source"])

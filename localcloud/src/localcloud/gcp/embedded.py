@@ -1,4 +1,4 @@
-"""The embedded Google Cloud, wired and started beside AWS."""
+"""Builds and starts the emulated Google Cloud."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from localcloud.time_scale import TimeScale
 
 
 class GoogleCloud:
-    """A wired one. Raises OSError when its address is taken."""
+    """The emulated Google Cloud. Raises OSError when its address is in use."""
 
     def __init__(
         self, places: Places, machines: Path, manager: MachineManager, time_scale: TimeScale, callers: Callers
@@ -33,21 +33,21 @@ class GoogleCloud:
         self._endpoint = Endpoint(host, port, front.answer, CallerCheck(callers, {f"{host}:{port}"}))
 
     def start(self) -> None:
-        """Serve."""
+        """Start to serve."""
         self._endpoint.start()
 
     def round(self) -> None:
-        """One step of everything's life."""
+        """One round of the control loop."""
         one_round(self.state)
 
     def stop(self) -> None:
-        """Stop serving; the yard ends the machines."""
+        """Stop serving; the machine manager ends the machines."""
         self._hardware.close()
         self._endpoint.stop()
 
 
 def one_round(state: GoogleState) -> None:
-    """One step of every instance, group and operation."""
+    """Advance every instance, group and operation by one step."""
     with state.lock:
         now = state.now()
         for machine in list(state.machines.values()):

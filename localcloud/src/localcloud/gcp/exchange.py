@@ -12,7 +12,7 @@ from localcloud.gcp.errors import ApiError
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One HTTP request, read whole."""
+    """One HTTP request with its whole body."""
 
     method: str
     path: str
@@ -21,7 +21,7 @@ class Request:
     headers: Mapping[str, str]
     body: bytes
     caller: str = OWNER
-    """The principal who asks, found out by who took the request from the network."""
+    """The authenticated caller."""
 
     def json(self) -> Any:
         """Raises ApiError."""
@@ -34,5 +34,5 @@ class Request:
 
 
 def json_reply(value: Any, status: int = 200) -> Answer:
-    """A JSON body."""
+    """A response with a JSON body."""
     return Answer(status=status, body=json.dumps(value), content_type="application/json; charset=UTF-8")

@@ -1,4 +1,4 @@
-"""The `filter` parameter of list calls: comparisons, joined by AND or OR, in brackets or beside each other."""
+"""The `filter` parameter of list calls: comparisons, joined by AND, OR or nothing (AND), with parentheses."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _WORD_FORM: Final = re.compile(r"([A-Za-z_][\w.\-]*)\s+(eq|ne)\s+(\S+)")
 
 
 def matches(text: str | None, row: Mapping[str, Any]) -> bool:
-    """Whether a resource passes. Raises ApiError for a filter that cannot be read."""
+    """Whether a resource matches. Raises ApiError for an invalid filter."""
     if not text or not text.strip():
         return True
     form = _WORD_FORM.fullmatch(text.strip())
@@ -107,7 +107,7 @@ def _like(wanted: str, text: str) -> bool:
 
 
 def _field(row: Mapping[str, Any], path: str) -> Any:
-    """A field by its path; keys of maps (labels) may hold dots themselves."""
+    """A field by its path; keys of maps (labels) may contain dots."""
     at: Any = row
     for part in path.split("."):
         if not is_document(at) or part not in at:

@@ -24,7 +24,7 @@ _PROACTIVE: Final = OperationFailure(
 
 
 def insert(state: GoogleState, call: Call) -> Row:
-    """A new group; its instances come by themselves."""
+    """Create a group; the loop creates its instances."""
     body = call.body
     key = Key(call.scope, COLLECTION, str(body["name"]))
     _check(state, key, body)
@@ -59,7 +59,7 @@ def _fill(whole: Row, key: Key) -> None:
     regional = key.scope.startswith("regions/")
     spread: Row = whole.get("distributionPolicy", {})
     zones = spread.get("zones") or [{"zone": f"zones/{zone}"} for zone in ZONES[:3]]
-    # a regional group replaces in all its zones at once
+    # a regional group replaces instances in all its zones at once
     amount = len(zones) if regional else 1
     whole["updatePolicy"] = {
         "type": "OPPORTUNISTIC",
@@ -132,14 +132,14 @@ def list_all(state: GoogleState, call: Call) -> Row:
 
 
 def find(state: GoogleState, call: Call) -> ManagedGroup:
-    """The group that a call is about. Raises ApiError."""
+    """The group of a call. Raises ApiError."""
     key = Key(call.scope, COLLECTION, call.parameters["instanceGroupManager"])
     state.store.get(key)
     return state.groups[key.scope, key.name]
 
 
 def patch(state: GoogleState, call: Call) -> Row:
-    """Change what is given; a new template waits for who replaces instances (OPPORTUNISTIC)."""
+    """Apply a patch; under OPPORTUNISTIC, a new template applies to replaced instances only."""
     group = find(state, call)
     row = state.store.get(group.key)
     body = {k: v for k, v in call.body.items() if k not in ("name", "fingerprint")}
@@ -182,7 +182,7 @@ def resize(state: GoogleState, call: Call) -> Row:
 
 
 def delete(state: GoogleState, call: Call) -> Row:
-    """The group goes with all its instances."""
+    """Delete the group with all its instances."""
     group = find(state, call)
     plain = state.store.get(Key(group.key.scope, "instanceGroups", group.key.name))
     for key, _ in state.store.users(plain["selfLink"], ("backendServices",)):
@@ -203,7 +203,7 @@ def list_errors(state: GoogleState, call: Call) -> Row:
 
 
 def _chosen(call: Call, group: ManagedGroup) -> list[Member]:
-    """The members that the body names. Raises ApiError for others, unless they are to be skipped."""
+    """The members that the body names. Raises ApiError for unknown names, unless these are to be skipped."""
     asked: list[Any] = call.body.get("instances") or []
     if not asked:
         raise required("resource.instances")
@@ -226,7 +226,7 @@ def _chosen(call: Call, group: ManagedGroup) -> list[Member]:
 
 
 def delete_instances(state: GoogleState, call: Call) -> Row:
-    """Delete members; the target size goes down with them."""
+    """Delete members and reduce the target size."""
     group = find(state, call)
     row = state.store.get(group.key)
     chosen = _chosen(call, group)
@@ -237,7 +237,7 @@ def delete_instances(state: GoogleState, call: Call) -> Row:
 
 
 def recreate_instances(state: GoogleState, call: Call) -> Row:
-    """Delete members and make them again, of what the group says now; the size stays."""
+    """Recreate members from the group's present template; the size stays."""
     group = find(state, call)
     for member in _chosen(call, group):
         groups.end_member(state, group, member, "RECREATING")
@@ -257,7 +257,7 @@ def apply_updates(state: GoogleState, call: Call) -> Row:
 
 
 def create_instances(state: GoogleState, call: Call) -> Row:
-    """Members of given names; the target size goes up with them."""
+    """Create members with given names and raise the target size."""
     group = find(state, call)
     row = state.store.get(group.key)
     names = [str(one.get("name", "")) for one in items(call.body, "instances")]
@@ -276,7 +276,7 @@ def create_instances(state: GoogleState, call: Call) -> Row:
 
 
 def abandon_instances(state: GoogleState, call: Call) -> Row:
-    """Members leave the group and live on."""
+    """Remove members from the group; their instances keep running."""
     group = find(state, call)
     row = state.store.get(group.key)
     for member in _chosen(call, group):
@@ -294,7 +294,7 @@ def _operation(state: GoogleState, call: Call, key: Key, what: str, progress: An
 
 
 def handlers() -> dict[str, Any]:
-    """By method id, of zonal and of regional groups alike."""
+    """Handlers by method id, for zonal and regional groups."""
     by_verb = {
         "insert": insert,
         "get": get,

@@ -1,4 +1,4 @@
-"""Managed instance groups: a target size, members, and a loop that makes one meet the other."""
+"""Managed instance groups: a target size, members, and a loop that brings the members to that size."""
 
 import random
 import string
@@ -16,10 +16,10 @@ from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, key_of, last, path_of, stamp
 
 _REFUSAL_TAKES: Final = timedelta(seconds=7)
-"""From the beginning of an operation to a refusal for lack of capacity, as it was recorded once."""
+"""From the start of an operation to its error for lack of capacity, as recorded once."""
 _RETRY_FIRST: Final = timedelta(seconds=10)
 _RETRY_LONGEST: Final = timedelta(seconds=60)
-"""A group waits longer after each refusal. How long is not documented: assumed."""
+"""The waiting time after a refusal grows. Google does not document it: these values are assumptions."""
 _ERRORS_KEPT: Final = 100
 ACTIONS: Final[tuple[str, ...]] = (
     "none",
@@ -36,31 +36,31 @@ ACTIONS: Final[tuple[str, ...]] = (
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One instance that the group manages, or wants to make."""
+    """One instance that the group manages or has to create."""
 
     name: str
     zone: str
     version: Row
-    """The version of the group that it was, or is to be, made of."""
+    """The version of the group from which it is created."""
     action: str = "CREATING"
     errors: list[Row] = field(default_factory=list[Row])
-    """Of the last attempt."""
+    """The error of the last attempt."""
     once: bool = False
     """CREATING_WITHOUT_RETRIES."""
     machine_type: str | None = None
-    """Chosen by the flexibility policy."""
+    """The machine type that the flexibility policy chose."""
     zone_is_free: bool = False
-    """Whether another zone may be tried: of regional groups with the shape ANY."""
+    """Whether another zone may be tried (regional groups with the shape ANY)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ManagedGroup:
-    """A group's members, beside its resource."""
+    """The members of a group; its resource is in the store."""
 
     key: Key
     members: list[Member] = field(default_factory=list[Member])
     errors: list[Row] = field(default_factory=list[Row])
-    """As listErrors shows them, newest last."""
+    """The entries of listErrors, newest last."""
     retry_at: datetime | None = None
     failures: int = 0
     deleting: bool = False
@@ -74,25 +74,25 @@ class ManagedGroup:
 
 
 def versions(row: Row) -> list[Row]:
-    """The versions of a group; the old form names one template."""
+    """The versions of a group; the older form of the resource has one template."""
     return row.get("versions") or [{"instanceTemplate": row["instanceTemplate"], "name": ""}]
 
 
 def current_version(row: Row) -> Row:
-    """What a new instance is made of: the version without a target size."""
+    """The version for new instances: that without a target size."""
     found = versions(row)
     return next((version for version in found if "targetSize" not in version), found[0])
 
 
 def zones_of(row: Row, key: Key) -> list[str]:
-    """Where its instances may live."""
+    """The zones of its instances."""
     if key.scope.startswith("zones/"):
         return [key.scope.removeprefix("zones/")]
     return [last(zone["zone"]) for zone in row["distributionPolicy"]["zones"]]
 
 
 def new_name(state: GoogleState, row: Row) -> str:
-    """`<base>-` and four letters, free."""
+    """An unused name: `<base>-` and four letters."""
     base = row.get("baseInstanceName") or row["name"]
     used = {member.name for group in state.groups.values() for member in group.members} | set(state.machines)
     while True:
@@ -102,7 +102,7 @@ def new_name(state: GoogleState, row: Row) -> str:
 
 
 def add_member(state: GoogleState, group: ManagedGroup, name: str | None = None) -> Member:
-    """One more instance wanted; its zone is that with the fewest."""
+    """Add a member, in the zone with the fewest members."""
     row = state.store.get(group.key)
     zones = zones_of(row, group.key)
     have = Counter(member.zone for member in group.members)
@@ -118,7 +118,7 @@ def add_member(state: GoogleState, group: ManagedGroup, name: str | None = None)
 
 
 def end_member(state: GoogleState, group: ManagedGroup, member: Member, action: str = "DELETING") -> None:
-    """Delete its instance; a deleted member leaves the group at the end, a recreated one comes back."""
+    """Delete the instance of a member; then the member leaves the group, or is recreated."""
     member.action = action
     machine = _machine(state, member)
     if machine is not None:
@@ -135,13 +135,13 @@ def end_member(state: GoogleState, group: ManagedGroup, member: Member, action: 
 
 
 def resize(state: GoogleState, group: ManagedGroup, size: int) -> None:
-    """A new target size; instances are made or deleted by the loop."""
+    """Set the target size; the loop creates or deletes instances."""
     state.store.get(group.key)["targetSize"] = size
     group.retry_at, group.failures = None, 0
 
 
 def advance(state: GoogleState, group: ManagedGroup, now: datetime) -> None:
-    """One round: what ended leaves, what is missing is made, what is too much goes."""
+    """One round: remove members that ended, create missing ones, delete excess ones."""
     for member in list(group.members):
         _advance_member(state, group, member)
     if group.deleting:
@@ -186,7 +186,7 @@ def _advance_member(state: GoogleState, group: ManagedGroup, member: Member) -> 
         return
     if member.action == "RECREATING":
         if machine is None:
-            # made again under its name, of what the group says now
+            # recreated under its name, from the group's present template
             member.action, member.version = "CREATING", current_version(state.store.get(group.key))
         return
     if member.action == "CREATING":
@@ -197,7 +197,7 @@ def _advance_member(state: GoogleState, group: ManagedGroup, member: Member) -> 
         return
     row = state.store.get(group.key)
     if machine is not None and machine.why == instances.RUN_IS_OVER and machine.deleting:
-        # the group lets it go and wants one less, as it does with those of resize requests
+        # the member leaves and the target size shrinks, as for instances of resize requests
         row["targetSize"] = max(0, int(row["targetSize"]) - 1)
         member.action = "DELETING"
         return
@@ -209,7 +209,7 @@ def _advance_member(state: GoogleState, group: ManagedGroup, member: Member) -> 
 
 
 def fail_health_check(state: GoogleState, group: ManagedGroup, member: Member) -> None:
-    """Its health check found it unhealthy: made again, unless the group only reports that."""
+    """Handle a failed health check: recreate the instance, unless the group only reports failures."""
     row = state.store.get(group.key)
     policy: Row = row.get("instanceLifecyclePolicy", {})
     action = policy.get("onFailedHealthCheck", "DEFAULT_ACTION")
@@ -220,7 +220,7 @@ def fail_health_check(state: GoogleState, group: ManagedGroup, member: Member) -
 
 
 def _repair(state: GoogleState, group: ManagedGroup, member: Member, machine: Machine | None, why: str = "") -> None:
-    """It was preempted, deleted from outside, stopped or is unhealthy: made again in its zone, under its name."""
+    """Recreate a preempted, deleted, stopped or unhealthy instance in its zone, under its name."""
     status = machine.status if machine else "DELETED"
     why = why or f"instance's intent is RUNNING but instance's status is {status}."
     forced = state.store.get(group.key).get("instanceLifecyclePolicy", {}).get("forceUpdateOnRepair") == "YES"
@@ -244,7 +244,7 @@ def _repair(state: GoogleState, group: ManagedGroup, member: Member, machine: Ma
 
 
 def _update(state: GoogleState, group: ManagedGroup, row: Row) -> None:
-    """A proactive group replaces what is not up to date, one at a time, when all is calm."""
+    """A proactive group replaces outdated members, one at a time, while it is stable."""
     if row.get("updatePolicy", {}).get("type") != "PROACTIVE" or not is_stable(group):
         return
     for member in group.members:
@@ -254,13 +254,13 @@ def _update(state: GoogleState, group: ManagedGroup, row: Row) -> None:
 
 
 def is_current(row: Row, member: Member) -> bool:
-    """Whether it is of a version that the group still has."""
+    """Whether the member has a version that the group still has."""
     wanted = {path_of(version["instanceTemplate"]) for version in versions(row)}
     return path_of(member.version["instanceTemplate"]) in wanted
 
 
 def is_stable(group: ManagedGroup) -> bool:
-    """Whether nothing is being made or deleted."""
+    """Whether no member is being created or deleted."""
     return all(member.action == "NONE" for member in group.members)
 
 
@@ -278,10 +278,10 @@ def _create_missing(state: GoogleState, group: ManagedGroup, row: Row, now: date
 
 
 def _create(state: GoogleState, group: ManagedGroup, row: Row, member: Member, now: datetime) -> bool:
-    """Try its zone (or all zones that the group may use) and machine types in their order."""
+    """Try its zone (or all allowed zones) and machine types in their order."""
     template = state.store.find(key_of(member.version["instanceTemplate"]) or group.key)
     if template is None:
-        # its template was deleted since: made of what the group says now
+        # its template was deleted: use the group's present one
         member.version = current_version(row)
         template = state.store.find(key_of(member.version["instanceTemplate"]) or group.key)
     if template is None or "properties" not in template:
@@ -314,7 +314,7 @@ def _create(state: GoogleState, group: ManagedGroup, row: Row, member: Member, n
 
 
 def _begin_insert(state: GoogleState, group: ManagedGroup, member: Member, made: Machine) -> None:
-    """The operation of a launch: done once the machine runs, or once it is over for it."""
+    """The operation of a launch: done when the machine runs or has ended."""
 
     def progress() -> OperationFailure | bool:
         if made.is_preempted and "lastStartTimestamp" not in made.row:
@@ -329,7 +329,7 @@ def _begin_insert(state: GoogleState, group: ManagedGroup, member: Member, made:
 def _refuse(
     state: GoogleState, group: ManagedGroup, member: Member, failure: OperationFailure, now: datetime
 ) -> None:
-    """The operation of a launch that is refused after a while, and then in the group's errors too."""
+    """The operation of a launch that fails after a delay; the error is then in the group's errors, too."""
     refused_at = now + state.time_scale.shorten(_REFUSAL_TAKES)
 
     def progress() -> OperationFailure | bool:
@@ -387,11 +387,11 @@ def _note(state: GoogleState, group: ManagedGroup, member: Member, failure: Oper
     del group.errors[:-_ERRORS_KEPT]
 
 
-# What the API shows.
+# Resources as the API returns them.
 
 
 def shown(state: GoogleState, group: ManagedGroup) -> Row:
-    """The group's resource with its status of now."""
+    """The group's resource with its present status."""
     row = state.store.get(group.key)
     actions: dict[str, int] = dict.fromkeys(ACTIONS, 0)
     for member in group.members:
@@ -421,7 +421,7 @@ def _size(group: ManagedGroup, version: Row) -> int:
 
 
 def shown_member(state: GoogleState, member: Member) -> Row:
-    """As listManagedInstances shows it; one that could not be made yet has a link and no status."""
+    """The member in listManagedInstances; one that is not created yet has a link and no status."""
     path = f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}"
     machine = _machine(state, member)
     found: Row = {

@@ -1,4 +1,4 @@
-"""What stands behind an instance of the embedded Google Cloud: its machine in the yard, and its metadata server."""
+"""Runs the instances of the emulated Google Cloud: a machine and a metadata server for each."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,7 +19,7 @@ STARTUP: Final = "startup-script"
 
 
 class GoogleMachines:
-    """Machines of the yard, each with a metadata server (`localcloud.gcp.state.Hardware`)."""
+    """Machines of the machine manager, each with a metadata server (a `localcloud.gcp.state.MachineBackend`)."""
 
     def __init__(self, manager: MachineManager, callers: Callers, faults: Faults) -> None:
         self._manager = manager
@@ -29,7 +29,7 @@ class GoogleMachines:
         self.state: GoogleState | None = None
 
     def start(self, machine: Machine) -> None:
-        """Metadata first: the startup script may ask for it at once. Raises OSError."""
+        """Start the metadata server, then the machine: its script may read metadata at once. Raises OSError."""
         if machine.name not in self._metadata:
             self._metadata[machine.name] = GoogleMetadataServer(
                 machine.address,
@@ -59,7 +59,7 @@ class GoogleMachines:
         self._manager.set_aside(name, uid)
 
     def close(self) -> None:
-        """Free every address."""
+        """Close all metadata servers."""
         for server in self._metadata.values():
             server.close()
         self._metadata.clear()

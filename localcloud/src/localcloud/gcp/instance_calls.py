@@ -16,7 +16,7 @@ from localcloud.gcp.validation import check_labels, check_properties, relabel
 
 
 def insert(state: GoogleState, call: Call) -> Row:
-    """One instance; what the cloud cannot give is said by the operation, what is wrong with the wish at once."""
+    """Create an instance. A lack of capacity is an error of the operation; an invalid request fails at once."""
     body = dict(call.body)
     zone = call.parameters["zone"]
     if not body.get("name"):
@@ -110,7 +110,7 @@ def set_labels(state: GoogleState, call: Call) -> Row:
 
 
 def set_metadata(state: GoogleState, call: Call) -> Row:
-    """Replaces all metadata, when the fingerprint is the one of now; who waits for a change is woken."""
+    """Replace all metadata, if the fingerprint is current; requests that wait for a change get their response."""
     found = _machine(state, call)
     if call.body.get("fingerprint") != found.row["metadata"]["fingerprint"]:
         raise stale()
@@ -125,7 +125,7 @@ def set_metadata(state: GoogleState, call: Call) -> Row:
 
 
 def simulate_maintenance(state: GoogleState, call: Call) -> Row:
-    """An instance that cannot move is told, then ended; a spot one is preempted."""
+    """Simulate maintenance: a spot instance is preempted, another one gets a notice and is stopped."""
     found = _machine(state, call)
     if found.status != "RUNNING":
         raise ApiError(400, "resourceNotReady", f"The resource '{found.key.path}' is not ready")
@@ -134,7 +134,7 @@ def simulate_maintenance(state: GoogleState, call: Call) -> Row:
 
 
 def set_field(field: str, body_field: str) -> Callable[[GoogleState, Call], Row]:
-    """A call that sets one field of an instance that stands still or may run."""
+    """A call that sets one field of an instance; some fields need a stopped instance."""
 
     def handler(state: GoogleState, call: Call) -> Row:
         found = _machine(state, call)
@@ -169,7 +169,7 @@ def _operation(state: GoogleState, call: Call, found: Machine, what: str, progre
 
 
 def handlers() -> dict[str, Any]:
-    """By method id."""
+    """Handlers by method id."""
     return {
         "instances.insert": insert,
         "instances.get": get,

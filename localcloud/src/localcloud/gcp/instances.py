@@ -1,4 +1,4 @@
-"""Instances with a life: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED; each is a real machine on loopback."""
+"""The lifecycle of instances: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED. Each has a loopback machine."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -23,7 +23,7 @@ MAINTENANCE_TAKES: Final = timedelta(seconds=60)
 def launch(
     state: GoogleState, zone: str, name: str, properties: Row, group: tuple[str, str] | None = None
 ) -> Machine | OperationFailure:
-    """Make an instance that begins to boot; or why that cannot be. Raises ApiError for a wish that is wrong."""
+    """Create an instance, which starts to boot, or return the error. Raises ApiError for an invalid request."""
     now = state.now()
     if name in state.machines:
         key = state.machines[name].key
@@ -133,15 +133,15 @@ def _stay(found: Machine, now: datetime) -> BilledRun:
 
 
 def created_by(group: tuple[str, str]) -> str:
-    """What a group writes into the metadata of its instances."""
+    """The metadata that a group adds to its instances."""
     return f"projects/{PROJECT_NUMBER}/{group[0]}/instanceGroupManagers/{group[1]}"
 
 
-# Life.
+# Lifecycle.
 
 
 def begin_stop(state: GoogleState, found: Machine, why: str, *, delete: bool) -> None:
-    """Shut down; `advance` finishes it when the machine is gone."""
+    """Start to shut down; `advance` completes it when the machine has ended."""
     found.deleting = found.deleting or delete
     if found.status in ("STOPPING", "TERMINATED"):
         return
@@ -153,7 +153,7 @@ def begin_stop(state: GoogleState, found: Machine, why: str, *, delete: bool) ->
 
 
 def start(state: GoogleState, found: Machine) -> OperationFailure | None:
-    """Boot a stopped one again; or why there is no room."""
+    """Start a stopped instance again, or return the capacity error."""
     refusal = state.capacity.refusal(found.use, [m.use for m in state.machines.values() if m.status in OCCUPIES])
     if refusal is not None:
         return refusal
@@ -165,7 +165,7 @@ def start(state: GoogleState, found: Machine) -> OperationFailure | None:
 
 
 def preempt(state: GoogleState, found: Machine, notice: timedelta) -> None:
-    """Announce the end of a spot instance: in its metadata and in the list of operations."""
+    """Announce the preemption of a spot instance, in its metadata and the list of operations."""
     found.preempted_at, found.is_preempted = state.now() + notice, True
     state.operations.happened(
         found.key.scope,
@@ -178,19 +178,19 @@ def preempt(state: GoogleState, found: Machine, notice: timedelta) -> None:
 
 
 def notice_of(found: Machine) -> timedelta:
-    """From the notice of its preemption to its end: what its template asked for, and the time to shut down."""
+    """Time from the preemption notice to the end: the notice of its template, and the shutdown period."""
     asked_for: Row = found.row["scheduling"].get("preemptionNoticeDuration", {})
     return timedelta(seconds=int(asked_for.get("seconds", 0))) + SHUTDOWN_TAKES
 
 
 def maintain(state: GoogleState, found: Machine) -> None:
-    """A maintenance event: announced in metadata; a machine that cannot move is ended and comes back."""
+    """A maintenance event: announced in the metadata; then an instance without live migration is restarted."""
     found.maintenance_until = state.now() + MAINTENANCE_TAKES
     state.hardware.changed(found.name)
 
 
 def advance(state: GoogleState, found: Machine, now: datetime) -> None:
-    """One step of life: what its machine did since the last look."""
+    """Advance the instance by the present state of its machine."""
     match found.status:
         case "PROVISIONING" | "STAGING" if _is_taken(found, now):
             _end_preempted(state, found)
@@ -224,7 +224,7 @@ def _boot(state: GoogleState, found: Machine, now: datetime) -> None:
 
 
 def _limit_run(found: Machine, now: datetime) -> None:
-    """Compute Engine counts the time to run from when the instance runs."""
+    """Set the end of a limited run; Compute Engine counts it from RUNNING."""
     if limit := found.row["scheduling"].get("maxRunDuration"):
         ends = now + timedelta(seconds=int(limit["seconds"]))
         found.row["resourceStatus"] = {"scheduling": {"terminationTimestamp": stamp(ends)}}
@@ -248,7 +248,7 @@ def _look(state: GoogleState, found: Machine, now: datetime) -> None:
             )
             begin_stop(state, found, "maintenance", delete=False)
     elif not state.hardware.is_alive(found.name):
-        # the guest powered itself off
+        # the guest has powered off
         state.operations.happened(
             found.key.scope,
             "compute.instances.guestTerminate",
@@ -269,7 +269,7 @@ def _end_preempted(state: GoogleState, found: Machine) -> None:
 
 
 def _run_is_over(state: GoogleState, found: Machine) -> None:
-    """Its stated time is over: stopped or deleted as it says."""
+    """End a limited run: stop or delete the instance, as it specifies."""
     action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
     target = (found.key.scope, action.lower(), found.key.path, found.uid)
     state.operations.happened(*target, "The instance's maximum run duration is over.")

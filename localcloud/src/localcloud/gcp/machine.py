@@ -1,4 +1,4 @@
-"""What the embedded Compute Engine keeps of one instance."""
+"""The state of one Compute Engine instance."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +15,7 @@ OCCUPIES: Final = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
 
 @dataclass(slots=True, kw_only=True)
 class Machine:
-    """An instance and what it waits for."""
+    """An instance with its lifecycle."""
 
     row: Row
     zone: str
@@ -28,7 +28,7 @@ class Machine:
     maintenance_until: datetime | None = None
     deleting: bool = False
     why: str = ""
-    """Why it ends, for the books."""
+    """Why it ends, for the billing log."""
     reservation: str | None = None
 
     @property
@@ -61,7 +61,7 @@ class Machine:
 
     @property
     def local_ssds(self) -> int | None:
-        """Local SSDs asked for; None where the machine type brings them along."""
+        """The requested local SSDs; None if the machine type includes them."""
         try:
             if not machine(Cloud.GCP, self.machine_type).nvme_optional:
                 return None
@@ -75,20 +75,20 @@ class Machine:
 
     @property
     def bought_as(self) -> str:
-        """In the books' words."""
+        """The capacity type in the billing log."""
         if self.reservation:
             return "reserved"
         return "flex-start" if is_flex_start(self.row) else str(self.kind)
 
     @property
     def ends_at(self) -> datetime | None:
-        """When its stated time to run is over; None: it has none, or has not begun to run."""
+        """The end of its limited run; None: without a limit, or not running yet."""
         timestamp = self.row.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
         return datetime.fromisoformat(timestamp) if timestamp else None
 
 
 def use_of(zone: str, machine_type: str, properties: Row) -> Use:
-    """What an instance takes of the zone's room and of the quotas."""
+    """The zone capacity and the quota that an instance uses."""
     kind = Kind.SPOT if is_spot(properties) else Kind.ON_DEMAND
     quota = Kind.SPOT if is_flex_start(properties) else kind
     return Use(zone=zone, machine_type=machine_type, kind=kind, quota=quota)

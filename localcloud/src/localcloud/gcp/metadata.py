@@ -26,7 +26,7 @@ _LONGEST_WAIT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFacts:
-    """What the metadata of one instance says now."""
+    """The present metadata of one instance."""
 
     row: dict[str, Any]
     """Its resource."""
@@ -94,7 +94,7 @@ def tree(facts: InstanceFacts) -> dict[str, Any]:
 
 
 def look_up(found: Any, path: str) -> Any:
-    """A value or a folder by its path of words with dashes; None where there is none."""
+    """A value or a folder by its path in kebab case; None for an unknown path."""
     at = found
     parts = [part for part in path.split("/") if part]
     for index, part in enumerate(parts):
@@ -103,7 +103,7 @@ def look_up(found: Any, path: str) -> Any:
             continue
         if not is_document(at):
             return None
-        # the keys of attributes and accounts are people's words; all others are camel case in JSON, dashed in paths
+        # keys of attributes and accounts are arbitrary; all others are camel case in JSON and kebab case in paths
         theirs = bool(index) and parts[index - 1] in ("attributes", "service-accounts")
         name = part if theirs else _camel(part)
         if name not in at or (not theirs and _dashed(name) != part):
@@ -121,7 +121,7 @@ def _dashed(word: str) -> str:
 
 
 def as_text(value: Any, path: str) -> str:
-    """A leaf as it is, a folder as the names in it."""
+    """A leaf as text, a folder as a list of its names."""
     plain = path.rstrip("/").endswith(("attributes", "service-accounts"))
     if is_document(value):
         names = [
@@ -138,7 +138,7 @@ def as_text(value: Any, path: str) -> str:
 
 @dataclass(slots=True)
 class _Session:
-    """The token that one instance holds."""
+    """The present token of one instance."""
 
     token: str = ""
     until: datetime | None = None
@@ -156,7 +156,7 @@ class GoogleMetadataServer:
         known: Callable[[str, str], None],
         is_silent: Callable[[], bool],
     ) -> None:
-        """`known(token, principal)` is told of tokens that are handed out."""
+        """`known(token, principal)` is called with all tokens that the server issues."""
         self._silence = Silence(is_silent)
         self._facts = facts
         self._known = known
@@ -173,7 +173,7 @@ class GoogleMetadataServer:
         self._server.stop()
 
     def wake(self) -> None:
-        """Something changed: answer those who wait, if it is what they wait for."""
+        """Notify waiting requests of a change."""
         with self._session.changed:
             self._session.changed.notify_all()
 
@@ -218,7 +218,7 @@ class GoogleMetadataServer:
         return 200, as_text(found, path), "application/text"
 
     def _wait(self, path: str, query: dict[str, str]) -> None:
-        """Until the value differs from what the caller knows (`last_etag`), or from what it is now."""
+        """Wait until the value differs from that of `last_etag`, or from the present one."""
         seconds = query.get("timeout_sec", "")
         until = time.monotonic() + min(float(seconds) if seconds.isdigit() else _LONGEST_WAIT_S, _LONGEST_WAIT_S)
         known = query.get("last_etag") or etag(self._look(path, {"recursive": "true"})[1])
@@ -248,7 +248,7 @@ class GoogleMetadataServer:
 
 
 def etag(text: str) -> str:
-    """Changes with the text."""
+    """A digest of the text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

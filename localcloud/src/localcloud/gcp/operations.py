@@ -1,4 +1,4 @@
-"""Operations: every change answers one; it goes PENDING, RUNNING, DONE with time."""
+"""Operations: each change returns one, which becomes PENDING, RUNNING and DONE over time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,33 +14,33 @@ _TAKES: Final = timedelta(milliseconds=400)
 _KEPT: Final = timedelta(days=14)
 _OPERATION: Final = "operation"
 _EVENT: Final = "systemevent"
-"""How the names of operations begin: those that somebody asked for, and those that the cloud began by itself."""
+"""Name prefixes of operations: of a user's calls, and of the cloud's own actions."""
 USER: Final = "local@gpu-fleet-local.iam.gserviceaccount.com"
 SYSTEM: Final = "system"
 GROUPS: Final = f"{PROJECT_NUMBER}@cloudservices.gserviceaccount.com"
-"""As whom managed groups make and delete instances."""
+"""The user of operations of managed groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationFailure:
-    """Why an operation failed: Compute Engine's code, words and HTTP status."""
+    """The error of an operation: Compute Engine's code, message and HTTP status."""
 
     code: str
     message: str
     status: int = 400
     status_message: str = "BAD REQUEST"
     details: tuple[Row, ...] = ()
-    """`errorDetails`: a link to the documentation, a sentence for people, and fields for programs."""
+    """`errorDetails`: a link to the documentation, a localized message, and fields."""
 
     @property
     def error(self) -> Row:
-        """As an operation, and the last attempt of a managed instance, show it."""
+        """The error as operations and managed instances show it."""
         shown: Row = {"code": self.code, "message": self.message}
         return {**shown, "errorDetails": list(self.details)} if self.details else shown
 
 
 Progress = Callable[[], "OperationFailure | bool"]
-"""True: done; False: goes on; or what went wrong."""
+"""Returns True when done, False while in progress, or the error."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Operations:
         user: str = USER,
         begins: str = _OPERATION,
     ) -> Row:
-        """A new one, PENDING; `progress` is asked until it says how it ended."""
+        """Add an operation, PENDING; `progress` is called until it is done."""
         now = self.now()
         number = self.store.number()
         name = f"{begins}-{_name(now, int(number))}"
@@ -93,7 +93,7 @@ class Operations:
         return row
 
     def happened(self, scope: str, operation_type: str, target: str, target_id: str, message: str) -> Row:
-        """Something that the cloud did by itself: done as soon as it is seen."""
+        """Add an operation of the cloud itself, which is done at once."""
         row = self.start(scope, operation_type, target, target_id, user=SYSTEM, begins=_EVENT)
         moment = row["insertTime"]
         row.update(status="DONE", progress=100, statusMessage=message, startTime=moment, endTime=moment)
@@ -115,7 +115,7 @@ class Operations:
         self._all.pop((scope, name), None)
 
     def advance(self) -> None:
-        """One look at all that are not done; forgets the very old."""
+        """Advance all unfinished operations; remove very old ones."""
         now = self.now()
         for key, work in list(self._all.items()):
             age = now - work.inserted

@@ -1,4 +1,4 @@
-"""IAM, Resource Manager, Secret Manager, keys and DNS, as far as a fleet declares and reads them."""
+"""IAM, Resource Manager, Secret Manager, keys and DNS, as far as a fleet uses them."""
 
 import base64
 import re
@@ -64,7 +64,7 @@ _SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 
 class Projects:
-    """What the project holds outside of compute and storage."""
+    """The resources of the project outside Compute Engine and Cloud Storage."""
 
     def __init__(self, state: GoogleState) -> None:
         self._state = state
@@ -74,7 +74,7 @@ class Projects:
         self._versions: dict[str, list[bytes]] = {}
 
     def method_of(self, request: Request) -> str:
-        """`secretmanager:versions_access`; "" for what is not ours."""
+        """`secretmanager:versions_access`; "" for other requests."""
         found = self._match(request)
         return found[0] if found else ""
 
@@ -292,7 +292,7 @@ class Projects:
             "payload": {"data": base64.b64encode(value).decode()},
         }
 
-    # Keys: named, never used to encrypt anything here.
+    # Keys: they have a name only, nothing is encrypted with them.
 
     def _rings_create(self, request: Request, place: str) -> Row:
         ring = request.query.get("keyRingId") or ""

@@ -1,4 +1,4 @@
-"""Reservations: which one an instance takes a place in, and how they are shown."""
+"""Reservations: which one an instance uses, and their resources."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from localcloud.gcp.store import Key, Row, last
 
 
 def claim(state: GoogleState, zone: str, properties: Row, machine_type: str) -> str | OperationFailure | None:
-    """The reservation that the instance consumes; None: none; or why the one it names cannot be used."""
+    """The reservation that the instance uses, None, or the error of the one that it names."""
     affinity = properties.get("reservationAffinity", {})
     kind = affinity.get("consumeReservationType", "ANY_RESERVATION")
     if kind == "NO_RESERVATION" or is_spot(properties):
@@ -42,7 +42,7 @@ def _fits(reservation: Row, machine_type: str) -> bool:
 
 
 def in_use(state: GoogleState, reservation: str, zone: str) -> int:
-    """Instances that run in a reservation."""
+    """The number of instances that run in a reservation."""
     return sum(
         m.reservation == reservation and m.zone == zone and m.status in OCCUPIES for m in state.machines.values()
     )

@@ -1,4 +1,4 @@
-"""Resources that have no life of their own: made, shown, changed, labelled, deleted."""
+"""Resources without a lifecycle: created, read, changed, labelled, deleted."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,7 +21,7 @@ _USERS: Final = {
     "instanceGroups": ("backendServices",),
     "disks": ("instances",),
 }
-"""Who may name a resource, and so keeps it from being deleted."""
+"""Collections whose resources may refer to others, which then cannot be deleted."""
 _REFERENCES: Final = {
     "subnetworks": ("network",),
     "firewalls": ("network",),
@@ -46,11 +46,11 @@ COLLECTIONS: Final = (
     "disks",
     "instanceGroups",
 )
-"""As method ids name them."""
+"""Collections, as in method ids."""
 
 
 def insert(state: GoogleState, call: Call) -> Row:
-    """A new one, when what it names is there."""
+    """Create a resource; everything that it refers to must exist."""
     body = dict(call.body)
     if not body.get("name"):
         raise required("resource.name")
@@ -106,7 +106,7 @@ def list_everywhere(state: GoogleState, call: Call) -> Row:
 
 
 def change(state: GoogleState, call: Call) -> Row:
-    """PATCH merges, PUT replaces what is given."""
+    """PATCH merges, PUT replaces the given fields."""
     key = _key(call)
     row = state.store.get(key)
     body = {k: v for k, v in call.body.items() if k not in ("name", "fingerprint")}
@@ -121,7 +121,7 @@ def change(state: GoogleState, call: Call) -> Row:
 
 
 def delete(state: GoogleState, call: Call) -> Row:
-    """Raises ApiError while another resource names it."""
+    """Delete a resource. Raises ApiError while another one refers to it."""
     key = _key(call)
     row = state.store.get(key)
     for other, _ in state.store.users(row["selfLink"], _USERS.get(key.collection, ())):
@@ -133,7 +133,7 @@ def delete(state: GoogleState, call: Call) -> Row:
 
 
 def set_labels(state: GoogleState, call: Call) -> Row:
-    """Replaces all labels, when the fingerprint is the one of now."""
+    """Replace all labels, if the fingerprint is current."""
     key = _key(call)
     row = state.store.get(key)
     relabel(row, call.body)
@@ -146,7 +146,7 @@ def _operation(state: GoogleState, call: Call, key: Key, what: str, row: Row) ->
 
 
 def _resize(state: GoogleState, call: Call) -> Row:
-    """A disk grows; a reservation takes any count that its instances leave."""
+    """Resize: a disk may only grow; a reservation may not shrink below its instances."""
     key = _key(call)
     row = state.store.get(key)
     if key.collection == "disks":
@@ -198,7 +198,7 @@ def _list_members(state: GoogleState, call: Call) -> Row:
 
 
 def handlers() -> dict[str, Any]:
-    """By method id."""
+    """Handlers by method id."""
     found: dict[str, Any] = {}
     verbs = {"insert": insert, "get": get, "list": list_all, "aggregatedList": list_everywhere, "delete": delete}
     verbs |= {"patch": change, "update": change, "setLabels": set_labels}

@@ -1,6 +1,6 @@
-"""The HTTP server of the embedded Google Cloud: one address, the paths tell the services apart.
+"""The HTTP server of the emulated Google Cloud: one address for all services, which differ by path.
 
-What comes from a page of another site, or without a token that is known, reaches none.
+Requests of web pages of other sites, and those without a valid token, are refused.
 """
 
 import sys
@@ -26,7 +26,7 @@ _MOST_BYTES: Final = 1 << 36
 
 
 class Front:
-    """Which service answers."""
+    """Routes requests to services."""
 
     def __init__(self, state: GoogleState, faults: ApiFaults) -> None:
         self._state = state
@@ -36,12 +36,12 @@ class Front:
         self._projects = Projects(state)
 
     def answer(self, request: Request) -> Answer:
-        """The answer, errors included."""
+        """The response, also for errors."""
         try:
             return self._route(request)
         except ApiError as error:
             return json_reply(error.as_json(of_compute=request.path.startswith(PREFIX)), int(error.status))
-        except Exception as error:  # noqa: BLE001 - one bad call must not look like a cloud that is gone
+        except Exception as error:  # noqa: BLE001 - one failed call must not look like a cloud that does not answer
             message = f"{type(error).__name__}: {error}"
             print(f"{request.method} {request.path} failed: {message}", file=sys.stderr, flush=True)
             return json_reply(ApiError(500, "internalError", f"The embedded cloud failed: {message}").as_json(), 500)
@@ -76,7 +76,7 @@ class Endpoint:
         self._server = HttpServer((host, port), self._answer, limits=LIMITS)
 
     def start(self) -> None:
-        """Serve in a thread of its own."""
+        """Serve in a separate thread."""
         self._server.start("google-endpoint")
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of the embedded Google Cloud share."""
+"""The state of the emulated Google Cloud."""
 
 import ipaddress
 import threading
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class MachineBackend(Protocol):
-    """Where machines really run; tests give a fake."""
+    """Runs the machines (`localcloud.gcp.hardware`); tests use a fake."""
 
     def start(self, machine: "Machine") -> None:
-        """Begin to boot. Raises OSError."""
+        """Start to boot. Raises OSError."""
         ...
 
     def is_alive(self, name: str) -> bool:
@@ -37,17 +37,17 @@ class MachineBackend(Protocol):
         ...
 
     def changed(self, name: str) -> None:
-        """Its metadata changed: wake who waits for that."""
+        """Its metadata changed: notify waiting requests."""
         ...
 
     def forget(self, name: str, uid: str) -> None:
-        """The instance is deleted: its disk goes."""
+        """Delete the machine's disk: the instance is deleted."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class GoogleState:
-    """The one embedded Google Cloud of this process."""
+    """The state that all parts of the emulated Google Cloud share."""
 
     places: Places
     hardware: MachineBackend
@@ -60,13 +60,13 @@ class GoogleState:
     now: Callable[[], datetime] = utc_now
     lock: threading.RLock = field(default_factory=threading.RLock)
     machines: dict[str, "Machine"] = field(default_factory=dict[str, "Machine"])
-    """By instance name: names are unique per zone in Google Cloud, in the project here (folders bear them)."""
+    """By instance name. Names are unique per zone in Google Cloud, per project here (folders have these names)."""
     groups: dict[tuple[str, str], "ManagedGroup"] = field(default_factory=dict[tuple[str, str], "ManagedGroup"])
     """By scope and name."""
     _addresses: dict[str, int] = field(default_factory=dict[str, int])
 
     def give_address(self, subnetwork: Row) -> str:
-        """The next address of a subnetwork: not one that was given before, until all were. Raises ApiError."""
+        """The next free address of a subnetwork, in turn: reused only after all others. Raises ApiError."""
         network = ipaddress.ip_network(subnetwork["ipCidrRange"])
         taken = {machine.address for machine in self.machines.values()}
         size = network.num_addresses - 4
@@ -87,7 +87,7 @@ def make_state(
     now: Callable[[], datetime] = utc_now,
     time_scale: TimeScale = TimeScale(),
 ) -> GoogleState:
-    """An empty one."""
+    """An empty project."""
     store = Store(base_url=places.google_url)
     return GoogleState(
         places=places,

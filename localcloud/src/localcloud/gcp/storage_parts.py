@@ -83,13 +83,13 @@ def ranged(body: bytes, asked: str | None, headers: dict[str, str]) -> Answer:
 
 
 def incomplete(upload: Upload) -> Answer:
-    """Say how much is there, and ask for the rest."""
+    """The response to a partial upload: the range that has been received."""
     held = len(upload.body)
     return Answer(status=308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
 
 
 def multipart(content_type: str, body: bytes) -> tuple[Row, bytes]:
-    """The JSON and the bytes of a multipart/related body. Raises ApiError."""
+    """The JSON and the content of a multipart/related body. Raises ApiError."""
     boundary = re.search(r'boundary="?([^";]+)"?', content_type)
     if boundary is None:
         raise ApiError(400, "invalid", "Multipart upload without a boundary.")

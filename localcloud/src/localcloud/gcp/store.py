@@ -31,7 +31,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Where a resource is: `zones/us-central1-a`, `instances`, its name."""
+    """The location of a resource: `zones/us-central1-a`, `instances`, its name."""
 
     scope: str
     """`global`, `regions/R` or `zones/Z`."""
@@ -45,22 +45,22 @@ class Key:
 
 @dataclass(slots=True, kw_only=True)
 class Store:
-    """All of them, in order of creation."""
+    """All resources, in order of creation."""
 
     base_url: str
     _rows: dict[Key, Row] = field(default_factory=dict[Key, Row])
     _numbers: random.Random = field(default_factory=random.Random)
 
     def url(self, path: str) -> str:
-        """The link of `projects/…`."""
+        """The full link of `projects/…`."""
         return f"{self.base_url}/compute/v1/{path}"
 
     def number(self) -> str:
-        """An id as Google gives them out."""
+        """A new numeric id."""
         return str(self._numbers.randrange(10**18, 9 * 10**18))
 
     def add(self, key: Key, row: Mapping[str, Any], now: datetime) -> Row:
-        """Keep a new resource. Raises ApiError when the name is taken."""
+        """Add a resource. Raises ApiError when the name exists."""
         if key in self._rows:
             raise already_exists(key.path)
         kind = _KINDS.get(key.collection, key.collection.removesuffix("s"))
@@ -79,7 +79,7 @@ class Store:
         return made
 
     def get(self, key: Key) -> Row:
-        """Raises ApiError when it is not there."""
+        """Raises ApiError when it does not exist."""
         found = self._rows.get(key)
         if found is None:
             raise not_found(key.path)
@@ -89,18 +89,18 @@ class Store:
         return self._rows.get(key)
 
     def remove(self, key: Key) -> None:
-        """Forget it. Raises ApiError when it is not there."""
+        """Remove a resource. Raises ApiError when it does not exist."""
         self.get(key)
         del self._rows[key]
 
     def all(self, collection: str, scope: str | None = None) -> Iterator[tuple[Key, Row]]:
-        """Of one scope, or of all."""
+        """The resources of one scope, or of all."""
         for key, row in list(self._rows.items()):
             if key.collection == collection and scope in (None, key.scope):
                 yield key, row
 
     def users(self, link: str, collections: tuple[str, ...]) -> Iterator[tuple[Key, Row]]:
-        """Resources that name this one."""
+        """Resources that refer to this one."""
         wanted = f'{path_of(link)}"'
         for key, row in list(self._rows.items()):
             if key.collection in collections and wanted in json.dumps({**row, "selfLink": ""}):
@@ -118,14 +118,14 @@ def utc_stamp(moment: datetime) -> str:
 
 
 def path_of(link: str) -> str:
-    """`projects/…` of a link in any of its forms: whole, or from `projects/` or from the scope on."""
+    """`projects/…` of a link, which may be a full URL or start at `projects/` or at the scope."""
     _, found, rest = link.partition("/compute/v1/")
     path = rest if found else link.lstrip("/")
     return path if path.startswith("projects/") else f"projects/{PROJECT}/{path}"
 
 
 def key_of(link: str) -> Key | None:
-    """Where a link points; None when it is no link of a resource."""
+    """The key of a link; None if it is not the link of a resource."""
     parts = path_of(link).split("/")
     if len(parts) == 5 and parts[2] == "global":
         return Key("global", parts[3], parts[4])
@@ -140,5 +140,5 @@ def last(link: str) -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """Changes with what it is made of."""
+    """A digest of the resource."""
     return base64.b64encode(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()

@@ -1,4 +1,4 @@
-"""What Google asks of each kind of resource beyond its shape, and what it fills in."""
+"""Checks of each kind of resource beyond its schema, and its defaults."""
 
 import ipaddress
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, path_of
 
 
 def existing(state: GoogleState, link: str) -> str:
-    """The whole link of a resource that is named. Raises ApiError when it is not there."""
+    """The full link of a resource. Raises ApiError when it does not exist."""
     key = key_of(link)
     if key is None or state.store.find(key) is None:
         raise not_found(path_of(link))
@@ -75,7 +75,7 @@ def _template(state: GoogleState, key: Key, body: Row) -> None:
 
 
 def check_properties(state: GoogleState, properties: Row, where: str) -> None:
-    """What an instance must and must not say. Raises ApiError with Google's words."""
+    """Check the properties of an instance. Raises ApiError with Google's message."""
     for name in ("machineType", "disks", "networkInterfaces"):
         if not properties.get(name):
             raise required(f"{where}.{name}")
@@ -133,14 +133,14 @@ def _check_scheduling(properties: Row, where: str) -> None:
 
 
 NOTICES_S: Final = (0, 120)
-"""Google's documentation of Spot VMs names no other."""
+"""The only values in Google's documentation of Spot VMs."""
 FLEX_START_SHORTEST_S: Final = 30
 FLEX_START_LONGEST_S: Final = 7 * 86400
 """How long a flex-start instance may run (Google's documentation of limits on run time and of flex-start VMs)."""
 
 
 def _check_flex_start(properties: Row, scheduling: Row, where: str) -> None:
-    """It runs for a stated time, ends by itself, and takes from no reservation."""
+    """Flex-start: the run is limited, ends by itself, and uses no reservation."""
     field, why = f"{where}.scheduling", "for the provisioning model FLEX_START"
     limit = scheduling.get("maxRunDuration")
     if not limit:
@@ -277,7 +277,7 @@ FILL: Final[Mapping[str, Callable[[GoogleState, Key, Row], None]]] = {
 
 
 def relabel(row: Row, body: Row) -> None:
-    """Raises ApiError for a stale fingerprint or a label that Google does not take."""
+    """Raises ApiError for an outdated fingerprint or an invalid label."""
     if body.get("labelFingerprint") != row.get("labelFingerprint"):
         raise stale()
     labels = body.get("labels", {})

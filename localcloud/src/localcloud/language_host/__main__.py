@@ -1,4 +1,4 @@
-"""`pulumi-language-python ENGINE_ADDRESS`: serve until a signal comes or the engine is gone."""
+"""`pulumi-language-python ENGINE_ADDRESS`: serve until a signal, or until the engine has ended."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def main() -> int:
     print(port, flush=True)
     try:
         while not stop.wait(PARENT_CHECK_S):
-            if os.getppid() != parent:  # the engine died without a word
+            if os.getppid() != parent:  # the engine has ended
                 break
     finally:
         children.end_all()
@@ -40,4 +40,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # worker threads may still wait for a client that is gone
+    os._exit(code)  # worker threads may still wait for a disconnected client

@@ -39,7 +39,7 @@ class Children:
         return process
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """Ask it to end, and make it end after a limit."""
+        """Terminate the process, and kill it after a limit."""
         process.terminate()
         try:
             process.wait(END_LIMIT_S)
@@ -50,12 +50,12 @@ class Children:
             self._running.discard(process)
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """It ended by itself."""
+        """Forget a process that ended by itself."""
         with self._lock:
             self._running.discard(process)
 
     def end_all(self) -> None:
-        """End everything, and start nothing more."""
+        """End all processes, and start no more."""
         with self._lock:
             self._ended = True
             running = tuple(self._running)

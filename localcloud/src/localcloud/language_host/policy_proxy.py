@@ -1,7 +1,7 @@
-"""Stands between the engine and a policy pack, and starts the pack when it is known for which stack.
+"""A proxy between the engine and a policy pack. It starts the pack when the stack is known.
 
-A pack of Python reads its stack's name and configuration from its environment when it starts, but the engine tells
-them in a call (`ConfigureStack`) after that. The host of Pulumi's own distribution has such a stand-in, too.
+A pack of Python reads its stack's name and configuration from its environment when it starts, but the engine sends
+them in a later call (`ConfigureStack`). Pulumi's own language host has such a proxy, too.
 """
 
 import json
@@ -36,7 +36,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
         self._channel: grpc.Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.settled = threading.Event()
-        """Set when the pack was started, could not be, or will not be."""
+        """Set when the pack has started, has failed to start, or will not be started."""
         self._server, self.port = make_server(8, (self,))
         self._server.start()
 
@@ -46,7 +46,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
         return self._process
 
     def stop(self) -> None:
-        """Serve no more, and start nothing more."""
+        """Stop serving, and start no more processes."""
         self.settled.set()
         self._server.stop(grace=None)
         if self._channel is not None:
@@ -95,7 +95,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
 
 
 def stack_environment(request: analyzer.AnalyzerStackConfigureRequest) -> dict[str, str]:
-    """What a program of that stack finds in its environment, as `pulumi.policy` reads it."""
+    """The environment variables of the stack that `pulumi.policy` reads."""
     return {
         "PULUMI_PROJECT": request.project,
         "PULUMI_STACK": request.stack,

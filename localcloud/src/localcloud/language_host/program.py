@@ -14,7 +14,7 @@ import pulumi
 import pulumi.runtime
 
 ALREADY_REPORTED: Final = 32
-"""Exit code for: failed, and the user has been told why (the one that Pulumi's own host uses)."""
+"""The exit code of a program whose error has been reported to the user; as in Pulumi's own host."""
 
 
 def run(settings: dict[str, Any]) -> int:
@@ -35,7 +35,7 @@ def run(settings: dict[str, Any]) -> int:
     os.chdir(settings["pwd"] or ".")
     program = settings["program"]
     sys.argv = [program, *settings["arguments"]]
-    # a stack that fails leaves futures unobserved, which is of no interest to its author
+    # a failed stack leaves futures unobserved; the warning about that would not help the user
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     try:
         asyncio.run(pulumi.runtime.run_in_stack(lambda: _run_path(program)))

@@ -1,4 +1,4 @@
-"""What the engine may ask of a language host."""
+"""The calls of the engine to a language host."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         return plugin_pb2.PluginInfo(version=version("pulumi"))
 
     def GetRequiredPackages(self, request: Any, context: Any) -> language.GetRequiredPackagesResponse:
-        # none ahead of time: the engine loads a provider when the first resource asks for it
+        # empty: the engine loads a provider when the first resource needs it
         return language.GetRequiredPackagesResponse()
 
     def GetRequiredPlugins(self, request: Any, context: Any) -> language.GetRequiredPluginsResponse:
@@ -70,7 +70,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def Run(self, request: language.RunRequest, context: grpc.ServicerContext) -> language.RunResponse:
         with tempfile.TemporaryDirectory(prefix="gpu-fleet-run-") as folder:
             file = Path(folder, "settings.json")
-            file.touch(mode=0o600)  # it holds the stack's configuration, secrets among it
+            file.touch(mode=0o600)  # it holds the stack's configuration with its secrets
             file.write_text(json.dumps(self._settings(request)))
             python = interpreter(request.info)
             try:
@@ -135,7 +135,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def _start(
         self, python: str, arguments: list[str], pwd: str, environment: Mapping[str, str], *, piped: bool
     ) -> subprocess.Popen[bytes]:
-        whole = {**os.environ, **environment, "GPUFLEET_LEASH": str(os.getpid())}
+        whole = {**os.environ, **environment, "GPUFLEET_PARENT_PID": str(os.getpid())}
         return self._children.start(python, arguments, cwd=pwd or None, environment=whole, piped=piped)
 
     def _settings(self, request: language.RunRequest) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _versions(python: str, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _pass_on(process: subprocess.Popen[bytes]) -> Iterator[language.RunPluginResponse]:
-    """Both outputs of a plugin as they come, until both end."""
+    """Both output streams of a plugin, until both end."""
     ready: queue.Queue[language.RunPluginResponse | None] = queue.Queue()
 
     def pump(pipe: IO[bytes], wrap: Callable[[bytes], language.RunPluginResponse]) -> None:

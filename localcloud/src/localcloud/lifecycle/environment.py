@@ -1,4 +1,4 @@
-"""The environment of everything local: no real credential, no real endpoint, the embedded cloud's instead."""
+"""The environment of local commands: credentials and endpoints of the embedded cloud, none of a real cloud."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ from localcloud.lifecycle.waiting import LocalError
 from localcloud.time_scale import VARIABLE as TIME_SCALE
 
 MARK: Final = "GPUFLEET_LOCAL"
-"""Carried by every process that `gpufleet local up` or the demo starts: how they are found again."""
+"""The variable that marks all processes of `gpufleet local up` and the demo, so that they can be found."""
 PASSPHRASE: Final = "local"  # noqa: S105 - not a secret: it protects nothing but the embedded cloud's own state
 NO_TOKEN: Final = "the-embedded-cloud-does-not-run"  # noqa: S105 - stands for one
 STRIPPED_PREFIXES: Final = (
@@ -51,7 +51,7 @@ KEPT: Final = frozenset({"GPUFLEET_CACHE", TIME_SCALE})
 
 
 def is_stripped(name: str) -> bool:
-    """Whether a variable could lead what is local to a real cloud, a real account or another Python."""
+    """Whether a variable could direct local commands to a real cloud, account or another Python."""
     upper = name.upper()
     return name not in KEPT and (upper in STRIPPED_NAMES or upper.startswith(STRIPPED_PREFIXES))
 
@@ -76,7 +76,7 @@ def token_of(folders: Folders) -> str:
 
 
 def settings_of(folders: Folders, pulumi: Path, cloud: Cloud | None = None) -> dict[str, str]:
-    """The variables that point a shell at the embedded cloud, PATH left out. None: that which was chosen last."""
+    """The variables that select an embedded cloud, without PATH. None: the cloud that was selected last."""
     return credentials_of(folders) | {
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_DEFAULT_REGION": addresses.REGION,
@@ -120,13 +120,13 @@ def local_environment(
 
 
 def enter(environment: Mapping[str, str]) -> None:
-    """Let this very process live in a local environment: libraries read their settings from it."""
+    """Replace the environment of this process: libraries read their settings from it."""
     os.environ.clear()
     os.environ.update(environment)
 
 
 def marked(environment: Mapping[str, str], folders: Folders) -> dict[str, str]:
-    """The same for a process that `local down` shall find and end."""
+    """The environment with the mark by which `local down` finds the process."""
     return {**environment, MARK: str(folders.local)}
 
 

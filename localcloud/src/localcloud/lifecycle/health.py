@@ -18,7 +18,7 @@ GIB_FREE: Final = 2
 
 
 def examine(folders: Folders, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """What the embedded cloud needs of this machine, in the order in which it needs it."""
+    """Check the requirements of the embedded cloud on this machine, in their order of use."""
     for tool in TOOLS:
         yield check_tool(tool, environment)
     yield _disk(folders)
@@ -30,7 +30,7 @@ def examine(folders: Folders, environment: Mapping[str, str]) -> Iterator[Findin
 def _disk(folders: Folders) -> Finding:
     free = shutil.disk_usage(folders.root).free / 2**30
     ok = free >= GIB_FREE
-    remedy = "" if ok else f"the embedded cloud needs {GIB_FREE} GiB: make room"
+    remedy = "" if ok else f"the embedded cloud needs {GIB_FREE} GiB: free some space"
     return Finding(name="disk", ok=ok, found=f"{free:.1f} GiB free at {folders.root}", remedy=remedy)
 
 
@@ -54,7 +54,7 @@ def _addresses(folders: Folders) -> Iterator[Finding]:
     try:
         known = (parts.cloud(folders), *parts.control(folders))
     except LocalError:
-        return  # said above: a tool is missing
+        return  # already reported: a tool is missing
     for part in known:
         for address, port in part.listens:
             listener = find_listener(address, port)

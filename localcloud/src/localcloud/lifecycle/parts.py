@@ -1,4 +1,4 @@
-"""The processes of the embedded environment, and where each answers."""
+"""The processes of the embedded environment, and their addresses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ ALERTMANAGER_ADDRESS: Final = f"{CONTROL_HOST}:9093"
 CONSOLE_ADDRESS: Final = f"{CONTROL_HOST}:9600"
 RULES: Final = "rules.yml"
 TARGETS_FILE: Final = "targets.json"
-"""Beside prometheus.yml, where that names it."""
+"""In the folder of prometheus.yml, which refers to it."""
 START_LIMIT_S: Final = 60.0
 END_LIMITS_S: Final = {
     **{"router": 10.0, "console": 15.0, "targets": 10.0, "prometheus": 15.0, "alertmanager": 10.0, "cloud": 20.0}
 }
-"""How long each may take to end, in the order in which they are ended."""
+"""Time limits for the end of each part, in the order in which they are stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Part:
     command: tuple[str, ...]
     listens: tuple[tuple[str, int], ...]
     health_url: str = ""
-    """Answers 2xx when it is ready; empty: it listens nowhere, and is ready when it runs."""
+    """The URL that answers 2xx when the part is ready; empty: it has no listener, and is ready when it runs."""
 
 
 def cloud(folders: Folders) -> Part:
@@ -96,7 +96,7 @@ def alertmanager(folders: Folders) -> Part:
             f"--storage.path={data / 'data'}",
             f"--web.listen-address={ALERTMANAGER_ADDRESS}",
             "--data.maintenance-interval=1m",
-            # one alone: nobody to gossip with
+            # a single instance, without a cluster
             "--cluster.listen-address=",
             "--log.level=warn",
         ),
@@ -110,7 +110,7 @@ def console(folders: Folders) -> Part:
     return Part(
         name="console",
         what="the console",
-        # the fleet document comes with the first `pulumi up`
+        # the first `pulumi up` writes the fleet document
         command=(
             *(*command, "--wait", "--direct", "--listen", CONSOLE_ADDRESS),
             *("--token-file", str(console_token(folders))),
@@ -121,12 +121,12 @@ def console(folders: Folders) -> Part:
 
 
 def console_token(folders: Folders) -> Path:
-    """The file with the token that people and Alertmanager show the console."""
+    """The file with the console's token, for users and Alertmanager."""
     return folders.control / "console.token"
 
 
 def control(folders: Folders) -> tuple[Part, ...]:
-    """What the control host runs, in the order of their starts. Raises LocalError when a program is missing."""
+    """The parts of the control host, in start order. Raises LocalError when a program is missing."""
     return (alertmanager(folders), prometheus(folders), targets(folders), router(folders), console(folders))
 
 
@@ -139,7 +139,7 @@ def _program(tool: Tool) -> str:
 
 def router(folders: Folders) -> Part:
     command = (str(folders.python), "-u", "-m", "cli.main", "router", "run", "--fleet", FLEET_URLS[chosen(folders)])
-    # its cloud shares this machine's cores
+    # the embedded cloud shares this machine's cores
     places_of_it = ("--state", str(folders.control / "router"), "--bind", f"{CONTROL_HOST}:8080", "--every", "2s")
     return Part(
         name="router",
@@ -151,13 +151,13 @@ def router(folders: Folders) -> Part:
 
 
 def is_up(part: Part, folders: Folders) -> bool:
-    """Whether it runs as this clone's and answers."""
+    """Whether this clone's process runs and answers."""
     record = processes.load(folders.run, part.name)
     return record is not None and record.alive and _is_ready(part)
 
 
 def start(part: Part, folders: Folders, environment: Mapping[str, str]) -> Process:
-    """Start a part and wait until it answers. Raises LocalError that names who holds its address, or its log."""
+    """Start a part and wait until it answers. Raises LocalError with its log, or the owner of its address."""
     check_addresses(part, folders)
     log = folders.logs / f"{part.name}.log"
     log.unlink(missing_ok=True)
@@ -180,7 +180,7 @@ def _is_ready(part: Part) -> bool:
 
 
 def check_addresses(part: Part, folders: Folders) -> None:
-    """Raises LocalError when somebody else listens where the part is to listen."""
+    """Raises LocalError when another process uses an address of the part."""
     for address, port in part.listens:
         listener = find_listener(address, port)
         if listener is None and can_listen(address, port):

@@ -1,4 +1,4 @@
-"""Processes that outlive the command which started them: started, found again, ended. Linux.
+"""Processes that outlive the command which starts them: start, find and end them. Linux only.
 
 A process is known by its number, its start time and the machine's boot, so that a number that was given to somebody
 else is never signalled; signals go through a pidfd opened before that is checked.
@@ -20,7 +20,7 @@ ENV: Final = "/usr/bin/env"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process, for good: a later one with the same number is another."""
+    """One process; a later process with the same id is a different one."""
 
     name: str
     pid: int
@@ -40,7 +40,7 @@ class Process:
 
 
 def load(folder: Path, name: str) -> Process | None:
-    """The record of a process, whether it lives or not; None when there is none that can be read."""
+    """The record of a process, running or not; None without a readable record."""
     try:
         known = json.loads((folder / f"{name}.json").read_text())
         return Process(name=name, pid=int(known["pid"]), started=int(known["started"]), boot=str(known["boot"]))
@@ -69,7 +69,7 @@ def start(name: str, command: Sequence[str], *, environment: Mapping[str, str], 
 
 
 def describe(pid: int, name: str = "") -> Process | None:
-    """The process that has this number now."""
+    """The present process with this id."""
     started = _start_time(pid)
     return (
         None if started is None else Process(name=name or command_of(pid), pid=pid, started=started, boot=_boot_id())
@@ -77,7 +77,7 @@ def describe(pid: int, name: str = "") -> Process | None:
 
 
 def end(processes: Iterable[Process], limit_s: float) -> tuple[Process, ...]:
-    """Ask all to end, wait up to `limit_s`, then kill. Returns those that had to be killed."""
+    """Terminate all, wait up to `limit_s`, then kill. Returns those that were killed."""
     with contextlib.ExitStack() as stack:
         waiting = {fd: process for process in processes if (fd := stack.enter_context(_opened(process))) is not None}
         for fd in waiting:
@@ -91,13 +91,13 @@ def end(processes: Iterable[Process], limit_s: float) -> tuple[Process, ...]:
 
 
 def find_marked(is_marked: Callable[[Mapping[str, str]], bool]) -> tuple[Process, ...]:
-    """Living processes whose environment is marked, without the caller and its ancestors."""
+    """Running processes with the mark in their environment, without the caller and its ancestors."""
     own = set(_ancestors())
     found: list[Process] = []
     for pid in _all_pids():
         if pid in own:
             continue
-        # order matters: the start time read first belongs to the environment that was read after it, or to nobody
+        # order matters: read the start time first, so that it cannot belong to a later process than the environment
         process = describe(pid)
         if process is not None and is_marked(environment_of(pid)):
             found.append(process)
@@ -105,7 +105,7 @@ def find_marked(is_marked: Callable[[Mapping[str, str]], bool]) -> tuple[Process
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """What a process was started with; empty when it is gone or somebody else's."""
+    """The environment of a process; empty when it has ended or belongs to another user."""
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -146,7 +146,7 @@ def _stat(pid: int) -> list[str] | None:
 
 def _start_time(pid: int) -> int | None:
     fields = _stat(pid)
-    if fields is None or fields[0] in "ZX":  # a zombie has ended, whoever has yet to read its exit code
+    if fields is None or fields[0] in "ZX":  # a zombie has ended
         return None
     return int(fields[19])
 
@@ -174,7 +174,7 @@ def _signal(fd: int, number: signal.Signals) -> None:
 
 
 def _wait_until_ended(waiting: dict[int, Process], until: float) -> None:
-    """Remove from `waiting` what ends (a pidfd becomes readable then)."""
+    """Remove processes from `waiting` as they end (their pidfd becomes readable)."""
     poll = select.poll()
     for fd in waiting:
         poll.register(fd, select.POLLIN)

@@ -1,4 +1,4 @@
-"""What is in the account before the first `pulumi up`: the bucket, two keys, a model. Idempotent."""
+"""Creates what the account has before the first `pulumi up`: the bucket, two keys, a model. Idempotent."""
 
 import secrets
 import shutil
@@ -27,14 +27,14 @@ from serving.cache import manifest, publish
 BUCKET: Final = "gpu-fleet-local-models"
 ENGINE_KEY: Final = "/gpu-fleet/local/engine-key"
 ORDER_KEY: Final = "/gpu-fleet/local/order-key"
-"""Names of the parameters; each of them is made anew with the cloud, whose memory ends with it."""
+"""Names of the parameters. They are created at each start: the cloud keeps its state in memory only."""
 _ORDER_KEY_BITS: Final = 3072
 MODEL: Final = "chat"
 REVISION: Final = "made-on-the-spot"
 
 
 def client(service: str, token: str) -> Any:
-    """A client that can reach nothing but the embedded cloud."""
+    """A client of the embedded cloud; it cannot reach any other endpoint."""
     made = session(access_key=addresses.ACCESS_KEY, secret_key=token, region=addresses.REGION)
     settings = Config(
         connect_timeout=5,
@@ -63,7 +63,7 @@ class SeedBucket:
 
 
 def seed(folders: Folders, announce: Callable[[str], None]) -> None:
-    """Make what is not there. Raises LocalError."""
+    """Create what is missing. Raises LocalError."""
     token = token_of(folders)
     try:
         _make_bucket(token)
@@ -101,7 +101,7 @@ def _new_order_key() -> str:
 
 
 def _write_public_key(folders: Folders, token: str) -> None:
-    """Put the public half of the order key where `pulumi up` finds it (`stacks.local_key`)."""
+    """Write the public part of the order key for `pulumi up` (`stacks.local_key`)."""
     private = load_pem_private_key(secret(ORDER_KEY, token).encode(), password=None)
     pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     folders.order_key.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _write_public_key(folders: Folders, token: str) -> None:
 
 
 def make_model(folders: Folders) -> Path:
-    """The model's folder, made once."""
+    """The model's folder, created once."""
     folder = folders.models / MODEL
     whole = folders.models / f"{MODEL}.whole"
     if not whole.exists():

@@ -1,4 +1,4 @@
-"""What is in the Google project before the first `pulumi up`: the bucket, two keys, a model. Idempotent."""
+"""Creates what the Google project has before the first `pulumi up`: the bucket, two keys, a model. Idempotent."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ class _Api:
         return status, json.loads(answer or b"{}")
 
     def made(self, method: str, path: str, body: Mapping[str, Any] | bytes) -> None:
-        """Make what may be there already. Raises LocalError."""
+        """Create a resource that may exist. Raises LocalError."""
         status, answer = self.call(method, path, body)
         if status not in (200, 409):
             raise LocalError(f"the embedded Google Cloud refused {method} {path}: {answer}")
@@ -61,7 +61,7 @@ class SeedBucket:
 
 
 def seed(folders: Folders, announce: Callable[[str], None]) -> None:
-    """Make what is not there. Raises LocalError."""
+    """Create what is missing. Raises LocalError."""
     token = token_of(folders)
     api = _Api(token)
     try:

@@ -1,4 +1,4 @@
-"""Which of the two embedded clouds this clone's stack, router and Prometheus are of. Both are always served."""
+"""The embedded cloud of this clone's stack, router and Prometheus. Both clouds always run."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -22,7 +22,7 @@ def stack_of(cloud: Cloud) -> str:
 
 
 def chosen(folders: Folders) -> Cloud:
-    """What the last `gpufleet local up` was told; AWS where there was none."""
+    """The cloud of the last `gpufleet local up`; AWS before the first."""
     try:
         return Cloud((folders.run / "chosen-cloud").read_text("utf-8").strip())
     except (OSError, ValueError):
@@ -30,6 +30,6 @@ def chosen(folders: Folders) -> Cloud:
 
 
 def choose(folders: Folders, cloud: Cloud) -> None:
-    """Remember it for `local env`, `local status` and the rest."""
+    """Store it for `local env`, `local status` and the other commands."""
     folders.run.mkdir(parents=True, exist_ok=True)
     (folders.run / "chosen-cloud").write_text(f"{cloud}\n", "utf-8")

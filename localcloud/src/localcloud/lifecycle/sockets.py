@@ -1,4 +1,4 @@
-"""Who listens on an address. Linux."""
+"""Listening sockets and their processes. Linux only."""
 
 import contextlib
 import ipaddress
@@ -17,11 +17,11 @@ class Listener:
     address: str
     port: int
     pid: int | None
-    """None: the process belongs to somebody else."""
+    """None: the process belongs to another user."""
 
 
 def find_listener(address: str, port: int) -> Listener | None:
-    """What keeps others from listening on `address:port`, a wildcard listener included."""
+    """The listeners that occupy `address:port`, including wildcard listeners."""
     for held, held_port, inode in _listening():
         if held_port == port and held in (address, "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
             return Listener(address=held, port=port, pid=_owner(inode))
@@ -29,7 +29,7 @@ def find_listener(address: str, port: int) -> Listener | None:
 
 
 def find_listeners_in(network: str) -> tuple[Listener, ...]:
-    """Everything that listens on an address of `network`, as in `127.16.0.0/16`."""
+    """All listeners on addresses of `network`, such as `127.16.0.0/16`."""
     inside = ipaddress.ip_network(network)
     return tuple(
         Listener(address=held, port=port, pid=_owner(inode))
@@ -80,7 +80,7 @@ def _owner(inode: str) -> int | None:
 
 
 def _descriptors(process: Path) -> set[str]:
-    """What a process has open; empty when it is gone or somebody else's."""
+    """The open files of a process; empty when it has ended or belongs to another user."""
     found: set[str] = set()
     with contextlib.suppress(OSError):
         for link in (process / "fd").iterdir():

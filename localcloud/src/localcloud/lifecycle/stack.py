@@ -16,7 +16,7 @@ LIMIT_S: Final = 120.0
 
 
 def prepare(folders: Folders, pulumi: Path, environment: Mapping[str, str]) -> None:
-    """Install the provider (when its code changed) and make the stack. Idempotent. Raises LocalError."""
+    """Install the provider (when its code has changed) and create the stack. Idempotent. Raises LocalError."""
     folders.pulumi_home.mkdir(parents=True, exist_ok=True)
     folders.pulumi_state.mkdir(parents=True, exist_ok=True)
     whole = marked(environment, folders)

@@ -1,4 +1,4 @@
-"""`gpufleet local up`: from nothing, from half of it, or from what a crash left behind."""
+"""`gpufleet local up`: starts the embedded environment, also from a partial start or after a crash."""
 
 import fcntl
 import secrets
@@ -29,20 +29,22 @@ def bring_up(  # noqa: PLR0913
     config: Mapping[str, str],
     announce: Callable[[str], None],
 ) -> None:
-    """Start what does not run. Raises LocalError; what was started by then goes on running, and the next run or
-    `local down` finds it. `config`: files of Prometheus and Alertmanager, by their place below `.local/control`."""
-    # boto3 and the provider's code are worth a second, which no other command shall pay
+    """Start the parts that do not run. `config`: files of Prometheus and Alertmanager, by path in `.local/control`.
+
+    Raises LocalError. Parts that have started keep running; the next run or `local down` finds them.
+    """
+    # imported here: boto3 and the provider take a second, which other commands must not spend
     from localcloud.lifecycle import seed, seed_google, stack
 
     with only_one(folders):
         cloud = parts.cloud(folders)
         if not parts.is_up(cloud, folders):
-            # the cloud's memory is gone with its process, so nothing that was built in it is true any more
+            # the cloud's state ended with its process, so what was built in it no longer exists
             left = clear_out(folders)
             if left.processes:
                 announce(f"cleaned up after an earlier run: {left.processes} processes ended")
             for part in parts.control(folders):
-                parts.check_addresses(part, folders)  # before anything runs that would have to be ended again
+                parts.check_addresses(part, folders)  # before any process starts
             choose(folders, which)
             parts.start(cloud, folders, environment)
         elif chosen(folders) is not which:

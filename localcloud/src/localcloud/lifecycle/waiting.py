@@ -1,4 +1,4 @@
-"""Waits with a limit, which say what they wait for."""
+"""Waits with a time limit; the error names what they waited for."""
 
 import time
 import urllib.error
@@ -10,7 +10,7 @@ POLL_S: Final = 0.1
 
 
 class LocalError(Exception):
-    """The embedded cloud cannot do what was asked. Says what, the value and the remedy."""
+    """An operation on the embedded cloud failed. The message states what, the value and what to do."""
 
 
 def wait_for(
@@ -32,7 +32,7 @@ def wait_for(
 
 
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Loopback is never reached through a proxy."""
+"""An opener without proxies, for loopback."""
 
 
 def answers(url: str, limit_s: float = 2.0) -> bool:
@@ -47,7 +47,7 @@ def answers(url: str, limit_s: float = 2.0) -> bool:
 def request_json(
     url: str, body: bytes | None, method: str, limit_s: float, *, token: str | None = None
 ) -> tuple[int, bytes]:
-    """One HTTP exchange without a proxy: status and body. Raises OSError when nobody answers."""
+    """One HTTP exchange without a proxy: status and body. Raises OSError without a response."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(url, body, headers, method=method)
     try:

@@ -1,1 +1,1 @@
-"""Emulated machines: private roots, a supervisor for units, the image's commands."""
+"""Emulated machines: a private root, a supervisor for systemd units, and the commands of the image."""

@@ -1,4 +1,4 @@
-"""Where emulated machines run: starts their supervisors, ends them, and clears away what an earlier cloud left."""
+"""Starts and ends emulated machines, and removes those that an earlier cloud left."""
 
 import contextlib
 import os
@@ -31,14 +31,14 @@ _NAMESPACES: Final = (
 )
 _KILL_AFTER_S: Final = 25.0
 CODE: Final = os.pathsep.join(str(Path(str(one.__file__)).resolve().parents[1]) for one in (localcloud, gpufleet))
-"""PYTHONPATH of what a machine runs of this code."""
+"""PYTHONPATH of a machine's Python processes."""
 
 
 class MachineManager:
     """All machines of one embedded cloud, in one folder."""
 
     def __init__(self, folder: Path, *, plain: bool = False) -> None:
-        """`plain`: no namespaces, also where they are allowed. Clears away what an earlier cloud left in `folder`."""
+        """`plain`: run without namespaces. Removes what an earlier cloud left in `folder`."""
         self.folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._timers: dict[str, threading.Timer] = {}
@@ -51,7 +51,7 @@ class MachineManager:
         self.is_sealed = not plain and _namespaces_work()
 
     def start(self, order: Order) -> None:
-        """Boot the machine of an instance: a root of its own, user data, supervisor. Raises OSError."""
+        """Boot the machine of an instance: private root, user data, supervisor. Raises OSError."""
         root = self.folder / order.instance
         _make_root(root)
         for volume in order.volumes:
@@ -78,7 +78,7 @@ class MachineManager:
         self._running[order.instance] = process
 
     def _environment(self, root: Path) -> dict[str, str]:
-        """Of a supervisor; it builds that of the machine's processes itself."""
+        """The environment of a supervisor; that of the machine's processes is separate."""
         system = os.environ.get("PATH", "/usr/bin:/bin")
         found = {"PATH": system, "PYTHONPATH": self._code, "GPUFLEET_ROOT": str(root)}
         return found | ({MARK: os.environ[MARK]} if MARK in os.environ else {})
@@ -94,7 +94,7 @@ class MachineManager:
         return False
 
     def end(self, instance_id: str) -> None:
-        """Ask for an orderly shutdown; after a while everything is killed. Returns at once."""
+        """Request an orderly shutdown; after a timeout all processes are killed. Returns at once."""
         process = self._running.get(instance_id)
         if process is None or process.poll() is not None or instance_id in self._timers:
             return
@@ -108,26 +108,26 @@ class MachineManager:
         self._timers[instance_id] = timer
 
     def attach(self, instance_id: str, volume: Volume) -> None:
-        """Bring a volume into a machine, which may run. Raises OSError."""
+        """Attach a volume to a machine, running or not. Raises OSError."""
         self._volumes.attach(volume, self.folder / instance_id)
 
     def detach(self, instance_id: str, volume_id: str) -> None:
-        """Take a volume out of a machine, whatever it does with it; nothing when it is not there. Raises OSError."""
+        """Detach a volume even if it is in use; no effect if it is not attached. Raises OSError."""
         self._volumes.detach(volume_id, self.folder / instance_id)
 
     def is_mounted(self, instance_id: str, volume_id: str) -> bool:
-        """Whether a machine uses a volume; one that does not run uses none."""
+        """Whether a running machine has the volume mounted."""
         root = self.folder / instance_id
         return self.is_alive(instance_id) and volumes.mounted_at(root, volume_id) is not None
 
     def discard(self, volume_id: str) -> None:
-        """A volume was deleted."""
+        """Delete a volume."""
         self._volumes.discard(volume_id)
 
     def set_aside(self, instance_id: str, uid: str) -> None:
-        """Make room for another machine of that name; the old folder stays under `.ended`, for people to look at.
+        """Move the machine's folder to `.ended`, so that another machine can have its name.
 
-        Its volumes go back where others can have them.
+        Its volumes return to the volume pool.
         """
         root = self.folder / instance_id
         if root.exists():
@@ -137,7 +137,7 @@ class MachineManager:
             root.rename(aside)
 
     def close(self) -> None:
-        """End all machines at once: closing the cord is enough."""
+        """End all machines at once: a supervisor ends when its standard input closes."""
         for process in self._running.values():
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -153,7 +153,7 @@ class MachineManager:
     def _forget_process(self, instance_id: str) -> None:
         process = self._running.pop(instance_id)
         if not self.is_sealed and process.returncode != 0:
-            # a supervisor that was killed left its children to the system; a namespace would have taken them along
+            # a killed supervisor without a namespace leaves its children running
             _kill_marked(f"GPUFLEET_ROOT={self.folder / instance_id}")
         timer = self._timers.pop(instance_id, None)
         if timer is not None:
@@ -181,7 +181,7 @@ class MachineManager:
         )
 
     def _end_strays(self) -> None:
-        """Kill what a cloud that died left running, and clear its folders away."""
+        """Kill processes of a crashed cloud, and delete its folders."""
         _kill_marked(f"GPUFLEET_ROOT={self.folder}/")
         for root in self.folder.iterdir():
             if root.is_dir():
@@ -208,7 +208,7 @@ def _disks(cloud: Cloud, machine_type: str) -> tuple[int, int]:
 
 
 def _namespaces_work() -> bool:
-    """Whether this kernel lets us make user, mount and pid namespaces and seal them."""
+    """Whether this kernel allows user, mount and pid namespaces and sealing them."""
     if shutil.which("unshare") is None:
         return False
     probe = [*_NAMESPACES, sys.executable, "-P", str(Path(__file__).with_name("sandbox.py"))]
@@ -223,7 +223,7 @@ def _namespaces_work() -> bool:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill every process with a variable that begins so."""
+    """Kill every process with an environment variable that starts with `mark`."""
     wanted = mark.encode()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -232,7 +232,7 @@ def _kill_marked(mark: str) -> None:
 
 
 def _variables(process: Path) -> list[bytes]:
-    """The environment of a process. Raises OSError when it is gone or somebody else's."""
+    """The environment of a process. Raises OSError when it has ended or belongs to another user."""
     return (process / "environ").read_bytes().split(b"\0")
 
 

@@ -1,4 +1,4 @@
-"""Processes of a machine: start in a session of their own, find all descendants, end them."""
+"""Processes of a machine: start them in separate sessions, find all descendants, end them."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt_orphans() -> None:
-    """Processes whose parent ended become ours, so that none is lost."""
+    """Become the parent of orphaned descendants, so that none is lost."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -52,7 +52,7 @@ def _spawn(argv: Sequence[str], environment: Mapping[str, str], directory: Path,
 
 
 def find(program: str, path: str) -> str:
-    """The file of a program. The image's commands win, also over an absolute path.
+    """The file of a program. The image's commands take precedence, also over an absolute path.
 
     Raises FileNotFoundError when it is nowhere.
     """
@@ -69,13 +69,13 @@ def find(program: str, path: str) -> str:
 
 
 def send(pid: int, number: int, *, group: bool) -> None:
-    """Signal a process, or its whole group; one that is gone is no error."""
+    """Signal a process, or its whole group; no effect if it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         (os.killpg if group else os.kill)(pid, number)
 
 
 def children(of: int) -> Iterator[int]:
-    """All living descendants, from /proc."""
+    """All running descendants, from /proc."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

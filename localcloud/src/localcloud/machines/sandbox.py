@@ -49,10 +49,10 @@ def _set_read_only(path: str, wanted: bool, *, recursive: bool) -> None:
 
 
 def seal(root: Path, needed: Sequence[Path]) -> None:
-    """Make everything read-only but `root`, and give the machine a /tmp of its own (`root/tmp`).
+    """Make everything except `root` read-only, and mount `root/tmp` as /tmp.
 
-    `needed` are folders that must stay visible (the interpreter, this code): where one lies below /tmp, /tmp is
-    read-only instead of hidden. To be called in a new mount namespace. Raises OSError when that is not allowed.
+    `needed` are folders that must stay visible (the interpreter, this code): if one is below /tmp, /tmp is
+    read-only instead of hidden. Must be called in a new mount namespace. Raises OSError when that is not allowed.
     """
     temporary = root / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
@@ -67,5 +67,5 @@ def seal(root: Path, needed: Sequence[Path]) -> None:
 
 
 if __name__ == "__main__":
-    # the probe of the yard: does this kernel allow it? Called in new namespaces.
+    # the machine manager runs this in new namespaces, to test whether the kernel allows it
     seal(Path(sys.argv[1]), ())

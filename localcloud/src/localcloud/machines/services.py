@@ -1,4 +1,4 @@
-"""The life of one unit on a machine, as systemd would lead it: start, watch, restart, stop."""
+"""The lifecycle of one unit as in systemd: start, watch, restart, stop."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from localcloud.machines.units import Command, KillMode, Restart, Unit, UnitError, arguments, environment_file
 
 _CLEAN_SIGNALS: Final = (-15, -2, -1, -13)
-"""SIGTERM, SIGINT, SIGHUP, SIGPIPE: systemd counts an end by these as clean."""
+"""SIGTERM, SIGINT, SIGHUP, SIGPIPE: for systemd an end by these is clean."""
 
 
 class State(StrEnum):
@@ -24,7 +24,7 @@ class State(StrEnum):
 
 
 class Host(Protocol):
-    """What a service needs of its machine."""
+    """The machine, as its services use it."""
 
     def spawn(self, argv: list[str], environment: Mapping[str, str], directory: str | None, log: str) -> int:
         """Start a process; returns its pid. Raises OSError."""
@@ -39,7 +39,7 @@ class Host(Protocol):
         ...
 
     def environment(self) -> Mapping[str, str]:
-        """What every process of the machine gets."""
+        """The environment of all processes of the machine."""
         ...
 
 
@@ -55,7 +55,7 @@ class Service:
     result: str = ""
     restarts: int = 0
     _helper: tuple[int, Command, str] | None = None
-    """An Exec line beside the main one that runs now: pid, command, what it is for."""
+    """The running Exec line other than ExecStart: pid, command, purpose."""
     _queue: deque[tuple[Command, str]] = field(default_factory=deque[tuple[Command, str]])
     _deadline: float | None = None
     _again_at: float | None = None
@@ -63,7 +63,7 @@ class Service:
     _wanted: bool = False
 
     def start(self) -> None:
-        """Begin to start; nothing when it runs or starts already."""
+        """Start the unit; no effect if it runs or starts already."""
         if self.state in (State.ACTIVE, State.ACTIVATING):
             return
         now = self.clock()
@@ -80,7 +80,7 @@ class Service:
         self._next()
 
     def stop(self) -> None:
-        """Begin to stop: ExecStop, then the stop signal, after TimeoutStopSec SIGKILL."""
+        """Stop the unit: ExecStop, then the stop signal, after TimeoutStopSec SIGKILL."""
         self._wanted, self._again_at = False, None
         if self.state in (State.INACTIVE, State.FAILED, State.DEACTIVATING):
             if self.state is State.FAILED:
@@ -95,7 +95,7 @@ class Service:
         self._next()
 
     def reset_failed(self) -> None:
-        """Forget a failure and the starts that were counted; a unit that runs goes on."""
+        """Reset a failure and the start counter; a running unit is not affected."""
         self._starts.clear()
         if self.state is State.FAILED:
             self.state, self.result = State.INACTIVE, ""
@@ -106,14 +106,14 @@ class Service:
             self.host.signal(self.main_pid, name, group=True)
 
     def ended(self, pid: int, code: int) -> bool:
-        """A process of the machine ended. Returns whether it was one of this unit."""
+        """Handle the end of a process. Returns whether it belonged to this unit."""
         if self._helper is not None and pid == self._helper[0]:
             _, command, role = self._helper
             self._helper = None
             self._helper_ended(command, role, code)
             return True
         if pid == self.main_pid:
-            # what the main process left behind in its group goes with it
+            # kill the remaining processes of the main process's group
             if self.unit.kill_mode in (KillMode.CONTROL_GROUP, KillMode.MIXED):
                 self.host.signal(pid, "SIGKILL", group=True)
             self.main_pid = None
@@ -122,7 +122,7 @@ class Service:
         return False
 
     def tick(self) -> None:
-        """Deadlines and delayed restarts."""
+        """Apply deadlines and delayed restarts."""
         now = self.clock()
         if self._again_at is not None and now >= self._again_at:
             self.restarts += 1
@@ -137,12 +137,12 @@ class Service:
                 self.host.signal(pid, "SIGKILL", group=True)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do."""
+        """The next time at which `tick` has an effect."""
         times = [at for at in (self._deadline, self._again_at) if at is not None]
         return min(times, default=None)
 
     def _next(self) -> None:
-        """Run the next Exec line, or settle."""
+        """Run the next Exec line, or set the final state."""
         if self._queue:
             command, role = self._queue.popleft()
             try:

@@ -1,4 +1,4 @@
-"""What the yard tells a machine's supervisor: written as JSON into the machine's root."""
+"""The specification of a machine for its supervisor, a JSON file in the machine's root."""
 
 import dataclasses
 import json
@@ -18,10 +18,10 @@ MARK: Final = "GPUFLEET_LOCAL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A machine that a cloud wants started."""
+    """A machine to start."""
 
     instance: str
-    """Its name among the machines that live: the folder."""
+    """Its name, unique among running machines; also that of its folder."""
 
     uid: str
     address: str
@@ -34,10 +34,10 @@ class Order:
     """User data or startup script."""
 
     nvme_disks: int | None = None
-    """None: as many as the machine type brings along."""
+    """None: the number of the machine type."""
 
     volumes: tuple[Volume, ...] = ()
-    """Attached from the start."""
+    """The volumes that are attached at the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +50,13 @@ class MachineSpec:
     region: str
     machine_type: str
     cloud: str
-    """`aws` or `gcp`: what its disks are called."""
+    """`aws` or `gcp`; selects the names of its disks."""
 
     uid: str
-    """Names no other machine of any cloud, also not one that has the instance's name later."""
+    """A unique id, also compared with later machines of the same name."""
 
     variables: dict[str, str]
-    """How its programs reach the cloud's APIs and its metadata."""
+    """Environment variables for the cloud's APIs and the metadata."""
 
     nvme_disks: int
     nvme_disk_bytes: int
@@ -64,13 +64,13 @@ class MachineSpec:
     """Folder with the image's commands, first on PATH."""
 
     code: str
-    """Folder that holds this package, for the image's commands."""
+    """PYTHONPATH of the image's commands."""
 
     mark: str
-    """Value of the mark that every local process of a clone carries; empty outside of `gpufleet local`."""
+    """Value of the variable that marks the local processes of a clone; empty outside `gpufleet local`."""
 
     def save(self, root: Path) -> None:
-        """Write it where `load` finds it."""
+        """Write it to the machine's root."""
         path = root / SPEC_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", "utf-8")
@@ -81,11 +81,11 @@ class MachineSpec:
         return MachineSpec(**json.loads((root / SPEC_FILE).read_text("utf-8")))
 
     def socket_name(self) -> bytes:
-        """Abstract socket of the supervisor: paths of sockets are short, clones lie anywhere."""
+        """The abstract socket of the supervisor: the path of a file socket could be too long."""
         return b"\0gpufleet-machine-" + self.uid.encode()
 
     def environment(self, root: Path) -> dict[str, str]:
-        """What each process of the machine gets: no credential, nothing of who started the cloud."""
+        """The environment of the machine's processes: no credential, nothing of the user's environment."""
         system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         return {
             "PATH": f"{self.image_commands}:{system}",
@@ -96,8 +96,8 @@ class MachineSpec:
             "GPUFLEET_LOCAL_ADDRESS": self.address,
             "GPUFLEET_LOCAL_STATE": str(root / "run"),
             **self.variables,
-            # the loopback cloud must be reached, whatever proxy the user has
+            # the embedded cloud is never reached through the user's proxy
             "NO_PROXY": "*",
-            # how `gpufleet local down` finds what belongs to this clone
+            # `gpufleet local down` finds processes by this mark
             **({MARK: self.mark} if self.mark else {}),
         }

@@ -1,7 +1,7 @@
-"""A machine's first process: runs its user data and units, answers `systemctl`, and takes all down with it.
+"""A machine's first process: runs its user data and units, answers `systemctl`, and ends all processes with itself.
 
-Started by the yard, in a pid and mount namespace where that is allowed. Standard input is the cord to the cloud: a
-line `stop` asks for an orderly shutdown, its end (the cloud died) ends the machine at once.
+The machine manager starts it, in a pid and mount namespace if the kernel allows that. Standard input connects it to
+the cloud: a line `stop` requests an orderly shutdown, its end (the cloud crashed) ends the machine at once.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from localcloud.machines.units import UnitError, parse
 _USER_DATA: Final = "var/lib/cloud/instance/user-data"
 _AGENT_UNIT: Final = "gpufleet-node.service"
 _IDLE_S: Final = 1.0
-"""Longest sleep of the loop: faults come as files, which wake nobody."""
+"""Longest sleep of the loop: it polls the fault files."""
 _SHUTDOWN_S: Final = 20.0
-"""How long an orderly shutdown may take before everything is killed."""
+"""Limit of an orderly shutdown, after which all processes are killed."""
 _BUSY: Final = (State.ACTIVE, State.ACTIVATING, State.DEACTIVATING)
 _REQUEST_BYTES: Final = 65536
 _NO_SUCH_UNIT: Final = 4
@@ -48,7 +48,7 @@ class Supervisor:
         self._ending_by: float | None = None
         self._frozen: int | None = None
 
-    # What a service needs of its machine (localcloud.machines.services.Host).
+    # The machine, as its services use it (localcloud.machines.services.Host).
 
     def root(self) -> Path:
         return self._root
@@ -72,7 +72,7 @@ class Supervisor:
     # The loop.
 
     def run(self) -> int:
-        """Until the machine ends. Returns the exit code of the supervisor."""
+        """Run until the machine ends. Returns the exit code of the supervisor."""
         processes.adopt_orphans()
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -103,7 +103,7 @@ class Supervisor:
         self._answer_waiting()
 
     def _freeze_agent(self) -> None:
-        """The fault `agent`: its process stands still while the file is there."""
+        """The fault `agent`: stop the agent's process (SIGSTOP) while the file exists."""
         agent = self._services.get(_AGENT_UNIT)
         wanted = (self._root / FAULT_FOLDER / "agent").exists()
         if agent is None or agent.main_pid is None or wanted == (self._frozen == agent.main_pid):
@@ -132,7 +132,7 @@ class Supervisor:
     def _cord(self) -> None:
         found = os.read(0, 4096)
         if not found:
-            # the cloud is gone; a real machine would not notice, this one must not outlive it
+            # the cloud has ended, and no machine may outlive it
             self._kill_everything()
             os._exit(1)
         if b"stop" in found:
@@ -148,7 +148,7 @@ class Supervisor:
         self._stop_in_order()
 
     def _stop_in_order(self) -> None:
-        """As systemd does at a machine's end: what starts before another unit stops after it."""
+        """Stop units in systemd's order: the reverse of their start order."""
         services = self._services.values()
         for service in services:
             later = (
@@ -185,7 +185,7 @@ class Supervisor:
             return
         output = self._root / LOG_FOLDER / "cloud-init-output.log"
         if not script.read_bytes().startswith(b"#!"):
-            self._log("user data is no script (it does not begin with #!); it is not run")
+            self._log("user data is not run: expected a script that begins with #!")
             return
         try:
             self._user_data = processes.spawn([str(script)], self.environment(), self._root, output)
@@ -201,7 +201,7 @@ class Supervisor:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        # only this user's processes may command the machine: the socket's name is visible to all
+        # only processes of this user may connect: the socket's name is visible to all
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         if struct.unpack("3i", credentials)[1] != os.getuid():
             connection.close()
@@ -224,12 +224,12 @@ class Supervisor:
             try:
                 connection.sendall(json.dumps(answer).encode())
             except OSError as error:
-                self._log(f"nobody waits for the answer {answer}: {error}")
+                self._log(f"systemctl has disconnected before the answer {answer}: {error}")
             connection.close()
         self._waiting = still
 
     def _obey(self, request: Mapping[str, Any]) -> Callable[[], dict[str, Any] | None]:
-        """Begin what is asked; the result says when it is done and what to answer."""
+        """Start a job; the returned function yields the answer when the job is done."""
         verb, name = request["verb"], request.get("unit", "")
         if verb == "poweroff":
             self._begin_shutdown("the machine itself")
@@ -242,7 +242,7 @@ class Supervisor:
             states = {unit: str(service.state) for unit, service in self._services.items()}
             return _answer({"code": 0, "units": states})
         until = self._obey_for(self._load(name), verb, request.get("signal", "SIGTERM"))
-        # --no-block: what was begun goes on, but nobody waits for it
+        # --no-block: the job continues, and the caller does not wait for it
         return _answer({"code": 0}) if request.get("no_block") and verb != "restart" else until
 
     def _obey_for(self, service: Service, verb: str, number: str) -> Callable[[], dict[str, Any] | None]:
@@ -325,7 +325,7 @@ def _status(service: Service) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Entry point of the yard's subprocess."""
+    """Entry point of a machine's first process."""
     parser = argparse.ArgumentParser(description="the first process of an emulated machine")
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--seal", action="store_true", help="make all but the root read-only (in a mount namespace)")

@@ -1,4 +1,4 @@
-"""Reading systemd unit files, as far as emulated machines need them. Pure."""
+"""Parses the parts of systemd unit files that emulated machines use."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ class Restart(StrEnum):
 
 
 class KillMode(StrEnum):
-    """Who gets the stop signal: the whole group, or the main process first (`mixed`) or alone (`process`)."""
+    """The processes that get the stop signal: all, the main process first (`mixed`) or only it (`process`)."""
 
     CONTROL_GROUP = "control-group"
     MIXED = "mixed"
@@ -135,7 +135,7 @@ def parse(name: str, text: str) -> Unit:
 
 
 def _collect(text: str) -> dict[tuple[str, str], list[str]]:
-    """Section and key to its values; an empty value forgets the earlier ones."""
+    """Values by section and key; an empty value removes the earlier ones."""
     found: dict[tuple[str, str], list[str]] = {}
     section = ""
     for raw in text.replace("\\\n", " ").splitlines():
@@ -173,7 +173,7 @@ def _environment(name: str, values: Sequence[str]) -> dict[str, str]:
 
 
 def _restart(name: str, value: str) -> Restart:
-    # the finer kinds of systemd all mean "when it failed" here
+    # here these kinds are equal to on-failure
     if value in ("on-abnormal", "on-abort", "on-watchdog"):
         return Restart.ON_FAILURE
     try:
@@ -207,7 +207,7 @@ _VARIABLE: Final = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 
 
 def arguments(line: str, environment: Mapping[str, str]) -> list[str]:
-    """The words of an Exec line: `${NAME}` in a word, `$NAME` alone split into words, `$$` and `%%` escaped."""
+    """The arguments of an Exec line: `${NAME}` inside one, `$NAME` split into several, `$$` and `%%` escaped."""
     word_list: list[str] = []
     for word in shlex.split(line):
         whole = re.fullmatch(r"\$([A-Za-z_]\w*)", word)

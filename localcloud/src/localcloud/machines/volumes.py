@@ -1,8 +1,8 @@
-"""Volumes that outlive machines: each is a folder, on the shelf or inside the root of the machine that has it.
+"""Volumes that outlive machines: each is a folder, in the volume pool or in the root of its machine.
 
-As a disk it is in one place at a time, and only that machine reaches it. `disk` in it is what programs find behind
-the device's name (its beginning: whether anything was written, and which file system), `files` what the file system
-holds. A mount is a link to `files`; what lay there before is put aside until it is taken off.
+Only that machine can access it. In the folder, `disk` is the file behind the device name (its first bytes identify
+the file system), and `files` holds the content of the file system. A mount is a link to `files`; the mount point's
+own folder is moved aside until the volume is unmounted.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ _INSIDE: Final = "dev/volumes"
 _MOUNTS: Final = "dev/mounts"
 _BEGINNING: Final = 1024 * 1024
 _SIGNATURES: Final = {"ext4": (0x438, b"\x53\xef"), "xfs": (0, b"XFSB")}
-"""File system: where on the disk it says what it is."""
+"""File system -> offset and bytes of its signature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """One volume, and under which name in `/dev/disk/by-id` a machine finds it."""
+    """One volume, and its name in `/dev/disk/by-id`."""
 
     id: str
     device: str
@@ -31,12 +31,12 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class VolumePool:
-    """Where volumes lie that no machine has."""
+    """The volumes that are not attached."""
 
     folder: Path
 
     def attach(self, volume: Volume, root: Path) -> None:
-        """Bring it into a machine, which finds it at once; a new one is blank. Raises OSError."""
+        """Attach a volume to a machine; a new volume is blank. Raises OSError."""
         inside = root / _INSIDE / volume.id
         if not inside.is_dir():
             inside.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class VolumePool:
         link.symlink_to(Path("../..", Path(_INSIDE).name, volume.id, "disk"))
 
     def detach(self, volume_id: str, root: Path) -> None:
-        """Take it out of a machine, mounted or not. Nothing when it is not there. Raises OSError."""
+        """Detach a volume, mounted or not; no effect if it is not attached. Raises OSError."""
         inside = root / _INSIDE / volume_id
         if not inside.is_dir():
             return
@@ -62,12 +62,12 @@ class VolumePool:
         inside.rename(self.folder / volume_id)
 
     def detach_all(self, root: Path) -> None:
-        """The machine is gone, its volumes are not. Raises OSError."""
+        """Detach all volumes of a machine that has ended. Raises OSError."""
         for volume_id in attached(root):
             self.detach(volume_id, root)
 
     def discard(self, volume_id: str) -> None:
-        """It was deleted: nothing of it is left."""
+        """Delete a volume."""
         shutil.rmtree(self.folder / volume_id, ignore_errors=True)
 
 
@@ -84,7 +84,7 @@ def attached(root: Path) -> tuple[str, ...]:
 
 
 def find(root: Path, device: str) -> str | None:
-    """Id of the volume behind a device's path; None: it is none of ours."""
+    """Id of the volume behind a device's path; None for another device."""
     path = Path(device)
     inside = path if path.is_relative_to(root) else root / path.relative_to("/")
     disk = inside.resolve()
@@ -92,7 +92,7 @@ def find(root: Path, device: str) -> str | None:
 
 
 def filesystem(root: Path, volume_id: str) -> str | None:
-    """What it was formatted with; None: nothing."""
+    """The file system of a volume, or None."""
     beginning = (root / _INSIDE / volume_id / "disk").read_bytes()
     return next(
         (kind for kind, (at, sign) in _SIGNATURES.items() if beginning[at : at + len(sign)] == sign),
@@ -101,7 +101,7 @@ def filesystem(root: Path, volume_id: str) -> str | None:
 
 
 def make_filesystem(root: Path, volume_id: str, kind: str) -> None:
-    """Format it: what it held is gone."""
+    """Format a volume; its content is lost."""
     folder = root / _INSIDE / volume_id
     shutil.rmtree(folder)
     _make_blank(folder)
@@ -112,7 +112,7 @@ def make_filesystem(root: Path, volume_id: str, kind: str) -> None:
 
 
 def mounted_at(root: Path, volume_id: str) -> Path | None:
-    """The folder that shows it; None: it is not mounted."""
+    """The mount point of a volume, or None."""
     try:
         return Path((root / _MOUNTS / volume_id).read_text("utf-8"))
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def mounted_at(root: Path, volume_id: str) -> Path | None:
 
 
 def mount(root: Path, volume_id: str, at: Path) -> None:
-    """Show it in a folder that is there. Raises OSError."""
+    """Mount a volume on an existing folder. Raises OSError."""
     at.rename(_under(at))
     at.symlink_to(os.path.relpath(root / _INSIDE / volume_id / "files", at.parent))
     record = root / _MOUNTS / volume_id
@@ -129,7 +129,7 @@ def mount(root: Path, volume_id: str, at: Path) -> None:
 
 
 def unmount(root: Path, volume_id: str) -> None:
-    """Take it off its folder; nothing when it is on none. Raises OSError."""
+    """Unmount a volume; no effect if it is not mounted. Raises OSError."""
     at = mounted_at(root, volume_id)
     if at is None:
         return
@@ -140,7 +140,7 @@ def unmount(root: Path, volume_id: str) -> None:
 
 
 def unmount_all(root: Path) -> None:
-    """As at the end of a machine's run. Raises OSError."""
+    """Unmount all volumes of a machine. Raises OSError."""
     for volume_id in attached(root):
         unmount(root, volume_id)
 

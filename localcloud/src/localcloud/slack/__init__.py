@@ -1,1 +1,1 @@
-"""A Slack of our own on loopback: takes what is posted and shows it."""
+"""The Slack sink: accepts messages as Slack does, and shows them."""

@@ -1,4 +1,4 @@
-"""Faults of the Slack sink: what a network and a busy Slack do to a poster, on demand."""
+"""Faults of the Slack sink: network errors and errors of Slack, on request."""
 
 import random
 import threading
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """What happens to one post."""
+    """The fault of one post."""
 
     THROTTLE = "429"
     """Refused, with Retry-After."""
@@ -25,13 +25,13 @@ class Fault(StrEnum):
 
     @property
     def accepts(self) -> bool:
-        """Whether the message is kept all the same."""
+        """Whether the message is stored nevertheless."""
         return self in (Fault.ERROR_AFTER, Fault.DROP_AFTER, Fault.HANG_AFTER)
 
 
 @dataclass(slots=True)
 class FaultPlan:
-    """Which posts meet a fault: a queue first, then a share of all, drawn with a seed."""
+    """The faults of posts: first a queue, then a random share of all posts, with a seed."""
 
     queue: list[Fault] = field(default_factory=list[Fault])
     kinds: Sequence[Fault] = ()
@@ -42,7 +42,7 @@ class FaultPlan:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def draw(self, kinds: Sequence[Fault], share: float, seed: int) -> None:
-        """From now on this share of posts meets one of these faults."""
+        """Let this share of the following posts fail with one of these faults."""
         with self._lock:
             self.kinds, self.share, self._random = tuple(kinds), share, random.Random(seed)  # noqa: S311
 

@@ -18,7 +18,7 @@ from localcloud.slack.messages import Channels, Message, SlackError
 from localcloud.slack.websocket import WebSocket
 
 LISTENER_LIMIT_S: Final = 3.0
-"""Slack gives an app this long to answer."""
+"""The time that an app has for its response."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class SocketMode:
                 if answered is not None:
                     answered.set()
         except (OSError, ValueError):
-            pass  # it is gone, or talks nonsense: either way the connection ends
+            pass  # disconnected, or a protocol error: the connection ends
         finally:
             with self._lock:
                 self._open.remove(socket)
@@ -77,7 +77,7 @@ class SocketMode:
 
 
 def click(channels: Channels, wanted: Mapping[str, Any], modes: SocketMode) -> dict[str, Any]:
-    """Press a button: `ts`, `action_id`, maybe `user`, `action_ts`, `times`; with `url` and `secret` by HTTP.
+    """Click a button: `ts`, `action_id`, optionally `user`, `action_ts`, `times`; with `url` and `secret` by HTTP.
 
     Answers `answers`: seconds until each answer over Socket Mode, or the HTTP status.
     """

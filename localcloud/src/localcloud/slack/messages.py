@@ -1,4 +1,4 @@
-"""What was posted to the Slack sink, and how a message becomes HTML. No network here."""
+"""The messages of the Slack sink, and their HTML."""
 
 import html
 import itertools
@@ -43,7 +43,7 @@ class Message:
 _MOST_BLOCKS: Final = 50
 _LONGEST_SECTION: Final = 3000
 _LONGEST_TOTAL: Final = 13_200
-"""Characters of all blocks; Slack does not write this limit down, people measured it (bolt-js issue 2509)."""
+"""Characters of all blocks; Slack does not document this limit; it was measured (bolt-js issue 2509)."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Channels:
     throttle: list[float] = field(default_factory=list[float])
     """Answers of 429 that are to come, each with its Retry-After in seconds."""
     unsearchable: str = ""
-    """Slack's error for whoever reads a channel's history; empty: it may be read."""
+    """The error of reads of a channel's history; empty: none."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -79,14 +79,14 @@ class Channels:
         raise SlackError("message_not_found")
 
     def history(self, channel: str) -> list[Message]:
-        """Messages of a channel, newest first. Raises SlackError where people asked for one."""
+        """Messages of a channel, newest first. Raises SlackError if one was requested."""
         if self.unsearchable:
             raise SlackError(self.unsearchable)
         with self._lock:
             return [message for message in reversed(self.messages) if message.channel == channel]
 
     def take_throttle(self) -> float | None:
-        """The Retry-After of the next answer, when people asked for one."""
+        """The Retry-After of the next response, if one was requested."""
         with self._lock:
             return self.throttle.pop(0) if self.throttle else None
 

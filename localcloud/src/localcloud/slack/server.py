@@ -27,7 +27,7 @@ from localcloud.time_scale import utc_now
 _KEPT: Final = ("text", "blocks", "attachments", "metadata", "thread_ts", "unfurl_links", "username")
 _WEBHOOK_CHANNEL: Final = "#webhook"
 _TICKETS: Final = ("/link", "/upload/")
-"""Pages whose address holds a secret that was given out for it alone."""
+"""Pages whose address contains its own secret."""
 
 
 class SlackSink:
@@ -77,7 +77,7 @@ class SlackSink:
 
     @property
     def url(self) -> str:
-        """Where it listens; of port 0 the one that was given."""
+        """Its URL, with the assigned port."""
         host, port = self._server.server_address[:2]
         return f"http://{host}:{port}"
 
@@ -97,7 +97,7 @@ class SlackSink:
         self._thread.join(timeout=5)
 
     def is_admitted(self, request: BaseHTTPRequestHandler) -> bool:
-        """Whether a request may be answered; one that may not is answered here."""
+        """Whether a request is allowed; a refused one is answered here."""
         path = urlsplit(request.path).path
         try:
             check = self._socket_check if path == "/link" else self._check
@@ -120,7 +120,7 @@ class SlackSink:
             text = json.dumps({"ok": False, "error": code, "detail": str(error)})
             _answer(request, text, "application/json", HTTPStatus.FORBIDDEN)
         elif path == "/" and isinstance(error.refusal, Unknown):
-            # a person's browser asks for the password and tries again
+            # a browser then asks the user for the password
             ask = {"WWW-Authenticate": 'Basic realm="Slack sink of gpu-fleet: any name, the token as password"'}
             _answer(request, str(error), status=HTTPStatus.UNAUTHORIZED, headers=ask)
         else:
@@ -278,7 +278,7 @@ class SlackSink:
         return {"channel": found.channel, "ts": found.ts, "text": found.content.get("text", "")}
 
     def _list(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Every channel that anybody posted to; the sink's ids are their names."""
+        """All channels with messages; their ids are their names."""
         return {"channels": [{"id": name, "name": name.removeprefix("#")} for name in sorted(self._channel_names)]}
 
     def _history(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class SlackSink:
 
 
 def _token(authorization: str | None) -> str | None:
-    """What a caller shows: a bot's or an app's token without its prefix, or the password of a browser."""
+    """The token of a request: that of a bot or an app without its prefix, or a browser's password."""
     scheme, _, encoded = (authorization or "").partition(" ")
     if scheme.lower() == "basic":
         try:

@@ -41,7 +41,7 @@ class WebSocket:
         self._lock = threading.Lock()
 
     def send(self, text: str, opcode: Opcode = Opcode.TEXT) -> None:
-        """One whole frame. Raises OSError when the other side is gone."""
+        """One whole frame. Raises OSError when the client has disconnected."""
         data = text.encode()
         head = bytes([0x80 | opcode])
         if len(data) < 126:
@@ -55,7 +55,7 @@ class WebSocket:
             self._request.wfile.flush()
 
     def receive(self) -> str | None:
-        """The next text; pings are answered on the way. None: the other side hung up."""
+        """The next text; pings are answered on the way. None: the client closed the connection."""
         while True:
             head = self._request.rfile.read(2)
             if len(head) < 2:
@@ -77,7 +77,7 @@ class WebSocket:
                 self.send(data.decode(), Opcode.PONG)
 
     def close(self) -> None:
-        """Say goodbye and hang up: a client may read over a goodbye that comes together with another frame."""
-        with suppress(OSError):  # it hung up first
+        """Send a close frame and close: a client may miss one that arrives together with another frame."""
+        with suppress(OSError):  # the client closed first
             self.send("", Opcode.CLOSE)
             self._request.connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""vLLM's own Python environment, in the cache of tools: installed once per lock file, never half there.
+"""vLLM's own Python environment, in the cache of tools: installed once per lock file, completely or not at all.
 
 `python -m localcloud.vllm.environment` installs it (5 GB; said before) and prints where it is. Standard library only.
 """
@@ -24,7 +24,7 @@ _MARKER: Final = "whole"
 
 
 class VllmError(RuntimeError):
-    """The environment cannot be had; says why."""
+    """The environment cannot be installed; the message states why."""
 
 
 def folder() -> Path:
@@ -34,13 +34,13 @@ def folder() -> Path:
 
 
 def installed() -> Path | None:
-    """The environment when it is whole."""
+    """The environment, if it is complete."""
     found = folder()
     return found if (found / _MARKER).is_file() else None
 
 
 def install(announce: Callable[[str], None]) -> Path:
-    """The environment, installed when it is not there. Raises VllmError."""
+    """The environment, installed if it is missing. Raises VllmError."""
     target = folder()
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / ".lock").open("w") as lock:
@@ -104,7 +104,7 @@ def _link(target: Path) -> None:
 
 
 def main() -> int:
-    """Install it and say where it is."""
+    """Install it and print its path."""
     try:
         print(install(lambda line: print(line, file=sys.stderr, flush=True)))
     except VllmError as error:

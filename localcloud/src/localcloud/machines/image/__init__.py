@@ -27,7 +27,7 @@ COMMANDS: Final = {
     "poweroff": "power",
     "shutdown": "power",
 }
-"""Command to the module of this package that is it."""
+"""Command -> the module of this package that implements it."""
 
 
 def install(folder: Path, code: str) -> None:
@@ -35,7 +35,7 @@ def install(folder: Path, code: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     for name, module in COMMANDS.items():
-        # -P: the caller's folder is no place to import from
+        # -P: never import from the caller's folder
         run = f"{python} -P -m {__name__}.{module} {name}"
         _write(folder / name, f'exec env PYTHONPATH={shlex.quote(code)} {run} "$@"')
     _write(folder / "python3", f'exec {python} "$@"')

@@ -252,7 +252,7 @@ def _positional(arguments: list[str], with_value: set[str]) -> list[str]:
 
 
 def main(name: str, arguments: list[str]) -> int:
-    """Run one command; the machine's log keeps its words."""
+    """Run one command; the machine's log gets its command line."""
     with (this_machine.root() / "var/log/disks.log").open("a", encoding="utf-8") as log:
         log.write(" ".join([name, *arguments]) + "\n")
     if (code := volumes.run(name, arguments)) is not None:
@@ -275,7 +275,7 @@ def main(name: str, arguments: list[str]) -> int:
         case "blkid":
             return blkid(arguments)
         case _:
-            # blockdev, wipefs: remembered in the log, nothing to answer
+            # blockdev, wipefs: only logged
             return 0
 
 

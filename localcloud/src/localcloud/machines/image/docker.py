@@ -1,4 +1,4 @@
-"""`docker` of an emulated machine: an image name stands for a local program, on the host's network."""
+"""`docker` of an emulated machine: each known image name runs a local program, on the host's network."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ PROGRAMS: Final = {
     "dcgm-exporter": "localcloud.dcgm",
     "node-exporter": "localcloud.node_exporter",
 }
-"""Last part of an image's name, without tag and digest, to the module that it stands for."""
+"""Part of the image's name -> the module that runs."""
 
 _SWITCHES: Final = frozenset(
     {"--rm", "-d", "--detach", "-i", "-t", "-it", "--interactive", "--tty", "--init", "--privileged", "--read-only"}
@@ -29,12 +29,12 @@ _CONTAINERS: Final = "run/docker"
 
 
 class UsageError(ValueError):
-    """A command line that this docker does not understand."""
+    """An invalid command line."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What `docker run` was asked."""
+    """The options of `docker run`."""
 
     image: str = ""
     arguments: list[str] = field(default_factory=list[str])
@@ -48,7 +48,7 @@ class Run:
 
 
 def parse_run(arguments: list[str], environment: Mapping[str, str]) -> Run:
-    """The words after `docker run`. Raises UsageError for what cannot be understood."""
+    """Parse the arguments of `docker run`. Raises UsageError."""
     run, position = Run(), 0
     while position < len(arguments) and arguments[position].startswith("-"):
         argument = arguments[position]
@@ -93,7 +93,7 @@ def _take(run: Run, flag: str, value: str, environment: Mapping[str, str]) -> No
 
 
 def program(image: str) -> str:
-    """The module that an image stands for. Raises UsageError for an unknown one."""
+    """The module of an image. Raises UsageError for an unknown one."""
     name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
     for known, module in PROGRAMS.items():
         if known in name:
@@ -104,7 +104,7 @@ def program(image: str) -> str:
 
 
 def command(run: Run, root: Path) -> list[str]:
-    """What is run in place of the container: paths of volumes become paths of the machine."""
+    """The command that runs in place of the container: paths of volumes become paths of the machine."""
     translated = [_translate(argument, run.volumes, root) for argument in run.arguments]
     return [sys.executable, "-P", "-m", program(run.image), *translated]
 
@@ -141,7 +141,7 @@ def _note(root: Path, name: str) -> None:
 
 
 def _pid(name: str) -> int | None:
-    """The process of a container that runs; None when none does."""
+    """The process of a running container, or None."""
     try:
         noted = json.loads((this_machine.root() / _CONTAINERS / f"{name}.json").read_text("utf-8"))
     except (OSError, ValueError):

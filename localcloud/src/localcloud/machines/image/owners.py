@@ -1,4 +1,4 @@
-"""`install` of an emulated machine: it has one user, whoever started it, so files belong to that one."""
+"""`install` of an emulated machine: options for owners are dropped, since a machine has one user only."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ _OWNERS: Final = ("-o", "-g", "--owner", "--group")
 
 
 def without_owners(arguments: Sequence[str]) -> list[str]:
-    """The command line, less who shall own what."""
+    """The command line without options for owners."""
     kept: list[str] = []
     rest = iter(arguments)
     for argument in rest:
@@ -25,7 +25,7 @@ def without_owners(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Become the real one."""
+    """Replace this process with the real `install`."""
     for folder in _FOLDERS:
         if (program := Path(folder) / "install").exists():
             os.execv(program, ["install", *without_owners(arguments)])  # noqa: S606

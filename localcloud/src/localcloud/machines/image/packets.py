@@ -1,4 +1,4 @@
-"""`iptables` and `ip6tables` of an emulated machine: it shares the network of whoever started it, so no rule is made.
+"""`iptables` and `ip6tables` of an emulated machine: no effect, since it shares the host's network.
 
 Its metadata server refuses processes of other Unix users by itself.
 """
