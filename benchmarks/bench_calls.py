@@ -16,8 +16,8 @@ from benchmarks.table import Table
 from gpufleet.domain.decisions import Target
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument, parse
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import document
-from tests.fixtures.watchdogs.worlds import World
 from watchdogs.observe.fleet import Lists
 from watchdogs.policy import digests
 from watchdogs.spot.watchdog import SpotWatchdog
@@ -56,14 +56,14 @@ class Fleet:
 
     def __init__(self, pools: int, zones: int, cloud: Cloud = Cloud.AWS, *, hooks: bool = False) -> None:
         self.document = _document(pools, zones, cloud)
-        self.world = World()
+        self.fleet = FakeFleet()
         for pool in self.document.pools:
-            self.world.targets[pool.name] = Target(pool=pool.name, value=1, version=1)
-            self.world.seen.add(("spot", pool.name, digests(self.document, "spot")[pool.name]))
+            self.fleet.targets[pool.name] = Target(pool=pool.name, value=1, version=1)
+            self.fleet.seen.add(("spot", pool.name, digests(self.document, "spot")[pool.name]))
         if cloud is Cloud.AWS:
-            self.market = DryMarket(self.document, self.world, hooks=hooks)
+            self.market = DryMarket(self.document, self.fleet, hooks=hooks)
         else:
-            self.market = GoogleDryMarket(self.document, self.world)
+            self.market = GoogleDryMarket(self.document, self.fleet)
         self.lists = Lists()
         self._before: dict[str, tuple[int, int]] = {}
 
@@ -75,10 +75,10 @@ class Fleet:
         market.calls.counts.clear()
         before, self._before = self._before, market.sizes()
         changed = {name for name, size in self._before.items() if before.get(name, size) != size}
-        ports = replace(self.world.ports(), inventory=market.inventory, groups=market.groups)
+        ports = replace(self.fleet.ports(), inventory=market.inventory, groups=market.groups)
         done = SpotWatchdog(self.document, ports, self.lists).apply()
-        self.world.boot()
-        self.world.now += EVERY
+        self.fleet.boot()
+        self.fleet.now += EVERY
         counts = dict(market.calls.counts)
         acted = {outcome.decision.resource for outcome in done.outcomes}
         return Calls(

@@ -11,8 +11,8 @@ from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.settings.document import FleetDocument
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY
-from tests.fixtures.watchdogs.worlds import World
 
 REGION: Final = "us-east-1"
 GROUPS_AT_ONCE: Final = 100
@@ -26,13 +26,13 @@ REFUSED: Final = (
 class DryMarket:
     """Auto Scaling and EC2. Each spot group refuses at once; on-demand groups give what they are asked for."""
 
-    def __init__(self, document: FleetDocument, world: World, *, hooks: bool = False) -> None:
+    def __init__(self, document: FleetDocument, fleet: FakeFleet, *, hooks: bool = False) -> None:
         """`hooks`: groups have a lifecycle hook on launches."""
         self.calls = AwsCalls(REGION, lambda service: _Client(self, service))
         self.groups = AwsGroups(self.calls)
         self.inventory = AwsInventory(self.calls, REGION, document.environment, document.owned_groups())
         self._environment = document.environment
-        self._world = world
+        self._world = fleet
         self._types = {group.name: group.type for pool in document.pools for group in pool.groups}
         self._zones = {group.name: group.zone for pool in document.pools for group in pool.groups}
         self._state = "Pending:Wait" if hooks else "InService"

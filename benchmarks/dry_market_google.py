@@ -16,7 +16,7 @@ from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import FleetDocument, GroupEntry
-from tests.fixtures.watchdogs.worlds import World
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 
 CALL_TAKES: Final = timedelta(seconds=0.1)
 OPERATIONS_AT_ONCE: Final = 500
@@ -31,19 +31,19 @@ _NO_ERROR: Final = SimpleNamespace(errors=())
 class GoogleDryMarket:
     """Compute Engine. Zonal groups refuse `answers_after`; regional ones, on demand, give what they are asked for."""
 
-    def __init__(self, document: FleetDocument, world: World, answers_after: timedelta = timedelta(0)) -> None:
+    def __init__(self, document: FleetDocument, fleet: FakeFleet, answers_after: timedelta = timedelta(0)) -> None:
         self.calls = _Calls(self)
-        self.groups = GoogleGroups(self.calls, document, clock=lambda: world.now.timestamp())
+        self.groups = GoogleGroups(self.calls, document, clock=lambda: fleet.now.timestamp())
         self.inventory = GoogleInventory(
             self.calls,
             document.region,
             document.environment,
             document.owned_groups(),
-            now=lambda: world.now,
-            clock=lambda: world.now.timestamp(),
+            now=lambda: fleet.now,
+            clock=lambda: fleet.now.timestamp(),
         )
         self.answers_after = answers_after
-        self.world = world
+        self.fleet = fleet
         self._environment = document.environment
         self._region = document.region
         self._entries = {group.name: group for pool in document.pools for group in pool.groups}
@@ -60,7 +60,7 @@ class GoogleDryMarket:
         for number in range(span // every, 0, -1):
             for name, entry in self._entries.items():
                 if entry.type is CapacityType.SPOT:
-                    self._begin(entry, self._name(name), self.world.now - number * every)
+                    self._begin(entry, self._name(name), self.fleet.now - number * every)
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Wanted and there, by group."""
@@ -71,11 +71,11 @@ class GoogleDryMarket:
         self._size[name] = size
         if entry.type is CapacityType.ON_DEMAND:
             while len(self._members[name]) < size:
-                self._members[name].append((self._name(name), self.world.now))
+                self._members[name].append((self._name(name), self.fleet.now))
         elif grows:
             self._wanted[name] = self._name(name)
-            self._begin(entry, self._wanted[name], self.world.now)
-        at = self.world.now.isoformat()
+            self._begin(entry, self._wanted[name], self.fleet.now)
+        at = self.fleet.now.isoformat()
         return SimpleNamespace(
             name=f"resize-{name}-{at}", insert_time=at, end_time="", status=_STATUS.RUNNING, error=_NO_ERROR
         )
@@ -99,7 +99,7 @@ class GoogleDryMarket:
             yield SimpleNamespace(items=[], next_page_token="")
 
     def _operation(self, zone: str, instance: str, at: datetime) -> Any:
-        is_over = at + self.answers_after <= self.world.now
+        is_over = at + self.answers_after <= self.fleet.now
         error = SimpleNamespace(code="ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", message=REFUSED, error_details=[])
         return SimpleNamespace(
             name=f"operation-{instance}",
@@ -184,7 +184,7 @@ class _Calls(GoogleCalls):
 
     def _count(self, name: str) -> None:
         super()._count(name)
-        self._market.world.now += CALL_TAKES
+        self._market.fleet.now += CALL_TAKES
 
 
 class _Client:

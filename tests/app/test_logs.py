@@ -26,8 +26,8 @@ from gpufleet.log_fields import FIELDS
 from gpufleet.logs import FORM_VARIABLE, LEVEL_VARIABLE
 from gpufleet.settings.document import FleetDocument
 from tests.fixtures.logs import Line, RecordedLog
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.fixtures.watchdogs.worlds import World, idle_world
 from watchdogs.execute import Executor
 from watchdogs.idle.acting import RULES
 from watchdogs.idle.watchdog import IdleWatchdog
@@ -46,9 +46,9 @@ def decided(action: Action = Action.END) -> Decision:
     return Decision(resource=ONE, pool="batch", action=action, reason=Reason.STILL_IDLE, detail="2 h")
 
 
-def logged(world: World) -> tuple[Executor, list[Line]]:
+def logged(fake: FakeFleet) -> tuple[Executor, list[Line]]:
     log = RecordedLog()
-    return Executor(replace(world.ports(), log=log), RULES), log.lines
+    return Executor(replace(fake.ports(), log=log), RULES), log.lines
 
 
 def plan(*decisions: Decision) -> Plan:
@@ -56,16 +56,16 @@ def plan(*decisions: Decision) -> Plan:
 
 
 def test_a_decision_that_acts_has_a_line_and_one_that_keeps_has_one_for_debugging() -> None:
-    executor, lines = logged(idle_world())
+    executor, lines = logged(idle_fleet())
     executor.record(plan(decided(), decided(Action.KEEP)))
     line = {"event": "decision", "pool": "batch", "resource": ONE, "reason_code": "still_idle", "detail": "2 h"}
     assert lines == [line | {"level": "info", "action": "end"}, line | {"level": "debug", "action": "keep"}]
 
 
 def test_an_outcome_says_how_long_it_took() -> None:
-    world = idle_world()
-    executor, lines = logged(world)
-    executor.attempt(decided(), lambda _: world.ports().clock.sleep(90))
+    fake = idle_fleet()
+    executor, lines = logged(fake)
+    executor.attempt(decided(), lambda _: fake.ports().clock.sleep(90))
     executor.done(decided(), "ended")
     assert len(lines) == 1
     assert (lines[0]["event"], lines[0]["outcome"], lines[0]["duration_s"]) == ("outcome", "done", 90.0)
@@ -73,7 +73,7 @@ def test_an_outcome_says_how_long_it_took() -> None:
 
 
 def test_a_failed_step_is_an_error() -> None:
-    executor, lines = logged(idle_world())
+    executor, lines = logged(idle_fleet())
 
     def fail(_: Decision) -> None:
         raise CloudError("throttled")
@@ -90,16 +90,16 @@ def fleet(tmp_path: Path) -> FleetDocument:
     return document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}", "notify": None})
 
 
-def over(world: World) -> WatchdogKind:
+def over(fake: FakeFleet) -> WatchdogKind:
     def make(read: FleetDocument, ports: Any) -> IdleWatchdog:
-        return IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger, log=ports.log))
+        return IdleWatchdog(read, replace(fake.ports(), ledger=ports.ledger, log=ports.log))
 
     return WatchdogKind(name="idle", make=make)
 
 
-def a_pass(world: World, fleet: FleetDocument, *, apply: bool = True) -> Exit:
+def a_pass(fake: FakeFleet, fleet: FleetDocument, *, apply: bool = True) -> Exit:
     accept = (digests(fleet, "idle")["batch"],)
-    code, _ = over_fleets(over(world), [fleet], Options(apply=apply, accept=accept), Show.PROBLEMS)
+    code, _ = over_fleets(over(fake), [fleet], Options(apply=apply, accept=accept), Show.PROBLEMS)
     return code
 
 
@@ -112,8 +112,8 @@ def written(capsys: pytest.CaptureFixture[str]) -> list[Line]:
 def test_the_lines_of_a_pass_are_json_with_its_id(fleet: FleetDocument, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("daemon", service=True)
     before = datetime.now(UTC) - timedelta(milliseconds=1)
-    assert a_pass(idle_world(1), fleet) is Exit.DONE
-    assert a_pass(idle_world(0), fleet) is Exit.DONE
+    assert a_pass(idle_fleet(1), fleet) is Exit.DONE
+    assert a_pass(idle_fleet(0), fleet) is Exit.DONE
     decision, outcome, done, nothing = written(capsys)
     assert list(decision)[:4] == ["time", "level", "component", "event"]
     assert before <= datetime.fromisoformat(decision["time"]) <= datetime.now(UTC)
@@ -128,9 +128,9 @@ def test_the_lines_of_a_pass_are_json_with_its_id(fleet: FleetDocument, capsys: 
 
 def test_a_pass_that_did_nothing_has_one_line(fleet: FleetDocument, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("daemon", service=True)
-    world = idle_world(2)
-    world.evidence.clear()
-    assert a_pass(world, fleet) is Exit.DONE
+    fake = idle_fleet(2)
+    fake.evidence.clear()
+    assert a_pass(fake, fleet) is Exit.DONE
     (line,) = written(capsys)
     assert (line["event"], line["outcome"], line["decisions"], line["acting"]) == ("pass", "nothing_to_do", 2, 0)
     assert line["duration_s"] >= 0 and line["api_calls"] >= 0
@@ -138,7 +138,7 @@ def test_a_pass_that_did_nothing_has_one_line(fleet: FleetDocument, capsys: pyte
 
 def test_the_decisions_of_a_dry_run_have_lines(fleet: FleetDocument, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("daemon", service=True)
-    assert a_pass(idle_world(1), fleet, apply=False) is Exit.FOUND
+    assert a_pass(idle_fleet(1), fleet, apply=False) is Exit.FOUND
     decision, done = (line for line in written(capsys) if line["event"] != "ledger_elsewhere")
     assert (decision["event"], decision["outcome"], decision["action"]) == ("decision", "dry_run", "mark")
     assert (done["event"], done["acting"]) == ("pass", 1)
@@ -149,7 +149,7 @@ def test_a_pass_beside_another_has_one_line(
 ) -> None:
     logs.configure("daemon", service=True)
     monkeypatch.setattr("app.wiring.FleetLedger.take_lease", lambda *_: "another-host/b/1/2")
-    assert a_pass(idle_world(1), fleet) is Exit.DONE
+    assert a_pass(idle_fleet(1), fleet) is Exit.DONE
     (line,) = written(capsys)
     assert (line["event"], line["outcome"], line["detail"]) == ("pass", "skipped", "another-host/b/1/2")
 
@@ -158,13 +158,13 @@ def test_a_pass_that_fails_has_one_line_with_the_error(
     fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure("daemon", service=True)
-    world = idle_world(1)
+    fake = idle_fleet(1)
 
     def broken(_: str) -> None:
         raise CloudError("no answer, password=hunter2hunter2")
 
-    world.before = broken
-    assert a_pass(world, fleet) is Exit.FAILED
+    fake.before = broken
+    assert a_pass(fake, fleet) is Exit.FAILED
     (line,) = written(capsys)
     assert (line["level"], line["event"], line["outcome"]) == ("error", "pass", "failed")
     assert line["error"] == "no answer, [a password]", "logs hold no secret"
@@ -183,7 +183,7 @@ def test_a_command_logs_nothing_unless_it_is_asked_to(
     fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure("watch")
-    a_pass(idle_world(1), fleet)
+    a_pass(idle_fleet(1), fleet)
     assert not written(capsys)
 
 
@@ -192,7 +192,7 @@ def test_a_command_logs_on_request(
 ) -> None:
     monkeypatch.setenv(FORM_VARIABLE, "json")
     logs.configure("watch")
-    a_pass(idle_world(1), fleet)
+    a_pass(idle_fleet(1), fleet)
     assert [line["event"] for line in written(capsys)] == ["decision", "outcome", "pass"]
 
 
@@ -201,7 +201,7 @@ def test_lines_for_people_name_the_same(
 ) -> None:
     monkeypatch.setenv(FORM_VARIABLE, "text")
     logs.configure("watch")
-    a_pass(idle_world(1), fleet)
+    a_pass(idle_fleet(1), fleet)
     first, second, _ = capsys.readouterr().err.splitlines()
     assert "decision" in first and f"resource={ONE}" in first and "reason_code=idle" in first
     assert "outcome done" in second
@@ -216,7 +216,7 @@ def test_at_a_terminal_lines_are_for_people(fleet: FleetDocument, monkeypatch: p
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     logs.configure("daemon", service=True)
-    a_pass(idle_world(1), fleet)
+    a_pass(idle_fleet(1), fleet)
     assert not terminal.getvalue().startswith("{")
     assert "reason_code" in terminal.getvalue()
 
@@ -243,12 +243,12 @@ def test_a_log_that_cannot_be_written_stops_no_pass(
     lost: Any, fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs.configure("daemon", service=True)
-    world = idle_world(1)
+    fake = idle_fleet(1)
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", lost)
-        code = a_pass(world, fleet)
+        code = a_pass(fake, fleet)
     assert code is Exit.DONE
-    assert world.instances[ONE].idle_since is not None, "the mark was written"
+    assert fake.instances[ONE].idle_since is not None, "the mark was written"
 
 
 def test_without_configuration_nothing_is_logged() -> None:

@@ -13,8 +13,8 @@ from gpufleet.domain.decisions import Reason
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
+from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import document, instance
-from tests.fixtures.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
@@ -28,9 +28,9 @@ def fleet(tmp_path: Path) -> FleetDocument:
 
 def over_world() -> WatchdogKind:
     """The idle watchdog, with a made-up cloud and the real ledger."""
-    world = idle_world(1)
+    fake = idle_fleet(1)
     return WatchdogKind(
-        name="idle", make=lambda read, ports: IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger))
+        name="idle", make=lambda read, ports: IdleWatchdog(read, replace(fake.ports(), ledger=ports.ledger))
     )
 
 

@@ -9,7 +9,7 @@ from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import Phase
 from serving.instance_settings import BootLimits
 from tests.fixtures.watchdogs.plain import READY, START, instance
-from tests.watchdogs.spot.test_watchdog import OD, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import OD, spread_fleet, watchdog
 from watchdogs import boots
 
 MINUTE = timedelta(minutes=1)
@@ -46,9 +46,9 @@ def test_who_is_silent_or_not_ready_has_no_say() -> None:
 
 
 def test_a_switch_in_place_does_not_turn_the_fallback_off() -> None:
-    world = spread_world()
-    world.agents = {key: replace(READY, phase_since=world.now) for key in world.agents}
-    assert watchdog(world).dry().observed[0].boot_expected == boots.BOOT_DEFAULT
+    fleet = spread_fleet()
+    fleet.agents = {key: replace(READY, phase_since=fleet.now) for key in fleet.agents}
+    assert watchdog(fleet).dry().observed[0].boot_expected == boots.BOOT_DEFAULT
 
 
 def test_a_boot_may_take_as_long_as_all_of_its_steps() -> None:
@@ -65,22 +65,22 @@ def test_a_boot_may_take_as_long_as_all_of_its_steps() -> None:
     ],
 )
 def test_a_boot_in_progress_counts_until_the_limit_of_its_pool(limit: dict[str, str], bought: int) -> None:
-    world = spread_world()
+    fleet = spread_fleet()
     slow = instance(1).id
-    world.instances[slow] = replace(world.instances[slow], launched_at=world.now - 60 * MINUTE)
-    world.agents[slow] = replace(READY, phase=Phase.ENGINE, ready=False, phase_since=world.now - 50 * MINUTE)
+    fleet.instances[slow] = replace(fleet.instances[slow], launched_at=fleet.now - 60 * MINUTE)
+    fleet.agents[slow] = replace(READY, phase=Phase.ENGINE, ready=False, phase_since=fleet.now - 50 * MINUTE)
     for _ in range(3):
-        watchdog(world, **limit).apply()
-        world.now += MINUTE
-    assert len(world.alive(OD)) == bought
+        watchdog(fleet, **limit).apply()
+        fleet.now += MINUTE
+    assert len(fleet.alive(OD)) == bought
 
 
 def test_an_engine_that_failed_within_the_boot_limit_of_its_pool_was_a_boot() -> None:
     """An agent of an earlier release does not say whether its engine has served."""
-    world = spread_world()
+    fleet = spread_fleet()
     slow = instance(1).id
-    world.instances[slow] = replace(world.instances[slow], launched_at=world.now - 80 * MINUTE)
-    world.agents[slow] = replace(READY, phase=Phase.FAILED, ready=False, phase_since=world.now - MINUTE)
+    fleet.instances[slow] = replace(fleet.instances[slow], launched_at=fleet.now - 80 * MINUTE)
+    fleet.agents[slow] = replace(READY, phase=Phase.FAILED, ready=False, phase_since=fleet.now - MINUTE)
     for limit, crashed in (("90m", False), ("48m", True)):
-        members = watchdog(world, boot_limit=limit).dry().observed[0].members
+        members = watchdog(fleet, boot_limit=limit).dry().observed[0].members
         assert [member.crashed_at is not None for member in members if member.id == slow] == [crashed]

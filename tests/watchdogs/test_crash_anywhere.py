@@ -17,12 +17,12 @@ from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.tables import OUTBOX, OUTCOMES
 from gpufleet.settings.document import FleetDocument
 from tests.fixtures.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.fixtures.watchdogs.worlds import World, idle_world, mark
 from tests.watchdogs.orphans.test_rules import orphan
-from tests.watchdogs.orphans.test_watchdog import ruled, worlds
+from tests.watchdogs.orphans.test_watchdog import fleets, ruled
 from tests.watchdogs.scale.test_scaling import BUSY, Store, scaled
-from tests.watchdogs.spot.test_watchdog import SETTINGS, spread_world
+from tests.watchdogs.spot.test_watchdog import SETTINGS, spread_fleet
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.policy import digests
@@ -49,7 +49,7 @@ def spot(fleet: FleetDocument, ports: Ports) -> Any:
 def scale(fleet: FleetDocument, ports: Ports) -> Any:
     """`Store` answers the scale watchdog's queries; what it says is the same whatever was done."""
     clock: Any = ports.clock
-    store = Store(clock.world, LOADS[fleet.pools[0].target])
+    store = Store(clock.fleet, LOADS[fleet.pools[0].target])
     return ScaleWatchdog(fleet, replace(ports, metrics=store)).apply()
 
 
@@ -61,34 +61,34 @@ LOADS = {0: {"held": 3.0}, 2: BUSY}
 """By the target that the pool starts with: requests wait for a pool at zero, another is overloaded."""
 
 
-def loaded() -> World:
+def loaded() -> FakeFleet:
     return scaled(BUSY)[0]
 
 
-def asleep() -> World:
-    return World(targets={"batch": Target(pool="batch", value=0, version=1)})
+def asleep() -> FakeFleet:
+    return FakeFleet(targets={"batch": Target(pool="batch", value=0, version=1)})
 
 
-def due() -> World:
-    world = idle_world(2)
+def due() -> FakeFleet:
+    fake = idle_fleet(2)
     for number in (1, 2):
-        mark(world, number, START - timedelta(hours=1))
-    return world
+        mark(fake, number, START - timedelta(hours=1))
+    return fake
 
 
-def lost() -> World:
+def lost() -> FakeFleet:
     """One of two spot instances is gone, no zone has spot: on-demand must stand in."""
-    world = spread_world()
-    world.now += timedelta(hours=2)
-    world.lose(IDS[0])
-    return world
+    fake = spread_fleet()
+    fake.now += timedelta(hours=2)
+    fake.lose(IDS[0])
+    return fake
 
 
-def surplus() -> World:
+def surplus() -> FakeFleet:
     """Two spot instances and a target of one."""
-    world = spread_world()
-    world.targets["batch"] = world.targets["batch"].__class__(pool="batch", value=1, version=1)
-    return world
+    fake = spread_fleet()
+    fake.targets["batch"] = fake.targets["batch"].__class__(pool="batch", value=1, version=1)
+    return fake
 
 
 def told(scene: Scene, prefix: str) -> list[str]:
@@ -112,9 +112,9 @@ def outcomes(scene: Scene, watchdog: str, kind: str = "done") -> list[tuple[str,
 
 
 def ended_both(scene: Scene) -> None:
-    world = scene.world()
-    assert sorted(world.ended) == IDS
-    assert world.groups["batch-spot-a"].desired == 0
+    fake = scene.fleet()
+    assert sorted(fake.ended) == IDS
+    assert fake.groups["batch-spot-a"].desired == 0
     assert outcomes(scene, "idle") == [(key, "end") for key in IDS]
     assert len(told(scene, "ended:")) == 2
     engine = opened(scene)
@@ -124,8 +124,8 @@ def ended_both(scene: Scene) -> None:
 
 
 def marked_both(scene: Scene) -> None:
-    world = scene.world()
-    assert all(one.idle_since is not None for one in world.instances.values())
+    fake = scene.fleet()
+    assert all(one.idle_since is not None for one in fake.instances.values())
     assert len(told(scene, "marked:")) == 2
     engine = opened(scene)
     for key in IDS:
@@ -135,20 +135,20 @@ def marked_both(scene: Scene) -> None:
 
 
 def stood_in(scene: Scene) -> None:
-    world = scene.world()
-    assert {name: group.desired for name, group in world.groups.items()} == {
+    fake = scene.fleet()
+    assert {name: group.desired for name, group in fake.groups.items()} == {
         "batch-spot-a": 0,
         "batch-spot-b": 1,
         "batch-od": 1,
     }
-    bought = [one for one in world.instances.values() if one.capacity_type is CapacityType.ON_DEMAND]
-    assert world.launched == len(bought) == 1, "bought once"
+    bought = [one for one in fake.instances.values() if one.capacity_type is CapacityType.ON_DEMAND]
+    assert fake.launched == len(bought) == 1, "bought once"
 
 
 def gave_one_back(scene: Scene) -> None:
-    world = scene.world()
-    assert len(world.ended) == 1
-    assert sum(group.desired for group in world.groups.values()) == 1
+    fake = scene.fleet()
+    assert len(fake.ended) == 1
+    assert sum(group.desired for group in fake.groups.values()) == 1
     assert [action for _, action in outcomes(scene, "spot") if action == "end"] == ["end"]
     assert len(told(scene, "ended:")) == 1
 
@@ -175,7 +175,7 @@ def woke_once(scene: Scene) -> None:
     ("lease", "watch", "make", "check"),
     [
         pytest.param("idle", idle, due, ended_both, id="idle ends two"),
-        pytest.param("idle", idle, lambda: idle_world(2), marked_both, id="idle marks two"),
+        pytest.param("idle", idle, lambda: idle_fleet(2), marked_both, id="idle marks two"),
         pytest.param("spot", spot, lost, stood_in, id="on-demand stands in"),
         pytest.param("spot", spot, surplus, gave_one_back, id="spot gives one back"),
         pytest.param("scale", scale, loaded, raised_once, id="scale raises a target"),
@@ -183,7 +183,7 @@ def woke_once(scene: Scene) -> None:
     ],
 )
 def test_killed_before_any_call_the_next_passes_go_on(
-    tmp_path: Path, lease: str, watch: Any, make: Callable[[], World], check: Callable[[Scene], None]
+    tmp_path: Path, lease: str, watch: Any, make: Callable[[], FakeFleet], check: Callable[[Scene], None]
 ) -> None:
     fleet = document(watchdogs=SETTINGS | {"scale": SCALE}, target=make().targets["batch"].value)
     policies = {
@@ -214,19 +214,19 @@ def test_killed_before_any_call_the_next_passes_go_on(
 def test_killed_before_any_call_an_orphan_is_stopped_once_and_told_of_once(tmp_path: Path) -> None:
     """It was marked two days ago by a whole pass; then each call in turn is the last of a pass."""
     fleet = ruled()
-    world = worlds()
-    ledger = seeded(tmp_path / "first.db", fleet, world, {})
+    fake = fleets()
+    ledger = seeded(tmp_path / "first.db", fleet, fake, {})
     marked = Scene(folder=tmp_path / "marked", document=fleet, lease="orphans", watch=orphans)
     engine = open_ledger(f"sqlite:///{ledger}")
     rule = fleet.orphans[0].name
     seen = ("orphans", rule, digests(fleet, "orphans")[rule])
     operations.see_policy(engine, ledger_name(fleet), seen, "test", START)
     engine.dispose()
-    marked.begin(world, ledger)
+    marked.begin(fake, ledger)
     assert marked.run()[0] == 0
     # looking also closes it, and only then the file alone is the whole ledger
     assert outcomes(marked, "orphans") == [(orphan().id, "mark")]
-    due = marked.world()
+    due = marked.fleet()
     due.now += timedelta(days=2)
 
     def scene(name: str) -> Scene:
@@ -242,23 +242,23 @@ def test_killed_before_any_call_an_orphan_is_stopped_once_and_told_of_once(tmp_p
         killed = scene(f"killed before call {nth}")
         assert killed.run(kill_before=nth) == (None, nth)
         settle(killed)
-        assert killed.world().stopped == [orphan().id]
-        assert killed.world().instances[orphan().id].idle_since is None
+        assert killed.fleet().stopped == [orphan().id]
+        assert killed.fleet().instances[orphan().id].idle_since is None
         assert outcomes(killed, "orphans") == [(orphan().id, "mark"), (orphan().id, "stop")]
         assert len(told(killed, "stopped:")) == len(told(killed, "marked:")) == 1
 
 
 def settle(scene: Scene) -> None:
-    """Passes at their usual pace until the world has been still for one."""
+    """Passes at their usual pace until one pass changes nothing."""
     before = None
     for _ in range(RESTARTS):
-        world = scene.world()
-        now = (dict(world.instances), dict(world.groups), dict(world.agents))
+        fake = scene.fleet()
+        now = (dict(fake.instances), dict(fake.groups), dict(fake.agents))
         if now == before:
             return
         before = now
-        world.now += PASS_EVERY
-        scene.save(world)
+        fake.now += PASS_EVERY
+        scene.save(fake)
         assert scene.run()[0] == 0, "a killed run on this machine blocks nobody"
 
 
@@ -271,8 +271,8 @@ def test_a_live_neighbour_keeps_its_lease(tmp_path: Path) -> None:
     name = f"{ledger_name(fleet)}:idle"
     assert operations.acquire_lease(engine, name, "another-host/b/1/2", (START, timedelta(minutes=10))) is None
     assert scene.run() == (LEASE_HELD, 0)
-    assert not scene.world().ended
-    late = scene.world()
+    assert not scene.fleet().ended
+    late = scene.fleet()
     late.now += timedelta(minutes=11)
     scene.save(late)
     assert scene.run()[0] == 0, "its term is over"

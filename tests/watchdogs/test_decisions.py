@@ -12,8 +12,8 @@ from gpufleet.ledger.decisions import ended_since, history, record_decisions, re
 from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.history import ended_by_idle
 from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import document, instance
-from tests.fixtures.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
@@ -90,15 +90,15 @@ def test_a_decision_row_is_written_when_action_or_reason_changes_not_each_pass(
 
 def test_passes_in_which_nothing_changes_write_no_decision_row(tmp_path: Path) -> None:
     """The idle watchdog's own passes: marked, then waiting for its grace for as long as that lasts."""
-    fleet, world = document(), idle_world(1)
+    fleet, fake = document(), idle_fleet(1)
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     ledger = FleetLedger(engine, ledger_name(fleet), "idle", "test")
-    assert ledger.take_lease(world.now) is None
-    dog = IdleWatchdog(fleet, replace(world.ports(), ledger=ledger))
+    assert ledger.take_lease(fake.now) is None
+    dog = IdleWatchdog(fleet, replace(fake.ports(), ledger=ledger))
     dog.dry()
     for _ in range(5):
         dog.apply()
-        world.now += timedelta(seconds=10)
+        fake.now += timedelta(seconds=10)
     past = history(engine, ledger_name(fleet), instance(1).id)
     engine.dispose()
     rows = [(row.decision.action, row.decision.reason) for row in past if row.outcome is None]

@@ -12,8 +12,9 @@ from gpufleet.domain.activity import CloudError, ConflictError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.model import Instance
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
+from tests.fixtures.watchdogs.fake_ports import FakeMessages
 from tests.fixtures.watchdogs.plain import START, instance
-from tests.fixtures.watchdogs.worlds import FakeMessages, World, idle_world
 from watchdogs.execute import ExecutionRules, Executor
 from watchdogs.idle.acting import RULES as IDLE
 from watchdogs.orphans.acting import RULES as ORPHANS
@@ -36,8 +37,8 @@ def brake(kind: BrakeKind, scope: str, until: datetime | None = None, owner: str
     return Brake(since=START, kind=kind, scope=scope, owner=owner, reason="demo", until=until)
 
 
-def executor(world: World, rules: ExecutionRules = IDLE) -> Executor:
-    return Executor(world.ports(), rules)
+def executor(fleet: FakeFleet, rules: ExecutionRules = IDLE) -> Executor:
+    return Executor(fleet.ports(), rules)
 
 
 def held(
@@ -49,12 +50,12 @@ def held(
     tag: str = "",
 ) -> str | None:
     """What an end of instance one is held back with; None: it may go on."""
-    world = idle_world(2)
-    world.brakes = [brake(kind, scope) for kind, scope in brakes]
-    one = world.instances[ONE]
+    fleet = idle_fleet(2)
+    fleet.brakes = [brake(kind, scope) for kind, scope in brakes]
+    one = fleet.instances[ONE]
     if tag:
         one = replace(one, tags={**one.tags, tags.KEEP_UNTIL: tag})
-    found = executor(world, rules).blocked(decided(reason=reason), one, drains=drains)
+    found = executor(fleet, rules).blocked(decided(reason=reason), one, drains=drains)
     assert found is None or found.kind is OutcomeKind.NO_LONGER_TRUE
     return None if found is None else found.detail
 
@@ -78,18 +79,18 @@ def test_brakes_of_others_hold_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_brake_that_is_over_holds_nothing(name: str) -> None:
-    world = idle_world()
-    world.brakes = [brake(kind, "all", until=world.now) for kind in BrakeKind]
-    assert executor(world, ALL[name]).blocked(decided(), world.instances[ONE]) is None
+    fleet = idle_fleet()
+    fleet.brakes = [brake(kind, "all", until=fleet.now) for kind in BrakeKind]
+    assert executor(fleet, ALL[name]).blocked(decided(), fleet.instances[ONE]) is None
 
 
 def test_of_several_brakes_the_one_that_lasts_longest_is_named() -> None:
-    world = idle_world()
-    world.brakes = [
-        brake(BrakeKind.PAUSE, "batch", until=world.now + timedelta(hours=1), owner="ben"),
-        brake(BrakeKind.KEEP, ONE, until=world.now + timedelta(hours=2), owner="eva"),
+    fleet = idle_fleet()
+    fleet.brakes = [
+        brake(BrakeKind.PAUSE, "batch", until=fleet.now + timedelta(hours=1), owner="ben"),
+        brake(BrakeKind.KEEP, ONE, until=fleet.now + timedelta(hours=2), owner="eva"),
     ]
-    found = executor(world).blocked(decided(), world.instances[ONE])
+    found = executor(fleet).blocked(decided(), fleet.instances[ONE])
     assert found is not None
     assert found.detail.startswith("kept by eva")
 
@@ -152,9 +153,9 @@ def test_spot_drains_what_the_cloud_takes_whatever_its_tag_says(reason: Reason) 
 @pytest.mark.parametrize("kind", BrakeKind)
 @pytest.mark.parametrize("scope", ["all", "batch"])
 def test_groups_and_pools_are_held_by_pauses_alone(rules: ExecutionRules, kind: BrakeKind, scope: str) -> None:
-    world = idle_world()
-    world.brakes = [brake(kind, scope)]
-    found = executor(world, rules).blocked(decided("batch-spot-a", Action.RESIZE))
+    fleet = idle_fleet()
+    fleet.brakes = [brake(kind, scope)]
+    found = executor(fleet, rules).blocked(decided("batch-spot-a", Action.RESIZE))
     assert (found is not None) is (kind is BrakeKind.PAUSE)
 
 
@@ -163,10 +164,10 @@ def test_groups_and_pools_are_held_by_pauses_alone(rules: ExecutionRules, kind: 
 
 @pytest.mark.parametrize("name", ALL)
 def test_without_the_lease_nothing_goes_on(name: str) -> None:
-    world = idle_world()
-    world.lease_is_ours = False
-    run = executor(world, ALL[name])
-    found = run.blocked(decided(), world.instances[ONE])
+    fleet = idle_fleet()
+    fleet.lease_is_ours = False
+    run = executor(fleet, ALL[name])
+    found = run.blocked(decided(), fleet.instances[ONE])
     assert found is not None
     assert (found.kind, found.detail) == (OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)
     assert run.lease_lost
@@ -174,24 +175,24 @@ def test_without_the_lease_nothing_goes_on(name: str) -> None:
 
 def test_a_brake_is_named_before_a_lost_lease() -> None:
     """And a brake alone says nothing of the lease."""
-    world = idle_world()
-    world.lease_is_ours = False
-    world.brakes = [brake(BrakeKind.PAUSE, "all")]
-    run = executor(world)
-    found = run.blocked(decided(), world.instances[ONE])
+    fleet = idle_fleet()
+    fleet.lease_is_ours = False
+    fleet.brakes = [brake(BrakeKind.PAUSE, "all")]
+    run = executor(fleet)
+    found = run.blocked(decided(), fleet.instances[ONE])
     assert found is not None
     assert found.detail.startswith("paused")
     assert not run.lease_lost
 
 
 def test_a_lost_lease_is_remembered() -> None:
-    world = idle_world()
-    run = executor(world)
+    fleet = idle_fleet()
+    run = executor(fleet)
     assert run.without_lease(decided()) is None
     assert not run.lease_lost
-    world.lease_is_ours = False
+    fleet.lease_is_ours = False
     assert run.without_lease(decided()) is not None
-    world.lease_is_ours = True
+    fleet.lease_is_ours = True
     run.without_lease(decided())
     assert run.lease_lost, "what this pass saw is old, whoever has the lease now"
 
@@ -199,12 +200,12 @@ def test_a_lost_lease_is_remembered() -> None:
 # steps
 
 
-def step(world: World, run: Executor) -> Callable[[Decision], Outcome]:
+def step(fleet: FakeFleet, run: Executor) -> Callable[[Decision], Outcome]:
     """An end as the watchdogs do it."""
 
     def end(decision: Decision) -> Outcome:
         run.intend(decision)
-        world.ports().groups.end(decision.resource, "batch-spot-a", lower_desired=True)
+        fleet.ports().groups.end(decision.resource, "batch-spot-a", lower_desired=True)
         run.notify(f"ended:{decision.resource}", "ended")
         return run.done(decision, "ended")
 
@@ -219,19 +220,19 @@ def fail(error: BaseException) -> Callable[[Decision], Outcome]:
 
 
 def test_what_a_step_gives_back_is_given_back() -> None:
-    world = idle_world()
-    run = executor(world)
+    fleet = idle_fleet()
+    run = executor(fleet)
     assert run.attempt(decided(), lambda decision: (decision.resource, 1)) == (ONE, 1)
-    assert not world.outcomes
+    assert not fleet.outcomes
 
 
 @pytest.mark.parametrize("rules", [*ALL.values(), SCALE], ids=[*ALL, "scale"])
 def test_a_conflict_is_no_error(rules: ExecutionRules) -> None:
-    world = idle_world()
-    run = executor(world, rules)
+    fleet = idle_fleet()
+    run = executor(fleet, rules)
     run.attempt(decided(), fail(ConflictError("somebody changed it")))
     assert [(o.kind, o.detail) for o in run.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, "somebody changed it")]
-    assert not world.messages
+    assert not fleet.messages
 
 
 @pytest.mark.parametrize(
@@ -244,40 +245,40 @@ def test_a_conflict_is_no_error(rules: ExecutionRules) -> None:
 )
 @pytest.mark.parametrize("error", [CloudError("throttled"), TimeoutError("no answer")])
 def test_a_step_that_fails_fails_alone(rules: ExecutionRules, keys: list[str], error: OSError) -> None:
-    world = idle_world()
-    run = executor(world, rules)
+    fleet = idle_fleet()
+    run = executor(fleet, rules)
     run.attempt(decided(), fail(error))
-    run.attempt(decided(TWO), step(world, run))
+    run.attempt(decided(TWO), step(fleet, run))
     assert [(o.decision.resource, o.kind, o.error) for o in run.outcomes] == [
         (ONE, OutcomeKind.FAILED, str(error)),
         (TWO, OutcomeKind.DONE, None),
     ]
-    assert [key for key in world.messages if "failed" in key] == keys
+    assert [key for key in fleet.messages if "failed" in key] == keys
 
 
 def test_a_step_of_scale_that_fails_fails_the_pass() -> None:
-    world = idle_world()
+    fleet = idle_fleet()
     with pytest.raises(CloudError, match="throttled"):
-        executor(world, SCALE).attempt(decided("batch", Action.RETARGET), fail(CloudError("throttled")))
-    assert not world.outcomes
+        executor(fleet, SCALE).attempt(decided("batch", Action.RETARGET), fail(CloudError("throttled")))
+    assert not fleet.outcomes
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("a bug")])
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_no_fault_of_the_world_ends_the_pass(name: str, error: BaseException) -> None:
-    world = idle_world()
+    fleet = idle_fleet()
     with pytest.raises(type(error)):
-        executor(world, ALL[name]).attempt(decided(), fail(error))
-    assert not world.outcomes
+        executor(fleet, ALL[name]).attempt(decided(), fail(error))
+    assert not fleet.outcomes
 
 
-@pytest.mark.parametrize("call", ["end", "tell", "record_outcome"])
+@pytest.mark.parametrize("call", ["end", "notify", "record_outcome"])
 def test_a_pass_killed_between_intent_and_outcome_is_settled_by_the_next(call: str) -> None:
-    world = idle_world()
-    run = executor(world)
-    world.kill_at(call, lambda: run.attempt(decided(), step(world, run)))
-    assert world.intents == {ONE: decided()}
-    following, judged = executor(world), list[Decision]()
+    fleet = idle_fleet()
+    run = executor(fleet)
+    fleet.kill_at(call, lambda: run.attempt(decided(), step(fleet, run)))
+    assert fleet.intents == {ONE: decided()}
+    following, judged = executor(fleet), list[Decision]()
 
     def judge(decision: Decision) -> None:
         judged.append(decision)
@@ -285,33 +286,33 @@ def test_a_pass_killed_between_intent_and_outcome_is_settled_by_the_next(call: s
 
     following.settle(judge)
     assert judged == [decided()]
-    assert not world.intents
+    assert not fleet.intents
     assert [outcome.detail for outcome in following.outcomes] == ["seen to be done"]
 
 
 def test_a_pass_killed_before_its_intent_leaves_nothing_to_settle() -> None:
-    world = idle_world()
-    run = executor(world)
-    world.kill_at("intend", lambda: run.attempt(decided(), step(world, run)))
-    assert not world.intents
-    assert not world.ended
+    fleet = idle_fleet()
+    run = executor(fleet)
+    fleet.kill_at("intend", lambda: run.attempt(decided(), step(fleet, run)))
+    assert not fleet.intents
+    assert not fleet.ended
 
 
 @pytest.mark.parametrize("finish", [Executor.waiting, Executor.failed])
 def test_what_waits_or_failed_stays_open(finish: Callable[[Executor, Decision, str], Outcome]) -> None:
-    world = idle_world()
-    run = executor(world)
+    fleet = idle_fleet()
+    run = executor(fleet)
     run.intend(decided())
     finish(run, decided(), "later")
-    assert world.intents == {ONE: decided()}
+    assert fleet.intents == {ONE: decided()}
 
 
 def test_what_settling_gives_no_outcome_stays_open() -> None:
-    world = idle_world()
-    world.intents = {ONE: decided()}
-    run = executor(world)
+    fleet = idle_fleet()
+    fleet.intents = {ONE: decided()}
+    run = executor(fleet)
     run.settle(lambda _: None)
-    assert world.intents == {ONE: decided()}
+    assert fleet.intents == {ONE: decided()}
     assert not run.outcomes
 
 
@@ -323,24 +324,24 @@ def plan(*decisions: Decision) -> Plan:
 
 
 def test_a_plan_is_recorded_whole_with_what_budgets_kept() -> None:
-    world = idle_world()
+    fleet = idle_fleet()
     kept = decided(TWO, Action.KEEP, Reason.HOUR_BUDGET)
-    run = executor(world)
+    run = executor(fleet)
     run.record(plan(decided(), kept))
-    assert [found.decisions for found in world.plans] == [(decided(), kept)]
+    assert [found.decisions for found in fleet.plans] == [(decided(), kept)]
     assert [d.resource for d in plan(decided(), kept).acting] == [ONE], "what a budget keeps is not carried out"
 
 
 def test_a_pass_ends_with_all_its_outcomes_in_their_order() -> None:
-    world = idle_world()
-    run = executor(world)
+    fleet = idle_fleet()
+    run = executor(fleet)
     run.cancelled(decided(TWO), "gone")
     run.done(decided())
     run.note(decided(TWO, Action.KEEP, Reason.NOT_READY))
     made = run.finish("what was seen", plan(decided()))
     assert made.observed == "what was seen"
     assert [outcome.decision.resource for outcome in made.outcomes] == [TWO, ONE], "a note is no outcome"
-    assert [outcome.decision.reason for _, outcome in world.outcomes][-1] is Reason.NOT_READY
+    assert [outcome.decision.reason for _, outcome in fleet.outcomes][-1] is Reason.NOT_READY
 
 
 # tags
@@ -349,38 +350,38 @@ def test_a_pass_ends_with_all_its_outcomes_in_their_order() -> None:
 class Tagging:
     """A write of tags that fails for some."""
 
-    def __init__(self, world: World, **errors: str) -> None:
-        self.world, self.errors, self.asked = world, errors, list[Sequence[str]]()
+    def __init__(self, fleet: FakeFleet, **errors: str) -> None:
+        self.fleet, self.errors, self.asked = fleet, errors, list[Sequence[str]]()
 
     def __call__(self, ids: Sequence[str]) -> Mapping[str, str]:
-        self.world.before("write")
+        self.fleet.before("write")
         self.asked.append(ids)
         return self.errors
 
 
-def written(world: World, run: Executor, tagging: Tagging, **how: Any) -> None:
+def written(fleet: FakeFleet, run: Executor, tagging: Tagging, **how: Any) -> None:
     marks = [decided(ONE, Action.MARK), decided(TWO, Action.MARK)]
     run.write(marks, tagging, lambda decision: run.notify(f"marked:{decision.resource}", "marked", decision), **how)
 
 
 def test_tags_are_written_together_and_one_that_fails_fails_alone() -> None:
-    world = idle_world()
-    run, tagging = executor(world), Tagging(world, **{ONE: "denied"})
-    written(world, run, tagging)
+    fleet = idle_fleet()
+    run, tagging = executor(fleet), Tagging(fleet, **{ONE: "denied"})
+    written(fleet, run, tagging)
     assert tagging.asked == [[ONE, TWO]]
     assert [(o.decision.resource, o.kind, o.error) for o in run.outcomes] == [
         (ONE, OutcomeKind.FAILED, "denied"),
         (TWO, OutcomeKind.DONE, None),
     ]
-    assert list(world.messages) == [f"marked:{TWO}"]
+    assert list(fleet.messages) == [f"marked:{TWO}"]
 
 
 def test_no_tag_is_written_without_the_lease_or_without_a_decision() -> None:
-    world = idle_world()
-    run, tagging = executor(world), Tagging(world)
+    fleet = idle_fleet()
+    run, tagging = executor(fleet), Tagging(fleet)
     run.write([], tagging, lambda _: None)
-    world.lease_is_ours = False
-    written(world, run, tagging)
+    fleet.lease_is_ours = False
+    written(fleet, run, tagging)
     assert not tagging.asked
     assert [outcome.detail for outcome in run.outcomes] == [LEASE_OVER, LEASE_OVER]
 
@@ -390,23 +391,25 @@ def test_no_tag_is_written_without_the_lease_or_without_a_decision() -> None:
     [
         pytest.param(
             {"intent": lambda decision: replace(decision, detail="noted")},
-            ["hold", "intend", "intend", "write", "tell", "record_outcome", "tell", "record_outcome"],
+            ["hold", "intend", "intend", "write", "notify", "record_outcome", "notify", "record_outcome"],
             id="idle: intended, and the message first",
         ),
-        pytest.param({}, ["hold", "write", "tell", "record_outcome", "tell", "record_outcome"], id="orphans: unmark"),
+        pytest.param(
+            {}, ["hold", "write", "notify", "record_outcome", "notify", "record_outcome"], id="orphans: unmark"
+        ),
         pytest.param(
             {"at": START - timedelta(seconds=1)},
-            ["hold", "write", "record_outcome", "tell", "record_outcome", "tell"],
+            ["hold", "write", "record_outcome", "notify", "record_outcome", "notify"],
             id="orphans: a mark counts once it is recorded",
         ),
     ],
 )
 def test_in_which_order_tags_are_written(how: dict[str, Any], calls: list[str]) -> None:
-    world, made = idle_world(), list[str]()
-    world.before = made.append
-    written(world, executor(world), Tagging(world), **how)
+    fleet, made = idle_fleet(), list[str]()
+    fleet.before = made.append
+    written(fleet, executor(fleet), Tagging(fleet), **how)
     assert made == calls
-    assert {at for at, _ in world.outcomes} == {how.get("at", START)}
+    assert {at for at, _ in fleet.outcomes} == {how.get("at", START)}
 
 
 # messages
@@ -425,39 +428,39 @@ class Mail(FakeMessages):
     ids=["idle", "orphans", "spot", "scale"],
 )
 def test_keys_of_messages_keep_their_prefix(rules: ExecutionRules, key: str) -> None:
-    world = idle_world()
-    Executor(replace(world.ports(), messages=Mail(world)), rules).notify("ended", "ended")
-    assert list(world.messages) == [f"{key} {{}}"]
+    fleet = idle_fleet()
+    Executor(replace(fleet.ports(), messages=Mail(fleet)), rules).notify("ended", "ended")
+    assert list(fleet.messages) == [f"{key} {{}}"]
 
 
 def test_a_message_about_an_instance_says_which_one_can_be_kept() -> None:
-    world = idle_world()
-    Executor(replace(world.ports(), messages=Mail(world)), IDLE).notify("ended", "ended", decided())
+    fleet = idle_fleet()
+    Executor(replace(fleet.ports(), messages=Mail(fleet)), IDLE).notify("ended", "ended", decided())
     detail = {"instance": ONE, "pool": "batch", "action": "end"}
-    assert list(world.messages) == [f"ended {detail}"]
+    assert list(fleet.messages) == [f"ended {detail}"]
 
 
 def test_a_message_that_cannot_be_written_fails_the_step_and_not_the_pass() -> None:
     """The end has happened: the next pass sees that it has, notifies and settles it."""
-    world = idle_world()
-    run = executor(world)
+    fleet = idle_fleet()
+    run = executor(fleet)
     faults = iter([True])
 
     def broken(name: str) -> None:
-        if name == "tell" and next(faults, False):
+        if name == "notify" and next(faults, False):
             raise CloudError("the outbox is full")
 
-    world.before = broken
-    run.attempt(decided(), step(world, run))
+    fleet.before = broken
+    run.attempt(decided(), step(fleet, run))
     assert [(outcome.kind, outcome.error) for outcome in run.outcomes] == [(OutcomeKind.FAILED, "the outbox is full")]
-    assert world.ended == [ONE]
-    assert world.intents == {ONE: decided()}
+    assert fleet.ended == [ONE]
+    assert fleet.intents == {ONE: decided()}
 
 
 def test_an_instance_is_looked_at_as_it_is_now() -> None:
     """The caller reads it anew: a tag set since the plan was made counts."""
-    world = idle_world()
-    seen: Instance = world.instances[ONE]
+    fleet = idle_fleet()
+    seen: Instance = fleet.instances[ONE]
     now = replace(seen, tags={**seen.tags, tags.KEEP_UNTIL: tags.write_time(START + timedelta(days=1))})
-    assert executor(world).blocked(decided(), seen) is None
-    assert executor(world).blocked(decided(), now) is not None
+    assert executor(fleet).blocked(decided(), seen) is None
+    assert executor(fleet).blocked(decided(), now) is not None

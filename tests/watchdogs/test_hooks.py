@@ -10,9 +10,10 @@ import pytest
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Phase
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
+from tests.fixtures.watchdogs.fake_ports import FakeGroups
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
-from tests.fixtures.watchdogs.worlds import FakeGroups, World
-from tests.watchdogs.spot.test_watchdog import A, B, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import A, B, spread_fleet, watchdog
 from watchdogs import hooks
 from watchdogs.spot.watchdog import SpotWatchdog
 
@@ -22,23 +23,23 @@ DRAINING = replace(READY, phase=Phase.DRAINING, ready=False, draining=True)
 DRAINED = replace(READY, phase=Phase.DRAINED, ready=False, draining=False, drained=True)
 
 
-def waiting(*, to_serve: Collection[str] = (), to_end: Collection[str] = ()) -> World:
+def waiting(*, to_serve: Collection[str] = (), to_end: Collection[str] = ()) -> FakeFleet:
     """Two spot instances in service, but for those that wait at a hook of their group."""
-    world = spread_world()
-    for name, group in world.groups.items():
-        there = {key for key, one in world.instances.items() if one.group == name}
-        world.groups[name] = replace(
+    fleet = spread_fleet()
+    for name, group in fleet.groups.items():
+        there = {key for key, one in fleet.instances.items() if one.group == name}
+        fleet.groups[name] = replace(
             group,
             waiting_to_serve=frozenset(there & {*to_serve}),
             waiting_to_end=frozenset(there & {*to_end}),
             leaving=frozenset(there & {*to_end}),
             instance_ids=tuple(key for key in group.instance_ids if key not in to_end),
         )
-    return world
+    return fleet
 
 
-def of(world: World, key: str) -> str:
-    return world.instances[key].group or ""
+def of(fleet: FakeFleet, key: str) -> str:
+    return fleet.instances[key].group or ""
 
 
 @pytest.mark.parametrize(
@@ -55,12 +56,12 @@ def of(world: World, key: str) -> str:
     ],
 )
 def test_a_launch_hook_is_completed_when_its_instance_serves(status: AgentStatus | None, completed: bool) -> None:
-    world = waiting(to_serve=[ONE])
-    world.agents.pop(ONE)
+    fleet = waiting(to_serve=[ONE])
+    fleet.agents.pop(ONE)
     if status is not None:
-        world.agents[ONE] = status
-    watchdog(world).apply()
-    assert world.hooks == ([(of(world, ONE), ONE)] if completed else [])
+        fleet.agents[ONE] = status
+    watchdog(fleet).apply()
+    assert fleet.hooks == ([(of(fleet, ONE), ONE)] if completed else [])
 
 
 @pytest.mark.parametrize(
@@ -75,60 +76,60 @@ def test_a_launch_hook_is_completed_when_its_instance_serves(status: AgentStatus
 def test_a_hook_on_ends_is_completed_when_its_instance_has_drained(
     status: AgentStatus | None, completed: bool
 ) -> None:
-    world = waiting(to_end=[ONE])
-    world.agents.pop(ONE)
+    fleet = waiting(to_end=[ONE])
+    fleet.agents.pop(ONE)
     if status is not None:
-        world.agents[ONE] = status
-    watchdog(world).apply()
-    assert world.hooks == ([(of(world, ONE), ONE)] if completed else [])
+        fleet.agents[ONE] = status
+    watchdog(fleet).apply()
+    assert fleet.hooks == ([(of(fleet, ONE), ONE)] if completed else [])
 
 
 def test_an_agent_completes_nothing_of_another_instance() -> None:
     """Whatever it reports, the group and the instance are the cloud's own words."""
-    world = waiting(to_serve=[TWO], to_end=[])
-    world.agents |= {ONE: replace(DRAINED, has_served=True), TWO: LOADING}
-    watchdog(world).apply()
-    assert world.hooks == []
+    fleet = waiting(to_serve=[TWO], to_end=[])
+    fleet.agents |= {ONE: replace(DRAINED, has_served=True), TWO: LOADING}
+    watchdog(fleet).apply()
+    assert fleet.hooks == []
 
 
 def test_a_dry_pass_completes_nothing() -> None:
-    world = waiting(to_serve=[ONE])
-    watchdog(world).dry()
-    assert world.hooks == []
+    fleet = waiting(to_serve=[ONE])
+    watchdog(fleet).dry()
+    assert fleet.hooks == []
 
 
 def test_a_pause_holds_no_hook() -> None:
     """People pause watchdogs while they update: what boots meanwhile is to serve, what drains is to end."""
-    world = waiting(to_serve=[ONE], to_end=[TWO])
-    world.agents[TWO] = DRAINED
-    world.brakes.append(
+    fleet = waiting(to_serve=[ONE], to_end=[TWO])
+    fleet.agents[TWO] = DRAINED
+    fleet.brakes.append(
         Brake(since=START, kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="update", until=None)
     )
-    watchdog(world).apply()
-    assert sorted(key for _, key in world.hooks) == [ONE, TWO]
+    watchdog(fleet).apply()
+    assert sorted(key for _, key in fleet.hooks) == [ONE, TWO]
 
 
 def test_pools_without_a_spot_watchdog_have_their_hooks_completed() -> None:
-    world = waiting(to_serve=[ONE])
+    fleet = waiting(to_serve=[ONE])
     plain = document()
     pools = [
         pool.model_copy(update={"watchdogs": pool.watchdogs.model_copy(update={"spot": None})})
         for pool in plain.pools
     ]
-    SpotWatchdog(plain.model_copy(update={"pools": tuple(pools)}), world.ports()).apply()
-    assert world.hooks == [(of(world, ONE), ONE)]
+    SpotWatchdog(plain.model_copy(update={"pools": tuple(pools)}), fleet.ports()).apply()
+    assert fleet.hooks == [(of(fleet, ONE), ONE)]
 
 
 def test_a_pass_completes_no_more_than_its_share() -> None:
-    world = World()
+    fleet = FakeFleet()
     some = [instance(number, group=A) for number in range(1, hooks.MOST + 21)]
-    world.instances = {one.id: one for one in some}
-    world.agents = {one.id: READY for one in some}
-    world.groups[A] = replace(spread_world().groups[A], waiting_to_serve=frozenset(world.instances))
+    fleet.instances = {one.id: one for one in some}
+    fleet.agents = {one.id: READY for one in some}
+    fleet.groups[A] = replace(spread_fleet().groups[A], waiting_to_serve=frozenset(fleet.instances))
     for expected in (hooks.MOST, hooks.MOST + 20):
-        assert hooks.complete(world.ports(), world.groups.values(), world.instances, {}) == {}
-        assert len(world.hooks) == expected
-    assert len(set(world.hooks)) == hooks.MOST + 20, "each once"
+        assert hooks.complete(fleet.ports(), fleet.groups.values(), fleet.instances, {}) == {}
+        assert len(fleet.hooks) == expected
+    assert len(set(fleet.hooks)) == hooks.MOST + 20, "each once"
 
 
 class Refusing(FakeGroups):
@@ -141,15 +142,15 @@ class Refusing(FakeGroups):
 
 
 def test_a_group_whose_hooks_are_refused_stops_no_other_and_people_are_notified_once() -> None:
-    world = waiting(to_serve=[ONE, TWO])
-    assert {of(world, ONE), of(world, TWO)} == {A, B}
-    ports = replace(world.ports(), groups=Refusing(world))
+    fleet = waiting(to_serve=[ONE, TWO])
+    assert {of(fleet, ONE), of(fleet, TWO)} == {A, B}
+    ports = replace(fleet.ports(), groups=Refusing(fleet))
     for _ in range(2):
         SpotWatchdog(document(), ports).apply()
-        world.now += timedelta(minutes=1)
-    (other,) = [key for key in (ONE, TWO) if of(world, key) == B]
-    assert world.hooks == [(B, other)]
-    (text,) = [text for key, text in world.messages.items() if key.startswith(f"spot:hooks:{A}:")]
+        fleet.now += timedelta(minutes=1)
+    (other,) = [key for key in (ONE, TWO) if of(fleet, key) == B]
+    assert fleet.hooks == [(B, other)]
+    (text,) = [text for key, text in fleet.messages.items() if key.startswith(f"spot:hooks:{A}:")]
     assert "AccessDenied" in text
     assert "pulumi up" in text
 
@@ -160,6 +161,6 @@ def test_a_group_that_cannot_be_read_holds_no_other_up() -> None:
             found = super().readable([name for name in names if name != A])
             return replace(found, errors={A: "its tag is wrong"})
 
-    world = waiting(to_serve=[ONE, TWO])
-    SpotWatchdog(document(), replace(world.ports(), groups=Broken(world))).apply()
-    assert [name for name, _ in world.hooks] == [B]
+    fleet = waiting(to_serve=[ONE, TWO])
+    SpotWatchdog(document(), replace(fleet.ports(), groups=Broken(fleet))).apply()
+    assert [name for name, _ in fleet.hooks] == [B]

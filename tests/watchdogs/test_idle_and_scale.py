@@ -13,8 +13,8 @@ from gpufleet.domain import tags
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import Phase
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, ScheduleRule
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, READY, START, document, instance
-from tests.fixtures.watchdogs.worlds import World, idle_world, mark
 from watchdogs import budgets
 from watchdogs.idle import decide as idle
 from watchdogs.idle.watchdog import IdleWatchdog
@@ -272,32 +272,32 @@ REPORTS = {"reporting": 3.0, "waiting": 0.0, "running_peak": 0.0, "waiting_peak"
 NO_WORK = REPORTS | {"kv_cache_peak": 0.0, "requests": 0.0, "requests_peak": 0.0, "coverage": 1.0}
 
 
-def at_rest(**load: float) -> World:
+def at_rest(**load: float) -> FakeFleet:
     """Three marked instances at rest, each grace over, and what the store says of the load of their pool."""
-    world = idle_world(3)
+    fake = idle_fleet(3)
     for number in (1, 2, 3):
-        mark(world, number, START - timedelta(hours=2))
-    world.load = [({"pool": "batch", "stat": name}, value) for name, value in (NO_WORK | load).items()]
-    return world
+        mark(fake, number, START - timedelta(hours=2))
+    fake.load = [({"pool": "batch", "stat": name}, value) for name, value in (NO_WORK | load).items()]
+    return fake
 
 
-def passed(world: World, **changes: Any) -> Sequence[Decision]:
+def passed(fake: FakeFleet, **changes: Any) -> Sequence[Decision]:
     entry = {"idle": {"max_stops_per_run": 9, "max_stops_per_hour": 9}, "scale": {"requests_per_replica": 8}}
     fleet = document(**{"watchdogs": entry} | changes)
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    return IdleWatchdog(fleet, world.ports()).apply().plan.decisions
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    return IdleWatchdog(fleet, fake.ports()).apply().plan.decisions
 
 
 def test_the_load_of_the_last_hour_keeps_as_many_and_the_message_says_which_load() -> None:
-    world = at_rest(requests_peak=10.0)
-    kept = [decision for decision in passed(world) if decision.reason is Reason.NEEDED_SOON]
-    assert len(world.ended) == 1 and len(kept) == 2
+    fake = at_rest(requests_peak=10.0)
+    kept = [decision for decision in passed(fake) if decision.reason is Reason.NEEDED_SOON]
+    assert len(fake.ended) == 1 and len(kept) == 2
     work = "work for 0.00 replicas, up to 1.25 within 1:00:00, 1.81 with a spare"
     said = f"scale needs 2 ({work}), target 2, healthy 2"
     assert {decision.detail for decision in kept} == {said}
 
 
 def test_a_pool_that_nobody_needs_is_ended() -> None:
-    world = at_rest()
-    passed(world, min=1)
-    assert len(world.ended) == 2
+    fake = at_rest()
+    passed(fake, min=1)
+    assert len(fake.ended) == 2

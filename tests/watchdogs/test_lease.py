@@ -12,8 +12,8 @@ from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.ledger.fleet import LEASE_TERM, FleetLedger
 from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.fixtures.watchdogs.worlds import idle_world
 from watchdogs import signals
 from watchdogs.draining import Drain, until_drained
 from watchdogs.idle.final_check import FinalChecks
@@ -82,10 +82,10 @@ def _idle(ports: Ports, drains: list[Drain]) -> None:
 def test_a_pass_that_waits_for_a_long_drain_keeps_its_lease(
     engine: Engine, wait: Callable[[Ports, list[Drain]], None]
 ) -> None:
-    world = idle_world(1)
+    fleet = idle_fleet(1)
     ours = seen_by(engine, "us/b/c/1/2")
-    assert ours.take_lease(world.now) is None
+    assert ours.take_lease(fleet.now) is None
     decision = Decision(resource=instance(1).id, pool="batch", action=Action.END, reason=Reason.STILL_IDLE)
-    wait(replace(world.ports(), ledger=ours), [(decision, instance(1))])
-    assert world.now > START + LONG
-    assert seen_by(engine, OTHER).take_lease(world.now) is not None and ours.hold(world.now)
+    wait(replace(fleet.ports(), ledger=ours), [(decision, instance(1))])
+    assert fleet.now > START + LONG
+    assert seen_by(engine, OTHER).take_lease(fleet.now) is not None and ours.hold(fleet.now)

@@ -18,8 +18,9 @@ from gpufleet.domain.model import CapacityType, Group, GroupList, Phase, Suspend
 from gpufleet.ledger import operations
 from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.watchdogs.fake_fleet import idle_fleet
+from tests.fixtures.watchdogs.fake_ports import FakeLedger
 from tests.fixtures.watchdogs.plain import START, instance
-from tests.fixtures.watchdogs.worlds import FakeLedger, idle_world
 from watchdogs.ports import Ledger
 
 END = Decision(resource="i-1", pool="batch", action=Action.END, reason=Reason.STILL_IDLE, detail="quiet")
@@ -38,8 +39,8 @@ class Both:
 @pytest.fixture(params=["fake", "real"])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
     if request.param == "fake":
-        world = idle_world(2)
-        yield Both(FakeLedger(world), world.brakes.append)
+        fleet = idle_fleet(2)
+        yield Both(FakeLedger(fleet), fleet.brakes.append)
         return
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     operations.seed_target(engine, "fleet", "batch", 2, START)

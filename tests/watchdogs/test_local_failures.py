@@ -13,8 +13,9 @@ from gpufleet.domain.activity import Activity, CloudError
 from gpufleet.domain.decisions import Action, Decision, Reason, Target
 from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList, Phase
 from gpufleet.settings.document import FleetDocument
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, mark
+from tests.fixtures.watchdogs.fake_ports import FakeGroups, FakeInventory, FakeMetrics
 from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
-from tests.fixtures.watchdogs.worlds import FakeGroups, FakeInventory, FakeMetrics, World, mark
 from tests.watchdogs.scale.test_scaling import BUSY, Store
 from tests.watchdogs.spot.test_watchdog import SETTINGS
 from watchdogs.idle.watchdog import IdleWatchdog
@@ -41,18 +42,18 @@ def fleet() -> FleetDocument:
 FLEET = fleet()
 
 
-def two_pools() -> World:
+def two_pools() -> FakeFleet:
     """Each with two ready spot instances, one in each zone; in each one has been lost, and only on-demand is left."""
-    world = World()
+    fake = FakeFleet()
     for index, pool in enumerate((ONE, OTHER)):
-        world.targets[pool] = Target(pool=pool, value=2, version=1)
+        fake.targets[pool] = Target(pool=pool, value=2, version=1)
         for number, zone in ((1, "a"), (2, "b")):
             group = f"{pool}-spot-{zone}"
             one = instance(10 * index + number, pool=pool, group=group, zone=f"us-east-1{zone}")
-            world.instances[one.id] = one
-            world.evidence[one.id] = QUIET
-            world.agents[one.id] = replace(READY, phase_since=START - timedelta(hours=1))
-            world.groups[group] = Group(
+            fake.instances[one.id] = one
+            fake.evidence[one.id] = QUIET
+            fake.agents[one.id] = replace(READY, phase_since=START - timedelta(hours=1))
+            fake.groups[group] = Group(
                 name=group,
                 pool=pool,
                 capacity_type=CapacityType.SPOT,
@@ -63,28 +64,28 @@ def two_pools() -> World:
                 instance_ids=(one.id,),
             )
         name = f"{pool}-od"
-        world.groups[name] = Group(
+        fake.groups[name] = Group(
             name=name, pool=pool, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, min=0, max=2
         )
-        world.capacity[name] = 2
-    world.seen |= {
+        fake.capacity[name] = 2
+    fake.seen |= {
         (kind, pool, digest) for kind in ("idle", "spot", "scale") for pool, digest in digests(FLEET, kind).items()
     }
-    return world
+    return fake
 
 
-def losing() -> World:
-    world = two_pools()
+def losing() -> FakeFleet:
+    fake = two_pools()
     for number in (1, 11):
-        world.lose(instance(number).id)
-    return world
+        fake.lose(instance(number).id)
+    return fake
 
 
-def idling() -> World:
-    world = two_pools()
+def idling() -> FakeFleet:
+    fake = two_pools()
     for number in (1, 2, 11, 12):
-        mark(world, number, START - timedelta(hours=1))
-    return world
+        mark(fake, number, START - timedelta(hours=1))
+    return fake
 
 
 @dataclass
@@ -158,18 +159,18 @@ class Unpriced(FakePrices):
         return None if instance.id == self.instance else super().usd_per_hour(instance)
 
 
-def broken(world: World, fault: Mapping[str, str]) -> Ports:
-    world.agents.pop(fault.get("agent", ""), None)
+def broken(fake: FakeFleet, fault: Mapping[str, str]) -> Ports:
+    fake.agents.pop(fault.get("agent", ""), None)
     if "hangs" in fault:
-        world.agents[fault["hangs"]] = replace(
+        fake.agents[fault["hangs"]] = replace(
             READY, phase=Phase.DRAINING, ready=False, draining=True, phase_since=START
         )
     prices = Unpriced(instance=fault.get("price", ""))
-    there = Broken(world, **{key: value for key, value in fault.items() if key not in ("agent", "price", "hangs")})
+    there = Broken(fake, **{key: value for key, value in fault.items() if key not in ("agent", "price", "hangs")})
     if "unlisted" in fault:
         key = fault["unlisted"]
-        world.instances[key] = replace(world.instances[key], environment=None, pool=None)
-    return replace(world.ports(), inventory=there, groups=there, prices=prices)
+        fake.instances[key] = replace(fake.instances[key], environment=None, pool=None)
+    return replace(fake.ports(), inventory=there, groups=there, prices=prices)
 
 
 def spot(ports: Ports) -> Any:
@@ -181,7 +182,7 @@ def idle(ports: Ports) -> Any:
 
 
 def scale(ports: Ports) -> Any:
-    store = Store(ports.metrics.world, BUSY)  # type: ignore[attr-defined]
+    store = Store(ports.metrics.fleet, BUSY)  # type: ignore[attr-defined]
     return ScaleWatchdog(FLEET, replace(ports, metrics=store)).apply()
 
 
@@ -199,51 +200,51 @@ def about(decisions: Sequence[Decision], pool: str) -> list[tuple[object, ...]]:
 )
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_other_pool_decides_the_same(
-    make: Callable[[], World], watch: Callable[[Ports], Any], fault: Mapping[str, str]
+    make: Callable[[], FakeFleet], watch: Callable[[Ports], Any], fault: Mapping[str, str]
 ) -> None:
-    whole, world = make(), make()
-    undisturbed, disturbed = watch(whole.ports()), watch(broken(world, fault))
+    whole, fake = make(), make()
+    undisturbed, disturbed = watch(whole.ports()), watch(broken(fake, fault))
     assert about(disturbed.plan.decisions, OTHER) == about(undisturbed.plan.decisions, OTHER)
     others = [key for key, one in whole.instances.items() if one.pool == OTHER]
-    assert [key for key in world.ended if key in others] == [key for key in whole.ended if key in others]
+    assert [key for key in fake.ended if key in others] == [key for key in whole.ended if key in others]
     for name, group in whole.groups.items():
         if name.startswith(OTHER):
-            assert world.groups[name].desired == group.desired
-    assert set(world.ended) <= set(whole.ended), "nothing is ended because of it"
+            assert fake.groups[name].desired == group.desired
+    assert set(fake.ended) <= set(whole.ended), "nothing is ended because of it"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_member_that_is_broken_for_a_day_changes_nothing_for_the_other_pool(fault: Mapping[str, str]) -> None:
     """It loses an instance every three hours; zones have spot again after the first."""
-    whole, world = two_pools(), two_pools()
-    healthy, ports = whole.ports(), broken(world, fault)
+    whole, fake = two_pools(), two_pools()
+    healthy, ports = whole.ports(), broken(fake, fault)
     kept, known = Lists(), Lists()
     for hour in range(24):
-        for each in (whole, world):
+        for each in (whole, fake):
             each.capacity |= {"chat-spot-a": hour % 2, "chat-spot-b": 1}
             if hour % 3 == 0 and (alive := each.alive("chat-spot-a") or each.alive("chat-spot-b")):
                 each.lose(alive[0])
         undisturbed = SpotWatchdog(FLEET, healthy, kept).apply()
         disturbed = SpotWatchdog(FLEET, ports, known).apply()
         assert about(disturbed.plan.decisions, OTHER) == about(undisturbed.plan.decisions, OTHER), hour
-        for each in (whole, world):
+        for each in (whole, fake):
             for key, status in each.agents.items():
                 if status.phase is Phase.CACHE:
                     each.agents[key] = replace(READY, phase_since=each.now)
             each.now = START + timedelta(hours=hour + 1)
-    assert world.launched <= whole.launched + 4, "what stands in for it"
-    told = [key for key in world.messages.keys() - whole.messages.keys() if "chat" not in key]
+    assert fake.launched <= whole.launched + 4, "what stands in for it"
+    told = [key for key in fake.messages.keys() - whole.messages.keys() if "chat" not in key]
     assert len(told) <= 8, told
 
 
 def test_a_malformed_instance_marks_its_pool_partial_so_idle_ends_nothing_of_it() -> None:
-    world = idling()
-    done = idle(broken(world, {"malformed": instance(2).id}))
+    fake = idling()
+    done = idle(broken(fake, {"malformed": instance(2).id}))
     own = [decision for decision in done.plan.decisions if decision.pool == "batch"]
     assert [(one.resource, one.reason, one.detail) for one in own] == [
         (instance(1).id, Reason.NOT_LISTED, f"{instance(2).id} has no zone")
     ]
-    assert not set(world.ended) & {instance(1).id, instance(2).id}
+    assert not set(fake.ended) & {instance(1).id, instance(2).id}
 
 
 @dataclass
@@ -263,12 +264,12 @@ class Senseless(FakeMetrics):
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e308, -1e308, -1.0])
 def test_numbers_that_make_no_sense_keep_their_instance_and_move_no_other_pool(number: float) -> None:
-    whole, world = idling(), idling()
+    whole, fake = idling(), idling()
     undisturbed = IdleWatchdog(FLEET, whole.ports()).apply()
-    disturbed = IdleWatchdog(FLEET, replace(world.ports(), metrics=Senseless(world, number))).apply()
+    disturbed = IdleWatchdog(FLEET, replace(fake.ports(), metrics=Senseless(fake, number))).apply()
     assert about(disturbed.plan.decisions, OTHER) == about(undisturbed.plan.decisions, OTHER)
     assert instance(2).id in whole.ended, "with sound numbers it is ended"
-    assert instance(2).id not in world.ended
+    assert instance(2).id not in fake.ended
 
 
 @pytest.mark.parametrize(
@@ -283,54 +284,54 @@ def test_numbers_that_make_no_sense_keep_their_instance_and_move_no_other_pool(n
 def test_a_broken_member_has_a_decision_and_people_are_notified_once_a_day(
     fault: Mapping[str, str], resource: str, reason: Reason
 ) -> None:
-    world = losing()
-    ports = broken(world, fault)
+    fake = losing()
+    ports = broken(fake, fault)
     done = spot(ports)
     for _ in range(24 * 4 - 1):
-        world.boot()
-        world.now += timedelta(minutes=15)
+        fake.boot()
+        fake.now += timedelta(minutes=15)
         done = spot(ports)
     assert {d.resource: (d.action, d.reason) for d in done.plan.decisions}[resource] == (Action.KEEP, reason)
-    assert sum(key.startswith(f"spot:{reason}:") for key in world.messages) == 1
-    assert world.groups[OD].desired == 1, "what was lost is replaced all the same"
-    assert not {i for i in world.ended if i in (instance(1).id, instance(2).id)}
+    assert sum(key.startswith(f"spot:{reason}:") for key in fake.messages) == 1
+    assert fake.groups[OD].desired == 1, "what was lost is replaced all the same"
+    assert not {i for i in fake.ended if i in (instance(1).id, instance(2).id)}
 
 
 def test_an_untagged_member_counts_as_present_and_is_not_ended() -> None:
-    world = two_pools()
-    ports = broken(world, {"unlisted": instance(2).id})
+    fake = two_pools()
+    ports = broken(fake, {"unlisted": instance(2).id})
     spot(ports)
-    assert world.launched == 0
-    world.targets[ONE] = Target(pool=ONE, value=1, version=2)
+    assert fake.launched == 0
+    fake.targets[ONE] = Target(pool=ONE, value=1, version=2)
     for _ in range(4):
         spot(ports)
-        world.now += timedelta(minutes=1)
-    assert world.ended == [instance(1).id], "the one whose tags are there goes"
-    world.targets[ONE] = Target(pool=ONE, value=0, version=3)
+        fake.now += timedelta(minutes=1)
+    assert fake.ended == [instance(1).id], "the one whose tags are there goes"
+    fake.targets[ONE] = Target(pool=ONE, value=0, version=3)
     for _ in range(4):
         spot(ports)
-        world.now += timedelta(minutes=1)
-    assert world.ended == [instance(1).id]
+        fake.now += timedelta(minutes=1)
+    assert fake.ended == [instance(1).id]
 
 
 def test_nothing_is_ended_by_choice_in_a_pool_of_which_a_group_is_unknown() -> None:
-    world = two_pools()
-    world.targets |= {pool: Target(pool=pool, value=1, version=2) for pool in (ONE, OTHER)}
-    done = spot(broken(world, {"group": A}))
-    assert [i for i in world.ended if world.instances[i].pool == ONE] == []
+    fake = two_pools()
+    fake.targets |= {pool: Target(pool=pool, value=1, version=2) for pool in (ONE, OTHER)}
+    done = spot(broken(fake, {"group": A}))
+    assert [i for i in fake.ended if fake.instances[i].pool == ONE] == []
     assert any(d.pool == ONE and d.reason is Reason.GROUP_UNREADABLE for d in done.plan.decisions)
-    assert [world.instances[i].pool for i in world.ended] == [OTHER]
+    assert [fake.instances[i].pool for i in fake.ended] == [OTHER]
 
 
 # lists that all pools share
 
 
-def failing(world: World, *calls: str) -> None:
+def failing(fake: FakeFleet, *calls: str) -> None:
     def before(name: str) -> None:
         if name in calls:
             raise CloudError("throttled")
 
-    world.before = before
+    fake.before = before
 
 
 @pytest.mark.parametrize("is_daemon", [True, False], ids=["a daemon", "a process for each pass"])
@@ -338,52 +339,52 @@ def failing(world: World, *calls: str) -> None:
 def test_a_shared_list_that_fails_ends_nothing_and_the_last_one_serves_for_five_minutes(
     call: str, is_daemon: bool
 ) -> None:
-    world, lists = two_pools(), Lists()
+    fake, lists = two_pools(), Lists()
 
     def watch() -> Any:
-        return SpotWatchdog(FLEET, world.ports(), lists if is_daemon else None).apply()
+        return SpotWatchdog(FLEET, fake.ports(), lists if is_daemon else None).apply()
 
     watch()
-    world.targets[OTHER] = Target(pool=OTHER, value=1, version=2)
-    world.lose(instance(1).id)
-    world.now += timedelta(minutes=1)
-    failing(world, call)
+    fake.targets[OTHER] = Target(pool=OTHER, value=1, version=2)
+    fake.lose(instance(1).id)
+    fake.now += timedelta(minutes=1)
+    failing(fake, call)
     done = watch()
-    assert not world.ended
+    assert not fake.ended
     assert {d.reason for d in done.plan.decisions if d.pool == OTHER and d.action is Action.KEEP} >= {
         Reason.LIST_INCOMPLETE
     }
     if call != "groups":
-        assert world.groups[OD].desired == 1, "what was lost is replaced"
-    world.now += timedelta(minutes=5)
+        assert fake.groups[OD].desired == 1, "what was lost is replaced"
+    fake.now += timedelta(minutes=5)
     with pytest.raises(CloudError, match="throttled"):
         watch()
-    world.before = lambda _: None
+    fake.before = lambda _: None
     watch()
-    assert len(world.ended) == 1
+    assert len(fake.ended) == 1
 
 
 def test_a_process_that_has_read_no_list_fails() -> None:
-    world = losing()
-    failing(world, "instances")
+    fake = losing()
+    failing(fake, "instances")
     with pytest.raises(CloudError, match="throttled"):
-        spot(world.ports())
-    assert world.launched == 0
+        spot(fake.ports())
+    assert fake.launched == 0
 
 
 def test_half_a_list_ends_nothing_even_of_a_group_that_cannot_be_read() -> None:
-    world = two_pools()
-    ports = broken(world, {"group": A, "unlisted": instance(2).id})
-    world.targets[ONE] = Target(pool=ONE, value=1, version=2)
+    fake = two_pools()
+    ports = broken(fake, {"group": A, "unlisted": instance(2).id})
+    fake.targets[ONE] = Target(pool=ONE, value=1, version=2)
     spot(ports)
-    assert not [i for i in world.ended if i in (instance(1).id, instance(2).id)]
+    assert not [i for i in fake.ended if i in (instance(1).id, instance(2).id)]
 
 
 def test_what_a_killed_pass_began_and_cannot_be_read_stays_open_and_stops_nothing() -> None:
-    world = losing()
-    world.agents[instance(2).id] = replace(READY, phase_since=START)
+    fake = losing()
+    fake.agents[instance(2).id] = replace(READY, phase_since=START)
     gone = instance(2).id
-    world.intents[gone] = Decision(resource=gone, pool=ONE, action=Action.END, reason=Reason.SURPLUS)
-    done = spot(broken(world, {"unreadable": gone}))
-    assert gone in world.intents
-    assert world.groups["chat-od"].desired == 1 and done.plan.acting is not None
+    fake.intents[gone] = Decision(resource=gone, pool=ONE, action=Action.END, reason=Reason.SURPLUS)
+    done = spot(broken(fake, {"unreadable": gone}))
+    assert gone in fake.intents
+    assert fake.groups["chat-od"].desired == 1 and done.plan.acting is not None

@@ -22,12 +22,12 @@ from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.history import ended_by_idle
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument, render
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.fixtures.watchdogs.worlds import World
 from tests.watchdogs.idle.test_watchdog import due
-from tests.watchdogs.orphans.test_watchdog import ONE, ruled, worlds
+from tests.watchdogs.orphans.test_watchdog import ONE, fleets, ruled
 from tests.watchdogs.scale.test_scaling import BUSY, scaled
-from tests.watchdogs.spot.test_watchdog import SETTINGS, A, B, sizes, spread_world
+from tests.watchdogs.spot.test_watchdog import SETTINGS, A, B, sizes, spread_fleet
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.policy import digests
@@ -51,14 +51,14 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     made.dispose()
 
 
-def ledger_of(engine: Engine, world: World, fleet: FleetDocument, watchdog: str) -> FleetLedger:
-    """The world's targets and seen policies in a real ledger."""
+def ledger_of(engine: Engine, fake: FakeFleet, fleet: FleetDocument, watchdog: str) -> FleetLedger:
+    """The targets and seen policies of the fake fleet in a real ledger."""
     ledger = FleetLedger(engine, ledger_name(fleet), watchdog, "us")
-    assert ledger.take_lease(world.now) is None
-    for name, target in world.targets.items():
-        operations.seed_target(engine, ledger_name(fleet), name, target.value, world.now)
+    assert ledger.take_lease(fake.now) is None
+    for name, target in fake.targets.items():
+        operations.seed_target(engine, ledger_name(fleet), name, target.value, fake.now)
     for name, digest in digests(fleet, watchdog).items():
-        ledger.see_policy(watchdog, name, digest, "us", world.now)
+        ledger.see_policy(watchdog, name, digest, "us", fake.now)
     return ledger
 
 
@@ -74,45 +74,45 @@ def wrote(engine: Engine, fleet: FleetDocument, watchdog: str, at: datetime) -> 
         decisions.record_outcome(engine, ledger_name(fleet), watchdog, with_error, at)
 
 
-def idle(world: World, ledger: FleetLedger, fleet: FleetDocument) -> None:
-    IdleWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+def idle(fake: FakeFleet, ledger: FleetLedger, fleet: FleetDocument) -> None:
+    IdleWatchdog(fleet, replace(fake.ports(), ledger=ledger)).apply()
 
 
-def spot(world: World, ledger: FleetLedger, fleet: FleetDocument) -> None:
-    SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+def spot(fake: FakeFleet, ledger: FleetLedger, fleet: FleetDocument) -> None:
+    SpotWatchdog(fleet, replace(fake.ports(), ledger=ledger)).apply()
 
 
-def orphans(world: World, ledger: FleetLedger, fleet: FleetDocument) -> None:
-    OrphanWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+def orphans(fake: FakeFleet, ledger: FleetLedger, fleet: FleetDocument) -> None:
+    OrphanWatchdog(fleet, replace(fake.ports(), ledger=ledger)).apply()
 
 
 @pytest.mark.parametrize(
-    ("watchdog", "run", "world", "fleet"),
+    ("watchdog", "run", "fake", "fleet"),
     [
         ("idle", idle, due(2), document(min=0)),
-        ("spot", spot, spread_world(), document(watchdogs=SETTINGS)),
-        ("orphans", orphans, worlds(), ruled()),
+        ("spot", spot, spread_fleet(), document(watchdogs=SETTINGS)),
+        ("orphans", orphans, fleets(), ruled()),
     ],
 )
 def test_a_pass_goes_on(
     engine: Engine,
     watchdog: str,
-    run: Callable[[World, FleetLedger, FleetDocument], None],
-    world: World,
+    run: Callable[[FakeFleet, FleetLedger, FleetDocument], None],
+    fake: FakeFleet,
     fleet: FleetDocument,
 ) -> None:
-    ledger = ledger_of(engine, world, fleet, watchdog)
+    ledger = ledger_of(engine, fake, fleet, watchdog)
     wrote(engine, fleet, watchdog, START - timedelta(minutes=10))
     begun = Decision(resource="i-begun", pool="batch", action=Action(NEW), reason=Reason(NEW))
     decisions.intend(engine, ledger_name(fleet), watchdog, begun, START)
-    run(world, ledger, fleet)
+    run(fake, ledger, fleet)
     found = decisions.history(engine, ledger_name(fleet), "i-0")
     assert {past.decision.reason for past in found} == {Reason(NEW)}
 
 
 def test_a_scale_pass_goes_on(engine: Engine) -> None:
-    world, dog, fleet = scaled(BUSY)
-    ledger = ledger_of(engine, world, fleet, "scale")
+    fake, dog, fleet = scaled(BUSY)
+    ledger = ledger_of(engine, fake, fleet, "scale")
     wrote(engine, fleet, "scale", START - timedelta(minutes=10))
     dog._ports = replace(dog._ports, ledger=ledger)  # pyright: ignore[reportPrivateUsage]
     dog.apply()
@@ -121,14 +121,14 @@ def test_a_scale_pass_goes_on(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("ended", "kind"), UNKNOWN_ENDS)
 def test_an_unknown_end_counts_toward_every_limit_of_ends(engine: Engine, ended: Decision, kind: OutcomeKind) -> None:
-    world, fleet = due(2), document(min=0, watchdogs={"idle": {"max_stops_per_hour": 1}, "spot": {}})
-    ledger = ledger_of(engine, world, fleet, "idle")
+    fake, fleet = due(2), document(min=0, watchdogs={"idle": {"max_stops_per_hour": 1}, "spot": {}})
+    ledger = ledger_of(engine, fake, fleet, "idle")
     ledger.record_outcome("idle", Outcome(decision=ended, kind=kind), START)
     ledger.record_outcome("spot", Outcome(decision=ended, kind=kind), START)
     assert ledger.ended_since("idle", START) == {"batch": 1}
     assert chosen_ends(ledger.done_since("spot", START)) == {"batch": 1}
-    idle(world, ledger, fleet)
-    assert world.ended == [], "it took the hour's only one"
+    idle(fake, ledger, fleet)
+    assert fake.ended == [], "it took the hour's only one"
 
 
 def test_an_unknown_outcome_is_no_saving_and_leaves_nothing_begun(engine: Engine) -> None:
@@ -142,11 +142,11 @@ def test_an_unknown_outcome_is_no_saving_and_leaves_nothing_begun(engine: Engine
 
 @pytest.mark.parametrize("scope", ["all", "batch", instance(1).id])
 def test_an_unknown_brake_holds(engine: Engine, scope: str) -> None:
-    world, fleet = due(1), document(min=0)
-    ledger = ledger_of(engine, world, fleet, "idle")
+    fake, fleet = due(1), document(min=0)
+    ledger = ledger_of(engine, fake, fleet, "idle")
     operations.set_brake(engine, ledger_name(fleet), brake(scope))
-    idle(world, ledger, fleet)
-    assert not world.drains and not world.ended
+    idle(fake, ledger, fleet)
+    assert not fake.drains and not fake.ended
     assert operations.lower_target(engine, ledger_name(fleet), "batch", 0, change()).value == (
         1 if scope == "batch" else 0
     )
@@ -154,12 +154,12 @@ def test_an_unknown_brake_holds(engine: Engine, scope: str) -> None:
 
 @pytest.mark.parametrize("scope", ["all", "batch"])
 def test_an_unknown_brake_holds_scale_and_spot(engine: Engine, scope: str) -> None:
-    world, dog, fleet = scaled(BUSY)
-    world.brakes = [brake(scope)]
+    fake, dog, fleet = scaled(BUSY)
+    fake.brakes = [brake(scope)]
     dog.dry()
     dog.apply()
-    assert world.targets["batch"].value == 2
-    spread, fleet = spread_world(), document(watchdogs=SETTINGS)
+    assert fake.targets["batch"].value == 2
+    spread, fleet = spread_fleet(), document(watchdogs=SETTINGS)
     ledger = ledger_of(engine, spread, fleet, "spot")
     operations.set_brake(engine, ledger_name(fleet), brake(scope))
     spread.lose(instance(1).id)
@@ -168,26 +168,26 @@ def test_an_unknown_brake_holds_scale_and_spot(engine: Engine, scope: str) -> No
 
 
 def test_an_unknown_brake_holds_an_orphan(engine: Engine) -> None:
-    world, fleet = worlds(), ruled()
-    ledger = ledger_of(engine, world, fleet, "orphans")
-    orphans(world, ledger, fleet)
+    fake, fleet = fleets(), ruled()
+    ledger = ledger_of(engine, fake, fleet, "orphans")
+    orphans(fake, ledger, fleet)
     operations.set_brake(engine, ledger_name(fleet), brake(ONE))
-    world.now += timedelta(days=2)
-    assert ledger.take_lease(world.now) is None
-    orphans(world, ledger, fleet)
-    assert world.stopped == []
+    fake.now += timedelta(days=2)
+    assert ledger.take_lease(fake.now) is None
+    orphans(fake, ledger, fleet)
+    assert fake.stopped == []
 
 
 def test_an_unknown_activity_ends_no_spot_pass() -> None:
-    world = spread_world()
-    world.lose(instance(1).id)
+    fake = spread_fleet()
+    fake.lose(instance(1).id)
     fleet = document(watchdogs=SETTINGS)
-    world.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
+    fake.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
     for group in (A, B):
-        said = Activity(id=f"{group}/new", group=group, kind=ActivityKind(NEW), at=world.now, detail="news")
-        world.activities.append(said)
-    SpotWatchdog(fleet, world.ports()).apply()
-    assert sizes(world)[2] == 1, "on-demand stands in"
+        said = Activity(id=f"{group}/new", group=group, kind=ActivityKind(NEW), at=fake.now, detail="news")
+        fake.activities.append(said)
+    SpotWatchdog(fleet, fake.ports()).apply()
+    assert sizes(fake)[2] == 1, "on-demand stands in"
 
 
 def brake(scope: str) -> Brake:

@@ -16,10 +16,10 @@ from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Re
 from gpufleet.domain.model import Instance, InstanceList
 from gpufleet.ledger import decisions
 from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.fixtures.watchdogs.worlds import World, idle_world, mark
 from tests.watchdogs.scale.test_scaling import BUSY, Store, scaled
-from tests.watchdogs.spot.test_watchdog import SETTINGS, sizes, spread_world
+from tests.watchdogs.spot.test_watchdog import SETTINGS, sizes, spread_fleet
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 from watchdogs.ports import CutShortError, Inventory, Ports
@@ -29,57 +29,57 @@ from watchdogs.spot.watchdog import SpotWatchdog
 FLEET = document(watchdogs=SETTINGS | {"scale": {"requests_per_replica": 10}})
 
 
-def due() -> World:
-    world = idle_world(2)
+def due() -> FakeFleet:
+    fake = idle_fleet(2)
     for number in (1, 2):
-        mark(world, number, START - timedelta(hours=1))
-    return seen(world)
+        mark(fake, number, START - timedelta(hours=1))
+    return seen(fake)
 
 
-def lost() -> World:
-    world = spread_world()
-    world.lose(instance(1).id)
-    return seen(world)
+def lost() -> FakeFleet:
+    fake = spread_fleet()
+    fake.lose(instance(1).id)
+    return seen(fake)
 
 
-def loaded() -> World:
+def loaded() -> FakeFleet:
     return seen(scaled(BUSY)[0])
 
 
-def asleep() -> World:
-    return seen(World(targets={"batch": Target(pool="batch", value=0, version=1)}))
+def asleep() -> FakeFleet:
+    return seen(FakeFleet(targets={"batch": Target(pool="batch", value=0, version=1)}))
 
 
-def seen(world: World) -> World:
-    world.seen |= {
+def seen(fake: FakeFleet) -> FakeFleet:
+    fake.seen |= {
         ("idle", "batch", digests(FLEET, "idle")["batch"]),
         ("spot", "batch", digests(FLEET, "spot")["batch"]),
         ("scale", "batch", digests(FLEET, "scale")["batch"]),
     }
-    return world
+    return fake
 
 
-def calls_of(make: Callable[[], World], watch: Callable[[World], Any]) -> list[str]:
-    world, made = make(), list[str]()
-    world.before = made.append
-    watch(world)
+def calls_of(make: Callable[[], FakeFleet], watch: Callable[[FakeFleet], Any]) -> list[str]:
+    fake, made = make(), list[str]()
+    fake.before = made.append
+    watch(fake)
     return made
 
 
-def idle(world: World) -> Any:
-    return IdleWatchdog(FLEET, world.ports()).apply()
+def idle(fake: FakeFleet) -> Any:
+    return IdleWatchdog(FLEET, fake.ports()).apply()
 
 
-def spot(world: World) -> Any:
-    return SpotWatchdog(FLEET, world.ports()).apply()
+def spot(fake: FakeFleet) -> Any:
+    return SpotWatchdog(FLEET, fake.ports()).apply()
 
 
-def scale(world: World) -> Any:
-    return ScaleWatchdog(FLEET, replace(world.ports(), metrics=Store(world, BUSY))).apply()
+def scale(fake: FakeFleet) -> Any:
+    return ScaleWatchdog(FLEET, replace(fake.ports(), metrics=Store(fake, BUSY))).apply()
 
 
-def wake(world: World) -> Any:
-    return ScaleWatchdog(FLEET, replace(world.ports(), metrics=Store(world, {"held": 3.0}))).apply()
+def wake(fake: FakeFleet) -> Any:
+    return ScaleWatchdog(FLEET, replace(fake.ports(), metrics=Store(fake, {"held": 3.0}))).apply()
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def wake(world: World) -> Any:
 )
 @pytest.mark.parametrize("fault", [CloudError("throttled"), TimeoutError("no answer")], ids=["throttle", "timeout"])
 def test_a_fault_of_any_call_is_told_and_does_no_harm(
-    make: Callable[[], World], watch: Callable[[World], Any], fault: OSError
+    make: Callable[[], FakeFleet], watch: Callable[[FakeFleet], Any], fault: OSError
 ) -> None:
     names = calls_of(make, watch)
     assert len(names) > 10
     whole = make()
     watch(whole)
     for nth in range(len(names)):
-        world = make()
+        fake = make()
         left = [nth]
 
         def fail(_: str, left: list[int] = left) -> None:
@@ -108,27 +108,27 @@ def test_a_fault_of_any_call_is_told_and_does_no_harm(
             if left[0] == -1:
                 raise fault
 
-        world.before = fail
+        fake.before = fail
         try:
-            told = any(outcome.kind is not OutcomeKind.DONE for outcome in watch(world).outcomes)
+            told = any(outcome.kind is not OutcomeKind.DONE for outcome in watch(fake).outcomes)
         except OSError as error:
-            resized = [outcome for _, outcome in world.outcomes if outcome.decision.action is Action.RESIZE]
+            resized = [outcome for _, outcome in fake.outcomes if outcome.decision.action is Action.RESIZE]
             told = isinstance(error, CutShortError) or not resized
         # what could be asked again, or was known from a moment before, changes nothing that was done
-        done = (world.ended, world.targets, {name: group.desired for name, group in world.groups.items()})
+        done = (fake.ended, fake.targets, {name: group.desired for name, group in fake.groups.items()})
         same = done == (whole.ended, whole.targets, {name: group.desired for name, group in whole.groups.items()})
         assert told or same, f"call {nth} ({names[nth]}) failed and nobody said so"
-        assert set(world.ended) <= set(whole.ended), "nothing else was ended"
-        assert len(set(world.ended)) == len(world.ended)
-        assert world.launched <= whole.launched, "nothing more was bought"
+        assert set(fake.ended) <= set(whole.ended), "nothing else was ended"
+        assert len(set(fake.ended)) == len(fake.ended)
+        assert fake.launched <= whole.launched, "nothing more was bought"
         # when the fault is over, a later pass comes to the same end
-        world.before = lambda _: None
+        fake.before = lambda _: None
         for _ in range(3):
-            world.now += timedelta(minutes=1)
-            watch(world)
-        assert sorted(world.ended) == sorted(whole.ended)
-        assert world.targets == whole.targets
-        assert world.messages.keys() == whole.messages.keys() or watch in (idle, spot)
+            fake.now += timedelta(minutes=1)
+            watch(fake)
+        assert sorted(fake.ended) == sorted(whole.ended)
+        assert fake.targets == whole.targets
+        assert fake.messages.keys() == whole.messages.keys() or watch in (idle, spot)
 
 
 @pytest.mark.parametrize(
@@ -141,15 +141,15 @@ def test_a_fault_of_any_call_is_told_and_does_no_harm(
 def test_a_pass_that_is_cut_short_says_whether_it_had_acted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int, said: str
 ) -> None:
-    world, left = lost(), [calls]
+    fake, left = lost(), [calls]
 
     def fail(name: str) -> None:
         left[0] -= name == "instances"
         if left[0] < 0:
             raise CloudError("throttled")
 
-    world.before = fail
-    kind = WatchdogKind(name="spot", make=lambda read, _: SpotWatchdog(read, world.ports()))
+    fake.before = fail
+    kind = WatchdogKind(name="spot", make=lambda read, _: SpotWatchdog(read, fake.ports()))
     fleet = FLEET.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db", "notify": None})
     code, [answer] = over_fleets(kind, [fleet], Options(apply=True))
     assert (code, answer["error"]) == (Exit.FAILED, "throttled")
@@ -170,45 +170,45 @@ class Lists:
         return getattr(self.inner, name)
 
 
-def with_list(world: World, listed: Sequence[Instance]) -> Ports:
-    ports = world.ports()
+def with_list(fake: FakeFleet, listed: Sequence[Instance]) -> Ports:
+    ports = fake.ports()
     return replace(ports, inventory=Lists(ports.inventory, listed))
 
 
 @pytest.mark.parametrize("kept", [0, 1], ids=["empty list", "half a list"])
 def test_a_list_that_is_not_whole_buys_and_ends_nothing(kept: int) -> None:
-    world = seen(spread_world())
-    before = sizes(world)
-    ports = with_list(world, list(world.instances.values())[:kept])
+    fake = seen(spread_fleet())
+    before = sizes(fake)
+    ports = with_list(fake, list(fake.instances.values())[:kept])
     SpotWatchdog(FLEET, ports).apply()
-    assert sizes(world) == before and not world.ended
-    assert sum(key.startswith("spot:not_listed:") for key in world.messages) == 2 - kept
+    assert sizes(fake) == before and not fake.ended
+    assert sum(key.startswith("spot:not_listed:") for key in fake.messages) == 2 - kept
 
 
 def test_an_empty_list_ends_nothing() -> None:
-    world = due()
-    IdleWatchdog(FLEET, with_list(world, [])).apply()
-    assert not world.ended and not world.drains
+    fake = due()
+    IdleWatchdog(FLEET, with_list(fake, [])).apply()
+    assert not fake.ended and not fake.drains
 
 
 def test_an_old_answer_is_seen_through_before_anything_is_ended() -> None:
-    world = due()
-    old = list(world.instances.values())
-    for key, one in world.instances.items():
-        world.instances[key] = replace(one, tags={})
-    done = IdleWatchdog(FLEET, with_list(world, old)).apply()
+    fake = due()
+    old = list(fake.instances.values())
+    for key, one in fake.instances.items():
+        fake.instances[key] = replace(one, tags={})
+    done = IdleWatchdog(FLEET, with_list(fake, old)).apply()
     assert {outcome.kind for outcome in done.outcomes} == {OutcomeKind.NO_LONGER_TRUE}
-    assert not world.ended and not world.drains
+    assert not fake.ended and not fake.drains
 
 
 def test_a_new_instance_that_is_not_listed_yet_is_no_fault() -> None:
-    world = seen(spread_world())
-    world.capacity["batch-spot-b"] = 1
-    world.lose(instance(1).id)
-    late = [one for one in world.instances.values() if one.alive]
-    spot(world)
-    assert world.launched == 1
-    ports = with_list(world, late)
+    fake = seen(spread_fleet())
+    fake.capacity["batch-spot-b"] = 1
+    fake.lose(instance(1).id)
+    late = [one for one in fake.instances.values() if one.alive]
+    spot(fake)
+    assert fake.launched == 1
+    ports = with_list(fake, late)
     SpotWatchdog(FLEET, ports).dry()
 
 

@@ -46,27 +46,27 @@ RELEASES = pytest.mark.parametrize("lacks", [(), UNKNOWN_IN_0_1], ids=["with hoo
 
 @RELEASES
 def test_the_launch_hook_of_an_earlier_agent_is_completed_when_it_serves(lacks: Sequence[str]) -> None:
-    world = waiting(to_serve=[ONE])
-    world.agents[ONE] = read(without(OWN_HOOKS, lacks))
-    watchdog(world).apply()
-    assert world.hooks == [(of(world, ONE), ONE)]
+    fleet = waiting(to_serve=[ONE])
+    fleet.agents[ONE] = read(without(OWN_HOOKS, lacks))
+    watchdog(fleet).apply()
+    assert fleet.hooks == [(of(fleet, ONE), ONE)]
 
 
 @RELEASES
 def test_the_drain_hook_of_an_earlier_agent_is_completed_when_it_has_drained(lacks: Sequence[str]) -> None:
     status = read(without(OWN_HOOKS | DRAINED, lacks))
     assert status.drain_by is DrainOwner.CLOUD
-    world = waiting(to_end=[ONE])
-    world.agents[ONE] = status
-    watchdog(world).apply()
-    assert world.hooks == [(of(world, ONE), ONE)]
+    fleet = waiting(to_end=[ONE])
+    fleet.agents[ONE] = status
+    watchdog(fleet).apply()
+    assert fleet.hooks == [(of(fleet, ONE), ONE)]
 
 
 @RELEASES
 def test_no_hook_of_an_earlier_agent_is_completed_that_still_boots_or_drains(lacks: Sequence[str]) -> None:
     loading = OWN_HOOKS | {"phase": "engine", "ready": False, "has_served": False}
     draining = OWN_HOOKS | DRAINED | {"phase": "draining", "drained": False}
-    for world, said in ((waiting(to_serve=[ONE]), loading), (waiting(to_end=[ONE]), draining)):
-        world.agents[ONE] = read(without(said, lacks))
-        watchdog(world).apply()
-        assert world.hooks == []
+    for fleet, said in ((waiting(to_serve=[ONE]), loading), (waiting(to_end=[ONE]), draining)):
+        fleet.agents[ONE] = read(without(said, lacks))
+        watchdog(fleet).apply()
+        assert fleet.hooks == []

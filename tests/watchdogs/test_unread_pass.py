@@ -15,14 +15,14 @@ from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
 from tests.cli.test_accept_policy import DIGEST
+from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import document
-from tests.fixtures.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog
 
 LOST = {"gone": "", "full": "gpufleet: this could not be printed: [Errno 28] No space left on device\n"}
 """Where nothing can be printed, and what is said of it on stderr."""
 IDLE = WatchdogKind(
-    name="idle", make=lambda fleet, ports: IdleWatchdog(fleet, replace(idle_world(1).ports(), ledger=ports.ledger))
+    name="idle", make=lambda fleet, ports: IdleWatchdog(fleet, replace(idle_fleet(1).ports(), ledger=ports.ledger))
 )
 """One idle instance in each fleet, and the real ledger."""
 

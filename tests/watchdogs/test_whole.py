@@ -8,20 +8,21 @@ import pytest
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance, InstanceState
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
+from tests.fixtures.watchdogs.fake_ports import FakeInventory
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
-from tests.fixtures.watchdogs.worlds import FakeInventory, World, idle_world
 from watchdogs.observe.completeness import MOST_ASKED, SETTLED, InstanceReader, reporting_unlisted, unlisted
 
 ONE, OTHER = instance(1), instance(2)
 OLD = timedelta(minutes=10)
 
 
-def world_with(other: Instance | None) -> World:
-    world = idle_world(2)
-    del world.instances[OTHER.id]
+def fleet_with(other: Instance | None) -> FakeFleet:
+    fleet = idle_fleet(2)
+    del fleet.instances[OTHER.id]
     if other is not None:
-        world.instances[OTHER.id] = other
-    return world
+        fleet.instances[OTHER.id] = other
+    return fleet
 
 
 LACKING = [
@@ -35,58 +36,58 @@ LACKING = [
 
 @pytest.mark.parametrize(("other", "lives"), LACKING)
 def test_what_its_group_has_and_the_list_lacks(other: Instance | None, lives: bool) -> None:
-    world = world_with(other)
-    found = unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    fleet = fleet_with(other)
+    found = unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), {ONE.id: ONE}, START)
     assert list(found.living) == ([OTHER.id] if lives else []) and not found.unknown
 
 
 def test_one_that_lost_its_tags_is_of_the_group_that_lists_it() -> None:
-    world = world_with(replace(OTHER, pool=None, environment=None, group=None))
-    found = unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    fleet = fleet_with(replace(OTHER, pool=None, environment=None, group=None))
+    found = unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), {ONE.id: ONE}, START)
     assert found.living[OTHER.id].group == "batch-spot-a"
 
 
 def test_one_that_cannot_be_read_may_live() -> None:
-    world = world_with(OTHER)
-    world.before = broken
-    found = unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    fleet = fleet_with(OTHER)
+    fleet.before = broken
+    found = unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), {ONE.id: ONE}, START)
     assert not found.living and found.unknown == {OTHER.id: ("batch-spot-a", "no answer")}
 
 
 def test_a_list_that_lacks_more_than_can_be_read_is_not_whole() -> None:
-    world = idle_world(MOST_ASKED + 1)
+    fleet = idle_fleet(MOST_ASKED + 1)
     with pytest.raises(CloudError, match="the list of instances is incomplete"):
-        unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), (), START)
-    for key, one in world.instances.items():
-        world.instances[key] = replace(one, state=InstanceState.TERMINATED)
-    assert not unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), (), START).living
+        unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), (), START)
+    for key, one in fleet.instances.items():
+        fleet.instances[key] = replace(one, state=InstanceState.TERMINATED)
+    assert not unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), (), START).living
 
 
 def test_of_an_empty_list_no_more_than_twenty_are_read_one_by_one() -> None:
-    world, calls = idle_world(100), list[str]()
-    world.before = calls.append
+    fleet, calls = idle_fleet(100), list[str]()
+    fleet.before = calls.append
     with pytest.raises(CloudError, match="the list of instances is incomplete"):
-        unlisted(InstanceReader(FakeInventory(world)), world.groups.values(), (), START)
+        unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), (), START)
     with pytest.raises(CloudError, match="the list of instances is incomplete"):
-        reporting_unlisted(InstanceReader(FakeInventory(world)), "test", world.evidence, (), START)
+        reporting_unlisted(InstanceReader(FakeInventory(fleet)), "test", fleet.evidence, (), START)
     assert calls == ["instance"] * 40
 
 
 def test_each_is_read_once_in_a_pass() -> None:
-    world, calls = idle_world(2), list[str]()
-    world.before = calls.append
-    reader = InstanceReader(FakeInventory(world))
+    fleet, calls = idle_fleet(2), list[str]()
+    fleet.before = calls.append
+    reader = InstanceReader(FakeInventory(fleet))
     for _ in range(3):
-        unlisted(reader, world.groups.values(), {ONE.id: ONE}, START)
+        unlisted(reader, fleet.groups.values(), {ONE.id: ONE}, START)
     assert calls == ["instance"]
 
 
 def test_a_whole_list_asks_for_nothing_more() -> None:
-    world, calls = idle_world(2), list[str]()
-    world.before = calls.append
-    reader = InstanceReader(FakeInventory(world))
-    unlisted(reader, world.groups.values(), world.instances, START)
-    reporting_unlisted(reader, "test", world.evidence, world.instances, START)
+    fleet, calls = idle_fleet(2), list[str]()
+    fleet.before = calls.append
+    reader = InstanceReader(FakeInventory(fleet))
+    unlisted(reader, fleet.groups.values(), fleet.instances, START)
+    reporting_unlisted(reader, "test", fleet.evidence, fleet.instances, START)
     assert not calls
 
 
@@ -94,8 +95,8 @@ def test_a_whole_list_asks_for_nothing_more() -> None:
     ("other", "lives"), [*LACKING, pytest.param(replace(OTHER, environment="other"), False, id="of somebody else")]
 )
 def test_what_reports_and_the_list_lacks(other: Instance | None, lives: bool) -> None:
-    world = world_with(other)
-    found = reporting_unlisted(InstanceReader(FakeInventory(world)), "test", world.evidence, [ONE.id], START)
+    fleet = fleet_with(other)
+    found = reporting_unlisted(InstanceReader(FakeInventory(fleet)), "test", fleet.evidence, [ONE.id], START)
     assert [one.id for one in found] == ([OTHER.id] if lives else [])
 
 
@@ -112,7 +113,7 @@ def test_what_reports_and_the_list_lacks(other: Instance | None, lives: bool) ->
     ],
 )
 def test_either_source_reports_for_its_instance(evidence: Evidence, counts: bool) -> None:
-    reader = InstanceReader(FakeInventory(idle_world(2)))
+    reader = InstanceReader(FakeInventory(idle_fleet(2)))
     assert bool(reporting_unlisted(reader, "test", {OTHER.id: evidence}, [ONE.id], START)) is counts
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.drains import DrainOwner
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
+from tests.fixtures.watchdogs.fake_ports import FakeMetrics
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
-from tests.fixtures.watchdogs.worlds import FakeMetrics, World, idle_world, mark
 from watchdogs import signals
 from watchdogs.idle.final_check import DrainConfirmed, DrainUnconfirmed, FinalChecks
 from watchdogs.idle.watchdog import IdleWatchdog
@@ -47,7 +48,7 @@ class Scraping(FakeMetrics):
             gpu = replace(gpu, newest_age=at - self._read(self.exporter_ends + self.ahead))
         seen = replace(QUIET, interval=self.every, gpu=gpu)
         seen = replace(seen, engine=None if _past(self.engine_ends, real) else engine)
-        self.world.evidence = dict.fromkeys(self.world.instances, seen)
+        self.fleet.evidence = dict.fromkeys(self.fleet.instances, seen)
         if "timestamp(up{" not in expression:
             return super().query(expression, at)
         rows = super().query(expression, at)
@@ -63,19 +64,19 @@ def _past(since: datetime | None, moment: datetime) -> bool:
     return since is not None and moment >= since
 
 
-def due(every: float = 15, ahead: float = 0, *, takes: timedelta = timedelta(0)) -> tuple[World, Scraping]:
+def due(every: float = 15, ahead: float = 0, *, takes: timedelta = timedelta(0)) -> tuple[FakeFleet, Scraping]:
     """An instance whose grace is over and whose agent says `drained` so long after it was asked; its store."""
-    world = idle_world(1)
-    mark(world, 1, START - timedelta(hours=1))
-    world.drain_takes = takes
+    fleet = idle_fleet(1)
+    mark(fleet, 1, START - timedelta(hours=1))
+    fleet.drain_takes = takes
     # the drain is not at the moment of a scrape
-    world.now += timedelta(seconds=every * 0.4)
-    world.seen.add(("idle", "batch", digests(document(), "idle")["batch"]))
-    return world, Scraping(world, every=timedelta(seconds=every), ahead=timedelta(seconds=ahead))
+    fleet.now += timedelta(seconds=every * 0.4)
+    fleet.seen.add(("idle", "batch", digests(document(), "idle")["batch"]))
+    return fleet, Scraping(fleet, every=timedelta(seconds=every), ahead=timedelta(seconds=ahead))
 
 
-def watch(world: World, store: Scraping) -> Outcome:
-    (outcome,) = IdleWatchdog(document(), replace(world.ports(), metrics=store)).apply().outcomes
+def watch(fleet: FakeFleet, store: Scraping) -> Outcome:
+    (outcome,) = IdleWatchdog(document(), replace(fleet.ports(), metrics=store)).apply().outcomes
     return outcome
 
 
@@ -93,49 +94,49 @@ CLOCKS = [
 
 @pytest.mark.parametrize(("every", "ahead"), CLOCKS)
 def test_work_begun_after_the_last_scrape_is_seen_whatever_the_agent_says(every: float, ahead: float) -> None:
-    world, store = due(every, ahead)
-    store.works_from = world.now + timedelta(milliseconds=1)
-    outcome = watch(world, store)
-    assert (outcome.kind, world.ended) == (OutcomeKind.WAITING, [])
+    fleet, store = due(every, ahead)
+    store.works_from = fleet.now + timedelta(milliseconds=1)
+    outcome = watch(fleet, store)
+    assert (outcome.kind, fleet.ended) == (OutcomeKind.WAITING, [])
     assert "but requests in flight: 2 running" in outcome.detail
     store.works_from = None
-    assert watch(world, store).kind is OutcomeKind.DONE
-    assert world.ended == [FIRST] and world.drains == [FIRST]
+    assert watch(fleet, store).kind is OutcomeKind.DONE
+    assert fleet.ended == [FIRST] and fleet.drains == [FIRST]
 
 
 @pytest.mark.parametrize(("every", "ahead"), CLOCKS)
 def test_an_honest_drain_ends_within_two_scrapes(every: float, ahead: float) -> None:
-    world, store = due(every, ahead, takes=timedelta(seconds=3))
-    began = world.now
+    fleet, store = due(every, ahead, takes=timedelta(seconds=3))
+    began = fleet.now
     store.engine_ends = began + timedelta(seconds=2)
-    assert watch(world, store).kind is OutcomeKind.DONE
-    assert world.ended == [FIRST]
-    assert world.now - began <= timedelta(seconds=3 + 1.25 * every + 2)
+    assert watch(fleet, store).kind is OutcomeKind.DONE
+    assert fleet.ended == [FIRST]
+    assert fleet.now - began <= timedelta(seconds=3 + 1.25 * every + 2)
 
 
 def test_a_gpu_that_computes_after_its_engine_is_gone_is_not_ended() -> None:
-    world, store = due()
-    store.engine_ends = store.gpu_works_from = world.now
-    outcome = watch(world, store)
+    fleet, store = due()
+    store.engine_ends = store.gpu_works_from = fleet.now
+    outcome = watch(fleet, store)
     assert outcome.kind is OutcomeKind.WAITING and "but GPU active" in outcome.detail
-    assert not world.ended
+    assert not fleet.ended
 
 
 def test_a_source_that_fell_silent_keeps_the_instance_is_told_once_and_may_come_back() -> None:
-    world, store = due()
-    store.engine_ends = store.exporter_ends = world.now
+    fleet, store = due()
+    store.engine_ends = store.exporter_ends = fleet.now
     for _ in range(3):
-        began = world.now
-        outcome = watch(world, store)
+        began = fleet.now
+        outcome = watch(fleet, store)
         assert outcome.kind is OutcomeKind.WAITING
         assert outcome.detail.startswith(f"{Reason.METRICS_STALE.sentence}: no scrape of its GPU exporter since")
-        assert timedelta(seconds=30) <= world.now - began <= timedelta(seconds=45), "two intervals and a little"
-        world.now += timedelta(hours=2)  # far behind the drain's deadline
-    assert not world.ended and world.drains == [FIRST] and world.targets["batch"].value == 1
-    (told,) = (text for key, text in world.messages.items() if key.startswith("unheard:"))
+        assert timedelta(seconds=30) <= fleet.now - began <= timedelta(seconds=45), "two intervals and a little"
+        fleet.now += timedelta(hours=2)  # far behind the drain's deadline
+    assert not fleet.ended and fleet.drains == [FIRST] and fleet.targets["batch"].value == 1
+    (told,) = (text for key, text in fleet.messages.items() if key.startswith("unheard:"))
     assert "Prometheus has not scraped its GPU exporter since" in told and "costs 0.25 USD/h" in told
     store.exporter_ends = None
-    assert watch(world, store).kind is OutcomeKind.DONE
+    assert watch(fleet, store).kind is OutcomeKind.DONE
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_a_source_counts_when_it_was_scraped_later(rows: dict[str, float], silen
         def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
             return [({"instance_id": FIRST, "stat": k}, START.timestamp() + value) for k, value in rows.items()]
 
-    found = signals.scrapes(Told(World()), signals.of_environment("test"), [FIRST])
+    found = signals.scrapes(Told(FakeFleet()), signals.of_environment("test"), [FIRST])
     assert found.get(FIRST, signals.Scrapes()).silent_since(START) == silent
 
 
@@ -168,27 +169,27 @@ def decision(number: int) -> Decision:
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_many_wait_together_and_one_query_asks_for_all(count: int) -> None:
-    world = idle_world(count)
-    world.now += timedelta(seconds=4)
-    store = Scraping(world)
-    ports = replace(world.ports(), metrics=store)
+    fleet = idle_fleet(count)
+    fleet.now += timedelta(seconds=4)
+    store = Scraping(fleet)
+    ports = replace(fleet.ports(), metrics=store)
     drains = [(decision(number), instance(number)) for number in range(1, count + 1)]
     for _, one in drains:
         ports.agents.drain(one, DrainOwner.IDLE, "idle", timedelta(seconds=90))
-    began, looks = world.now, FinalChecks(ports, signals.of_environment("test"))
+    began, looks = fleet.now, FinalChecks(ports, signals.of_environment("test"))
     heard = list(looks.wait(drains, timedelta(seconds=90)))
     assert [type(look) for look in heard] == [DrainConfirmed] * count
-    assert world.now - began <= timedelta(seconds=25) and store.queries <= 6
+    assert fleet.now - began <= timedelta(seconds=25) and store.queries <= 6
 
 
 def test_one_that_never_says_drained_does_not_hold_up_the_others() -> None:
-    world = idle_world(2)
-    ports = replace(world.ports(), metrics=Scraping(world))
+    fleet = idle_fleet(2)
+    ports = replace(fleet.ports(), metrics=Scraping(fleet))
     ports.agents.drain(instance(1), DrainOwner.IDLE, "idle", timedelta(seconds=90))
-    began, given = world.now, list[tuple[str, timedelta]]()
+    began, given = fleet.now, list[tuple[str, timedelta]]()
     drains = [(decision(1), instance(1)), (decision(2), instance(2))]
     for look in FinalChecks(ports, signals.of_environment("test")).wait(drains, timedelta(seconds=90)):
-        given.append((look.decision.resource, world.now - began))
+        given.append((look.decision.resource, fleet.now - began))
         assert isinstance(look, DrainConfirmed if look.decision.resource == FIRST else DrainUnconfirmed)
     assert given[0][0] == FIRST and given[0][1] < timedelta(seconds=30)
     assert given[1][1] >= timedelta(seconds=100), "its drain's deadline and ten seconds"

@@ -20,8 +20,9 @@ from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.decisions import OutcomeKind, Reason
 from tests.fixtures import prometheus, signing
 from tests.fixtures.networks import served
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
+from tests.fixtures.watchdogs.fake_ports import FakeClock
 from tests.fixtures.watchdogs.plain import document, instance
-from tests.fixtures.watchdogs.worlds import FakeClock, World, idle_world, mark
 from watchdogs import signals
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
@@ -40,8 +41,8 @@ BEGAN = time.time()
 
 class WallClock(FakeClock):
     def now(self) -> datetime:
-        self.world.now = datetime.now(UTC)
-        return self.world.now
+        self.fleet.now = datetime.now(UTC)
+        return self.fleet.now
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -118,7 +119,7 @@ def serving(page: Callable[[], str | None], machine: Machine) -> Generator[int]:
 @dataclass
 class Watched:
     machine: Machine
-    world: World
+    fleet: FakeFleet
     ports: Ports
     store: Prometheus
 
@@ -133,11 +134,11 @@ class Watched:
 @pytest.fixture
 def watched(tmp_path: Path) -> Generator[Watched]:
     """A marked instance that is judged idle, and has a moment until its next scrape."""
-    machine, world = Machine(), idle_world(1)
+    machine, fleet = Machine(), idle_fleet(1)
     now = datetime.now(UTC)
     mine = instance(1, launched_at=now - timedelta(hours=5), private_address="127.0.0.1")
-    world.instances[FIRST] = mine
-    world.seen.add(("idle", "batch", digests(FLEET, "idle")["batch"]))
+    fleet.instances[FIRST] = mine
+    fleet.seen.add(("idle", "batch", digests(FLEET, "idle")["batch"]))
     with ExitStack() as stack:
         agent = stack.enter_context(serving(machine.status, machine))
         labels = {"instance_id": FIRST, "environment": "test", "pool": "batch"}
@@ -159,8 +160,8 @@ def watched(tmp_path: Path) -> Generator[Watched]:
         stack.callback(store.close)
         agents = NodeAgents(signing.key, port=agent)
         stack.callback(agents.close)
-        ports = replace(world.ports(), metrics=store, agents=FleetAgents(agents), clock=WallClock(world))
-        made = Watched(machine, world, ports, store)
+        ports = replace(fleet.ports(), metrics=store, agents=FleetAgents(agents), clock=WallClock(fleet))
+        made = Watched(machine, fleet, ports, store)
         _until_due(made)
         yield made
 
@@ -172,7 +173,7 @@ def _until_due(made: Watched) -> None:
         if decision.reason is Reason.STILL_IDLE:
             break
         if decision.reason is Reason.IDLE:
-            mark(made.world, 1, datetime.now(UTC) - timedelta(seconds=2))
+            mark(made.fleet, 1, datetime.now(UTC) - timedelta(seconds=2))
         time.sleep(0.5)
     else:
         raise AssertionError("never judged idle")
@@ -197,7 +198,7 @@ def test_work_that_began_after_the_last_scrape_is_seen(watched: Watched) -> None
     machine.at_drain = work_begins
     assert watched.watch() is OutcomeKind.WAITING
     assert "its agent says `drained`, but requests in flight: 2 running" in watched.detail
-    assert not watched.world.ended and len(machine.drains) == 1
+    assert not watched.fleet.ended and len(machine.drains) == 1
 
 
 def test_an_engine_that_is_gone_ends_and_an_exporter_that_is_silent_keeps(watched: Watched) -> None:
@@ -209,10 +210,10 @@ def test_an_engine_that_is_gone_ends_and_an_exporter_that_is_silent_keeps(watche
     machine.at_drain = both_end
     assert watched.watch() is OutcomeKind.WAITING
     assert "no scrape of its GPU exporter since it said `drained`" in watched.detail
-    assert not watched.world.ended
+    assert not watched.fleet.ended
     machine.exporter_answers = True
     assert watched.watch() is OutcomeKind.DONE
-    assert watched.world.ended == [FIRST] and len(machine.drains) == 1
+    assert watched.fleet.ended == [FIRST] and len(machine.drains) == 1
 
 
 def test_the_stores_clock_is_asked_to_the_millisecond(watched: Watched) -> None:

@@ -9,8 +9,9 @@ import pytest
 from gpufleet.domain.decisions import Action, Decision, OutcomeKind, Reason
 from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence
 from gpufleet.domain.model import Instance, InstanceState, Phase
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
+from tests.fixtures.watchdogs.fake_ports import FakeInventory
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
-from tests.fixtures.watchdogs.worlds import FakeInventory, World, idle_world, mark
 from tests.watchdogs.idle.test_judge import case
 from watchdogs.draining import drained
 from watchdogs.idle.final_check import DrainConfirmed, objection
@@ -20,18 +21,18 @@ from watchdogs.policy import digests
 FIRST, SECOND = instance(1).id, instance(2).id
 
 
-def due(count: int) -> World:
-    world = idle_world(count)
+def due(count: int) -> FakeFleet:
+    fleet = idle_fleet(count)
     for number in range(1, count + 1):
-        mark(world, number, START - timedelta(hours=1))
-    world.seen.add(("idle", "batch", digests(document(), "idle")["batch"]))
-    return world
+        mark(fleet, number, START - timedelta(hours=1))
+    fleet.seen.add(("idle", "batch", digests(document(), "idle")["batch"]))
+    return fleet
 
 
-def engine(world: World, key: str, **changes: float) -> None:
-    seen = world.evidence[key]
+def engine(fleet: FakeFleet, key: str, **changes: float) -> None:
+    seen = fleet.evidence[key]
     assert isinstance(seen.engine, EngineEvidence)
-    world.evidence[key] = replace(seen, engine=replace(seen.engine, **changes))
+    fleet.evidence[key] = replace(seen, engine=replace(seen.engine, **changes))
 
 
 @pytest.mark.parametrize(
@@ -40,38 +41,38 @@ def engine(world: World, key: str, **changes: float) -> None:
     ids=["runs", "waits", "counts"],
 )
 def test_an_engine_that_works_is_not_ended_whatever_its_agent_says(work: dict[str, float], words: str) -> None:
-    world = due(1)
-    world.drain_takes = timedelta(0)  # `drained` at once
+    fleet = due(1)
+    fleet.drain_takes = timedelta(0)  # `drained` at once
 
     def work_begins(name: str) -> None:
         if name == "drain":
-            engine(world, FIRST, **work)
+            engine(fleet, FIRST, **work)
 
-    world.before = work_begins
-    dog = IdleWatchdog(document(), world.ports())
+    fleet.before = work_begins
+    dog = IdleWatchdog(document(), fleet.ports())
     first = dog.apply()
     assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.WAITING]
     assert words in first.outcomes[0].detail
     for _ in range(3):
-        world.now += timedelta(minutes=1)
+        fleet.now += timedelta(minutes=1)
         dog.apply()
-    assert world.drains == [FIRST] and not world.ended and world.targets["batch"].value == 1
-    engine(world, FIRST, running_max=0.0, waiting_max=0.0, counter_changes=0.0)
-    world.now += timedelta(minutes=1)
+    assert fleet.drains == [FIRST] and not fleet.ended and fleet.targets["batch"].value == 1
+    engine(fleet, FIRST, running_max=0.0, waiting_max=0.0, counter_changes=0.0)
+    fleet.now += timedelta(minutes=1)
     assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
-    assert world.ended == [FIRST]
+    assert fleet.ended == [FIRST]
 
 
 def test_an_engine_that_is_gone_after_its_drain_is_ended() -> None:
-    world = due(1)
+    fleet = due(1)
 
     def engine_stops(name: str) -> None:
         if name == "drain":
-            world.evidence[FIRST] = replace(world.evidence[FIRST], engine=None)
+            fleet.evidence[FIRST] = replace(fleet.evidence[FIRST], engine=None)
 
-    world.before = engine_stops
-    IdleWatchdog(document(), world.ports()).apply()
-    assert world.ended == [FIRST]
+    fleet.before = engine_stops
+    IdleWatchdog(document(), fleet.ports()).apply()
+    assert fleet.ended == [FIRST]
 
 
 @pytest.mark.parametrize(
@@ -83,17 +84,17 @@ def test_an_engine_that_is_gone_after_its_drain_is_ended() -> None:
     ],
 )
 def test_a_gpu_that_works_after_its_engine_is_gone_is_not_ended(gpu: dict[str, float]) -> None:
-    world = due(1)
+    fleet = due(1)
 
     def engine_stops(name: str) -> None:
         if name == "drain":
-            old = world.evidence[FIRST]
+            old = fleet.evidence[FIRST]
             assert old.gpu is not None
-            world.evidence[FIRST] = replace(old, engine=None, gpu=replace(old.gpu, **gpu))
+            fleet.evidence[FIRST] = replace(old, engine=None, gpu=replace(old.gpu, **gpu))
 
-    world.before = engine_stops
-    (outcome,) = IdleWatchdog(document(), world.ports()).apply().outcomes
-    assert (outcome.kind, world.ended) == (OutcomeKind.WAITING, [])
+    fleet.before = engine_stops
+    (outcome,) = IdleWatchdog(document(), fleet.ports()).apply().outcomes
+    assert (outcome.kind, fleet.ended) == (OutcomeKind.WAITING, [])
 
 
 AGO = timedelta(seconds=30)
@@ -175,54 +176,54 @@ class Half(FakeInventory):
         return [one for one in super().instances() if one.id != self.without]
 
 
-def half(world: World) -> IdleWatchdog:
-    return IdleWatchdog(document(), replace(world.ports(), inventory=Half(world, SECOND)))
+def half(fleet: FakeFleet) -> IdleWatchdog:
+    return IdleWatchdog(document(), replace(fleet.ports(), inventory=Half(fleet, SECOND)))
 
 
 def test_half_a_list_ends_nothing_of_the_pool_when_what_it_lacks_reports() -> None:
-    world = due(2)
-    done = half(world).apply()
+    fleet = due(2)
+    done = half(fleet).apply()
     assert {decision.reason for decision in done.plan.decisions} == {Reason.NOT_LISTED}
-    assert not world.ended and not world.drains
-    assert any(f"{SECOND} is running but is not in the list" in text for text in world.messages.values())
+    assert not fleet.ended and not fleet.drains
+    assert any(f"{SECOND} is running but is not in the list" in text for text in fleet.messages.values())
 
 
-def ended(world: World) -> None:
-    world.instances[SECOND] = replace(world.instances[SECOND], state=InstanceState.TERMINATED)
+def ended(fleet: FakeFleet) -> None:
+    fleet.instances[SECOND] = replace(fleet.instances[SECOND], state=InstanceState.TERMINATED)
 
 
-def new(world: World) -> None:
-    world.instances[SECOND] = replace(world.instances[SECOND], launched_at=START - timedelta(minutes=1))
+def new(fleet: FakeFleet) -> None:
+    fleet.instances[SECOND] = replace(fleet.instances[SECOND], launched_at=START - timedelta(minutes=1))
 
 
-def elsewhere(world: World) -> None:
-    world.instances[SECOND] = replace(world.instances[SECOND], environment="other")
+def elsewhere(fleet: FakeFleet) -> None:
+    fleet.instances[SECOND] = replace(fleet.instances[SECOND], environment="other")
 
 
-def unknown(world: World) -> None:
-    del world.instances[SECOND]
+def unknown(fleet: FakeFleet) -> None:
+    del fleet.instances[SECOND]
 
 
-def old_news(world: World) -> None:
-    seen = world.evidence[SECOND]
+def old_news(fleet: FakeFleet) -> None:
+    seen = fleet.evidence[SECOND]
     assert seen.engine is not None and seen.gpu is not None
     age = 10 * seen.interval
-    world.evidence[SECOND] = replace(
+    fleet.evidence[SECOND] = replace(
         seen, engine=replace(seen.engine, newest_age=age), gpu=replace(seen.gpu, newest_age=age)
     )
 
 
 @pytest.mark.parametrize("change", [ended, new, elsewhere, unknown, old_news], ids=lambda change: change.__name__)
-def test_what_reports_for_a_little_longer_or_is_new_fails_no_pass(change: Callable[[World], None]) -> None:
-    world = due(2)
-    change(world)
-    done = half(world).dry()
+def test_what_reports_for_a_little_longer_or_is_new_fails_no_pass(change: Callable[[FakeFleet], None]) -> None:
+    fleet = due(2)
+    change(fleet)
+    done = half(fleet).dry()
     assert [(d.resource, d.reason) for d in done.plan.decisions] == [(FIRST, Reason.STILL_IDLE)]
 
 
 def test_a_list_that_agrees_with_the_metrics_costs_no_call() -> None:
-    world, calls = idle_world(2), list[str]()
-    world.before = calls.append
-    IdleWatchdog(document(), world.ports()).dry()
-    assert QUIET in world.evidence.values()
+    fleet, calls = idle_fleet(2), list[str]()
+    fleet.before = calls.append
+    IdleWatchdog(document(), fleet.ports()).dry()
+    assert QUIET in fleet.evidence.values()
     assert "instance" not in calls

@@ -9,8 +9,9 @@ import pytest
 
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
+from tests.fixtures.watchdogs.fake_ports import FakeAgents, FakeGroups
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, START, FakePrices, document, instance
-from tests.fixtures.watchdogs.worlds import FakeAgents, FakeGroups, World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 
 BUSY = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
@@ -18,9 +19,9 @@ BUSY = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
 
 @pytest.mark.parametrize("instances", [1, 20])
 def test_nothing_is_asked_twice(instances: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, asked = idle_world(instances), Counter[str]()
-    monkeypatch.setattr(world, "before", lambda step: asked.update([step]))
-    IdleWatchdog(document(), world.ports()).dry()
+    fleet, asked = idle_fleet(instances), Counter[str]()
+    monkeypatch.setattr(fleet, "before", lambda step: asked.update([step]))
+    IdleWatchdog(document(), fleet.ports()).dry()
     once = ("instances", "brakes", "targets", "policy_seen", "unfinished", "boots", "statuses")
     assert {step: asked[step] for step in once} == dict.fromkeys(once, 1)
     assert asked["ended_since"] == 2, "of the last hour and of the day"
@@ -29,7 +30,7 @@ def test_nothing_is_asked_twice(instances: int, monkeypatch: pytest.MonkeyPatch)
 class Asking:
     """A pass whose questions about single instances are kept."""
 
-    def __init__(self, world: World, **changes: object) -> None:
+    def __init__(self, fleet: FakeFleet, **changes: object) -> None:
         agents, priced, wanted = self.agents, self.priced, self.required = set[str](), set[str](), set[str]()
 
         class Agents(FakeAgents):
@@ -46,56 +47,56 @@ class Asking:
                 wanted.update(required)
                 return super().in_rollout(names, required)
 
-        ports = replace(world.ports(), agents=Agents(world), prices=Prices(), groups=Groups(world))
+        ports = replace(fleet.ports(), agents=Agents(fleet), prices=Prices(), groups=Groups(fleet))
         IdleWatchdog(document(**changes), ports).dry()
 
 
 def test_only_agents_of_the_quiet_and_the_marked_are_asked() -> None:
     """Metrics alone keep the others, and at thousands of instances each call counts."""
-    world = idle_world(4)
+    fleet = idle_fleet(4)
     quiet, busy, marked, dead = (instance(n).id for n in range(1, 5))
-    world.evidence[busy] = world.evidence[marked] = BUSY
-    mark(world, 3, START)
-    mark(world, 4, START)
-    world.instances[dead] = replace(world.instances[dead], state=InstanceState.STOPPING)
-    assert Asking(world).agents == {quiet, marked}
-    assert Asking(world, watchdogs={"spot": {}}).agents == set()
+    fleet.evidence[busy] = fleet.evidence[marked] = BUSY
+    mark(fleet, 3, START)
+    mark(fleet, 4, START)
+    fleet.instances[dead] = replace(fleet.instances[dead], state=InstanceState.STOPPING)
+    assert Asking(fleet).agents == {quiet, marked}
+    assert Asking(fleet, watchdogs={"spot": {}}).agents == set()
 
 
 def test_those_that_may_stay_are_asked_when_one_may_end() -> None:
-    world = idle_world(2)
+    fleet = idle_fleet(2)
     first, second = instance(1).id, instance(2).id
-    world.evidence[second] = BUSY
-    mark(world, 1, START)
-    assert Asking(world).agents == {first}
-    world.now += timedelta(hours=1)
-    assert Asking(world).agents == {first, second}
+    fleet.evidence[second] = BUSY
+    mark(fleet, 1, START)
+    assert Asking(fleet).agents == {first}
+    fleet.now += timedelta(hours=1)
+    assert Asking(fleet).agents == {first, second}
 
 
 def test_prices_are_asked_of_the_watched_and_of_the_living_that_nobody_watches() -> None:
-    world = idle_world(4)
+    fleet = idle_fleet(4)
     watched, stray, gone, other = (instance(n).id for n in range(1, 5))
-    world.instances[stray] = replace(world.instances[stray], pool=None, group="left-over")
-    world.instances[gone] = replace(world.instances[stray], id=gone, state=InstanceState.STOPPED)
-    del world.instances[other]
-    world.groups["batch-spot-a"] = replace(world.groups["batch-spot-a"], instance_ids=(watched,))
-    del world.evidence[other]
-    assert Asking(world).priced == {watched, stray}
-    assert Asking(world, watchdogs={"spot": {}}).priced == {stray}
+    fleet.instances[stray] = replace(fleet.instances[stray], pool=None, group="left-over")
+    fleet.instances[gone] = replace(fleet.instances[stray], id=gone, state=InstanceState.STOPPED)
+    del fleet.instances[other]
+    fleet.groups["batch-spot-a"] = replace(fleet.groups["batch-spot-a"], instance_ids=(watched,))
+    del fleet.evidence[other]
+    assert Asking(fleet).priced == {watched, stray}
+    assert Asking(fleet, watchdogs={"spot": {}}).priced == {stray}
 
 
 def test_a_rollout_is_asked_about_for_certain_where_one_may_end() -> None:
-    world = idle_world(2)
-    assert Asking(world).required == set()
-    mark(world, 1, START)
-    assert Asking(world).required == set()
-    world.now += timedelta(hours=1)
-    assert Asking(world).required == {"batch-spot-a"}
+    fleet = idle_fleet(2)
+    assert Asking(fleet).required == set()
+    mark(fleet, 1, START)
+    assert Asking(fleet).required == set()
+    fleet.now += timedelta(hours=1)
+    assert Asking(fleet).required == {"batch-spot-a"}
 
 
 def test_no_rollout_is_asked_about_where_nobody_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, asked = idle_world(2), Counter[str]()
-    world.evidence = dict.fromkeys(world.evidence, BUSY)
-    monkeypatch.setattr(world, "before", lambda step: asked.update([step]))
-    IdleWatchdog(document(), world.ports()).dry()
+    fleet, asked = idle_fleet(2), Counter[str]()
+    fleet.evidence = dict.fromkeys(fleet.evidence, BUSY)
+    monkeypatch.setattr(fleet, "before", lambda step: asked.update([step]))
+    IdleWatchdog(document(), fleet.ports()).dry()
     assert asked["in_rollout"] == 0 and asked["statuses"] == 1

@@ -15,8 +15,9 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
+from tests.fixtures.watchdogs.fake_ports import FakeAgents, FakeGroups, FakeMetrics
 from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
-from tests.fixtures.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark
 from tests.watchdogs.idle.test_watchdog import at_call, due, watchdog
 from watchdogs.attempts import is_stuck
 from watchdogs.draining import is_terminated
@@ -32,11 +33,11 @@ def rules(**changes: Any) -> dict[str, Any]:
     return {"min": 0, "watchdogs": {"idle": {"max_stops_per_day": None, **changes}}}
 
 
-def passes(world: World, dog: IdleWatchdog, count: int) -> list[Plan]:
+def passes(fake: FakeFleet, dog: IdleWatchdog, count: int) -> list[Plan]:
     plans: list[Plan] = []
     for _ in range(count):
         plans.append(dog.apply().plan)
-        world.now += FIVE_MINUTES
+        fake.now += FIVE_MINUTES
     return plans
 
 
@@ -50,20 +51,20 @@ class Refuses(FakeAgents):
         return super().drain(instance, by, reason, deadline)
 
 
-def refused(world: World, **changes: Any) -> IdleWatchdog:
-    watchdog(world, **rules(**changes))  # its policy is seen
-    return IdleWatchdog(document(**rules(**changes)), replace(world.ports(), agents=Refuses(world)))
+def refused(fake: FakeFleet, **changes: Any) -> IdleWatchdog:
+    watchdog(fake, **rules(**changes))  # its policy is seen
+    return IdleWatchdog(document(**rules(**changes)), replace(fake.ports(), agents=Refuses(fake)))
 
 
 def test_agents_that_refuse_to_drain_do_not_hold_up_the_others() -> None:
-    world = due(4)
-    passes(world, refused(world), 2)
-    assert sorted(world.ended) == [THIRD, FOURTH]
+    fake = due(4)
+    passes(fake, refused(fake), 2)
+    assert sorted(fake.ended) == [THIRD, FOURTH]
 
 
 def test_those_that_fail_have_their_turn_one_after_the_other() -> None:
-    world = due(2)
-    plans = passes(world, refused(world, max_stops_per_run=1), 4)
+    fake = due(2)
+    plans = passes(fake, refused(fake, max_stops_per_run=1), 4)
     assert [d.resource for plan in plans for d in plan.acting] == [FIRST, SECOND, FIRST, SECOND]
 
 
@@ -150,52 +151,52 @@ class Mute(FakeMetrics):
 
 
 def test_drains_that_nobody_hears_of_again_do_not_hold_up_the_others() -> None:
-    world = due(4)
-    watchdog(world, **rules())
-    dog = IdleWatchdog(document(**rules()), replace(world.ports(), metrics=Mute(world)))
-    passes(world, dog, 5)
-    assert sorted(world.drains) == [FIRST, SECOND]
-    passes(world, dog, 8)
-    assert sorted(world.ended) == [THIRD, FOURTH]
+    fake = due(4)
+    watchdog(fake, **rules())
+    dog = IdleWatchdog(document(**rules()), replace(fake.ports(), metrics=Mute(fake)))
+    passes(fake, dog, 5)
+    assert sorted(fake.drains) == [FIRST, SECOND]
+    passes(fake, dog, 8)
+    assert sorted(fake.ended) == [THIRD, FOURTH]
 
 
 def test_a_drain_that_goes_on_comes_before_a_dearer_one_and_keeps_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two, with a floor of one, the cheaper one drains: were the dearer one taken then, nobody would be left."""
-    world = due(1)
-    world.drain_takes = timedelta(minutes=55)
+    fake = due(1)
+    fake.drain_takes = timedelta(minutes=55)
     fleet = {**rules(max_stops_per_run=2), "min": 1}
-    world.targets["batch"] = Target(pool="batch", value=2, version=1)
+    fake.targets["batch"] = Target(pool="batch", value=2, version=1)
     dear = instance(2, tags={tags.IDLE_SINCE: tags.write_time(START - timedelta(minutes=20))})
     neighbour = replace(dear, tags={})
-    world.instances[SECOND], world.evidence[SECOND], world.agents[SECOND] = neighbour, QUIET, READY
+    fake.instances[SECOND], fake.evidence[SECOND], fake.agents[SECOND] = neighbour, QUIET, READY
     usd = {FIRST: Decimal(1), SECOND: Decimal(2)}
     monkeypatch.setattr(FakePrices, "usd_per_hour", lambda _, one: usd[one.id])
-    dog = watchdog(world, **fleet)
+    dog = watchdog(fake, **fleet)
     assert [d.resource for d in dog.apply().plan.acting if d.action is Action.END] == [FIRST]
-    world.instances[SECOND] = dear
+    fake.instances[SECOND] = dear
     again = dog.apply().plan
     assert [(d.action, d.reason) for d in again.decisions] == [
         (Action.END, Reason.STILL_IDLE), (Action.KEEP, Reason.POOL_FLOOR),
     ]  # fmt: skip
-    assert world.drains == [FIRST]
+    assert fake.drains == [FIRST]
 
 
 @pytest.mark.parametrize("limit", ["max_stops_per_hour", "max_stops_per_day"])
 def test_what_is_begun_counts_though_its_end_fails(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = due(5)
+    fake = due(5)
 
     def throttled(*_: object, **__: object) -> None:
         raise CloudError("Throttling")
 
     allowed = {"max_stops_per_hour": 1} if limit == "max_stops_per_hour" else {"max_stops_per_day": 0.2}
-    dog = watchdog(world, **rules(**allowed))
+    dog = watchdog(fake, **rules(**allowed))
     with monkeypatch.context() as patched:
         patched.setattr(FakeGroups, "end", throttled)
-        passes(world, dog, 4)
-    assert len(world.drains) == len(world.intents) == 1
-    world.agents.pop(FIRST)  # whatever is known of it
-    passes(world, dog, 1)
-    assert world.drains == [FIRST] and not world.ended
+        passes(fake, dog, 4)
+    assert len(fake.drains) == len(fake.intents) == 1
+    fake.agents.pop(FIRST)  # whatever is known of it
+    passes(fake, dog, 1)
+    assert fake.drains == [FIRST] and not fake.ended
 
 
 @pytest.mark.parametrize(
@@ -206,113 +207,113 @@ def test_what_is_begun_counts_though_its_end_fails(limit: str, monkeypatch: pyte
     ],
 )
 def test_a_pools_day_is_its_own(other: dict[str, Any]) -> None:
-    world = due(2)
+    fake = due(2)
     fleet = document(min=0, watchdogs={"idle": {"max_stops_per_day": 0.5}})
     fleet = fleet.model_copy(
         update={"pools": (*fleet.pools, *document(name="other", min=0, groups=[], **other).pools)}
     )
     for pool in fleet.pools:
-        world.seen.add(("idle", pool.name, digests(fleet, "idle")[pool.name]))
-    done = IdleWatchdog(fleet, world.ports()).apply()
+        fake.seen.add(("idle", pool.name, digests(fleet, "idle")[pool.name]))
+    done = IdleWatchdog(fleet, fake.ports()).apply()
     assert sorted(d.reason for d in done.plan.decisions) == sorted([Reason.STILL_IDLE, Reason.DAY_BUDGET])
 
 
 def test_a_day_is_over_a_day_after_its_ends() -> None:
-    world = due(4)
-    dog = watchdog(world, min=0, watchdogs={"idle": {"max_stops_per_day": 0.25}})  # one, of a target of four
-    ended = [len(world.ended)]
+    fake = due(4)
+    dog = watchdog(fake, min=0, watchdogs={"idle": {"max_stops_per_day": 0.25}})  # one, of a target of four
+    ended = [len(fake.ended)]
     for passed in (timedelta(0), timedelta(hours=2), timedelta(hours=21, minutes=50), timedelta(minutes=30)):
-        world.now += passed
-        passes(world, dog, 1)
-        ended.append(len(world.ended))
+        fake.now += passed
+        passes(fake, dog, 1)
+        ended.append(len(fake.ended))
     assert ended == [0, 1, 1, 1, 2]
 
 
 def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> None:
     """It is not ended, its end would lower the target of those that serve, and no floor is kept by it."""
-    world = due(2)
-    world.instances[FIRST] = replace(world.instances[FIRST], group="batch-left-over")
-    done = watchdog(world, **{**rules(), "min": 1}).apply()
+    fake = due(2)
+    fake.instances[FIRST] = replace(fake.instances[FIRST], group="batch-left-over")
+    done = watchdog(fake, **{**rules(), "min": 1}).apply()
     assert [(d.resource, d.action, d.reason) for d in done.plan.decisions] == [
         (FIRST, Action.KEEP, Reason.OUTSIDE_POOLS), (SECOND, Action.KEEP, Reason.POOL_FLOOR),
     ]  # fmt: skip
-    assert done.plan.decisions[0].usd_per_hour is not None and not world.drains
+    assert done.plan.decisions[0].usd_per_hour is not None and not fake.drains
 
 
 def test_the_end_of_one_whose_group_left_the_settings_is_settled_when_it_is_gone() -> None:
-    world = due(1)
-    dog = watchdog(world, **rules())
-    world.kill_at("end", dog.apply)
-    assert world.intents
-    world.instances[FIRST] = replace(world.instances[FIRST], group="batch-left-over")
-    world.groups.clear()
-    assert not dog.apply().outcomes and world.intents
-    world.instances[FIRST] = replace(world.instances[FIRST], state=InstanceState.TERMINATED)
+    fake = due(1)
+    dog = watchdog(fake, **rules())
+    fake.kill_at("end", dog.apply)
+    assert fake.intents
+    fake.instances[FIRST] = replace(fake.instances[FIRST], group="batch-left-over")
+    fake.groups.clear()
+    assert not dog.apply().outcomes and fake.intents
+    fake.instances[FIRST] = replace(fake.instances[FIRST], state=InstanceState.TERMINATED)
     assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
 
 
 def test_an_end_that_happens_late_is_told_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call timed out, and was carried out while the next pass looked."""
-    world = due(1)
-    dog = watchdog(world, **rules())
+    fake = due(1)
+    dog = watchdog(fake, **rules())
 
     def timed_out(*_: object, **__: object) -> None:
         raise CloudError("read timeout")
 
     def gone() -> None:
-        world.instances[FIRST] = replace(world.instances[FIRST], state=InstanceState.STOPPING)
+        fake.instances[FIRST] = replace(fake.instances[FIRST], state=InstanceState.STOPPING)
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeGroups, "end", timed_out)
         assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.FAILED]
-    world.before = at_call("store_now", gone)
+    fake.before = at_call("store_now", gone)
     assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.WAITING]
-    world.before = lambda name: None
+    fake.before = lambda name: None
     assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
-    assert sum(key.startswith("ended:") for key in world.messages) == 1 and not world.intents
+    assert sum(key.startswith("ended:") for key in fake.messages) == 1 and not fake.intents
 
 
 @pytest.mark.parametrize("works", [False, True], ids=["mark", "unmark"])
 def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> None:
-    world = idle_world(1)
-    dog = watchdog(world, **rules())
+    fake = idle_fleet(1)
+    dog = watchdog(fake, **rules())
     if works:
-        mark(world, 1, START - FIVE_MINUTES)
+        mark(fake, 1, START - FIVE_MINUTES)
         assert QUIET.engine is not None
-        world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
-    world.kill_at("tell", dog.apply)
-    passes(world, dog, 2)
+        fake.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
+    fake.kill_at("notify", dog.apply)
+    passes(fake, dog, 2)
     action, word = (Action.UNMARK, "stays:") if works else (Action.MARK, "marked:")
-    done = [outcome.decision.action for _, outcome in world.outcomes if outcome.kind is OutcomeKind.DONE]
-    assert done == [action] and not world.intents
-    assert [key.split(":")[0] + ":" for key in world.messages] == [word]
+    done = [outcome.decision.action for _, outcome in fake.outcomes if outcome.kind is OutcomeKind.DONE]
+    assert done == [action] and not fake.intents
+    assert [key.split(":")[0] + ":" for key in fake.messages] == [word]
 
 
 def test_a_mark_of_one_that_is_gone_is_settled() -> None:
-    world = idle_world(1)
-    dog = watchdog(world, **rules())
-    world.kill_at("tag", dog.apply)
-    del world.instances[FIRST]
-    world.groups = {name: replace(group, instance_ids=(), desired=0) for name, group in world.groups.items()}
+    fake = idle_fleet(1)
+    dog = watchdog(fake, **rules())
+    fake.kill_at("tag", dog.apply)
+    del fake.instances[FIRST]
+    fake.groups = {name: replace(group, instance_ids=(), desired=0) for name, group in fake.groups.items()}
     assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
-    assert not world.intents
+    assert not fake.intents
 
 
 def test_a_mark_that_was_never_written_is_judged_anew() -> None:
-    world = idle_world(1)
-    dog = watchdog(world, **rules())
-    world.kill_at("tag", dog.apply)
+    fake = idle_fleet(1)
+    dog = watchdog(fake, **rules())
+    fake.kill_at("tag", dog.apply)
     kinds = [outcome.kind for outcome in dog.apply().outcomes]
     assert kinds == [OutcomeKind.NO_LONGER_TRUE, OutcomeKind.DONE]
 
 
 def test_a_policy_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
-    world = idle_world(1)
-    mark(world, 1, START - FIVE_MINUTES)
+    fake = idle_fleet(1)
+    mark(fake, 1, START - FIVE_MINUTES)
     assert QUIET.engine is not None
-    world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
-    IdleWatchdog(document(), world.ports()).apply()
-    assert tags.IDLE_SINCE not in world.instances[FIRST].tags
+    fake.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
+    IdleWatchdog(document(), fake.ports()).apply()
+    assert tags.IDLE_SINCE not in fake.instances[FIRST].tags
 
 
 @pytest.mark.parametrize(
@@ -324,17 +325,17 @@ def test_a_policy_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
     ],
 )
 def test_a_mark_of_the_future_is_made_anew(ahead: timedelta, action: Action) -> None:
-    world = idle_world(1)
-    mark(world, 1, START + ahead)
-    (decision,) = watchdog(world, **rules()).apply().plan.decisions
+    fake = idle_fleet(1)
+    mark(fake, 1, START + ahead)
+    (decision,) = watchdog(fake, **rules()).apply().plan.decisions
     assert decision.action is action
 
 
 def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
-    world = idle_world(1)
+    fake = idle_fleet(1)
     assert QUIET.gpu is not None
-    world.evidence[FIRST] = replace(QUIET, gpu=replace(QUIET.gpu, active_max=0.97))
-    (decision,) = watchdog(world, **rules()).apply().plan.decisions
+    fake.evidence[FIRST] = replace(QUIET, gpu=replace(QUIET.gpu, active_max=0.97))
+    (decision,) = watchdog(fake, **rules()).apply().plan.decisions
     assert decision.reason is Reason.GPU_ACTIVE_WITHOUT_WORK and decision.usd_per_hour == Decimal("0.25")
 
 
@@ -348,21 +349,21 @@ def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
 )
 def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, Any], *, goes: bool) -> None:
     """At a target of 0 there is no spare: the spot watchdog would end it with its requests."""
-    world = due(2)
-    world.targets["batch"] = Target(pool="batch", value=1, version=1)
+    fake = due(2)
+    fake.targets["batch"] = Target(pool="batch", value=1, version=1)
     assert QUIET.engine is not None
-    world.evidence[SECOND] = replace(QUIET, engine=replace(QUIET.engine, **other))
-    watchdog(world, **rules()).apply()
-    assert (world.ended == [FIRST]) is goes
-    assert world.targets["batch"].value == (0 if goes else 1)
+    fake.evidence[SECOND] = replace(QUIET, engine=replace(QUIET.engine, **other))
+    watchdog(fake, **rules()).apply()
+    assert (fake.ended == [FIRST]) is goes
+    assert fake.targets["batch"].value == (0 if goes else 1)
 
 
 def test_the_last_of_a_target_goes_beside_one_that_is_gone() -> None:
-    world = due(2)
-    world.targets["batch"] = Target(pool="batch", value=1, version=1)
-    world.instances[SECOND] = replace(world.instances[SECOND], state=InstanceState.STOPPING)
-    watchdog(world, **rules()).apply()
-    assert world.ended == [FIRST] and world.targets["batch"].value == 0
+    fake = due(2)
+    fake.targets["batch"] = Target(pool="batch", value=1, version=1)
+    fake.instances[SECOND] = replace(fake.instances[SECOND], state=InstanceState.STOPPING)
+    watchdog(fake, **rules()).apply()
+    assert fake.ended == [FIRST] and fake.targets["batch"].value == 0
 
 
 @pytest.mark.parametrize(
@@ -377,4 +378,4 @@ def test_it_is_stuck_after_an_hour(first: timedelta, *, stuck: bool) -> None:
 
 
 def test_an_instance_that_nobody_lists_any_more_has_gone() -> None:
-    assert is_terminated(World().ports(), document(), None)
+    assert is_terminated(FakeFleet().ports(), document(), None)

@@ -16,8 +16,8 @@ from gpufleet.domain.policies import IdlePolicy
 from gpufleet.ledger import decisions
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import render
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
-from tests.fixtures.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.timer import Timer
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
@@ -44,7 +44,7 @@ def test_an_end_waits_for_the_price_of_a_stop_and_never_less_than_window_and_gra
     assert Timer(policy=policy, cold_start=cold_start).after == after
 
 
-def booted(world: World, minutes: int) -> None:
+def booted(fake: FakeFleet, minutes: int) -> None:
     """The ledger remembers a start of the pool that took so long."""
     launched = START - timedelta(days=1)
     boot = Boot(
@@ -57,14 +57,14 @@ def booted(world: World, minutes: int) -> None:
         last_seen_at=launched,
         ready_at=launched + minutes * MINUTE,
     )
-    world.boots[boot.key] = boot
+    fake.boots[boot.key] = boot
 
 
-def watchdog(world: World, **pool: object) -> IdleWatchdog:
+def watchdog(fake: FakeFleet, **pool: object) -> IdleWatchdog:
     """One whose policy was seen."""
     fleet = document(min=0, watchdogs=PRICED, **pool)
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    return IdleWatchdog(fleet, world.ports())
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    return IdleWatchdog(fleet, fake.ports())
 
 
 @pytest.mark.parametrize(
@@ -77,52 +77,52 @@ def watchdog(world: World, **pool: object) -> IdleWatchdog:
     ],
 )
 def test_the_measured_cold_start_is_part_of_the_price(cold_start: int, marked_ago: int, action: Action) -> None:
-    world = idle_world(1)
-    booted(world, cold_start)
-    mark(world, 1, START - marked_ago * MINUTE)
-    assert [d.action for d in watchdog(world).apply().plan.decisions] == [action]
+    fake = idle_fleet(1)
+    booted(fake, cold_start)
+    mark(fake, 1, START - marked_ago * MINUTE)
+    assert [d.action for d in watchdog(fake).apply().plan.decisions] == [action]
 
 
 def test_the_cold_start_is_that_of_the_instances_where_one_says_how_long_it_took() -> None:
-    world = idle_world(1)
-    booted(world, 4)
-    launched = world.instances[FIRST].launched_at
-    world.agents[FIRST] = replace(READY, phase_since=launched + 10 * MINUTE)
-    mark(world, 1, START - 19 * MINUTE)
-    (decision,) = watchdog(world).apply().plan.decisions
+    fake = idle_fleet(1)
+    booted(fake, 4)
+    launched = fake.instances[FIRST].launched_at
+    fake.agents[FIRST] = replace(READY, phase_since=launched + 10 * MINUTE)
+    mark(fake, 1, START - 19 * MINUTE)
+    (decision,) = watchdog(fake).apply().plan.decisions
     assert decision.reason is Reason.MARKED_WAITING and decision.evidence["cold_start"] == "600 s"
 
 
 def test_plan_and_message_name_the_time_the_price_and_the_cold_start() -> None:
-    world = idle_world(1)
-    booted(world, 4)
-    (decision,) = watchdog(world).apply().plan.decisions
+    fake = idle_fleet(1)
+    booted(fake, 4)
+    (decision,) = watchdog(fake).apply().plan.decisions
     assert decision.action is Action.MARK
     assert "ends after 49 min without work (a stop costs 34 min: 30 min and a cold start of 4 min)" in decision.detail
     numbers = {"ends_after": "2940 s", "stop_price": "1800 s", "cold_start": "240 s", "margin": "900 s"}
     assert numbers.items() <= decision.evidence.items()
-    (told,) = (text for key, text in world.messages.items() if key.startswith("marked:"))
+    (told,) = (text for key, text in fake.messages.items() if key.startswith("marked:"))
     # marked after a window of 30 min, at 08:00
     assert "ended after 08:15:00 UTC" in told and "about 08:19 UTC" in told and decision.detail in told
 
 
 def test_a_start_that_is_measured_anew_breaks_no_promise() -> None:
-    world = idle_world(1)
-    booted(world, 20)
-    dog = watchdog(world)
+    fake = idle_fleet(1)
+    booted(fake, 20)
+    dog = watchdog(fake)
     dog.apply()
-    world.boots.clear()
-    booted(world, 1)
-    world.now += 14 * MINUTE
+    fake.boots.clear()
+    booted(fake, 1)
+    fake.now += 14 * MINUTE
     assert [d.action for d in dog.apply().plan.decisions] == [Action.KEEP]
-    (told,) = (text for key, text in world.messages.items() if key.startswith("marked:"))
+    (told,) = (text for key, text in fake.messages.items() if key.startswith("marked:"))
     assert "ended after 08:15:00 UTC" in told
 
 
 def test_watch_why_shows_the_numbers_of_the_timer(tmp_path: Path) -> None:
-    world = idle_world(1)
-    booted(world, 4)
-    plan = watchdog(world).apply().plan
+    fake = idle_fleet(1)
+    booted(fake, 4)
+    plan = watchdog(fake).apply().plan
     fleet = document(min=0, watchdogs=PRICED).model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
     path = tmp_path / "fleet.json"
     path.write_text(render(fleet))

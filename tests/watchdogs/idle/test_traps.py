@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gpufleet.domain.decisions import Action, Decision, Reason, Target
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
 from tests.fixtures.watchdogs.recordings import SPAN, STEP, Series, Value, engine, exporter, flat, growing, prometheus
-from tests.fixtures.watchdogs.worlds import World
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
@@ -621,18 +621,18 @@ CASES = [
 @pytest.fixture(scope="module")
 def decisions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decision]:
     """One dry pass over an instance for each case, by instance."""
-    world, recorded = World(), dict[str, Page]()
+    fake, recorded = FakeFleet(), dict[str, Page]()
     for number, (source, trap, busy) in enumerate(KNOWN, 1):
         one = instance(number, machine_type=trap.machine_type)
-        world.instances[one.id] = one
-        world.agents[one.id] = READY
+        fake.instances[one.id] = one
+        fake.agents[one.id] = READY
         (other,) = PAGES.keys() - {source}
         recorded[one.id] = PAGES[other](busy=False) + trap.bend(PAGES[source](busy=busy))
     fleet = document()
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    world.targets["batch"] = Target(pool="batch", value=2, version=1)
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    fake.targets["batch"] = Target(pool="batch", value=2, version=1)
     with prometheus(recorded, tmp_path_factory.mktemp("traps")) as store:
-        plan = IdleWatchdog(fleet, replace(world.ports(), metrics=store)).dry().plan
+        plan = IdleWatchdog(fleet, replace(fake.ports(), metrics=store)).dry().plan
     return {decision.resource: decision for decision in plan.decisions}
 
 

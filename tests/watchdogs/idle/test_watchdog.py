@@ -1,4 +1,4 @@
-"""Passes of the idle watchdog over a small world, faults and kills included."""
+"""Passes of the idle watchdog over a fake fleet, with faults and kills."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +15,9 @@ from gpufleet.domain.decisions import Action, OutcomeKind, Reason, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, KilledError, idle_fleet, mark
+from tests.fixtures.watchdogs.fake_ports import FakeAgents, FakeInventory, FakeMetrics
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, document, instance
-from tests.fixtures.watchdogs.worlds import (
-    FakeAgents,
-    FakeInventory,
-    FakeMetrics,
-    KilledError,
-    World,
-    idle_world,
-    mark,
-)
 from watchdogs.idle.acting import LONGEST_REQUEST
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
@@ -34,76 +27,76 @@ FIRST = instance(1).id
 SECOND = instance(2).id
 
 
-def watchdog(world: World, **pool: object) -> IdleWatchdog:
+def watchdog(fake: FakeFleet, **pool: object) -> IdleWatchdog:
     """One whose policy was seen."""
     fleet = document(**pool)
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    return IdleWatchdog(fleet, world.ports())
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    return IdleWatchdog(fleet, fake.ports())
 
 
 def test_the_whole_story_of_an_idle_instance() -> None:
-    world = idle_world(2)
-    dog = watchdog(world, min=1)
+    fake = idle_fleet(2)
+    dog = watchdog(fake, min=1)
 
     dog.apply()
-    assert all(one.idle_since == START for one in world.instances.values())
-    marks = [text for key, text in world.messages.items() if key.startswith("marked:")]
+    assert all(one.idle_since == START for one in fake.instances.values())
+    marks = [text for key, text in fake.messages.items() if key.startswith("marked:")]
     assert len(marks) == 2
     assert "0.25 USD/h" in marks[0] and "gpufleet keep" in marks[0] and "is idle" in marks[0]
 
-    world.now += timedelta(minutes=5)
+    fake.now += timedelta(minutes=5)
     second = dog.apply()
     assert {d.reason for d in second.plan.decisions} == {Reason.MARKED_WAITING}
 
-    world.now += timedelta(minutes=5)
+    fake.now += timedelta(minutes=5)
     third = dog.apply()
     assert sorted((d.action, d.reason) for d in third.plan.decisions) == [
         (Action.END, Reason.STILL_IDLE),
         (Action.KEEP, Reason.POOL_FLOOR),
     ]
-    assert len(world.ended) == 1
-    assert world.drains == world.ended
-    assert world.targets["batch"].value == 1
-    assert world.groups["batch-spot-a"].desired == 1
-    assert any("saves 0.25 USD/h" in text for text in world.messages.values())
-    assert world.with_button == {key for key in world.messages if key.startswith("marked:")}
+    assert len(fake.ended) == 1
+    assert fake.drains == fake.ended
+    assert fake.targets["batch"].value == 1
+    assert fake.groups["batch-spot-a"].desired == 1
+    assert any("saves 0.25 USD/h" in text for text in fake.messages.values())
+    assert fake.with_button == {key for key in fake.messages if key.startswith("marked:")}
 
 
 @pytest.mark.parametrize("allowed", [pytest.param(n, id=f"{n} of four") for n in range(1, 5)])
 def test_the_day_has_its_budget(allowed: int) -> None:
-    world = idle_world(4)
+    fake = idle_fleet(4)
     rules = {"max_stops_per_day": allowed / 4, "max_stops_per_run": 4, "max_stops_per_hour": 4}
-    dog = watchdog(world, min=0, watchdogs={"idle": rules})
+    dog = watchdog(fake, min=0, watchdogs={"idle": rules})
     dog.apply()
-    world.now += timedelta(minutes=10)
+    fake.now += timedelta(minutes=10)
     assert sorted((d.action, d.reason) for d in dog.apply().plan.decisions) == [
         *[(Action.END, Reason.STILL_IDLE)] * allowed,
         *[(Action.KEEP, Reason.DAY_BUDGET)] * (4 - allowed),
     ]
-    assert len(world.ended) == allowed
+    assert len(fake.ended) == allowed
 
 
 def test_a_dry_run_changes_nothing_but_makes_the_policy_seen() -> None:
-    world = idle_world(1)
-    dog = IdleWatchdog(document(), world.ports())
+    fake = idle_fleet(1)
+    dog = IdleWatchdog(document(), fake.ports())
     blocked = dog.apply()
     assert [d.reason for d in blocked.plan.decisions] == [Reason.POLICY_UNSEEN]
-    assert not world.messages
+    assert not fake.messages
     dry = dog.dry()
     assert [d.action for d in dry.plan.decisions] == [Action.MARK]  # what an apply would do once this was read
-    assert not world.messages and not world.plans[1:]
+    assert not fake.messages and not fake.plans[1:]
     dog.apply()
-    assert world.instances[FIRST].idle_since == START
+    assert fake.instances[FIRST].idle_since == START
 
 
 def test_work_takes_the_mark_away() -> None:
-    world = idle_world(1)
-    mark(world, 1, START - timedelta(minutes=20))
+    fake = idle_fleet(1)
+    mark(fake, 1, START - timedelta(minutes=20))
     assert QUIET.engine is not None
-    world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
-    done = watchdog(world).apply()
+    fake.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
+    done = watchdog(fake).apply()
     assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.UNMARK, Reason.WORK_IS_BACK)]
-    assert tags.IDLE_SINCE not in world.instances[FIRST].tags
+    assert tags.IDLE_SINCE not in fake.instances[FIRST].tags
 
 
 def at_call(name: str, act: Callable[[], None], *, nth: int = 1) -> Callable[[str], None]:
@@ -119,66 +112,66 @@ def at_call(name: str, act: Callable[[], None], *, nth: int = 1) -> Callable[[st
     return before
 
 
-def due(count: int = 2) -> World:
+def due(count: int = 2) -> FakeFleet:
     """Marked and past their grace."""
-    world = idle_world(count)
+    fake = idle_fleet(count)
     for number in range(1, count + 1):
-        mark(world, number, START - timedelta(minutes=20))
-    return world
+        mark(fake, number, START - timedelta(minutes=20))
+    return fake
 
 
-def _work(world: World) -> None:
+def _work(fake: FakeFleet) -> None:
     assert QUIET.engine is not None
-    world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=3.0))
+    fake.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=3.0))
 
 
 @pytest.mark.parametrize("call", ["statuses", "query", "in_rollout"])
 def test_a_lease_that_ends_during_the_second_look_drains_nobody(call: str) -> None:
-    world = due(1)
+    fake = due(1)
 
     def over(step: str) -> None:
-        if step == call and world.plans:
-            world.lease_is_ours = False
+        if step == call and fake.plans:
+            fake.lease_is_ours = False
 
-    world.before = over
-    done = watchdog(world).apply()
+    fake.before = over
+    done = watchdog(fake).apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
-    assert not world.agents[FIRST].draining
+    assert not fake.agents[FIRST].draining
 
 
 def test_a_lease_that_ends_during_a_drain_ends_nobody() -> None:
-    world = due(1)
-    world.before = at_call("instance", lambda: setattr(world, "lease_is_ours", False), nth=2)
-    done = watchdog(world).apply()
+    fake = due(1)
+    fake.before = at_call("instance", lambda: setattr(fake, "lease_is_ours", False), nth=2)
+    done = watchdog(fake).apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
-    assert world.drains == [FIRST] and not world.ended and world.targets["batch"].value == 1
+    assert fake.drains == [FIRST] and not fake.ended and fake.targets["batch"].value == 1
 
 
 def test_what_an_earlier_pass_began_and_lives_is_not_called_ended() -> None:
-    world = due(1)
-    (begun,) = watchdog(world).dry().plan.acting
-    world.intents[FIRST] = begun
-    _work(world)
-    done = watchdog(world).apply()
+    fake = due(1)
+    (begun,) = watchdog(fake).dry().plan.acting
+    fake.intents[FIRST] = begun
+    _work(fake)
+    done = watchdog(fake).apply()
     assert [(o.decision.action, o.kind) for o in done.outcomes] == [(Action.UNMARK, OutcomeKind.DONE)]
-    assert not any(key.startswith("ended:") for key in world.messages)
+    assert not any(key.startswith("ended:") for key in fake.messages)
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["mark", "unmark"])
 def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
-    world = due(1)
+    fake = due(1)
     if marked:
-        world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=1.0))
+        fake.evidence[FIRST] = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=1.0))
     else:
-        old = world.instances[FIRST]
-        world.instances[FIRST] = replace(old, tags={k: v for k, v in old.tags.items() if k != tags.IDLE_SINCE})
-    before = dict(world.instances[FIRST].tags)
-    world.lease_is_ours = False
-    done = watchdog(world).apply()
+        old = fake.instances[FIRST]
+        fake.instances[FIRST] = replace(old, tags={k: v for k, v in old.tags.items() if k != tags.IDLE_SINCE})
+    before = dict(fake.instances[FIRST].tags)
+    fake.lease_is_ours = False
+    done = watchdog(fake).apply()
     assert [(o.decision.action, o.kind) for o in done.outcomes] == [
         (Action.UNMARK if marked else Action.MARK, OutcomeKind.NO_LONGER_TRUE)
     ]
-    assert world.instances[FIRST].tags == before and not world.messages
+    assert fake.instances[FIRST].tags == before and not fake.messages
 
 
 @pytest.mark.parametrize(
@@ -223,49 +216,49 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
         pytest.param(lambda w: w.agents.pop(FIRST), "node agent", id="agent gone"),
     ],
 )
-def test_it_looks_again_before_it_drains(change: Callable[[World], None], words: str) -> None:
-    world = due(1)
+def test_it_looks_again_before_it_drains(change: Callable[[FakeFleet], None], words: str) -> None:
+    fake = due(1)
     # the first `instance` call is the second look
-    world.before = at_call("instance", lambda: change(world))
-    done = watchdog(world).apply()
+    fake.before = at_call("instance", lambda: change(fake))
+    done = watchdog(fake).apply()
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
     assert words in done.outcomes[0].detail
-    assert not world.drains and not world.ended
+    assert not fake.drains and not fake.ended
 
 
-def keep_by_brake(world: World) -> None:
-    world.brakes.append(
+def keep_by_brake(fake: FakeFleet) -> None:
+    fake.brakes.append(
         Brake(since=START, kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None)
     )
 
 
-def keep_by_tag(world: World) -> None:
-    old = world.instances[FIRST]
-    until = tags.write_time(world.now + timedelta(hours=4))
-    world.instances[FIRST] = replace(old, tags={**old.tags, tags.KEEP_UNTIL: until})
+def keep_by_tag(fake: FakeFleet) -> None:
+    old = fake.instances[FIRST]
+    until = tags.write_time(fake.now + timedelta(hours=4))
+    fake.instances[FIRST] = replace(old, tags={**old.tags, tags.KEEP_UNTIL: until})
 
 
 @pytest.mark.parametrize("keep", [keep_by_brake, keep_by_tag])
-def test_it_looks_again_before_it_ends_and_a_keep_during_its_drain_holds(keep: Callable[[World], None]) -> None:
-    world = due(1)
-    world.before = at_call("instance", lambda: keep(world), nth=2)
-    dog = watchdog(world)
+def test_it_looks_again_before_it_ends_and_a_keep_during_its_drain_holds(keep: Callable[[FakeFleet], None]) -> None:
+    fake = due(1)
+    fake.before = at_call("instance", lambda: keep(fake), nth=2)
+    dog = watchdog(fake)
     done = dog.apply()
-    assert world.drains == [FIRST]
+    assert fake.drains == [FIRST]
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
-    world.before = lambda name: None
-    world.now += timedelta(minutes=5)
+    fake.before = lambda name: None
+    fake.now += timedelta(minutes=5)
     again = dog.apply()
     assert [(d.action, d.reason) for d in again.plan.decisions] == [(Action.KEEP, Reason.KEPT_BY_PEOPLE)]
-    assert not world.ended and world.targets["batch"].value == 1
+    assert not fake.ended and fake.targets["batch"].value == 1
 
 
 def test_what_no_group_owns_is_not_even_drained() -> None:
-    world = due(1)
-    world.instances[FIRST] = replace(world.instances[FIRST], group=None)
-    done = watchdog(world).apply()
+    fake = due(1)
+    fake.instances[FIRST] = replace(fake.instances[FIRST], group=None)
+    done = watchdog(fake).apply()
     assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.OUTSIDE_POOLS)]
-    assert not world.drains and not world.ended
+    assert not fake.drains and not fake.ended
 
 
 @pytest.mark.parametrize(
@@ -281,25 +274,25 @@ def test_what_no_group_owns_is_not_even_drained() -> None:
 def test_people_are_notified_once_a_day_of_who_claims_a_pool_by_tags(
     changes: dict[str, Any], *, reported: bool
 ) -> None:
-    world = idle_world(2)
+    fake = idle_fleet(2)
     claim = {"tags": {tags.POOL: "batch", tags.ENVIRONMENT: "test"}} | changes
-    world.instances[FIRST] = replace(world.instances[FIRST], **claim)
+    fake.instances[FIRST] = replace(fake.instances[FIRST], **claim)
     for _ in range(2):
-        watchdog(world).apply()
-    claims = [text for key, text in world.messages.items() if key.startswith("claims:")]
+        watchdog(fake).apply()
+    claims = [text for key, text in fake.messages.items() if key.startswith("claims:")]
     assert len(claims) == reported
     assert all(FIRST in text and "gpu-fleet:pool = batch" in text and "End it" in text for text in claims)
-    assert not world.drains and not world.ended
+    assert not fake.drains and not fake.ended
 
 
 def test_people_are_notified_of_who_claims_a_pool_and_no_environment() -> None:
     """The inventory of an environment is asked by its tag, so it lacks such an instance."""
-    world = idle_world(2)
-    stranger = replace(world.instances[FIRST], id="i-stranger", pool=None, group=None, environment=None)
-    world.claiming = [replace(stranger, tags={tags.POOL: "batch"})]
+    fake = idle_fleet(2)
+    stranger = replace(fake.instances[FIRST], id="i-stranger", pool=None, group=None, environment=None)
+    fake.claiming = [replace(stranger, tags={tags.POOL: "batch"})]
     for _ in range(2):
-        watchdog(world).apply()
-    (said,) = [text for key, text in world.messages.items() if key.startswith("claims:")]
+        watchdog(fake).apply()
+    (said,) = [text for key, text in fake.messages.items() if key.startswith("claims:")]
     assert "i-stranger" in said and "without an environment's tag" in said
 
 
@@ -309,46 +302,46 @@ def test_people_are_notified_of_who_claims_a_pool_and_no_environment() -> None:
     ids=["one of ours", "there are none", "another", "a document of before"],
 )
 def test_people_are_notified_of_who_claims_to_be_a_router(machines: list[str] | None, *, reported: bool) -> None:
-    world = idle_world(2)
+    fake = idle_fleet(2)
     claim = {tags.ROLE: tags.ROUTER, tags.ENVIRONMENT: "test"}
-    world.instances["i-router"] = replace(world.instances[FIRST], id="i-router", pool=None, group=None, tags=claim)
+    fake.instances["i-router"] = replace(fake.instances[FIRST], id="i-router", pool=None, group=None, tags=claim)
     fleet = document()
     router = fleet.router.model_copy(update={"machines": None if machines is None else tuple(machines)})
     fleet = fleet.model_copy(update={"router": router})
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    IdleWatchdog(fleet, world.ports()).apply()
-    claims = [text for key, text in world.messages.items() if key.startswith("claims:")]
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    IdleWatchdog(fleet, fake.ports()).apply()
+    claims = [text for key, text in fake.messages.items() if key.startswith("claims:")]
     assert len(claims) == reported
     assert all("gpu-fleet:role = router" in text for text in claims)
 
 
 def test_claims_that_cannot_be_listed_stop_no_pass() -> None:
-    world = idle_world(2)
+    fake = idle_fleet(2)
 
     def refuse(call: str) -> None:
         if call == "claiming":
             raise CloudError("describe_instances: 503")
 
-    world.before = refuse
-    watchdog(world).apply()
-    assert all(one.idle_since == START for one in world.instances.values())
+    fake.before = refuse
+    watchdog(fake).apply()
+    assert all(one.idle_since == START for one in fake.instances.values())
 
 
 def test_what_left_its_group_after_the_plan_was_made_is_not_drained() -> None:
-    world = due(1)
+    fake = due(1)
 
     def detach() -> None:
-        world.instances[FIRST] = replace(world.instances[FIRST], group=None)
+        fake.instances[FIRST] = replace(fake.instances[FIRST], group=None)
 
-    world.before = at_call("instance", detach)
-    done = watchdog(world).apply()
+    fake.before = at_call("instance", detach)
+    done = watchdog(fake).apply()
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.FAILED]
     assert "no group" in (done.outcomes[0].error or "")
-    assert not world.drains and not world.ended
+    assert not fake.drains and not fake.ended
 
 
 def test_an_instance_that_two_pages_name_counts_once_for_the_floor() -> None:
-    world = due(2)
+    fake = due(2)
 
     class Twice(FakeInventory):
         def instances(self) -> Sequence[Instance]:
@@ -356,26 +349,26 @@ def test_an_instance_that_two_pages_name_counts_once_for_the_floor() -> None:
             return [*found, *found]
 
     fleet = document(min=1, target=1)
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    done = IdleWatchdog(fleet, replace(world.ports(), inventory=Twice(world))).apply()
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    done = IdleWatchdog(fleet, replace(fake.ports(), inventory=Twice(fake))).apply()
     assert len(done.plan.decisions) == 2
-    assert len(world.ended) == 1
+    assert len(fake.ended) == 1
 
 
 def test_an_empty_list_of_a_pool_that_lives_ends_nothing() -> None:
-    world = due(2)
+    fake = due(2)
 
     class Empty(FakeInventory):
         def instances(self) -> Sequence[Instance]:
             return []
 
-    dog = watchdog(world)
-    ports = replace(world.ports(), inventory=Empty(world))
+    dog = watchdog(fake)
+    ports = replace(fake.ports(), inventory=Empty(fake))
     done = IdleWatchdog(document(), ports).apply()
-    assert done.plan.decisions == () and not world.ended and not world.drains
-    assert [text for text in world.messages.values() if "missing in the list of instances" in text]
-    for key in world.instances:
-        world.instances[key] = replace(world.instances[key], state=InstanceState.TERMINATED)
+    assert done.plan.decisions == () and not fake.ended and not fake.drains
+    assert [text for text in fake.messages.values() if "missing in the list of instances" in text]
+    for key in fake.instances:
+        fake.instances[key] = replace(fake.instances[key], state=InstanceState.TERMINATED)
     assert IdleWatchdog(document(), ports).apply().plan.decisions == (), "they are gone indeed"
     assert dog.apply().outcomes == ()
 
@@ -390,33 +383,33 @@ def test_an_empty_list_of_a_pool_that_lives_ends_nothing() -> None:
     ],
 )
 def test_an_empty_list_is_found_out_though_nobody_reports(changes: Mapping[str, Any], reported: bool) -> None:
-    world = due(2)
-    world.evidence.clear()
-    world.targets.clear()
+    fake = due(2)
+    fake.evidence.clear()
+    fake.targets.clear()
 
     class Empty(FakeInventory):
         def instances(self) -> Sequence[Instance]:
             return []
 
-    ports = replace(world.ports(), inventory=Empty(world))
+    ports = replace(fake.ports(), inventory=Empty(fake))
     IdleWatchdog(document(**changes), ports).apply()
-    assert not world.ended
-    assert any("missing in the list of instances" in text for text in world.messages.values()) is reported
+    assert not fake.ended
+    assert any("missing in the list of instances" in text for text in fake.messages.values()) is reported
 
 
 def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
-    world = due(1)
-    world.drain_takes = timedelta(minutes=3)
-    dog = watchdog(world)
+    fake = due(1)
+    fake.drain_takes = timedelta(minutes=3)
+    dog = watchdog(fake)
     first = dog.apply()
     assert [(o.kind, o.detail) for o in first.outcomes] == [
         (OutcomeKind.WAITING, "its agent has not reported `drained` yet; the next pass continues")
     ]
-    assert not world.ended and not any(key.startswith("unheard:") for key in world.messages)
-    world.now += timedelta(minutes=3)
+    assert not fake.ended and not any(key.startswith("unheard:") for key in fake.messages)
+    fake.now += timedelta(minutes=3)
     second = dog.apply()
     assert [outcome.kind for outcome in second.outcomes] == [OutcomeKind.DONE]
-    assert world.ended == [FIRST] and world.drains == [FIRST]
+    assert fake.ended == [FIRST] and fake.drains == [FIRST]
 
 
 @pytest.mark.parametrize(
@@ -424,63 +417,63 @@ def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
     ["instances", "query", "interval", "statuses", "brakes", "targets", "ended_since", "boots"],
 )
 def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
-    world = due(2)
+    fake = due(2)
 
     def fail() -> None:
         raise CloudError("half a page")
 
-    world.before = at_call(call, fail)
+    fake.before = at_call(call, fail)
     with pytest.raises(CloudError, match="half a page"):
-        watchdog(world).apply()
-    assert not world.ended and not world.drains and not world.plans
+        watchdog(fake).apply()
+    assert not fake.ended and not fake.drains and not fake.plans
 
 
 def test_a_group_whose_rollouts_cannot_be_read_is_left_alone() -> None:
-    world = due(2)
+    fake = due(2)
 
     def fail(name: str) -> None:
         if name == "in_rollout":
             raise CloudError("throttled")
 
-    world.before = fail
-    done = watchdog(world).apply()
+    fake.before = fail
+    done = watchdog(fake).apply()
     assert {d.reason for d in done.plan.decisions} == {Reason.GROUP_UNREADABLE}
-    assert not world.ended and not world.drains
+    assert not fake.ended and not fake.drains
 
 
 def test_a_refused_step_fails_alone() -> None:
-    world = due(2)
+    fake = due(2)
 
     def fail() -> None:
         raise CloudError("throttled")
 
-    world.before = at_call("drain", fail)
-    done = watchdog(world).apply()
+    fake.before = at_call("drain", fail)
+    done = watchdog(fake).apply()
     assert sorted(outcome.kind for outcome in done.outcomes) == [OutcomeKind.DONE, OutcomeKind.FAILED]
-    assert len(world.ended) == 1
+    assert len(fake.ended) == 1
 
 
-def _calls_of_a_pass(make: Callable[[], World]) -> int:
-    world = make()
+def _calls_of_a_pass(make: Callable[[], FakeFleet]) -> int:
+    fake = make()
     count = [0]
 
     def tally(_: str) -> None:
         count[0] += 1
 
-    world.before = tally
-    watchdog(world).apply()
+    fake.before = tally
+    watchdog(fake).apply()
     return count[0]
 
 
 @pytest.mark.parametrize("stage", ["marking", "ending", "ending what takes its time to go"])
 def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
-    def make() -> World:
-        world = idle_world(2) if stage == "marking" else due(2)
-        world.lingers = stage not in ("marking", "ending")
-        return world
+    def make() -> FakeFleet:
+        fake = idle_fleet(2) if stage == "marking" else due(2)
+        fake.lingers = stage not in ("marking", "ending")
+        return fake
 
     for nth in range(1, _calls_of_a_pass(make) + 1):
-        world = make()
+        fake = make()
         left = [nth]
 
         def kill(_: str, left: list[int] = left) -> None:
@@ -488,50 +481,50 @@ def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
             if left[0] == 0:
                 raise KilledError
 
-        world.before = kill
-        dog = watchdog(world)
+        fake.before = kill
+        dog = watchdog(fake)
         with pytest.raises(KilledError):
             dog.apply()
-        world.before = lambda _: None
+        fake.before = lambda _: None
         dog.apply()
         if stage == "marking":
-            assert all(one.idle_since is not None for one in world.instances.values()), nth
-            told = [key for key in world.messages if key.startswith("marked:")]
+            assert all(one.idle_since is not None for one in fake.instances.values()), nth
+            told = [key for key in fake.messages if key.startswith("marked:")]
             dog.apply()  # marked in the killed pass, told in this one at the latest
-            told = [key for key in world.messages if key.startswith("marked:")]
+            told = [key for key in fake.messages if key.startswith("marked:")]
             assert len(told) == 2, nth
             continue
-        assert sorted(world.ended) == [FIRST, SECOND], nth
-        assert world.targets["batch"].value == 0, nth
-        assert world.groups["batch-spot-a"].desired == 0, nth
-        done = {r for r, kind in world.kinds() if kind is OutcomeKind.DONE}
+        assert sorted(fake.ended) == [FIRST, SECOND], nth
+        assert fake.targets["batch"].value == 0, nth
+        assert fake.groups["batch-spot-a"].desired == 0, nth
+        done = {r for r, kind in fake.kinds() if kind is OutcomeKind.DONE}
         assert done == {FIRST, SECOND}, nth
-        assert {key for key in world.messages if key.startswith("ended:")} == {f"ended:{FIRST}", f"ended:{SECOND}"}
-        assert not world.intents
+        assert {key for key in fake.messages if key.startswith("ended:")} == {f"ended:{FIRST}", f"ended:{SECOND}"}
+        assert not fake.intents
 
 
 def test_what_its_group_is_ending_already_is_left_to_it() -> None:
-    world = due(2)
-    world.lingers = True
-    dog = watchdog(world, watchdogs={"idle": {"max_stops_per_run": 1}})
+    fake = due(2)
+    fake.lingers = True
+    dog = watchdog(fake, watchdogs={"idle": {"max_stops_per_run": 1}})
     first = dog.apply()
     assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.DONE]
-    gone = world.ended[0]
+    gone = fake.ended[0]
     second = dog.apply()
     shown = {d.resource: (d.action, d.reason, d.detail) for d in second.plan.decisions}
     assert shown[gone] == (Action.KEEP, Reason.DRAINING, "drained; its group is ending it")
-    assert sorted(world.ended) == [FIRST, SECOND], "the other one had the whole budget of its run"
+    assert sorted(fake.ended) == [FIRST, SECOND], "the other one had the whole budget of its run"
     assert dog.apply().outcomes == ()
-    assert (world.groups["batch-spot-a"].desired, world.targets["batch"].value) == (0, 0)
+    assert (fake.groups["batch-spot-a"].desired, fake.targets["batch"].value) == (0, 0)
 
 
-def left_by_its_group(world: World) -> None:
-    group = world.groups["batch-spot-a"]
-    world.groups["batch-spot-a"] = replace(group, instance_ids=(), leaving=frozenset({FIRST}))
+def left_by_its_group(fake: FakeFleet) -> None:
+    group = fake.groups["batch-spot-a"]
+    fake.groups["batch-spot-a"] = replace(group, instance_ids=(), leaving=frozenset({FIRST}))
 
 
-def changed(**changes: Any) -> Callable[[World], None]:
-    return lambda world: world.instances.update({FIRST: replace(world.instances[FIRST], **changes)})
+def changed(**changes: Any) -> Callable[[FakeFleet], None]:
+    return lambda fake: fake.instances.update({FIRST: replace(fake.instances[FIRST], **changes)})
 
 
 @pytest.mark.parametrize(
@@ -542,7 +535,7 @@ def changed(**changes: Any) -> Callable[[World], None]:
             changed(state=InstanceState.TERMINATED), OutcomeKind.NO_LONGER_TRUE, "it is gone already", id="ended"
         ),
         pytest.param(
-            lambda world: world.instances.pop(FIRST), OutcomeKind.NO_LONGER_TRUE, "it is gone already", id="not there"
+            lambda fake: fake.instances.pop(FIRST), OutcomeKind.NO_LONGER_TRUE, "it is gone already", id="not there"
         ),
         pytest.param(
             changed(group=None), OutcomeKind.FAILED, "it belongs to no group, so it cannot be ended", id="of no group"
@@ -550,26 +543,26 @@ def changed(**changes: Any) -> Callable[[World], None]:
     ],
 )
 def test_what_changed_hands_while_it_drained_is_not_ended_and_lowers_no_target(
-    change: Callable[[World], None], kind: OutcomeKind, said: str
+    change: Callable[[FakeFleet], None], kind: OutcomeKind, said: str
 ) -> None:
-    world = due(1)
-    world.before = at_call("instance", lambda: change(world), nth=2)
-    done = watchdog(world).apply()
+    fake = due(1)
+    fake.before = at_call("instance", lambda: change(fake), nth=2)
+    done = watchdog(fake).apply()
     assert [(outcome.kind, outcome.error or outcome.detail) for outcome in done.outcomes] == [(kind, said)]
-    assert not world.ended and not world.intents and world.targets["batch"].value == 1
+    assert not fake.ended and not fake.intents and fake.targets["batch"].value == 1
 
 
 def test_a_store_that_fails_during_the_last_look_ends_nothing_and_is_told() -> None:
-    world = due(1)
+    fake = due(1)
 
     def fail(name: str) -> None:
-        if name == "query" and world.drains:
+        if name == "query" and fake.drains:
             raise CloudError("no route to host")
 
-    world.before = fail
-    done = watchdog(world).apply()
+    fake.before = fail
+    done = watchdog(fake).apply()
     assert [(outcome.kind, outcome.error) for outcome in done.outcomes] == [(OutcomeKind.FAILED, "no route to host")]
-    assert not world.ended and any("no route to host" in text for text in world.messages.values())
+    assert not fake.ended and any("no route to host" in text for text in fake.messages.values())
 
 
 @dataclass
@@ -592,52 +585,52 @@ class RefusesTags(FakeInventory):
     ],
 )
 def test_a_mark_that_the_cloud_refuses_is_not_told_as_written(marked: bool, works: str, kind: OutcomeKind) -> None:
-    world = due(1) if marked else idle_world(1)
+    fake = due(1) if marked else idle_fleet(1)
     if works == "before the pass":
-        _work(world)
+        _work(fake)
     elif works == "at the second look":
-        world.before = at_call("instance", lambda: _work(world))
-    watchdog(world)  # its policy is seen
-    (outcome,) = IdleWatchdog(document(), replace(world.ports(), inventory=RefusesTags(world))).apply().outcomes
+        fake.before = at_call("instance", lambda: _work(fake))
+    watchdog(fake)  # its policy is seen
+    (outcome,) = IdleWatchdog(document(), replace(fake.ports(), inventory=RefusesTags(fake))).apply().outcomes
     assert outcome.kind is kind
-    assert not world.messages and not world.drains
+    assert not fake.messages and not fake.drains
 
 
 def test_an_end_that_a_killed_pass_began_leaves_its_room_to_nobody() -> None:
-    world = due(2)
-    world.kill_at("lower_target", watchdog(world, min=1).apply)
-    (begun,) = world.intents
+    fake = due(2)
+    fake.kill_at("lower_target", watchdog(fake, min=1).apply)
+    (begun,) = fake.intents
     # of the other one it is known by now that it has been idle for longer, so its turn comes first
-    mark(world, 2 if begun == FIRST else 1, START - timedelta(hours=1))
-    watchdog(world, min=1).apply()
-    assert world.drains == world.ended == [begun], "the last one serves on: there is no way back from a drain"
-    assert world.targets["batch"].value == 1
+    mark(fake, 2 if begun == FIRST else 1, START - timedelta(hours=1))
+    watchdog(fake, min=1).apply()
+    assert fake.drains == fake.ended == [begun], "the last one serves on: there is no way back from a drain"
+    assert fake.targets["batch"].value == 1
 
 
 def test_budgets_hold_back_and_say_so() -> None:
-    world = due(4)
-    done = watchdog(world).apply()
+    fake = due(4)
+    done = watchdog(fake).apply()
     assert sorted(d.reason for d in done.plan.decisions) == [Reason.RUN_BUDGET] * 2 + [Reason.STILL_IDLE] * 2
-    assert len(world.ended) == 2
+    assert len(fake.ended) == 2
 
 
 def test_the_hours_budget_counts_earlier_passes() -> None:
-    world = due(4)
-    dog = watchdog(world, watchdogs={"idle": {"max_stops_per_hour": 3}, "spot": {}})
+    fake = due(4)
+    dog = watchdog(fake, watchdogs={"idle": {"max_stops_per_hour": 3}, "spot": {}})
     dog.apply()
     second = dog.apply()
-    assert len(world.ended) == 3
+    assert len(fake.ended) == 3
     assert Reason.HOUR_BUDGET in {d.reason for d in dog.apply().plan.decisions}
     assert len(second.plan.acting) == 1
-    world.now += timedelta(hours=1, minutes=1)
+    fake.now += timedelta(hours=1, minutes=1)
     dog.apply()
-    assert len(world.ended) == 4
+    assert len(fake.ended) == 4
 
 
 def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
-    world = due(2)
-    world.evidence[SECOND] = replace(QUIET, engine=None)
-    done = watchdog(world, min=1).apply()
+    fake = due(2)
+    fake.evidence[SECOND] = replace(QUIET, engine=None)
+    done = watchdog(fake, min=1).apply()
     assert {d.resource: d.reason for d in done.plan.decisions} == {
         FIRST: Reason.POOL_FLOOR,
         SECOND: Reason.METRICS_MISSING,
@@ -652,19 +645,19 @@ def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
     ],
 )
 def test_the_second_look_leans_on_the_same_neighbours_as_the_plan(third: dict[str, Any], ended: bool) -> None:
-    world = due(2)
+    fake = due(2)
     other = instance(9)
     assert QUIET.engine is not None
-    world.instances[other.id], world.agents[other.id] = other, READY
-    world.evidence[other.id] = replace(QUIET, engine=replace(QUIET.engine, **third))
+    fake.instances[other.id], fake.agents[other.id] = other, READY
+    fake.evidence[other.id] = replace(QUIET, engine=replace(QUIET.engine, **third))
 
     def the_neighbour_leaves(name: str) -> None:
         if name == "record":
-            world.agents[SECOND] = replace(READY, ready=False)
+            fake.agents[SECOND] = replace(READY, ready=False)
 
-    world.before = the_neighbour_leaves
-    watchdog(world, min=1).apply()
-    assert (FIRST in world.drains) is ended
+    fake.before = the_neighbour_leaves
+    watchdog(fake, min=1).apply()
+    assert (FIRST in fake.drains) is ended
 
 
 @pytest.mark.parametrize(
@@ -677,46 +670,46 @@ def test_the_second_look_leans_on_the_same_neighbours_as_the_plan(third: dict[st
     ],
 )
 def test_a_held_target_is_not_lowered_by_an_end(scope: str, until: timedelta | None, ended: bool) -> None:
-    world = due(1)
-    end = None if until is None else world.now + until
-    world.brakes.append(
+    fake = due(1)
+    end = None if until is None else fake.now + until
+    fake.brakes.append(
         Brake(since=START, kind=BrakeKind.TARGET, scope=scope, owner="ana", reason="launch", until=end)
     )
-    done = watchdog(world).apply()
-    assert (world.ended == [FIRST]) is ended
+    done = watchdog(fake).apply()
+    assert (fake.ended == [FIRST]) is ended
     if not ended:
         (decision,) = done.plan.decisions
         assert decision.reason is Reason.KEPT_BY_PEOPLE and decision.detail.startswith("target held by ana until ")
-        assert world.targets["batch"].value == 1 and not world.drains
+        assert fake.targets["batch"].value == 1 and not fake.drains
 
 
 HELD = Brake(since=START, kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch", until=None)
 
 
 def test_a_target_that_is_held_during_a_drain_is_not_lowered_and_what_drains_goes() -> None:
-    world = due(1)
-    world.before = at_call("instance", lambda: world.brakes.append(HELD), nth=2)
-    watchdog(world).apply()
-    assert world.ended == [FIRST] and world.targets["batch"].value == 1
+    fake = due(1)
+    fake.before = at_call("instance", lambda: fake.brakes.append(HELD), nth=2)
+    watchdog(fake).apply()
+    assert fake.ended == [FIRST] and fake.targets["batch"].value == 1
 
 
 def test_a_target_that_is_held_after_a_drain_began_lets_it_go_on() -> None:
     """It serves nothing any more: kept, it would stand in the way of what the person asked for."""
-    world = due(2)
+    fake = due(2)
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
-    world.agents[FIRST] = drained
-    world.brakes.append(HELD)
-    watchdog(world).apply()
-    assert world.ended == [FIRST] and world.targets["batch"].value == 2
+    fake.agents[FIRST] = drained
+    fake.brakes.append(HELD)
+    watchdog(fake).apply()
+    assert fake.ended == [FIRST] and fake.targets["batch"].value == 2
 
 
 def test_a_drain_goes_on_where_the_target_has_come_down_to_the_floor() -> None:
     """Scale may have lowered it meanwhile; what drains serves nothing, and would cost for ever."""
-    world = due(2)
-    world.agents[FIRST] = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
-    world.targets["batch"] = Target(pool="batch", value=1, version=9)
-    watchdog(world, min=1).apply()
-    assert world.ended == [FIRST] and world.targets["batch"].value == 1
+    fake = due(2)
+    fake.agents[FIRST] = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
+    fake.targets["batch"] = Target(pool="batch", value=1, version=9)
+    watchdog(fake, min=1).apply()
+    assert fake.ended == [FIRST] and fake.targets["batch"].value == 1
 
 
 @pytest.mark.parametrize(
@@ -724,30 +717,30 @@ def test_a_drain_goes_on_where_the_target_has_come_down_to_the_floor() -> None:
     [pytest.param(20, [], id="billed for nothing"), pytest.param(90, [FIRST], id="billed for what it ran")],
 )
 def test_what_idle_drained_and_its_cloud_takes_within_the_first_hour_is_left_to_it(age: int, ends: list[str]) -> None:
-    world = due(1)
-    world.instances[FIRST] = replace(world.instances[FIRST], launched_at=START - timedelta(minutes=age))
+    fake = due(1)
+    fake.instances[FIRST] = replace(fake.instances[FIRST], launched_at=START - timedelta(minutes=age))
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
-    world.agents[FIRST] = replace(drained, notice_at=START)
-    done = watchdog(world).apply()
-    assert world.ended == ends
+    fake.agents[FIRST] = replace(drained, notice_at=START)
+    done = watchdog(fake).apply()
+    assert fake.ended == ends
     (decision,) = [one for one in done.plan.decisions if one.resource == FIRST]
     assert (decision.reason is Reason.PREEMPTED) == (not ends)
 
 
 def test_a_notice_that_comes_while_idle_drains_leaves_the_end_to_its_cloud() -> None:
-    world = due(1)
-    world.instances[FIRST] = replace(world.instances[FIRST], launched_at=START - timedelta(minutes=40))
+    fake = due(1)
+    fake.instances[FIRST] = replace(fake.instances[FIRST], launched_at=START - timedelta(minutes=40))
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
-    world.agents[FIRST] = drained
+    fake.agents[FIRST] = drained
 
     def notice(call: str) -> None:
         if call == "instance":
-            world.agents[FIRST] = replace(drained, notice_at=world.now)
+            fake.agents[FIRST] = replace(drained, notice_at=fake.now)
 
-    world.before = notice
-    before = world.targets["batch"].value
-    watchdog(world).apply()
-    assert not world.ended and not world.intents and world.targets["batch"].value == before
+    fake.before = notice
+    before = fake.targets["batch"].value
+    watchdog(fake).apply()
+    assert not fake.ended and not fake.intents and fake.targets["batch"].value == before
 
 
 @pytest.mark.parametrize(
@@ -763,37 +756,37 @@ def test_a_notice_that_comes_while_idle_drains_leaves_the_end_to_its_cloud() -> 
 def test_an_agent_is_asked_about_a_notice_only_where_that_keeps_its_instance(
     changes: dict[str, Any], more: int
 ) -> None:
-    world = due(1)
-    world.instances[FIRST] = replace(world.instances[FIRST], **changes)
+    fake = due(1)
+    fake.instances[FIRST] = replace(fake.instances[FIRST], **changes)
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
-    world.agents[FIRST] = drained
+    fake.agents[FIRST] = drained
     calls: list[str] = []
-    world.before = calls.append
-    watchdog(world).apply()
-    assert world.ended == [FIRST]
+    fake.before = calls.append
+    watchdog(fake).apply()
+    assert fake.ended == [FIRST]
     assert calls[: calls.index("end")][-6:].count("statuses") == more
 
 
 def test_a_paused_pool_is_left_alone_and_says_who() -> None:
-    world = due(1)
-    world.brakes.append(
+    fake = due(1)
+    fake.brakes.append(
         Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="load test", until=None)
     )
-    done = watchdog(world).apply()
+    done = watchdog(fake).apply()
     assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.PAUSED)]
     assert "ana" in done.plan.decisions[0].detail
 
 
 def test_every_instance_gets_one_decision() -> None:
-    world = due(3)
+    fake = due(3)
     stranger = instance(9, pool=None, group=None)
-    world.instances[stranger.id] = stranger
-    done = watchdog(world).apply()
-    assert sorted(d.resource for d in done.plan.decisions) == sorted(world.instances)
+    fake.instances[stranger.id] = stranger
+    done = watchdog(fake).apply()
+    assert sorted(d.resource for d in done.plan.decisions) == sorted(fake.instances)
     told = next(d for d in done.plan.decisions if d.resource == stranger.id)
     assert (told.action, told.reason) == (Action.KEEP, Reason.OUTSIDE_POOLS)
     assert told.usd_per_hour is not None, "listed with its price"
-    assert world.agents[FIRST] is not READY
+    assert fake.agents[FIRST] is not READY
 
 
 BUSY = replace(
@@ -803,34 +796,34 @@ BUSY = replace(
 )
 
 
-def silent(world: World) -> None:
+def silent(fake: FakeFleet) -> None:
     old = timedelta(minutes=20)
     engine, gpu = replace(QUIET_ENGINE, newest_age=old), replace(QUIET_GPU, newest_age=old)
-    world.evidence[SECOND] = replace(BUSY, engine=engine, gpu=gpu)
+    fake.evidence[SECOND] = replace(BUSY, engine=engine, gpu=gpu)
 
 
-def lost_meanwhile(world: World) -> None:
+def lost_meanwhile(fake: FakeFleet) -> None:
     """Its agent is asked a second time, right before the other one is to be drained."""
     asked: list[str] = []
 
     def before(name: str) -> None:
         asked.append(name)
         if asked.count("statuses") == 2:
-            world.agents.pop(SECOND, None)
+            fake.agents.pop(SECOND, None)
 
-    world.before = before
+    fake.before = before
 
 
-def lost_beside_a_silent_one(world: World) -> None:
+def lost_beside_a_silent_one(fake: FakeFleet) -> None:
     third = instance(3)
-    world.instances[third.id], world.agents[third.id] = third, READY
-    silent(world)
-    world.evidence[third.id], world.evidence[SECOND] = world.evidence[SECOND], BUSY
-    lost_meanwhile(world)
+    fake.instances[third.id], fake.agents[third.id] = third, READY
+    silent(fake)
+    fake.evidence[third.id], fake.evidence[SECOND] = fake.evidence[SECOND], BUSY
+    lost_meanwhile(fake)
 
 
-def says(status: AgentStatus) -> Callable[[World], None]:
-    return lambda world: world.agents.update({SECOND: status})
+def says(status: AgentStatus) -> Callable[[FakeFleet], None]:
+    return lambda fake: fake.agents.update({SECOND: status})
 
 
 LEAVES = replace(READY, phase=Phase.DRAINING, draining=True, ready=False, requests_running=3)
@@ -845,121 +838,121 @@ TAKEN = replace(LEAVES, drain_by=DrainOwner.CLOUD, notice_at=START)
         pytest.param(says(replace(LEAVES, drained=True, drain_by=DrainOwner.PERSON)), False, id="drained by hand"),
         pytest.param(says(replace(READY, phase=Phase.FAILED, ready=False)), False, id="its boot failed"),
         pytest.param(says(replace(READY, ready=False)), False, id="it changes its revision"),
-        pytest.param(lambda world: world.agents.pop(SECOND), False, id="its agent is silent"),
+        pytest.param(lambda fake: fake.agents.pop(SECOND), False, id="its agent is silent"),
         pytest.param(silent, False, id="silent for twenty minutes"),
         pytest.param(lost_meanwhile, False, id="lost between plan and drain"),
         pytest.param(lost_beside_a_silent_one, False, id="lost, beside one whose engine is silent"),
     ],
 )
-def test_the_last_one_stays_unless_another_one_carries_the_pool(change: Callable[[World], None], ended: bool) -> None:
-    world = idle_world(2)
-    world.evidence[SECOND] = BUSY
-    mark(world, 1, START - timedelta(hours=1))
-    change(world)
-    watchdog(world, min=1).apply()
-    assert (world.ended == [FIRST]) is ended
-    assert (world.drains == [FIRST]) is ended
+def test_the_last_one_stays_unless_another_carries_the_pool(change: Callable[[FakeFleet], None], ended: bool) -> None:
+    fake = idle_fleet(2)
+    fake.evidence[SECOND] = BUSY
+    mark(fake, 1, START - timedelta(hours=1))
+    change(fake)
+    watchdog(fake, min=1).apply()
+    assert (fake.ended == [FIRST]) is ended
+    assert (fake.drains == [FIRST]) is ended
 
 
 def test_the_second_look_leans_on_nobody_of_another_pool() -> None:
-    world = idle_world(2)
-    mark(world, 1, START - timedelta(hours=1))
+    fake = idle_fleet(2)
+    mark(fake, 1, START - timedelta(hours=1))
     fleet = document(min=1)
     (batch,) = fleet.pools
     there = [group.model_copy(update={"name": f"chat-{group.name}"}) for group in batch.groups]
     chat = batch.model_copy(update={"name": "chat", "groups": tuple(there)})
-    for name, group in list(world.groups.items()):
-        world.groups[f"chat-{name}"] = replace(group, name=f"chat-{name}", pool="chat", instance_ids=())
+    for name, group in list(fake.groups.items()):
+        fake.groups[f"chat-{name}"] = replace(group, name=f"chat-{name}", pool="chat", instance_ids=())
     # agents of a pool are asked where one of it may be idle
     for number, evidence in ((3, BUSY), (4, QUIET)):
         other = instance(number, pool="chat", group="chat-batch-spot-a")
-        world.instances[other.id], world.agents[other.id], world.evidence[other.id] = other, READY, evidence
-    world.evidence[SECOND] = BUSY
-    world.targets["chat"] = Target(pool="chat", value=1, version=1)
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    lost_meanwhile(world)
-    dog = IdleWatchdog(fleet.model_copy(update={"pools": (batch, chat)}), world.ports())
+        fake.instances[other.id], fake.agents[other.id], fake.evidence[other.id] = other, READY, evidence
+    fake.evidence[SECOND] = BUSY
+    fake.targets["chat"] = Target(pool="chat", value=1, version=1)
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    lost_meanwhile(fake)
+    dog = IdleWatchdog(fleet.model_copy(update={"pools": (batch, chat)}), fake.ports())
     (outcome,) = dog.apply().outcomes
-    assert (outcome.kind, world.drains) == (OutcomeKind.NO_LONGER_TRUE, [])
+    assert (outcome.kind, fake.drains) == (OutcomeKind.NO_LONGER_TRUE, [])
     assert Reason.POOL_FLOOR.sentence in outcome.detail
 
 
-def slow_at_the_second_look(seconds: float) -> World:
+def slow_at_the_second_look(seconds: float) -> FakeFleet:
     """Marked an hour ago; each query takes so long from then on."""
-    world, asked = idle_world(1), list[str]()
-    mark(world, 1, START - timedelta(hours=1))
+    fake, asked = idle_fleet(1), list[str]()
+    mark(fake, 1, START - timedelta(hours=1))
 
     def before(name: str) -> None:
         asked.append(name)
         if asked.count("instance") and name == "query":
-            world.now += timedelta(seconds=seconds)
+            fake.now += timedelta(seconds=seconds)
 
-    world.before = before
-    return world
+    fake.before = before
+    return fake
 
 
 def test_work_that_begins_while_a_slow_store_answers_is_seen() -> None:
-    world = slow_at_the_second_look(10)
-    slow = world.before
+    fake = slow_at_the_second_look(10)
+    slow = fake.before
 
     def work_begins(name: str) -> None:
-        at = world.now
+        at = fake.now
         slow(name)
-        if world.now > at:
-            world.agents[FIRST] = replace(READY, requests_running=3)
+        if fake.now > at:
+            fake.agents[FIRST] = replace(READY, requests_running=3)
 
-    world.before = work_begins
-    (outcome,) = watchdog(world).apply().outcomes
+    fake.before = work_begins
+    (outcome,) = watchdog(fake).apply().outcomes
     assert (outcome.kind, "3 running" in outcome.detail) == (OutcomeKind.NO_LONGER_TRUE, True)
-    assert not world.drains
+    assert not fake.drains
 
 
 def test_a_look_that_took_too_long_drains_nobody() -> None:
-    world = slow_at_the_second_look(40)
-    (outcome,) = watchdog(world).apply().outcomes
+    fake = slow_at_the_second_look(40)
+    (outcome,) = watchdog(fake).apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
     assert outcome.detail == "metrics stale the check before the end took 80 s"
-    assert not world.drains
+    assert not fake.drains
 
 
 def test_a_mark_older_than_work_that_no_pass_saw_is_taken_away_and_a_new_grace_begins() -> None:
     """Marked, then paused (or blind, or switched off) for hours of work: the window before now is quiet again."""
-    world = idle_world(1)
-    mark(world, 1, START - timedelta(hours=5))
+    fake = idle_fleet(1)
+    mark(fake, 1, START - timedelta(hours=5))
     fleet = document()
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    dog = IdleWatchdog(fleet, replace(world.ports(), metrics=Remembering(world)))
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    dog = IdleWatchdog(fleet, replace(fake.ports(), metrics=Remembering(fake)))
     (outcome,) = dog.apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
     assert "100 tokens" in outcome.detail or "running" in outcome.detail
-    assert world.instances[FIRST].idle_since is None
-    assert [text for key, text in world.messages.items() if key.startswith("stays:")]
-    assert not world.drains
-    world.now += timedelta(minutes=1)
+    assert fake.instances[FIRST].idle_since is None
+    assert [text for key, text in fake.messages.items() if key.startswith("stays:")]
+    assert not fake.drains
+    fake.now += timedelta(minutes=1)
     assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
-    world.now += timedelta(minutes=9)
+    fake.now += timedelta(minutes=9)
     dog.apply()
-    assert not world.ended
-    world.now += timedelta(minutes=1)
+    assert not fake.ended
+    fake.now += timedelta(minutes=1)
     dog.apply()
-    assert world.ended == [FIRST]
+    assert fake.ended == [FIRST]
 
 
 class Remembering(FakeMetrics):
-    """A store whose instance worked until an hour before the world began: whoever asks that far back sees it."""
+    """A store whose instance worked until one hour before the start: only a longer window shows it."""
 
     def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
         spans = [int(seconds) for seconds in re.findall(r"\[(\d+)s\]", expression)]
         seen = bool(spans) and at - timedelta(seconds=max(spans)) < START - timedelta(hours=1)
-        self.world.evidence[FIRST] = BUSY if seen else QUIET
+        self.fleet.evidence[FIRST] = BUSY if seen else QUIET
         return super().query(expression, at)
 
 
 def test_a_request_that_comes_at_the_moment_of_the_drain_may_finish() -> None:
-    world = idle_world(1)
-    mark(world, 1, START - timedelta(hours=1))
+    fake = idle_fleet(1)
+    mark(fake, 1, START - timedelta(hours=1))
     deadlines: list[timedelta] = []
-    ports = world.ports()
+    ports = fake.ports()
 
     class Patient(FakeAgents):
         def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
@@ -967,18 +960,18 @@ def test_a_request_that_comes_at_the_moment_of_the_drain_may_finish() -> None:
             return super().drain(instance, by, reason, deadline)
 
     fleet = document(drain_deadline="90s")
-    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    IdleWatchdog(fleet, replace(ports, agents=Patient(world))).apply()
+    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
+    IdleWatchdog(fleet, replace(ports, agents=Patient(fake))).apply()
     assert deadlines == [LONGEST_REQUEST]
-    assert world.ended == [FIRST]
+    assert fake.ended == [FIRST]
 
 
 @pytest.mark.parametrize(("start", "ended"), [("07:00", False), ("09:00", True)], ids=["within its hours", "before"])
 def test_what_the_schedule_asks_for_is_not_ended(start: str, ended: bool) -> None:
-    """Scale would launch it again at once. The world begins on a Saturday at eight."""
-    world = idle_world(2)
+    """Scale would launch it again at once. The time is a Saturday at 08:00."""
+    fake = idle_fleet(2)
     for number in (1, 2):
-        mark(world, number, START - timedelta(hours=1))
+        mark(fake, number, START - timedelta(hours=1))
     hours = {"days": ["sat"], "start": start, "end": "20:00", "target": 2, "timezone": "UTC"}
-    watchdog(world, watchdogs={"idle": {}, "scale": {"schedule": [hours]}}).apply()
-    assert bool(world.ended) is ended
+    watchdog(fake, watchdogs={"idle": {}, "scale": {"schedule": [hours]}}).apply()
+    assert bool(fake.ended) is ended

@@ -24,8 +24,9 @@ from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.watchdogs import OrphanRule
 from tests.fixtures.moto_account import empty, launched, moto_account
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
+from tests.fixtures.watchdogs.fake_ports import FakeClock, FakeMetrics
 from tests.fixtures.watchdogs.plain import document
-from tests.fixtures.watchdogs.worlds import FakeClock, FakeMetrics, World
 from tests.watchdogs.orphans.test_rules import LONG_QUIET
 from watchdogs.orphans.watchdog import OrphanWatchdog
 
@@ -86,8 +87,8 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(account: Any, t
         launched(account("ec2"), "t3.micro", team="research"),
     ]
     wired = wire(fleet(tmp_path, rule()), "orphans")
-    world = World(now=LATER, evidence=dict.fromkeys([forgotten, *others], LONG_QUIET))
-    ports = replace(wired.ports, clock=FakeClock(world), metrics=FakeMetrics(world))
+    fake = FakeFleet(now=LATER, evidence=dict.fromkeys([forgotten, *others], LONG_QUIET))
+    ports = replace(wired.ports, clock=FakeClock(fake), metrics=FakeMetrics(fake))
     dog = OrphanWatchdog(wired.document, ports)
     found = {d.resource: d for d in dog.dry().plan.decisions}
     assert set(found) == {forgotten, *others[:3]}
@@ -97,15 +98,15 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(account: Any, t
         listed = account("ec2").describe_instances()["Reservations"]
         return {i["InstanceId"]: i["State"]["Name"] for r in listed for i in r["Instances"]}
 
-    assert wired.ledger.take_lease(world.now) is None
+    assert wired.ledger.take_lease(fake.now) is None
     dog.apply()
     written = account("ec2").describe_tags(Filters=[{"Name": "key", "Values": [tags.IDLE_SINCE]}])["Tags"]
     assert {tag["ResourceId"]: tag["Value"] for tag in written} == dict.fromkeys(
         [forgotten, others[2]], tags.write_time(LATER)
     )
     assert set(states().values()) == {"running"}
-    world.now += timedelta(hours=2)
-    assert wired.ledger.take_lease(world.now) is None
+    fake.now += timedelta(hours=2)
+    assert wired.ledger.take_lease(fake.now) is None
     done = dog.apply()
     assert [(o.decision.resource, o.kind) for o in done.outcomes] == [(forgotten, OutcomeKind.DONE)]
     left = states()

@@ -1,4 +1,4 @@
-"""Passes of the orphan watchdog over a small world: two phases, brakes, budgets, faults and kills."""
+"""Passes of the orphan watchdog over a fake fleet: two phases, brakes, budgets, faults and kills."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,9 @@ from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.model import InstanceState
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.watchdogs import OrphanRule
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, KilledError
+from tests.fixtures.watchdogs.fake_ports import FakeAccount, FakeInventory, FakeMetrics
 from tests.fixtures.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
-from tests.fixtures.watchdogs.worlds import FakeAccount, FakeInventory, FakeMetrics, KilledError, World
 from tests.watchdogs.orphans.test_rules import DAY, LONG_QUIET, orphan
 from watchdogs.orphans.decide import decide
 from watchdogs.orphans.watchdog import OrphanScope, OrphanWatchdog
@@ -32,144 +33,144 @@ def ruled(**changes: Any) -> FleetDocument:
     return document().model_copy(update={"orphans": (rule,)})
 
 
-def worlds(count: int = 1) -> World:
-    world = World()
+def fleets(count: int = 1) -> FakeFleet:
+    fake = FakeFleet()
     for number in range(1, count + 1):
         one = orphan(number)
-        world.instances[one.id] = one
-        world.evidence[one.id] = LONG_QUIET
-    return world
+        fake.instances[one.id] = one
+        fake.evidence[one.id] = LONG_QUIET
+    return fake
 
 
-def watchdog(world: World, fleet: FleetDocument | None = None) -> OrphanWatchdog:
+def watchdog(fake: FakeFleet, fleet: FleetDocument | None = None) -> OrphanWatchdog:
     """One whose rules were seen."""
     fleet = fleet or ruled()
     for rule in fleet.orphans:
-        world.seen.add(("orphans", rule.name, digests(fleet, "orphans")[rule.name]))
-    return OrphanWatchdog(fleet, world.ports())
+        fake.seen.add(("orphans", rule.name, digests(fleet, "orphans")[rule.name]))
+    return OrphanWatchdog(fleet, fake.ports())
 
 
 ONE = orphan(1).id
 
 
 def test_marked_told_waited_for_and_stopped() -> None:
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
-    assert world.instances[ONE].idle_since == START and world.stopped == []
-    (text,) = world.messages.values()
+    assert fake.instances[ONE].idle_since == START and fake.stopped == []
+    (text,) = fake.messages.values()
     for word in ("notebook", "0.8 USD/h", "2026-11-22 08:00", "gpufleet keep", "no capacity", "local disks is lost"):
         assert word in text, word
-    world.now += timedelta(hours=23)
+    fake.now += timedelta(hours=23)
     assert {d.reason for d in dog.apply().plan.decisions} == {Reason.MARKED_WAITING}
-    assert len(world.messages) == 1
-    world.now += timedelta(hours=2)
+    assert len(fake.messages) == 1
+    fake.now += timedelta(hours=2)
     done = dog.apply()
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.DONE]
-    assert world.stopped == [ONE] and world.ended == [] and world.drains == []
-    assert world.instances[ONE].idle_since is None, "a restart begins without a mark"
-    assert "was stopped" in list(world.messages.values())[-1]
+    assert fake.stopped == [ONE] and fake.ended == [] and fake.drains == []
+    assert fake.instances[ONE].idle_since is None, "a restart begins without a mark"
+    assert "was stopped" in list(fake.messages.values())[-1]
     assert dog.apply().plan.decisions == ()
-    assert world.with_button == {key for key in world.messages if key.startswith("marked:")}
+    assert fake.with_button == {key for key in fake.messages if key.startswith("marked:")}
 
 
 def test_a_machine_that_cannot_be_read_is_listed_and_stops_nothing_else() -> None:
-    world = worlds(2)
+    fake = fleets(2)
     odd = orphan(2).id
-    world.malformed[odd] = "it has no launch time"
-    dog = watchdog(world)
+    fake.malformed[odd] = "it has no launch time"
+    dog = watchdog(fake)
     for _ in range(2):
         done = dog.apply()
         kept = [(d.action, d.reason, d.detail) for d in done.plan.decisions if d.resource == odd]
         assert kept == [(Action.KEEP, Reason.NOT_LISTED, "it has no launch time")]
-        world.now += timedelta(hours=25)
-    assert world.stopped == [ONE]
-    del world.malformed[odd]
+        fake.now += timedelta(hours=25)
+    assert fake.stopped == [ONE]
+    del fake.malformed[odd]
     dog.apply()
-    assert world.instances[odd].idle_since == world.now, "its grace begins when it can be read"
+    assert fake.instances[odd].idle_since == fake.now, "its grace begins when it can be read"
 
 
 def test_who_has_the_name_of_a_machine_that_cannot_be_read_is_left_alone() -> None:
     """On Google Cloud a name is one zone's own: which of the two would be stopped is not known."""
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
-    world.now += timedelta(hours=25)
-    seen = replace(dog.observe(world.now), unread={ONE: "it has no launch time"})
-    (decision,) = decide(seen, world.now).decisions
+    fake.now += timedelta(hours=25)
+    seen = replace(dog.observe(fake.now), unread={ONE: "it has no launch time"})
+    (decision,) = decide(seen, fake.now).decisions
     assert (decision.resource, decision.action, decision.reason) == (ONE, Action.KEEP, Reason.METRICS_IMPLAUSIBLE)
 
 
 def test_a_dry_run_writes_nothing_and_lets_the_rule_act_from_then_on() -> None:
-    world = worlds()
-    dog = OrphanWatchdog(ruled(), world.ports())
+    fake = fleets()
+    dog = OrphanWatchdog(ruled(), fake.ports())
     assert {d.reason for d in dog.apply().plan.decisions} == {Reason.POLICY_UNSEEN}
     assert [d.action for d in dog.dry().plan.decisions] == [Action.MARK]
-    assert world.instances[ONE].idle_since is None and world.messages == {}
+    assert fake.instances[ONE].idle_since is None and fake.messages == {}
     assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
 
 
 def test_a_filtered_list_is_no_dry_run() -> None:
-    world = worlds()
-    OrphanWatchdog(ruled(), world.ports(), OrphanScope(only=lambda one: one.tags.get("team") == "x")).dry()
-    assert world.seen == set()
+    fake = fleets()
+    OrphanWatchdog(ruled(), fake.ports(), OrphanScope(only=lambda one: one.tags.get("team") == "x")).dry()
+    assert fake.seen == set()
 
 
-def pause(world: World) -> None:
-    world.brakes.append(Brake(since=START, kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="no", until=None))
+def pause(fake: FakeFleet) -> None:
+    fake.brakes.append(Brake(since=START, kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="no", until=None))
 
 
-def keep(world: World) -> None:
-    world.brakes.append(Brake(since=START, kind=BrakeKind.KEEP, scope=ONE, owner="ana", reason="mine", until=None))
+def keep(fake: FakeFleet) -> None:
+    fake.brakes.append(Brake(since=START, kind=BrakeKind.KEEP, scope=ONE, owner="ana", reason="mine", until=None))
 
 
-def keep_by_tag(world: World) -> None:
-    old = world.instances[ONE]
-    until = tags.write_time(world.now + DAY)
-    world.instances[ONE] = replace(old, tags={**old.tags, tags.KEEP_UNTIL: until})
+def keep_by_tag(fake: FakeFleet) -> None:
+    old = fake.instances[ONE]
+    until = tags.write_time(fake.now + DAY)
+    fake.instances[ONE] = replace(old, tags={**old.tags, tags.KEEP_UNTIL: until})
 
 
-def adopt(world: World) -> None:
-    world.instances[ONE] = replace(world.instances[ONE], environment="test", group="batch-spot-a")
+def adopt(fake: FakeFleet) -> None:
+    fake.instances[ONE] = replace(fake.instances[ONE], environment="test", group="batch-spot-a")
 
 
-def work(world: World) -> None:
-    world.evidence[ONE] = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=2.0))
+def work(fake: FakeFleet) -> None:
+    fake.evidence[ONE] = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=2.0))
 
 
-def unmark(world: World) -> None:
-    world.instances[ONE] = replace(world.instances[ONE], tags={"team": "research"})
+def unmark(fake: FakeFleet) -> None:
+    fake.instances[ONE] = replace(fake.instances[ONE], tags={"team": "research"})
 
 
-def retag(world: World) -> None:
-    old = world.instances[ONE]
-    world.instances[ONE] = replace(old, tags={**old.tags, "team": "sales"})
+def retag(fake: FakeFleet) -> None:
+    old = fake.instances[ONE]
+    fake.instances[ONE] = replace(old, tags={**old.tags, "team": "sales"})
 
 
-def lose_the_lease(world: World) -> None:
-    world.lease_is_ours = False
+def lose_the_lease(fake: FakeFleet) -> None:
+    fake.lease_is_ours = False
 
 
-def pause_the_rule(world: World) -> None:
-    world.brakes.append(
+def pause_the_rule(fake: FakeFleet) -> None:
+    fake.brakes.append(
         Brake(since=START, kind=BrakeKind.PAUSE, scope=RULE["name"], owner="ana", reason="no", until=None)
     )
 
 
-def vanish(world: World) -> None:
-    world.instances.pop(ONE, None)
+def vanish(fake: FakeFleet) -> None:
+    fake.instances.pop(ONE, None)
 
 
-def halt(world: World) -> None:
-    world.instances[ONE] = replace(world.instances[ONE], state=InstanceState.STOPPED)
+def halt(fake: FakeFleet) -> None:
+    fake.instances[ONE] = replace(fake.instances[ONE], state=InstanceState.STOPPED)
 
 
-def join_a_group(world: World) -> None:
-    world.instances[ONE] = replace(world.instances[ONE], group="eks-nodes")
+def join_a_group(fake: FakeFleet) -> None:
+    fake.instances[ONE] = replace(fake.instances[ONE], group="eks-nodes")
 
 
-def silence_the_engine(world: World) -> None:
-    world.evidence[ONE] = replace(LONG_QUIET, engine=None)
+def silence_the_engine(fake: FakeFleet) -> None:
+    fake.evidence[ONE] = replace(LONG_QUIET, engine=None)
 
 
 CHANGES = [
@@ -191,42 +192,42 @@ CHANGES = [
 
 @pytest.mark.parametrize(("change", "said"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
 @pytest.mark.parametrize("when", ["before the pass", "between plan and stop"])
-def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[World], None], said: str, when: str) -> None:
-    world = worlds()
-    dog = watchdog(world)
+def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[FakeFleet], None], said: str, when: str) -> None:
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
-    world.now += 2 * DAY
+    fake.now += 2 * DAY
     if when == "before the pass":
-        change(world)
+        change(fake)
     else:
-        world.before = lambda name: change(world) if name == "record" else None
+        fake.before = lambda name: change(fake) if name == "record" else None
     outcomes = dog.apply().outcomes
-    assert world.stopped == []
+    assert fake.stopped == []
     if when == "between plan and stop":
         (outcome,) = outcomes
         assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and said in outcome.detail
 
 
 @pytest.mark.parametrize("change", [pause, pause_the_rule, keep, lose_the_lease], ids=lambda change: change.__name__)
-def test_what_comes_up_meanwhile_holds_a_mark_back(change: Callable[[World], None]) -> None:
-    world = worlds()
-    world.before = lambda name: change(world) if name == "record" else None
-    (outcome,) = watchdog(world).apply().outcomes
+def test_what_comes_up_meanwhile_holds_a_mark_back(change: Callable[[FakeFleet], None]) -> None:
+    fake = fleets()
+    fake.before = lambda name: change(fake) if name == "record" else None
+    (outcome,) = watchdog(fake).apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
-    assert world.instances[ONE].idle_since is None and world.messages == {}
+    assert fake.instances[ONE].idle_since is None and fake.messages == {}
 
 
 @pytest.mark.parametrize(
     ("scope", "until"), [("batch", None), ("all", START + DAY)], ids=["of somebody else", "that is over"]
 )
 def test_a_brake_that_does_not_hold_here_holds_nothing_back(scope: str, until: datetime | None) -> None:
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
-    world.now += 2 * DAY
-    world.brakes.append(Brake(since=START, kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="no", until=until))
+    fake.now += 2 * DAY
+    fake.brakes.append(Brake(since=START, kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="no", until=until))
     dog.apply()
-    assert world.stopped == [ONE]
+    assert fake.stopped == [ONE]
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["it goes", "the cloud refuses"])
@@ -236,25 +237,25 @@ def test_work_takes_the_mark_away_and_is_told_once_it_is_gone(fails: bool) -> No
         def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
             return dict.fromkeys(instance_ids, "throttled") if fails else super().untag(instance_ids, keys)
 
-    world = worlds()
+    fake = fleets()
     fleet = ruled()
-    watchdog(world, fleet).apply()
-    told = len(world.messages)
-    work(world)
-    (outcome,) = OrphanWatchdog(fleet, replace(world.ports(), inventory=Refusing(world))).apply().outcomes
+    watchdog(fake, fleet).apply()
+    told = len(fake.messages)
+    work(fake)
+    (outcome,) = OrphanWatchdog(fleet, replace(fake.ports(), inventory=Refusing(fake))).apply().outcomes
     assert outcome.kind is (OutcomeKind.FAILED if fails else OutcomeKind.DONE)
-    assert (world.instances[ONE].idle_since is not None) is fails
-    assert len(world.messages) - told == (0 if fails else 1)
+    assert (fake.instances[ONE].idle_since is not None) is fails
+    assert len(fake.messages) - told == (0 if fails else 1)
 
 
 def test_a_stop_that_an_earlier_run_only_noted_is_judged_anew() -> None:
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     (marked,) = dog.apply().plan.decisions
-    world.intents[ONE] = marked
+    fake.intents[ONE] = marked
     (outcome,) = dog.apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and "judged again" in outcome.detail
-    assert world.intents == {} and world.stopped == []
+    assert fake.intents == {} and fake.stopped == []
 
 
 @pytest.mark.parametrize(
@@ -265,22 +266,22 @@ def test_a_stop_that_an_earlier_run_only_noted_is_judged_anew() -> None:
     ],
 )
 def test_a_pass_whose_lease_is_over_stops_nothing_and_takes_no_mark_away(works: bool, called: str) -> None:
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
-    world.now += 2 * DAY
+    fake.now += 2 * DAY
     if works:
-        world.evidence[ONE] = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
-    plans = len(world.plans)
+        fake.evidence[ONE] = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
+    plans = len(fake.plans)
 
     def over(name: str) -> None:
-        if name == called and (works or len(world.plans) > plans):
-            world.lease_is_ours = False
+        if name == called and (works or len(fake.plans) > plans):
+            fake.lease_is_ours = False
 
-    world.before = over
+    fake.before = over
     done = dog.apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
-    assert world.stopped == [] and tags.IDLE_SINCE in world.instances[ONE].tags
+    assert fake.stopped == [] and tags.IDLE_SINCE in fake.instances[ONE].tags
 
 
 @dataclass
@@ -288,104 +289,104 @@ class WorkedInBetween(FakeMetrics):
     """Tells of work to who looks further back than the rule's window."""
 
     def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
-        seen = self.world.evidence
+        seen = self.fleet.evidence
         if any(int(seconds) > LONG_QUIET.window.total_seconds() for seconds in re.findall(r"\[(\d+)s\]", expression)):
             busy = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, counter_changes=9.0))
-            self.world.evidence = dict.fromkeys(seen, busy)
+            self.fleet.evidence = dict.fromkeys(seen, busy)
         try:
             return super().query(expression, at)
         finally:
-            self.world.evidence = seen
+            self.fleet.evidence = seen
 
 
 def test_one_that_worked_since_its_mark_while_no_pass_ran_begins_a_new_grace() -> None:
-    world = worlds()
+    fake = fleets()
     fleet = ruled()
-    watchdog(world, fleet).apply()
-    world.now += timedelta(hours=25)
-    dog = OrphanWatchdog(fleet, replace(world.ports(), metrics=WorkedInBetween(world)))
+    watchdog(fake, fleet).apply()
+    fake.now += timedelta(hours=25)
+    dog = OrphanWatchdog(fleet, replace(fake.ports(), metrics=WorkedInBetween(fake)))
     (outcome,) = dog.apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and Reason.TOKENS_MOVED.sentence in outcome.detail
-    assert world.stopped == [] and world.instances[ONE].idle_since is None
-    assert "stays" in list(world.messages)[-1]
-    world.now += timedelta(minutes=5)
-    assert [d.action for d in watchdog(world, fleet).apply().plan.decisions] == [Action.MARK]
+    assert fake.stopped == [] and fake.instances[ONE].idle_since is None
+    assert "stays" in list(fake.messages)[-1]
+    fake.now += timedelta(minutes=5)
+    assert [d.action for d in watchdog(fake, fleet).apply().plan.decisions] == [Action.MARK]
 
 
 def test_budgets_hold_over_passes() -> None:
-    world = worlds(5)
-    dog = watchdog(world)
+    fake = fleets(5)
+    dog = watchdog(fake)
     dog.apply()
-    world.now += 2 * DAY
+    fake.now += 2 * DAY
     counts: list[int] = []
     for _ in range(4):
         dog.apply()
-        counts.append(len(world.stopped))
-        world.now += timedelta(minutes=10)
+        counts.append(len(fake.stopped))
+        fake.now += timedelta(minutes=10)
     assert counts == [1, 2, 2, 2], "one a run, two an hour"
-    world.now += timedelta(hours=1)
+    fake.now += timedelta(hours=1)
     dog.apply()
-    assert len(world.stopped) == 3
+    assert len(fake.stopped) == 3
 
 
 def test_a_rule_that_allows_more_a_run_may() -> None:
-    world = worlds(5)
-    dog = watchdog(world, ruled(max_stops_per_run=4, max_stops_per_hour=9))
+    fake = fleets(5)
+    dog = watchdog(fake, ruled(max_stops_per_run=4, max_stops_per_hour=9))
     dog.apply()
-    world.now += 2 * DAY
+    fake.now += 2 * DAY
     dog.apply()
-    assert len(world.stopped) == 4
+    assert len(fake.stopped) == 4
 
 
 def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
-    world = worlds(2)
-    dog = watchdog(world, ruled(max_stops_per_run=2))
+    fake = fleets(2)
+    dog = watchdog(fake, ruled(max_stops_per_run=2))
     dog.apply()
-    world.now += 2 * DAY
+    fake.now += 2 * DAY
 
     def refuse(name: str) -> None:
-        if name == "stop" and not world.stopped:
+        if name == "stop" and not fake.stopped:
             raise OSError("OperationNotPermitted: stop protection")
 
-    world.before = refuse
+    fake.before = refuse
     for _ in range(2):
         kinds = [outcome.kind for outcome in dog.apply().outcomes]
         assert kinds.count(OutcomeKind.FAILED) == 2
-    assert sum("stop protection" in text for text in world.messages.values()) == 2, "once for each of the two"
+    assert sum("stop protection" in text for text in fake.messages.values()) == 2, "once for each of the two"
 
 
 @pytest.mark.parametrize("phase", ["mark", "stop"])
 def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
     """A kill before each call in turn; afterwards one mark or one stop stands, told of once."""
     for number in range(1, 60):
-        world = worlds()
-        dog = watchdog(world)
+        fake = fleets()
+        dog = watchdog(fake)
         if phase == "stop":
             dog.apply()
-            world.now += 2 * DAY
-        told = len(world.messages)
+            fake.now += 2 * DAY
+        told = len(fake.messages)
         made = [0]
 
-        def kill(name: str, world: World = world, made: list[int] = made, number: int = number) -> None:
+        def kill(name: str, fake: FakeFleet = fake, made: list[int] = made, number: int = number) -> None:
             made[0] += 1
             if made[0] == number:
                 raise KilledError(name)
 
-        world.before = kill
+        fake.before = kill
         try:
             dog.apply()
             finished = True
         except KilledError:
             finished = False
-        world.before = lambda name: None
+        fake.before = lambda name: None
         dog.apply()
         dog.apply()
-        assert len(world.messages) - told == 1, f"killed before call {number}"
+        assert len(fake.messages) - told == 1, f"killed before call {number}"
         if phase == "stop":
-            assert world.stopped == [ONE] and world.instances[ONE].idle_since is None
+            assert fake.stopped == [ONE] and fake.instances[ONE].idle_since is None
         else:
-            assert world.instances[ONE].idle_since is not None and world.stopped == []
-        assert world.intents == {}
+            assert fake.instances[ONE].idle_since is not None and fake.stopped == []
+        assert fake.intents == {}
         if finished:
             return
     pytest.fail("a pass makes no end of calls")
@@ -393,44 +394,44 @@ def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
 
 @pytest.mark.parametrize("call", ["gpus", "query", "interval", "brakes", "done_since", "ended_since"])
 def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
-    world.now += 2 * DAY
+    fake.now += 2 * DAY
 
     def broken(name: str) -> None:
         if name == call:
             raise OSError("half a page")
 
-    world.before = broken
+    fake.before = broken
     with pytest.raises(OSError, match="half a page"):
         dog.apply()
-    assert world.stopped == []
+    assert fake.stopped == []
 
 
 def test_a_dry_pass_lists_without_metrics_and_says_so() -> None:
-    world = worlds()
+    fake = fleets()
     said: list[str] = []
 
     def broken(name: str) -> None:
         if name == "interval":
             raise OSError("no route to host")
 
-    world.before = broken
-    plan = OrphanWatchdog(ruled(), world.ports(), OrphanScope(announce=said.append)).dry().plan
+    fake.before = broken
+    plan = OrphanWatchdog(ruled(), fake.ports(), OrphanScope(announce=said.append)).dry().plan
     assert [(d.action, d.reason) for d in plan.decisions] == [(Action.KEEP, Reason.METRICS_MISSING)]
     assert said == ["metrics of the GPUs cannot be read: no route to host"]
 
 
 def test_a_machine_whose_gpu_the_catalogue_does_not_know_stops_no_pass() -> None:
-    world = worlds(2)
-    world.instances[ONE] = replace(world.instances[ONE], machine_type="g7e.2xlarge")
-    assert len(watchdog(world).dry().plan.decisions) == 2
+    fake = fleets(2)
+    fake.instances[ONE] = replace(fake.instances[ONE], machine_type="g7e.2xlarge")
+    assert len(watchdog(fake).dry().plan.decisions) == 2
 
 
 def test_prices_are_in_every_decision() -> None:
-    world = worlds()
-    (decision,) = watchdog(world).dry().plan.decisions
+    fake = fleets()
+    (decision,) = watchdog(fake).dry().plan.decisions
     assert decision.usd_per_hour == FakePrices().usd_per_hour(orphan())
 
 
@@ -447,8 +448,8 @@ def test_a_rule_that_could_do_harm_is_refused(rule: Mapping[str, Any], wrong: st
 
 
 def test_one_that_can_never_be_stopped_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = worlds(3)
-    dog = watchdog(world)
+    fake = fleets(3)
+    dog = watchdog(fake)
     stop = FakeAccount.stop
 
     def refused(account: FakeAccount, instance_id: str) -> None:
@@ -459,55 +460,55 @@ def test_one_that_can_never_be_stopped_does_not_hold_up_the_others(monkeypatch: 
     monkeypatch.setattr(FakeAccount, "stop", refused)
     dog.apply()
     for _ in range(4):
-        world.now += timedelta(hours=25)
+        fake.now += timedelta(hours=25)
         dog.apply()
-    assert world.stopped == [orphan(2).id, orphan(3).id]
+    assert fake.stopped == [orphan(2).id, orphan(3).id]
 
 
 def test_a_mark_of_another_fleet_begins_the_grace_anew_and_is_told() -> None:
     """Both fleets had marked it; the other one took the tag away when people kept it, and marked it after that."""
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
-    mine = world.instances[ONE]
-    world.now += timedelta(days=7)
-    world.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: tags.write_time(world.now)})
+    mine = fake.instances[ONE]
+    fake.now += timedelta(days=7)
+    fake.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: tags.write_time(fake.now)})
     for hours, reason in ((0, Reason.MARKED_WAITING), (23, Reason.MARKED_WAITING), (2, Reason.STILL_IDLE)):
-        world.now += timedelta(hours=hours)
+        fake.now += timedelta(hours=hours)
         assert [d.reason for d in dog.apply().plan.decisions] == [reason]
-    assert sum(key.startswith("marked:") for key in world.messages) == 2
+    assert sum(key.startswith("marked:") for key in fake.messages) == 2
 
 
 def test_a_mark_that_we_took_away_does_not_come_back_with_another_fleets_tag() -> None:
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
-    world.now += timedelta(hours=1)
-    work(world)
+    fake.now += timedelta(hours=1)
+    work(fake)
     assert [d.action for d in dog.apply().plan.decisions] == [Action.UNMARK]
-    world.evidence[ONE] = LONG_QUIET
-    mine = world.instances[ONE]
-    world.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: tags.write_time(START)})
-    world.now += timedelta(days=2)
+    fake.evidence[ONE] = LONG_QUIET
+    mine = fake.instances[ONE]
+    fake.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: tags.write_time(START)})
+    fake.now += timedelta(days=2)
     assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
 
 
 def test_a_tag_of_the_future_holds_no_stop_up() -> None:
-    world = worlds()
-    dog = watchdog(world)
+    fake = fleets()
+    dog = watchdog(fake)
     dog.apply()
     later = tags.write_time(START + timedelta(days=365))
-    mine = world.instances[ONE]
-    world.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: later})
-    world.now += timedelta(hours=25)
+    mine = fake.instances[ONE]
+    fake.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: later})
+    fake.now += timedelta(hours=25)
     dog.apply()
-    assert world.stopped == [ONE]
+    assert fake.stopped == [ONE]
 
 
 def test_a_rule_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
-    world = worlds()
-    watchdog(world).apply()
-    world.seen.clear()
-    work(world)
-    world.now += timedelta(hours=1)
-    assert [d.action for d in OrphanWatchdog(ruled(), world.ports()).apply().plan.decisions] == [Action.UNMARK]
+    fake = fleets()
+    watchdog(fake).apply()
+    fake.seen.clear()
+    work(fake)
+    fake.now += timedelta(hours=1)
+    assert [d.action for d in OrphanWatchdog(ruled(), fake.ports()).apply().plan.decisions] == [Action.UNMARK]

@@ -14,8 +14,9 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
 from hosts.monitoring import rules
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
+from tests.fixtures.watchdogs.fake_ports import FakeMetrics
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting
-from tests.fixtures.watchdogs.worlds import FakeMetrics, World
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
@@ -395,28 +396,28 @@ def test_a_start_in_a_skipped_hour_is_when_the_clocks_have_skipped_it() -> None:
 class Store(FakeMetrics):
     """Answers the two queries with what a test says of pool `batch`."""
 
-    def __init__(self, world: World, stats: Mapping[str, float]) -> None:
-        super().__init__(world)
+    def __init__(self, fake: FakeFleet, stats: Mapping[str, float]) -> None:
+        super().__init__(fake)
         self.stats = stats
         self.read: Sequence[str] = ()
         """Instances whose engines are read; none: the store tells how many, and not whose."""
 
     def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
-        self.world.before("query")
+        self.fleet.before("query")
         rows = [({"pool": "batch", "stat": name}, value) for name, value in self.stats.items()]
         engines = [({"pool": "batch", "stat": "engine", "instance_id": one}, 1.0) for one in self.read]
         return [row for row in (*engines, *rows) if f'"{row[0]["stat"]}"' in expression]
 
 
-def scaled(stats: Mapping[str, float], **entry: Any) -> tuple[World, ScaleWatchdog, Any]:
+def scaled(stats: Mapping[str, float], **entry: Any) -> tuple[FakeFleet, ScaleWatchdog, Any]:
     fleet = document(watchdogs={"scale": {"requests_per_replica": 10, **entry}})
-    world = World(targets={"batch": Target(pool="batch", value=2, version=7)})
+    fake = FakeFleet(targets={"batch": Target(pool="batch", value=2, version=7)})
     for number in (1, 2):
         one = instance(number)
-        world.instances[one.id] = one
-        world.agents[one.id] = replace(READY, phase_since=one.launched_at + timedelta(minutes=4))
-    ports = replace(world.ports(), metrics=Store(world, stats))
-    return world, ScaleWatchdog(fleet, ports), fleet
+        fake.instances[one.id] = one
+        fake.agents[one.id] = replace(READY, phase_since=one.launched_at + timedelta(minutes=4))
+    ports = replace(fake.ports(), metrics=Store(fake, stats))
+    return fake, ScaleWatchdog(fleet, ports), fleet
 
 
 QUIET = {
@@ -434,20 +435,20 @@ BUSY = {
 
 
 def test_what_would_shrink_a_pool_waits_for_a_dry_run() -> None:
-    world, watchdog, fleet = scaled(QUIET)
+    fake, watchdog, fleet = scaled(QUIET)
     first = watchdog.apply()
     assert [d.reason for d in first.plan.decisions] == [Reason.POLICY_UNSEEN]
     assert [d.to_size for d in watchdog.dry().plan.decisions] == [0]
-    assert ("scale", "batch", digests(fleet, "scale")["batch"]) in world.seen
+    assert ("scale", "batch", digests(fleet, "scale")["batch"]) in fake.seen
     assert [o.detail for o in watchdog.apply().outcomes] == ["target 2 → 0"]
 
 
 def test_a_dry_run_shows_what_apply_then_does() -> None:
-    world, watchdog, _ = scaled(BUSY)
+    fake, watchdog, _ = scaled(BUSY)
     assert [d.to_size for d in watchdog.dry().plan.decisions] == [4]
     done = watchdog.apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.DONE, "target 2 → 4")]
-    assert world.targets["batch"].value == 4
+    assert fake.targets["batch"].value == 4
     assert done.observed[0].demand == Demand(now=3.1, peak=3.1)
     assert done.observed[0].cold_start == timedelta(minutes=4)
     assert done.plan.decisions[0].usd_per_hour is not None
@@ -483,7 +484,7 @@ def test_work_is_known_where_now_and_its_peak_are(present: Mapping[str, float], 
 
 
 def test_pools_are_looked_at_over_the_longest_of_their_windows() -> None:
-    world, _, _ = scaled(BUSY)
+    fake, _, _ = scaled(BUSY)
     asked: list[str] = []
     spans = {"a": timedelta(minutes=5), "b": timedelta(minutes=20)}
     policies = {name: ScalePolicy(down_after=span) for name, span in spans.items()}
@@ -493,12 +494,12 @@ def test_pools_are_looked_at_over_the_longest_of_their_windows() -> None:
             asked.append(expression)
             return super().query(expression, at)
 
-    pressure.read(Asked(world, BUSY), "test", policies, START)
+    pressure.read(Asked(fake, BUSY), "test", policies, START)
     assert asked[0] == pressure.present_query("test", timedelta(minutes=20))
 
 
 def test_each_pool_has_its_own_cold_start() -> None:
-    world, _, fleet = scaled(BUSY)
+    fake, _, fleet = scaled(BUSY)
     (batch,) = fleet.pools
     others = [
         batch.model_copy(update={"name": name, "groups": [group.model_copy(update={"name": f"{name}-a"})]})
@@ -506,10 +507,10 @@ def test_each_pool_has_its_own_cold_start() -> None:
         for group in batch.groups[:1]
     ]
     slow = instance(3, pool="slow", group="slow-a")
-    world.instances[slow.id] = slow
-    world.agents[slow.id] = replace(READY, phase_since=slow.launched_at + timedelta(minutes=12))
+    fake.instances[slow.id] = slow
+    fake.agents[slow.id] = replace(READY, phase_since=slow.launched_at + timedelta(minutes=12))
     fleet = fleet.model_copy(update={"pools": [batch, *others]})
-    ports = replace(world.ports(), metrics=Store(world, BUSY))
+    ports = replace(fake.ports(), metrics=Store(fake, BUSY))
     seen = {view.name: view.cold_start for view in ScaleWatchdog(fleet, ports).dry().observed}
     assert seen == {
         "batch": timedelta(minutes=4),
@@ -528,9 +529,9 @@ def test_each_pool_has_its_own_cold_start() -> None:
 )
 def test_a_replica_that_is_ready_anew_tells_no_start(ready_after: tuple[int, int], start: timedelta) -> None:
     """A model is replaced, or an agent starts again, a day after the launch."""
-    world, watchdog, _ = scaled(BUSY)
-    for (key, one), minutes in zip(world.instances.items(), ready_after, strict=True):
-        world.agents[key] = replace(READY, phase_since=one.launched_at + timedelta(minutes=minutes))
+    fake, watchdog, _ = scaled(BUSY)
+    for (key, one), minutes in zip(fake.instances.items(), ready_after, strict=True):
+        fake.agents[key] = replace(READY, phase_since=one.launched_at + timedelta(minutes=minutes))
     assert [view.cold_start for view in watchdog.dry().observed] == [start]
 
 
@@ -549,30 +550,30 @@ def test_when_a_pool_was_slow_is_asked_where_it_has_an_objective(objectives: Map
 
 
 def test_what_a_killed_pass_began_of_a_pool_that_has_no_target_any_more_is_off() -> None:
-    world, watchdog, _ = scaled(BUSY)
+    fake, watchdog, _ = scaled(BUSY)
     watchdog.dry()
-    world.kill_at("set_target", watchdog.apply)
-    world.targets.clear()
+    fake.kill_at("set_target", watchdog.apply)
+    fake.targets.clear()
     done = ScaleWatchdog(document(watchdogs={}), watchdog._ports).apply()  # pyright: ignore[reportPrivateUsage]
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
-    assert not world.intents
+    assert not fake.intents
 
 
 def test_a_target_that_somebody_else_moved_is_left_to_them() -> None:
-    world, watchdog, _ = scaled(BUSY)
+    fake, watchdog, _ = scaled(BUSY)
     watchdog.dry()
 
     def somebody(name: str) -> None:
         if name == "set_target":
-            world.targets["batch"] = Target(pool="batch", value=6, version=8)
+            fake.targets["batch"] = Target(pool="batch", value=6, version=8)
 
-    world.before = somebody
+    fake.before = somebody
     assert [o.kind for o in watchdog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
-    assert world.targets["batch"].value == 6
+    assert fake.targets["batch"].value == 6
 
 
 def test_a_pause_that_comes_in_between_is_honoured() -> None:
-    world, watchdog, _ = scaled(BUSY)
+    fake, watchdog, _ = scaled(BUSY)
     watchdog.dry()
     brake = Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ops", reason="load test", until=None)
     asked = 0
@@ -581,11 +582,11 @@ def test_a_pause_that_comes_in_between_is_honoured() -> None:
         nonlocal asked
         asked += name == "brakes"
         if asked == 2:
-            world.brakes = [brake]
+            fake.brakes = [brake]
 
-    world.before = later
+    fake.before = later
     assert [o.kind for o in watchdog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
-    assert world.targets["batch"].value == 2
+    assert fake.targets["batch"].value == 2
 
 
 @pytest.mark.parametrize(
@@ -609,18 +610,18 @@ def test_a_pause_that_comes_in_between_is_honoured() -> None:
     ],
 )
 def test_a_brake_holds_its_pool_until_its_end(brake: Brake, to: int) -> None:
-    world, watchdog, _ = scaled(BUSY)
+    fake, watchdog, _ = scaled(BUSY)
     watchdog.dry()
-    world.brakes = [brake]
+    fake.brakes = [brake]
     watchdog.apply()
-    assert world.targets["batch"].value == to
+    assert fake.targets["batch"].value == to
 
 
 def test_a_pass_without_the_lease_writes_no_target() -> None:
-    world, watchdog, _ = scaled(BUSY)
-    world.lease_is_ours = False
+    fake, watchdog, _ = scaled(BUSY)
+    fake.lease_is_ours = False
     assert [(o.kind, o.detail) for o in watchdog.apply().outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
-    assert world.targets["batch"].value == 2
+    assert fake.targets["batch"].value == 2
 
 
 @pytest.mark.parametrize(
@@ -639,11 +640,11 @@ def test_a_pass_without_the_lease_writes_no_target() -> None:
     ],
 )
 def test_a_pool_that_wakes_is_told_of(stats: Mapping[str, float], told: Mapping[str, str]) -> None:
-    world, watchdog, _ = scaled(stats)
-    world.instances, world.targets = {}, {"batch": Target(pool="batch", value=0, version=7)}
+    fake, watchdog, _ = scaled(stats)
+    fake.instances, fake.targets = {}, {"batch": Target(pool="batch", value=0, version=7)}
     watchdog.apply()
-    assert world.messages == told
-    assert (world.targets["batch"].value > 0) is bool(stats)
+    assert fake.messages == told
+    assert (fake.targets["batch"].value > 0) is bool(stats)
 
 
 @pytest.mark.parametrize(
@@ -660,19 +661,19 @@ def test_a_pool_that_wakes_is_told_of(stats: Mapping[str, float], told: Mapping[
 def test_only_replicas_in_service_count_as_ready(
     instance_changes: Mapping[str, Any], status: AgentStatus | None
 ) -> None:
-    world, watchdog, _ = scaled(BUSY)
+    fake, watchdog, _ = scaled(BUSY)
     other = instance(3, **instance_changes)
-    world.instances[other.id] = other
+    fake.instances[other.id] = other
     if status is not None:
-        world.agents[other.id] = status
+        fake.agents[other.id] = status
     assert [view.ready for view in watchdog.dry().observed] == [2]
 
 
 def test_a_pool_whose_target_nobody_wrote_stands_at_its_settings() -> None:
-    world, watchdog, _ = scaled(BUSY)
-    world.targets = {"batch": Target(pool="batch", value=5, version=7)}
+    fake, watchdog, _ = scaled(BUSY)
+    fake.targets = {"batch": Target(pool="batch", value=5, version=7)}
     assert [view.target for view in watchdog.dry().observed] == [5]
-    world.targets = {}
+    fake.targets = {}
     assert [view.target for view in watchdog.dry().observed] == [2]
 
 
@@ -685,11 +686,11 @@ def test_nan_of_an_empty_histogram_is_not_a_latency() -> None:
 
 def test_a_ready_replica_is_read_only_where_its_own_metrics_are() -> None:
     """A draining one still reports, and made the count whole."""
-    world, watchdog, _ = scaled(BUSY | {"requests": 0.0, "requests_peak": 0.0, "running_peak": 0.0, "coverage": 1.0})
+    fake, watchdog, _ = scaled(BUSY | {"requests": 0.0, "requests_peak": 0.0, "running_peak": 0.0, "coverage": 1.0})
     ready = instance(1).id
     draining = instance(3)
-    world.instances[draining.id] = draining
-    world.agents[draining.id] = replace(READY, ready=False, draining=True)
+    fake.instances[draining.id] = draining
+    fake.agents[draining.id] = replace(READY, ready=False, draining=True)
     store = watchdog._ports.metrics  # pyright: ignore[reportPrivateUsage]
     assert isinstance(store, Store)
     store.read = (ready, draining.id)
@@ -754,10 +755,10 @@ def test_a_steep_latency_is_not_tried_again_and_again() -> None:
 
 
 def test_a_pool_without_a_ready_replica_starts_as_the_ledger_remembers() -> None:
-    world, watchdog, _ = scaled(BUSY)
-    world.agents.clear()
+    fake, watchdog, _ = scaled(BUSY)
+    fake.agents.clear()
     assert [view.cold_start for view in watchdog.dry().observed] == [BOOT_DEFAULT]
     ready_at = START - timedelta(days=2)
     (boot,) = left_booting("batch-spot-a", 10, launched_at=ready_at - timedelta(minutes=21), ready_at=ready_at)
-    world.boots = {one.key: one for one in (boot, replace(boot, instance_id="i-other", pool="other"))}
+    fake.boots = {one.key: one for one in (boot, replace(boot, instance_id="i-other", pool="other"))}
     assert [view.cold_start for view in watchdog.dry().observed] == [timedelta(minutes=21)]

@@ -13,9 +13,9 @@ from gpufleet.domain.decisions import Action, PastAction, Reason, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Instance, Phase
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting, spot_pool
-from tests.fixtures.watchdogs.worlds import World, idle_world
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
 from watchdogs import boots
 from watchdogs.policy import digests
 from watchdogs.spot import lifecycle
@@ -34,28 +34,28 @@ CRASHED = replace(READY, phase=Phase.FAILED, ready=False, error="the engine ende
 @pytest.mark.parametrize("kind", [ActivityKind.PREEMPTED, ActivityKind.ENDED_UNSTATED], ids=["taken", "unstated"])
 def test_machines_that_never_boot_close_their_group_and_people_hear_of_it(kind: ActivityKind) -> None:
     """Their agent never comes, so they power off after 15 minutes, and behind a launch hook no launch is reported."""
-    world = spread_world()
-    world.capacity = {A: 0, B: 0, OD: 10_000}
-    report = world.happened
+    fake = spread_fleet()
+    fake.capacity = {A: 0, B: 0, OD: 10_000}
+    report = fake.happened
 
     def happened(group: str, said: ActivityKind, key: str | None) -> None:
         if said is not ActivityKind.LAUNCHED:
             report(group, kind if group == OD and said is ActivityKind.PREEMPTED else said, key)
 
-    world.happened = happened  # pyright: ignore[reportAttributeAccessIssue]
-    world.lose(instance(1).id)
-    world.lose(instance(2).id)
+    fake.happened = happened  # pyright: ignore[reportAttributeAccessIssue]
+    fake.lose(instance(1).id)
+    fake.lose(instance(2).id)
     hours = 4
     for _ in range(hours * 60):
-        watchdog(world).apply()
-        world.now += MINUTE
-        for key in list(world.alive(OD)):
-            world.agents.pop(key, None)
-            if world.now - world.instances[key].launched_at >= 15 * MINUTE:
-                world.lose(key)
-    told = [text for key, text in world.messages.items() if key.startswith("spot:alert:")]
+        watchdog(fake).apply()
+        fake.now += MINUTE
+        for key in list(fake.alive(OD)):
+            fake.agents.pop(key, None)
+            if fake.now - fake.instances[key].launched_at >= 15 * MINUTE:
+                fake.lose(key)
+    told = [text for key, text in fake.messages.items() if key.startswith("spot:alert:")]
     assert len(told) == 1 and OD in told[0] and "console log" in told[0]
-    assert world.launched <= 6 * hours, "three fail, two were on their way, one is launched by the group itself"
+    assert fake.launched <= 6 * hours, "three fail, two were on their way, one is launched by the group itself"
 
 
 # why an instance left
@@ -175,15 +175,15 @@ def test_a_clock_that_was_set_back_says_of_none_that_it_left_before_it_was_seen(
 
 
 def test_a_look_writes_only_what_is_new() -> None:
-    world = spread_world()
-    watchdog(world).apply()
+    fake = spread_fleet()
+    watchdog(fake).apply()
     wrote: list[str] = []
-    world.before = lambda name: wrote.append(name)
-    before = dict(world.boots)
-    watchdog(world).apply()
+    fake.before = lambda name: wrote.append(name)
+    before = dict(fake.boots)
+    watchdog(fake).apply()
     assert wrote.count("note_boots") == wrote.count("boots") == 1
-    assert world.boots == before, "they are ready"
-    watchdog(world).dry()
+    assert fake.boots == before, "they are ready"
+    watchdog(fake).dry()
     assert wrote.count("note_boots") == 1, "a dry run writes nothing"
 
 
@@ -205,9 +205,9 @@ def test_boot_times_are_remembered_by_machine_type() -> None:
     assert found == {"g6.xlarge": 9 * MINUTE, "p5.48xlarge": 30 * MINUTE}, "the newest count, in whatever order"
 
 
-def wanting(target: int) -> tuple[World, Callable[[], SpotWatchdog]]:
+def wanting(target: int) -> tuple[FakeFleet, Callable[[], SpotWatchdog]]:
     """A pool of four at its first start, spot plentiful."""
-    world = idle_world(0)
+    fake = idle_fleet(0)
     zones = {A: "us-east-1a", B: "us-east-1b", OD: None}
     groups = [
         {
@@ -220,23 +220,23 @@ def wanting(target: int) -> tuple[World, Callable[[], SpotWatchdog]]:
         for name, zone in zones.items()
     ]
     fleet = document(target=target, max=target, groups=groups, watchdogs={"idle": {}, "spot": {}})
-    world.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
-    world.targets["batch"] = Target(pool="batch", value=target, version=1)
-    world.capacity = {A: 99, B: 99, OD: 99}
-    return world, lambda: SpotWatchdog(fleet, world.ports())
+    fake.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
+    fake.targets["batch"] = Target(pool="batch", value=target, version=1)
+    fake.capacity = {A: 99, B: 99, OD: 99}
+    return fake, lambda: SpotWatchdog(fleet, fake.ports())
 
 
 @pytest.mark.parametrize("minutes", [5, 12, 20, 40])
 def test_what_boots_and_says_so_is_not_bought_twice(minutes: float) -> None:
-    world, dog = wanting(4)
+    fake, dog = wanting(4)
     for _ in range(90):
-        for key, one in world.instances.items():
-            if world.now - one.launched_at >= minutes * MINUTE and world.agents[key].phase is Phase.CACHE:
-                world.agents[key] = replace(READY, phase_since=world.now)
+        for key, one in fake.instances.items():
+            if fake.now - one.launched_at >= minutes * MINUTE and fake.agents[key].phase is Phase.CACHE:
+                fake.agents[key] = replace(READY, phase_since=fake.now)
         dog().apply()
-        world.now += MINUTE
-        assert not world.alive(OD) and len(world.alive(A)) + len(world.alive(B)) <= 4
-    assert world.launched == 4
+        fake.now += MINUTE
+        assert not fake.alive(OD) and len(fake.alive(A)) + len(fake.alive(B)) <= 4
+    assert fake.launched == 4
 
 
 @pytest.mark.parametrize(
@@ -249,80 +249,80 @@ def test_what_boots_and_says_so_is_not_bought_twice(minutes: float) -> None:
     ],
 )
 def test_for_how_long_a_boot_is_believed(minutes: int, *, silent: bool, more: bool) -> None:
-    world, dog = wanting(4)
+    fake, dog = wanting(4)
     for _ in range(minutes):
         if silent:
-            world.agents.clear()
+            fake.agents.clear()
         dog().apply()
-        world.now += MINUTE
-    assert (world.launched > 4) == more
+        fake.now += MINUTE
+    assert (fake.launched > 4) == more
 
 
 def test_what_the_ledger_knows_of_boots_is_expected_when_nobody_is_ready() -> None:
-    world, dog = wanting(1)
+    fake, dog = wanting(1)
     for _ in range(40):
-        world.agents.clear()
+        fake.agents.clear()
         dog().apply()
-        world.now += MINUTE
-    first = world.launched
-    world, dog = wanting(1)
-    world.boots = {boot.key: boot for boot in (booted(-500, 35), booted(-400, 35))}
+        fake.now += MINUTE
+    first = fake.launched
+    fake, dog = wanting(1)
+    fake.boots = {boot.key: boot for boot in (booted(-500, 35), booted(-400, 35))}
     for _ in range(35):
-        world.agents.clear()
+        fake.agents.clear()
         dog().apply()
-        world.now += MINUTE
-    assert (first > 1, world.launched) == (True, 1)
+        fake.now += MINUTE
+    assert (first > 1, fake.launched) == (True, 1)
 
 
 # engines that crash
 
 
-def crash(world: World, *keys: str, after: timedelta = timedelta()) -> None:
+def crash(fake: FakeFleet, *keys: str, after: timedelta = timedelta()) -> None:
     for key in keys:
-        world.agents[key] = replace(CRASHED, phase_since=world.now - after)
+        fake.agents[key] = replace(CRASHED, phase_since=fake.now - after)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_engines_that_crash_together_are_replaced_at_once(count: int) -> None:
-    world = idle_world(count)
-    watchdog(world).apply()
-    world.now += MINUTE
-    crash(world, *world.agents)
-    world.capacity = {A: 99, B: 0, OD: 0}
-    began = world.now
-    while not any(world.agents[key].ready for key in world.alive(A)):
-        for key in world.alive(A):
-            if world.now - world.instances[key].launched_at >= BOOT and world.agents[key].phase is not Phase.FAILED:
-                world.agents[key] = replace(READY, phase_since=world.now)
-        watchdog(world).apply()
-        world.now += MINUTE
-        assert world.now - began < 10 * MINUTE, "after the time of one boot"
-    told = [text for key, text in world.messages.items() if "engine_crashed" in key]
+    fake = idle_fleet(count)
+    watchdog(fake).apply()
+    fake.now += MINUTE
+    crash(fake, *fake.agents)
+    fake.capacity = {A: 99, B: 0, OD: 0}
+    began = fake.now
+    while not any(fake.agents[key].ready for key in fake.alive(A)):
+        for key in fake.alive(A):
+            if fake.now - fake.instances[key].launched_at >= BOOT and fake.agents[key].phase is not Phase.FAILED:
+                fake.agents[key] = replace(READY, phase_since=fake.now)
+        watchdog(fake).apply()
+        fake.now += MINUTE
+        assert fake.now - began < 10 * MINUTE, "after the time of one boot"
+    told = [text for key, text in fake.messages.items() if "engine_crashed" in key]
     assert len(told) == 1 and "the engine ended again after 3 starts" in told[0]
-    assert not any(boots.failed(boot, spot=False) for boot in world.boots.values()), "a crash is no failed boot"
+    assert not any(boots.failed(boot, spot=False) for boot in fake.boots.values()), "a crash is no failed boot"
 
 
 def test_an_engine_that_crashes_again_and_again_is_replaced_less_and_less_often() -> None:
     """Each instance of a pool of one serves for two minutes."""
-    world = idle_world(1)
-    watchdog(world).apply()
-    world.capacity = {A: 99, B: 0, OD: 0}
+    fake = idle_fleet(1)
+    watchdog(fake).apply()
+    fake.capacity = {A: 99, B: 0, OD: 0}
     ended: list[float] = []
     for _ in range(6 * 60):
-        world.now += MINUTE
-        for key in world.alive(A):
-            age = world.now - world.instances[key].launched_at
-            if world.agents[key].ready and age >= BOOT + 2 * MINUTE:
-                crash(world, key)
-            elif world.agents[key].phase is Phase.CACHE and age >= BOOT:
-                world.agents[key] = replace(READY, phase_since=world.now)
-        before = len(world.ended)
-        watchdog(world).apply()
-        ended += [(world.now - START) / MINUTE] * (len(world.ended) - before)
+        fake.now += MINUTE
+        for key in fake.alive(A):
+            age = fake.now - fake.instances[key].launched_at
+            if fake.agents[key].ready and age >= BOOT + 2 * MINUTE:
+                crash(fake, key)
+            elif fake.agents[key].phase is Phase.CACHE and age >= BOOT:
+                fake.agents[key] = replace(READY, phase_since=fake.now)
+        before = len(fake.ended)
+        watchdog(fake).apply()
+        ended += [(fake.now - START) / MINUTE] * (len(fake.ended) - before)
     waits = [later - earlier - 8 for earlier, later in zip(ended, ended[1:], strict=False)]
     assert waits[:6] == [0, 1, 2, 4, 8, 16], "the first is replaced at once"
     assert set(waits[6:]) == {30}
-    assert any("engines crash repeatedly" in d.detail for plan in world.plans for d in plan.decisions)
+    assert any("engines crash repeatedly" in d.detail for plan in fake.plans for d in plan.decisions)
 
 
 @pytest.mark.parametrize(

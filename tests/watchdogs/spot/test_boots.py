@@ -11,9 +11,10 @@ from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Action, Outcome, OutcomeKind, PastAction, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
+from tests.fixtures.watchdogs.fake_ports import FakeLedger
 from tests.fixtures.watchdogs.plain import START, instance, left_booting, spot_pool
-from tests.fixtures.watchdogs.worlds import FakeLedger, World
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
 from watchdogs.spot import lifecycle, zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
@@ -21,15 +22,15 @@ from watchdogs.spot.pool_view import GroupView, PoolMember
 MINUTE = timedelta(minutes=1)
 
 
-def passes(world: World, minutes: int, *, failing: Sequence[str] = ()) -> None:
+def passes(fleet: FakeFleet, minutes: int, *, failing: Sequence[str] = ()) -> None:
     """A pass each minute; what boots in these groups has failed by the next one."""
     for _ in range(minutes):
-        watchdog(world).apply()
-        world.now += MINUTE
+        watchdog(fleet).apply()
+        fleet.now += MINUTE
         for name in failing:
-            for key in world.alive(name):
-                if not world.agents[key].ready:
-                    world.agents[key] = replace(world.agents[key], phase=Phase.FAILED)
+            for key in fleet.alive(name):
+                if not fleet.agents[key].ready:
+                    fleet.agents[key] = replace(fleet.agents[key], phase=Phase.FAILED)
 
 
 @pytest.mark.parametrize(
@@ -40,47 +41,47 @@ def passes(world: World, minutes: int, *, failing: Sequence[str] = ()) -> None:
     ],
 )
 def test_an_image_that_never_boots_is_not_started_for_ever(failing: str, capacity: dict[str, int]) -> None:
-    world = spread_world()
-    world.capacity |= {OD: 99} | capacity
-    world.lose(instance(1).id)
-    passes(world, 30, failing=[failing])
-    tries = world.launched
+    fleet = spread_fleet()
+    fleet.capacity |= {OD: 99} | capacity
+    fleet.lose(instance(1).id)
+    passes(fleet, 30, failing=[failing])
+    tries = fleet.launched
     assert 3 <= tries <= 4
-    assert world.alive(failing) == []
-    passes(world, 20, failing=[failing])
-    assert world.launched == tries, "it waits until the failures are an hour old"
-    told = [text for key, text in world.messages.items() if key.startswith("spot:alert:")]
+    assert fleet.alive(failing) == []
+    passes(fleet, 20, failing=[failing])
+    assert fleet.launched == tries, "it waits until the failures are an hour old"
+    told = [text for key, text in fleet.messages.items() if key.startswith("spot:alert:")]
     assert len(told) == 1 and failing in told[0] and "3 boots failed" in told[0]
 
     for _ in range(60):  # the image is mended
-        passes(world, 1)
-        world.boot()
-    assert len(world.alive(failing)) == 1
+        passes(fleet, 1)
+        fleet.boot()
+    assert len(fleet.alive(failing)) == 1
 
 
 def test_whoever_mended_an_image_need_not_wait_for_an_hour() -> None:
-    world = spread_world()
-    world.capacity[OD] = 99
-    world.lose(instance(1).id)
-    passes(world, 20, failing=[OD])
-    tries = world.launched
+    fleet = spread_fleet()
+    fleet.capacity[OD] = 99
+    fleet.lose(instance(1).id)
+    passes(fleet, 20, failing=[OD])
+    tries = fleet.launched
     said = lifecycle.fixed("batch", "anna")
-    FakeLedger(world).record_outcome(
-        "spot", Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), world.now
+    FakeLedger(fleet).record_outcome(
+        "spot", Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), fleet.now
     )
-    passes(world, 1)
-    assert world.launched == tries + 1
-    passes(world, 20, failing=[OD])
-    assert world.launched == tries + 3, "three more, and it stops again"
+    passes(fleet, 1)
+    assert fleet.launched == tries + 1
+    passes(fleet, 20, failing=[OD])
+    assert fleet.launched == tries + 3, "three more, and it stops again"
 
 
 def test_one_failed_boot_is_made_good_for_by_one() -> None:
-    world = spread_world()
-    world.lose(instance(1).id)
-    world.capacity[B] = 9
-    passes(world, 1, failing=[B])
-    passes(world, 1)
-    assert (world.launched, len(world.alive(B)), world.alive(OD)) == (2, 2, [])
+    fleet = spread_fleet()
+    fleet.lose(instance(1).id)
+    fleet.capacity[B] = 9
+    passes(fleet, 1, failing=[B])
+    passes(fleet, 1)
+    assert (fleet.launched, len(fleet.alive(B)), fleet.alive(OD)) == (2, 2, [])
 
 
 @pytest.mark.parametrize(

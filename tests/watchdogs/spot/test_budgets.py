@@ -11,8 +11,8 @@ from gpufleet.domain.decisions import Action, ChangeBudget, PastAction, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.domain.policies import SpotPolicy
+from tests.fixtures.watchdogs.fake_fleet import KilledError
 from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
-from tests.fixtures.watchdogs.worlds import KilledError
 from tests.watchdogs.spot.test_keeps import THIRD, with_on_demand
 from tests.watchdogs.spot.test_watchdog import A, watchdog
 from watchdogs import boots
@@ -166,21 +166,21 @@ def settings(hour: int) -> dict[str, object]:
 
 
 def test_the_hour_is_read_from_the_ledger_and_passes() -> None:
-    world = with_on_demand()
-    dog = watchdog(world, watchdogs=settings(1))
+    fleet = with_on_demand()
+    dog = watchdog(fleet, watchdogs=settings(1))
     dog.apply()
     held = {d.resource: d.reason for d in dog.apply().plan.decisions}
-    assert world.ended == [THIRD] and Reason.HOUR_BUDGET in held.values()
-    world.now += timedelta(hours=1, minutes=1)
-    watchdog(world, watchdogs=settings(1)).apply()
-    assert len(world.ended) == 2
+    assert fleet.ended == [THIRD] and Reason.HOUR_BUDGET in held.values()
+    fleet.now += timedelta(hours=1, minutes=1)
+    watchdog(fleet, watchdogs=settings(1)).apply()
+    assert len(fleet.ended) == 2
 
 
-@pytest.mark.parametrize("step", ["drain", "intend", "end", "tell", "record_outcome"])
+@pytest.mark.parametrize("step", ["drain", "intend", "end", "notify", "record_outcome"])
 @pytest.mark.parametrize("killed", ["before", "after"])
 def test_an_end_of_a_killed_pass_counts_once(step: str, killed: str) -> None:
     """Killed at any step of an end, the passes after it end one in the hour, not two and not none."""
-    world = with_on_demand()
+    fleet = with_on_demand()
     calls = {"left": 1 if killed == "before" else 2}
 
     def kill(name: str) -> None:
@@ -189,24 +189,24 @@ def test_an_end_of_a_killed_pass_counts_once(step: str, killed: str) -> None:
             if calls["left"] == 0:
                 raise KilledError
 
-    world.before = kill
+    fleet.before = kill
     with suppress(KilledError):
-        watchdog(world, watchdogs=settings(1)).apply()
-    world.before = lambda _: None
+        watchdog(fleet, watchdogs=settings(1)).apply()
+    fleet.before = lambda _: None
     for _ in range(4):
-        world.now += timedelta(minutes=1)
-        watchdog(world, watchdogs=settings(1)).apply()
-    assert world.ended == [THIRD]
-    assert world.drains == [THIRD]
-    assert not any(boots.failed(boot, spot=False) for boot in world.boots.values()), "its boot had not failed"
+        fleet.now += timedelta(minutes=1)
+        watchdog(fleet, watchdogs=settings(1)).apply()
+    assert fleet.ended == [THIRD]
+    assert fleet.drains == [THIRD]
+    assert not any(boots.failed(boot, spot=False) for boot in fleet.boots.values()), "its boot had not failed"
 
 
 def test_a_failed_boot_is_ended_whatever_the_budget() -> None:
-    world = with_on_demand()
-    world.agents[instance(1).id] = replace(READY, phase=Phase.FAILED, ready=False)
-    watchdog(world, watchdogs=settings(0)).apply()
-    assert world.ended == [instance(1).id]
-    assert world.alive(A) == []
+    fleet = with_on_demand()
+    fleet.agents[instance(1).id] = replace(READY, phase=Phase.FAILED, ready=False)
+    watchdog(fleet, watchdogs=settings(0)).apply()
+    assert fleet.ended == [instance(1).id]
+    assert fleet.alive(A) == []
 
 
 def test_an_end_that_was_noted_twice_counts_once() -> None:

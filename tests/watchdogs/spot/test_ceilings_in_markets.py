@@ -15,8 +15,8 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Instance, Phase
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.money import Budget, Unpriced
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
 from tests.fixtures.watchdogs.plain import READY, FakePrices, document
-from tests.fixtures.watchdogs.worlds import World, idle_world
 from watchdogs.policy import digests
 from watchdogs.ports import Ports
 from watchdogs.spot.watchdog import SpotWatchdog
@@ -44,7 +44,7 @@ class SomePrices(FakePrices):
 
 
 @dataclass
-class Market(World):
+class Market(FakeFleet):
     """It holds each growth against the ceilings, at the moment at which a group is asked for it."""
 
     silent: set[str] = field(default_factory=set[str])
@@ -94,35 +94,35 @@ class Market(World):
         return self.prices.list_usd_per_hour("g6.xlarge", group.capacity_type, group.zone)
 
 
-def happens(world: Market, what: str, number: int) -> None:
+def happens(fake: Market, what: str, number: int) -> None:
     """One thing, to one instance or one group."""
     names = [A, B, OD]
-    alive = sorted(key for key, one in world.instances.items() if one.alive)
+    alive = sorted(key for key, one in fake.instances.items() if one.alive)
     key = alive[number % len(alive)] if alive else None
-    status = world.agents.get(key or "")
+    status = fake.agents.get(key or "")
     match what:
         case "gives":
-            world.capacity[names[number % 3]] = number
-            world.silent.discard(names[number % 3])
+            fake.capacity[names[number % 3]] = number
+            fake.silent.discard(names[number % 3])
         case "silent":
-            world.silent.add(names[number % 3])
+            fake.silent.add(names[number % 3])
         case "all boot":
-            world.boot()
+            fake.boot()
         case "lost" if key is not None:
-            world.lose(key)
+            fake.lose(key)
         case "notice" if key is not None:
-            taken = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, notice_at=world.now)
-            world.agents[key] = replace(taken, drain_by=DrainOwner.CLOUD, phase_since=world.now)
+            taken = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, notice_at=fake.now)
+            fake.agents[key] = replace(taken, drain_by=DrainOwner.CLOUD, phase_since=fake.now)
         case "fails" if key is not None and status is not None:
-            world.agents[key] = replace(READY, phase=Phase.FAILED, ready=False, phase_since=world.now)
+            fake.agents[key] = replace(READY, phase=Phase.FAILED, ready=False, phase_since=fake.now)
         case "price unknown" | "prices known":
             names = ["us-east-1a", "us-east-1b", CapacityType.ON_DEMAND]
-            world.prices.unknown = {names[number % 3], *alive[:1]} if what == "price unknown" else set()
+            fake.prices.unknown = {names[number % 3], *alive[:1]} if what == "price unknown" else set()
         case "hangs" if key is not None:
-            world.agents.pop(key, None)
+            fake.agents.pop(key, None)
         case "target":
-            row = world.targets["batch"]
-            world.targets["batch"] = replace(row, value=number % (MAX + 1), version=row.version + 1)
+            row = fake.targets["batch"]
+            fake.targets["batch"] = replace(row, value=number % (MAX + 1), version=row.version + 1)
         case _:
             pass
 
@@ -144,8 +144,8 @@ def played(
     unpriced: Unpriced = Unpriced.WARN,
 ) -> Market:
     """A pool that begins with all that is wanted, through one market."""
-    small = idle_world(2)
-    world = Market(
+    small = idle_fleet(2)
+    fake = Market(
         instances=small.instances,
         groups=small.groups,
         agents=small.agents,
@@ -153,20 +153,20 @@ def played(
         unpriced=unpriced,
         starts_limit=starts,
     )
-    world.targets["batch"] = Target(pool="batch", value=MAX, version=1)
-    world.capacity = {A: 9, B: 9, OD: 9}
-    world.before_resize = {name: group.desired for name, group in world.groups.items()}
+    fake.targets["batch"] = Target(pool="batch", value=MAX, version=1)
+    fake.capacity = {A: 9, B: 9, OD: 9}
+    fake.before_resize = {name: group.desired for name, group in fake.groups.items()}
     fleet = _fleet(starts, usd, unpriced)
-    world.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
-    dog = SpotWatchdog(fleet, world.ports())
+    fake.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
+    dog = SpotWatchdog(fleet, fake.ports())
     for happenings, seconds in steps:
         for what, number in happenings:
-            happens(world, what, number)
+            happens(fake, what, number)
         dog.apply()
-        for group in list(world.groups):
-            world.before_resize[group] = world.groups[group].desired
-        world.now += timedelta(seconds=seconds)
-    return world
+        for group in list(fake.groups):
+            fake.before_resize[group] = fake.groups[group].desired
+        fake.now += timedelta(seconds=seconds)
+    return fake
 
 
 def _fleet(starts: int | None, usd: Decimal | None, unpriced: Unpriced) -> FleetDocument:
@@ -227,7 +227,7 @@ def test_no_pass_grows_a_fleet_whose_prices_are_unknown_beyond_what_it_may(
 def test_a_loss_is_replaced_as_far_as_the_fleet_may_grow(
     prices: str, unpriced: Unpriced, usd: Decimal | None, *, grows: bool
 ) -> None:
-    world = played([([(prices, 0), ("lost", 1)], 30), ([], 30)], None, usd, unpriced)
-    assert bool(world.grown) is grows
-    last = [decision.reason for decision in world.plans[-1].decisions]
+    fake = played([([(prices, 0), ("lost", 1)], 30), ([], 30)], None, usd, unpriced)
+    assert bool(fake.grown) is grows
+    last = [decision.reason for decision in fake.plans[-1].decisions]
     assert (Reason.SPEND_CEILING in last) is not grows

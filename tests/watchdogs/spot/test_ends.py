@@ -9,9 +9,9 @@ from gpufleet.domain.activity import Activity, ActivityKind, CloudError
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import InstanceState
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, instance
-from tests.fixtures.watchdogs.worlds import World
-from tests.watchdogs.spot.test_watchdog import A, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import A, spread_fleet, watchdog
 from watchdogs import boots
 from watchdogs.observe.end_reasons import ASK_AGAIN, DESCRIBED_FOR, ended_why
 
@@ -48,19 +48,19 @@ def test_why(kind: K, lost: bool, by_us: bool, stated: K | None, why: K) -> None
     assert ended_why(kind, lost=lost, by_us=by_us, stated=stated) is why
 
 
-def gone(ago: timedelta = MINUTE, stated: K | None = None) -> World:
+def gone(ago: timedelta = MINUTE, stated: K | None = None) -> FakeFleet:
     """The first instance left; its group says what it says of all that did not go through it."""
-    world = spread_world()
+    fleet = spread_fleet()
     event = Activity(id="1", group=A, kind=K.ENDED_UNSTATED, at=START - ago, instance_id=FIRST)
-    world.activities.append(event)
-    there = world.instances[FIRST]
-    world.instances[FIRST] = replace(there, state=InstanceState.TERMINATED, end_reason=stated)
-    world.groups[A] = replace(world.groups[A], instance_ids=())
-    return world
+    fleet.activities.append(event)
+    there = fleet.instances[FIRST]
+    fleet.instances[FIRST] = replace(there, state=InstanceState.TERMINATED, end_reason=stated)
+    fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
+    return fleet
 
 
-def kinds(world: World) -> list[K]:
-    (pool,) = watchdog(world).dry().observed
+def kinds(fleet: FakeFleet) -> list[K]:
+    (pool,) = watchdog(fleet).dry().observed
     return [event.kind for event in pool.events if event.instance_id == FIRST]
 
 
@@ -74,21 +74,21 @@ def test_what_nobody_explains_stays_unstated() -> None:
 
 
 def test_what_a_watchdog_ended_was_ended_by_us() -> None:
-    world = gone(stated=K.ENDED_BY_PERSON)
+    fleet = gone(stated=K.ENDED_BY_PERSON)
     ended = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.SURPLUS)
-    world.outcomes.append((START - 2 * MINUTE, Outcome(decision=ended, kind=OutcomeKind.DONE)))
-    assert kinds(world) == [K.ENDED]
+    fleet.outcomes.append((START - 2 * MINUTE, Outcome(decision=ended, kind=OutcomeKind.DONE)))
+    assert kinds(fleet) == [K.ENDED]
 
 
 def test_what_an_earlier_look_found_out_is_remembered() -> None:
-    world = gone(ago=2 * DESCRIBED_FOR)
-    del world.instances[FIRST]
+    fleet = gone(ago=2 * DESCRIBED_FOR)
+    del fleet.instances[FIRST]
     seen = Boot(
         instance_id=FIRST, pool="batch", group=A, machine_type="g6.xlarge", launched_at=START - 9 * DESCRIBED_FOR,
         first_seen_at=START - 9 * DESCRIBED_FOR, last_seen_at=START - 9 * DESCRIBED_FOR, ended_why=K.ENDED_BY_PERSON,
     )  # fmt: skip
-    world.boots[seen.key] = seen
-    assert kinds(world) == [K.ENDED_BY_PERSON]
+    fleet.boots[seen.key] = seen
+    assert kinds(fleet) == [K.ENDED_BY_PERSON]
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_what_an_earlier_look_found_out_is_remembered() -> None:
     [pytest.param(MINUTE, 1, id="lately"), pytest.param(DESCRIBED_FOR, 0, id="EC2 has forgotten it")],
 )
 def test_one_call_for_all_looks_of_a_minute(ago: timedelta, calls: int) -> None:
-    world, made = gone(ago), list[str]()
-    world.before = made.append
-    dog = watchdog(world)
+    fleet, made = gone(ago), list[str]()
+    fleet.before = made.append
+    dog = watchdog(fleet)
     for _ in range(3):
         dog.dry()
     assert made.count("ended") == calls
-    world.now += ASK_AGAIN
+    fleet.now += ASK_AGAIN
     dog.dry()
     assert made.count("ended") == 2 * calls
 
@@ -112,14 +112,14 @@ def test_descriptions_that_cannot_be_read_stop_nothing() -> None:
         if call == "ended":
             raise CloudError("ec2:describe_instances was refused")
 
-    world = gone(stated=K.PREEMPTED)
-    world.before = fail
-    assert kinds(world) == [K.ENDED_UNSTATED]
+    fleet = gone(stated=K.PREEMPTED)
+    fleet.before = fail
+    assert kinds(fleet) == [K.ENDED_UNSTATED]
 
 
 def test_a_spot_instance_whose_end_nobody_explains_is_replaced_and_is_no_failed_boot() -> None:
-    world = gone()
-    plan = watchdog(world).dry().plan
+    fleet = gone()
+    plan = watchdog(fleet).dry().plan
     assert [d.reason for d in plan.acting if d.action is Action.RESIZE] == [Reason.SPOT_WANTED]
     assert not any(d.reason in (Reason.BOOTS_FAILING, Reason.BOOT_FAILED) for d in plan.decisions)
 
@@ -136,16 +136,16 @@ def test_a_spot_instance_whose_end_nobody_explains_is_replaced_and_is_no_failed_
 def test_a_spot_instance_that_ends_as_it_boots_failed_only_if_its_description_says_so(
     stated: K | None, *, failed: bool
 ) -> None:
-    world = spread_world()
-    world.agents.pop(FIRST)
-    world.instances[FIRST] = replace(world.instances[FIRST], launched_at=START - 3 * MINUTE)
-    watchdog(world).apply()
-    world.now += MINUTE
-    event = Activity(id="1", group=A, kind=K.ENDED_UNSTATED, at=world.now, instance_id=FIRST)
-    world.activities.append(event)
-    there = world.instances[FIRST]
-    world.instances[FIRST] = replace(there, state=InstanceState.TERMINATED, end_reason=stated)
-    world.groups[A] = replace(world.groups[A], instance_ids=())
-    watchdog(world).apply()
-    (boot,) = [boot for boot in world.boots.values() if boot.instance_id == FIRST]
-    assert boot.left_at == world.now and boots.failed(boot, spot=True) is failed
+    fleet = spread_fleet()
+    fleet.agents.pop(FIRST)
+    fleet.instances[FIRST] = replace(fleet.instances[FIRST], launched_at=START - 3 * MINUTE)
+    watchdog(fleet).apply()
+    fleet.now += MINUTE
+    event = Activity(id="1", group=A, kind=K.ENDED_UNSTATED, at=fleet.now, instance_id=FIRST)
+    fleet.activities.append(event)
+    there = fleet.instances[FIRST]
+    fleet.instances[FIRST] = replace(there, state=InstanceState.TERMINATED, end_reason=stated)
+    fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
+    watchdog(fleet).apply()
+    (boot,) = [boot for boot in fleet.boots.values() if boot.instance_id == FIRST]
+    assert boot.left_at == fleet.now and boots.failed(boot, spot=True) is failed

@@ -10,8 +10,8 @@ from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Target
 from gpufleet.domain.model import CapacityType, Cloud, Group
 from gpufleet.settings.document import FleetDocument
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import document
-from tests.fixtures.watchdogs.worlds import World
 from watchdogs.policy import digests
 from watchdogs.ports import Ports
 from watchdogs.spot.watchdog import SpotWatchdog
@@ -24,7 +24,7 @@ GIVES = "gives"
 
 
 @dataclass
-class SlowWorld(World):
+class SlowFakeFleet(FakeFleet):
     """Groups answer a while after they were asked. On-demand gives at once, and it is written down when."""
 
     answers: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
@@ -62,13 +62,13 @@ class SlowWorld(World):
 
 @dataclass
 class SlowClock:
-    world: SlowWorld
+    fleet: SlowFakeFleet
 
     def now(self) -> datetime:
-        return self.world.now
+        return self.fleet.now
 
     def sleep(self, seconds: float) -> None:
-        self.world.pass_time(seconds)
+        self.fleet.pass_time(seconds)
 
 
 def dry(zones: int, answer_s: int, kind: str = "no_capacity") -> list[tuple[int, str]]:
@@ -77,14 +77,14 @@ def dry(zones: int, answer_s: int, kind: str = "no_capacity") -> list[tuple[int,
 
 def a_pool(
     answers: Sequence[tuple[int, str]], cloud: Cloud = Cloud.AWS, **more: object
-) -> tuple[SlowWorld, SpotWatchdog]:
+) -> tuple[SlowFakeFleet, SpotWatchdog]:
     """One that lacks its only replica."""
     named = {f"batch-spot-{n}": answer for n, answer in enumerate(answers)}
-    world = SlowWorld(answers=named)
+    fake = SlowFakeFleet(answers=named)
     zones = {name: f"us-east-1{chr(97 + n)}" for n, name in enumerate(named)}
     for name in (*named, OD):
         kind = CapacityType.ON_DEMAND if name == OD else CapacityType.SPOT
-        world.groups[name] = Group(
+        fake.groups[name] = Group(
             name=name,
             pool="batch",
             capacity_type=kind,
@@ -94,10 +94,10 @@ def a_pool(
             max=4,
             instance_ids=(),
         )
-    world.targets["batch"] = Target(pool="batch", value=1, version=1)
+    fake.targets["batch"] = Target(pool="batch", value=1, version=1)
     fleet = _document(zones, cloud, more)
-    world.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
-    return world, SpotWatchdog(fleet, world.ports())
+    fake.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
+    return fake, SpotWatchdog(fleet, fake.ports())
 
 
 def _document(zones: Mapping[str, str], cloud: Cloud, more: Mapping[str, object]) -> FleetDocument:
@@ -109,12 +109,12 @@ def _document(zones: Mapping[str, str], cloud: Cloud, more: Mapping[str, object]
     return fleet.model_copy(update={"cloud": cloud})
 
 
-def passes(world: SlowWorld, dog: SpotWatchdog, span: timedelta = timedelta(minutes=10)) -> None:
+def passes(fake: SlowFakeFleet, dog: SpotWatchdog, span: timedelta = timedelta(minutes=10)) -> None:
     """Until something was bought, or for that long."""
-    began = world.now
-    while not world.bought and world.now - began < span:
+    began = fake.now
+    while not fake.bought and fake.now - began < span:
         dog.apply()
-        world.pass_time(LOOK.total_seconds())
+        fake.pass_time(LOOK.total_seconds())
 
 
 @pytest.mark.parametrize("cloud", Cloud)
@@ -122,55 +122,55 @@ def passes(world: SlowWorld, dog: SpotWatchdog, span: timedelta = timedelta(minu
 @pytest.mark.parametrize("zones", [1, 2, 3, 6, 9])
 @pytest.mark.parametrize("answer_s", [1, 5, 30, 45, 59, 61, 300])
 def test_it_is_asked_for_within_fallback_after(cloud: Cloud, most: int, zones: int, answer_s: int) -> None:
-    world, dog = a_pool(dry(zones, answer_s), cloud, max=most)
-    began = world.now
-    passes(world, dog)
-    assert world.bought[0] - began <= PATIENCE
-    assert world.bought[0] - began >= timedelta(seconds=min(answer_s, 60)), "the zones are asked before"
+    fake, dog = a_pool(dry(zones, answer_s), cloud, max=most)
+    began = fake.now
+    passes(fake, dog)
+    assert fake.bought[0] - began <= PATIENCE
+    assert fake.bought[0] - began >= timedelta(seconds=min(answer_s, 60)), "the zones are asked before"
 
 
 @pytest.mark.parametrize("kind", ["no_capacity", "quota", "throttled", "price", "unknown"])
 def test_whatever_they_answer(kind: str) -> None:
-    world, dog = a_pool(dry(6, 45, kind))
-    began = world.now
-    passes(world, dog)
-    assert world.bought[0] - began <= PATIENCE
+    fake, dog = a_pool(dry(6, 45, kind))
+    began = fake.now
+    passes(fake, dog)
+    assert fake.bought[0] - began <= PATIENCE
 
 
 def test_asks_at_the_same_time_stay_within_the_ceiling_and_are_withdrawn() -> None:
-    world, dog = a_pool(dry(9, 300), max=1)
+    fake, dog = a_pool(dry(9, 300), max=1)
     dog.apply()
-    assert world.most <= 1 + 0 + 2
-    assert len(world.due) == 3, "nobody is asked who would have no time to answer"
-    assert {name: group.desired for name, group in world.groups.items() if group.desired} == {OD: 1}
+    assert fake.most <= 1 + 0 + 2
+    assert len(fake.due) == 3, "nobody is asked who would have no time to answer"
+    assert {name: group.desired for name, group in fake.groups.items() if group.desired} == {OD: 1}
 
 
 def test_all_zones_are_asked_in_turn_however_slow_they_are() -> None:
-    world, dog = a_pool(dry(9, 300), max=1)
+    fake, dog = a_pool(dry(9, 300), max=1)
     asked: set[str] = set()
     for _ in range(8):
         dog.apply()
-        asked |= {name for _, name in world.due}
-        world.pass_time(LOOK.total_seconds())
+        asked |= {name for _, name in fake.due}
+        fake.pass_time(LOOK.total_seconds())
     assert len({*asked, OD}) == 10
 
 
 @pytest.mark.parametrize("zones", [3, 6])
 def test_a_zone_that_gives_is_found_behind_those_that_do_not(zones: int) -> None:
-    world, dog = a_pool([*dry(zones - 1, 25), (5, GIVES)])
+    fake, dog = a_pool([*dry(zones - 1, 25), (5, GIVES)])
     dog.apply()
-    assert world.launched == 1 and not world.bought
-    assert sum(group.desired for group in world.groups.values()) == 1, "what others were asked for is withdrawn"
+    assert fake.launched == 1 and not fake.bought
+    assert sum(group.desired for group in fake.groups.values()) == 1, "what others were asked for is withdrawn"
 
 
 def test_what_gives_at_once_is_asked_for_alone() -> None:
-    world, dog = a_pool([(5, GIVES)] * 6)
+    fake, dog = a_pool([(5, GIVES)] * 6)
     dog.apply()
-    assert (world.launched, world.most) == (1, 1)
+    assert (fake.launched, fake.most) == (1, 1)
 
 
 def test_a_pool_whose_zones_are_silent_does_not_delay_another() -> None:
-    world, _ = a_pool([(5, "no_capacity"), (300, "no_capacity")])
+    fake, _ = a_pool([(5, "no_capacity"), (300, "no_capacity")])
     fleet = document()
     types = ["g6.xlarge"]
     entries = [
@@ -182,10 +182,10 @@ def test_a_pool_whose_zones_are_silent_does_not_delay_another() -> None:
     quick = document(groups=[entries[0], on_demand], target=1, watchdogs=settings).pools[0]
     slow = document(name="slow", groups=[entries[1]], target=1, watchdogs=settings).pools[0]
     fleet = fleet.model_copy(update={"pools": (quick, slow)})
-    world.groups["batch-spot-1"] = replace(world.groups["batch-spot-1"], pool="slow")
-    world.targets["slow"] = Target(pool="slow", value=1, version=1)
-    world.seen |= {("spot", name, digest) for name, digest in digests(fleet, "spot").items()}
-    began = world.now
-    SpotWatchdog(fleet, world.ports()).apply()
-    assert world.bought and world.bought[0] - began < timedelta(seconds=10)
-    assert world.groups["batch-spot-1"].desired == 0, "its ask is withdrawn in its turn"
+    fake.groups["batch-spot-1"] = replace(fake.groups["batch-spot-1"], pool="slow")
+    fake.targets["slow"] = Target(pool="slow", value=1, version=1)
+    fake.seen |= {("spot", name, digest) for name, digest in digests(fleet, "spot").items()}
+    began = fake.now
+    SpotWatchdog(fleet, fake.ports()).apply()
+    assert fake.bought and fake.bought[0] - began < timedelta(seconds=10)
+    assert fake.groups["batch-spot-1"].desired == 0, "its ask is withdrawn in its turn"

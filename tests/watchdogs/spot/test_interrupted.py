@@ -10,9 +10,9 @@ from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, is_left_to_its_cloud
 from gpufleet.domain.model import CapacityType, Cloud, InstanceState, Phase
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
-from tests.fixtures.watchdogs.worlds import World
-from tests.watchdogs.spot.test_watchdog import A, B, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import A, B, spread_fleet, watchdog
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
 
@@ -56,69 +56,69 @@ def test_what_a_cloud_takes_for_nothing_is_left_to_it(changes: dict[str, Any], a
     assert decision.action is action
 
 
-def noticed(world: World) -> str:
+def noticed(fleet: FakeFleet) -> str:
     """An instance of zone A, 20 minutes old, that has drained under a notice; zone A gives nothing more."""
-    (key,) = world.groups[A].instance_ids
-    world.instances[key] = replace(world.instances[key], launched_at=world.now - 20 * MINUTE)
-    world.agents[key] = AgentStatus(
-        phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=DrainOwner.CLOUD, notice_at=world.now
+    (key,) = fleet.groups[A].instance_ids
+    fleet.instances[key] = replace(fleet.instances[key], launched_at=fleet.now - 20 * MINUTE)
+    fleet.agents[key] = AgentStatus(
+        phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=DrainOwner.CLOUD, notice_at=fleet.now
     )
-    world.capacity[B] = 5
+    fleet.capacity[B] = 5
     return key
 
 
-def take(world: World, key: str) -> None:
+def take(fleet: FakeFleet, key: str) -> None:
     """Its cloud ends it; its group has not noticed yet."""
-    world.instances[key] = replace(world.instances[key], state=InstanceState.TERMINATED)
+    fleet.instances[key] = replace(fleet.instances[key], state=InstanceState.TERMINATED)
 
 
 def test_it_is_drained_replaced_and_left_in_its_group() -> None:
-    world = spread_world()
-    key = noticed(world)
-    dog = watchdog(world)
+    fleet = spread_fleet()
+    key = noticed(fleet)
+    dog = watchdog(fleet)
     for _ in range(3):
         dog.apply()
-        world.now += 30 * timedelta(seconds=1)
-    assert world.ended == []
-    assert (world.groups[A].desired, world.groups[A].instance_ids) == (1, (key,))
-    assert len(world.alive(B)) == 2, "another one takes its place elsewhere"
+        fleet.now += 30 * timedelta(seconds=1)
+    assert fleet.ended == []
+    assert (fleet.groups[A].desired, fleet.groups[A].instance_ids) == (1, (key,))
+    assert len(fleet.alive(B)) == 2, "another one takes its place elsewhere"
 
 
 def test_the_pass_that_finds_it_gone_lowers_its_group() -> None:
-    world = spread_world()
-    key = noticed(world)
-    dog = watchdog(world)
+    fleet = spread_fleet()
+    key = noticed(fleet)
+    dog = watchdog(fleet)
     dog.apply()
-    take(world, key)
-    world.capacity[A] = 5  # its group would find another one there
-    world.now += MINUTE
+    take(fleet, key)
+    fleet.capacity[A] = 5  # its group would find another one there
+    fleet.now += MINUTE
     done = dog.apply()
-    assert (world.groups[A].desired, world.groups[A].instance_ids) == (0, ())
+    assert (fleet.groups[A].desired, fleet.groups[A].instance_ids) == (0, ())
     assert [(o.decision.reason, o.kind) for o in done.outcomes if o.decision.resource == key] == [
         (Reason.PREEMPTED, OutcomeKind.DONE)
     ]
-    assert world.alive(A) == []
-    assert any("reclaimed by its cloud" in text for text in world.messages.values())
+    assert fleet.alive(A) == []
+    assert any("reclaimed by its cloud" in text for text in fleet.messages.values())
 
 
 def test_a_group_that_has_noticed_itself_is_lowered_as_before() -> None:
-    world = spread_world()
-    key = noticed(world)
-    dog = watchdog(world)
+    fleet = spread_fleet()
+    key = noticed(fleet)
+    dog = watchdog(fleet)
     dog.apply()
-    take(world, key)
-    world.groups[A] = replace(world.groups[A], instance_ids=())
-    world.now += MINUTE
+    take(fleet, key)
+    fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
+    fleet.now += MINUTE
     dog.apply()
-    assert world.groups[A].desired == 0
-    assert world.ended == []
+    assert fleet.groups[A].desired == 0
+    assert fleet.ended == []
 
 
 def test_one_that_lives_on_past_its_hour_is_ended() -> None:
-    world = spread_world()
-    key = noticed(world)
-    dog = watchdog(world)
+    fleet = spread_fleet()
+    key = noticed(fleet)
+    dog = watchdog(fleet)
     dog.apply()
-    world.now += 45 * MINUTE
+    fleet.now += 45 * MINUTE
     dog.apply()
-    assert world.ended == [key]
+    assert fleet.ended == [key]

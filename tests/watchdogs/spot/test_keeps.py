@@ -11,9 +11,9 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
-from tests.fixtures.watchdogs.worlds import World
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
 from watchdogs.spot import lifecycle
 from watchdogs.spot.pool_view import PoolMember
 
@@ -24,27 +24,27 @@ def brake(scope: str, kind: BrakeKind = BrakeKind.KEEP) -> Brake:
     return Brake(since=START, kind=kind, scope=scope, owner="ana", reason="benchmark", until=None)
 
 
-def keep_by_tag(world: World, name: str) -> None:
+def keep_by_tag(fleet: FakeFleet, name: str) -> None:
     until = tags.write_time(START + timedelta(hours=8))
-    world.instances[name] = replace(world.instances[name], tags={tags.KEEP_UNTIL: until})
+    fleet.instances[name] = replace(fleet.instances[name], tags={tags.KEEP_UNTIL: until})
 
 
-def surplus() -> World:
+def surplus() -> FakeFleet:
     """Two spot instances for a target of one; the first would go."""
-    world = spread_world()
-    world.targets["batch"] = replace(world.targets["batch"], value=1)
-    return world
+    fleet = spread_fleet()
+    fleet.targets["batch"] = replace(fleet.targets["batch"], value=1)
+    return fleet
 
 
-def with_on_demand() -> World:
+def with_on_demand() -> FakeFleet:
     """Two spot instances that have long been ready, and two on demand that stood in for them."""
-    world = spread_world()
+    fleet = spread_fleet()
     for number in (3, 4):
         one = instance(number, group=OD, capacity_type=CapacityType.ON_DEMAND)
-        world.instances[one.id] = one
-        world.agents[one.id] = replace(READY, phase_since=START - timedelta(hours=1))
-    world.groups[OD] = replace(world.groups[OD], desired=2, instance_ids=(THIRD, FOURTH))
-    return world
+        fleet.instances[one.id] = one
+        fleet.agents[one.id] = replace(READY, phase_since=START - timedelta(hours=1))
+    fleet.groups[OD] = replace(fleet.groups[OD], desired=2, instance_ids=(THIRD, FOURTH))
+    return fleet
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def with_on_demand() -> World:
     ],
 )
 def test_surplus_goes_past_those_that_are_kept(scope: str, ended: list[str]) -> None:
-    world = surplus()
+    fleet = surplus()
     if scope == "its tag":
-        keep_by_tag(world, FIRST)
+        keep_by_tag(fleet, FIRST)
     elif scope:
-        world.brakes.append(brake(scope))
-    decisions = {d.resource: d for d in watchdog(world).apply().plan.decisions}
-    assert world.ended == world.drains == ended
+        fleet.brakes.append(brake(scope))
+    decisions = {d.resource: d for d in watchdog(fleet).apply().plan.decisions}
+    assert fleet.ended == fleet.drains == ended
     if FIRST not in ended:
         assert decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE
         assert decisions[FIRST].detail in ("by ana until `gpufleet resume`: benchmark", "until 2026-11-21 16:00 UTC")
@@ -81,41 +81,41 @@ def test_surplus_goes_past_those_that_are_kept(scope: str, ended: list[str]) -> 
     ],
 )
 def test_on_demand_is_given_back_past_those_that_are_kept(kept: list[str], ended: list[str]) -> None:
-    world = with_on_demand()
-    world.brakes += [brake(name) for name in kept]
-    decisions = {d.resource: d for d in watchdog(world).apply().plan.decisions}
-    assert world.ended == ended
+    fleet = with_on_demand()
+    fleet.brakes += [brake(name) for name in kept]
+    decisions = {d.resource: d for d in watchdog(fleet).apply().plan.decisions}
+    assert fleet.ended == ended
     assert all(decisions[name].detail == "by ana until `gpufleet resume`: benchmark" for name in kept)
     assert decisions[OD].reason is (Reason.SPOT_IS_BACK if ended else Reason.KEPT_BY_PEOPLE)
 
 
 @pytest.mark.parametrize("scope", [FIRST, "batch", "all", "its tag"])
 def test_a_keep_that_comes_while_it_drains_still_holds(scope: str) -> None:
-    world = surplus()
+    fleet = surplus()
 
     def before(call: str) -> None:
         if call == "drain" and scope == "its tag":
-            keep_by_tag(world, FIRST)
+            keep_by_tag(fleet, FIRST)
         elif call == "drain":
-            world.brakes.append(brake(scope))
+            fleet.brakes.append(brake(scope))
 
-    world.before = before
-    watchdog(world).apply()
-    assert world.drains == [FIRST] and not world.ended
-    assert "kept" in world.outcomes[-1][1].detail
-    world.before = lambda _: None
-    decisions = {d.resource: d for d in watchdog(world).apply().plan.decisions}
-    assert not world.ended and decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE
+    fleet.before = before
+    watchdog(fleet).apply()
+    assert fleet.drains == [FIRST] and not fleet.ended
+    assert "kept" in fleet.outcomes[-1][1].detail
+    fleet.before = lambda _: None
+    decisions = {d.resource: d for d in watchdog(fleet).apply().plan.decisions}
+    assert not fleet.ended and decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE
 
 
 def test_a_boot_that_failed_is_kept_for_who_wants_to_look_at_it() -> None:
-    world = spread_world()
-    world.agents[FIRST] = replace(READY, phase=Phase.FAILED, ready=False)
-    world.brakes.append(brake(FIRST))
-    world.capacity[B] = 1
-    watchdog(world).apply()
-    assert not world.ended
-    assert len(world.alive(B)) == 2, "another one is asked for all the same"
+    fleet = spread_fleet()
+    fleet.agents[FIRST] = replace(READY, phase=Phase.FAILED, ready=False)
+    fleet.brakes.append(brake(FIRST))
+    fleet.capacity[B] = 1
+    watchdog(fleet).apply()
+    assert not fleet.ended
+    assert len(fleet.alive(B)) == 2, "another one is asked for all the same"
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ def test_a_boot_that_failed_is_kept_for_who_wants_to_look_at_it() -> None:
     ],
 )
 def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: DrainOwner, ended: list[str]) -> None:
-    world = with_on_demand()
-    world.targets["batch"] = replace(world.targets["batch"], value=1)
+    fleet = with_on_demand()
+    fleet.targets["batch"] = replace(fleet.targets["batch"], value=1)
     left = replace(READY, phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=owner)
-    world.agents[FIRST] = left
-    watchdog(world).apply()
-    assert world.ended == ended
-    assert world.alive(A) == [FIRST]
+    fleet.agents[FIRST] = left
+    watchdog(fleet).apply()
+    assert fleet.ended == ended
+    assert fleet.alive(A) == [FIRST]
 
 
 @pytest.mark.parametrize(
@@ -163,16 +163,16 @@ def test_for_whom_the_next_one_waits(leaves: dict[str, Any], waits: bool) -> Non
 def test_a_drain_that_does_not_end_holds_up_nobody_for_ever_and_people_hear_of_it_once_a_day(
     owner: DrainOwner | None,
 ) -> None:
-    world = with_on_demand()
-    began = world.now
+    fleet = with_on_demand()
+    began = fleet.now
     hangs = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=owner, phase_since=began)
-    world.agents[FIRST] = hangs
-    world.targets["batch"] = replace(world.targets["batch"], value=1)
+    fleet.agents[FIRST] = hangs
+    fleet.targets["batch"] = replace(fleet.targets["batch"], value=1)
     for _ in range(24 * 4 - 1):
-        watchdog(world).apply()
-        assert bool(world.ended) is (world.now - began > timedelta(minutes=16))
-        world.now = world.now.replace(second=0) + timedelta(minutes=15)
-    assert world.ended[0] == THIRD, "what stood in goes"
-    told = [text for key, text in world.messages.items() if key.startswith("spot:draining:batch")]
+        watchdog(fleet).apply()
+        assert bool(fleet.ended) is (fleet.now - began > timedelta(minutes=16))
+        fleet.now = fleet.now.replace(second=0) + timedelta(minutes=15)
+    assert fleet.ended[0] == THIRD, "what stood in goes"
+    told = [text for key, text in fleet.messages.items() if key.startswith("spot:draining:batch")]
     assert len(told) == 2 and FIRST in told[0], "the day and the next one"
-    assert FIRST not in world.ended
+    assert FIRST not in fleet.ended

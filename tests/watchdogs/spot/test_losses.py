@@ -13,7 +13,7 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from tests.watchdogs.idle.test_watchdog import watchdog as idle_watchdog
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
 from watchdogs.spot.risk import PRIOR_HOURS, PRIOR_LOSSES
@@ -39,22 +39,22 @@ BOOT = 6
 def test_what_drained_under_a_notice_counts_among_its_zones_losses(
     owner: DrainOwner, noticed: bool, counts: bool
 ) -> None:
-    world = spread_world()
-    world.capacity[A] = 5  # nobody is refused, which would count, too
-    (first,) = world.groups[A].instance_ids
-    world.agents[first] = AgentStatus(
+    fleet = spread_fleet()
+    fleet.capacity[A] = 5  # nobody is refused, which would count, too
+    (first,) = fleet.groups[A].instance_ids
+    fleet.agents[first] = AgentStatus(
         phase=Phase.DRAINED,
         ready=False,
         draining=False,
         drained=True,
         drain_by=owner,
-        notice_at=world.now if noticed else None,
-        phase_since=world.now,
+        notice_at=fleet.now if noticed else None,
+        phase_since=fleet.now,
     )
-    dog = watchdog(world)
+    dog = watchdog(fleet)
     dog.apply()
-    assert world.ended == [first]
-    world.happened(A, ActivityKind.ENDED, first)
+    assert fleet.ended == [first]
+    fleet.happened(A, ActivityKind.ENDED, first)
     (pool,) = dog.apply().observed
     (zone,) = [group for group in pool.groups if group.name == A]
     assert (zone.losses_per_hour > PRIOR_LOSSES / PRIOR_HOURS) is counts
@@ -62,19 +62,19 @@ def test_what_drained_under_a_notice_counts_among_its_zones_losses(
 
 
 def test_what_idle_drained_before_its_cloud_takes_it_is_ended_by_idle_and_lost_by_its_zone() -> None:
-    world = spread_world()
-    world.capacity[A] = 5
-    (first,) = world.groups[A].instance_ids
-    world.agents[first] = replace(IDLES, notice_at=world.now)
-    spot = watchdog(world)
+    fleet = spread_fleet()
+    fleet.capacity[A] = 5
+    (first,) = fleet.groups[A].instance_ids
+    fleet.agents[first] = replace(IDLES, notice_at=fleet.now)
+    spot = watchdog(fleet)
     for _ in range(2):
         spot.apply()
-    assert not world.ended
-    notes = [o.decision for _, o in world.outcomes if o.decision.reason is Reason.PREEMPTED]
+    assert not fleet.ended
+    notes = [o.decision for _, o in fleet.outcomes if o.decision.reason is Reason.PREEMPTED]
     assert [(one.resource, one.action) for one in notes] == [(first, Action.KEEP)], "noted once"
-    idle_watchdog(world).apply()
-    assert (world.ended, world.targets["batch"].value) == ([first], 1)
-    world.happened(A, ActivityKind.ENDED, first)
+    idle_watchdog(fleet).apply()
+    assert (fleet.ended, fleet.targets["batch"].value) == ([first], 1)
+    fleet.happened(A, ActivityKind.ENDED, first)
     (pool,) = spot.apply().observed
     assert ActivityKind.PREEMPTED in {event.kind for event in pool.events_of(A)}
 

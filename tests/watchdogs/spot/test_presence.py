@@ -12,9 +12,9 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting, spot_pool
-from tests.fixtures.watchdogs.worlds import World
-from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_fleet, watchdog
 from watchdogs.policy import digests
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
@@ -24,13 +24,13 @@ FIRST, SECOND = (instance(n).id for n in (1, 2))
 RESTARTED = replace(READY, phase=Phase.CACHE, ready=False)
 
 
-def hear(world: World, said: AgentStatus | None, *ids: str) -> None:
+def hear(fake: FakeFleet, said: AgentStatus | None, *ids: str) -> None:
     """From now on these agents say that; None: nothing."""
     for key in ids:
         if said is None:
-            world.agents.pop(key, None)
+            fake.agents.pop(key, None)
         else:
-            world.agents[key] = said
+            fake.agents[key] = said
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def hear(world: World, said: AgentStatus | None, *ids: str) -> None:
 )
 @pytest.mark.parametrize("ids", [pytest.param([FIRST], id="one"), pytest.param([FIRST, SECOND], id="all")])
 def test_one_pass_in_which_they_are_not_heard_ready_buys_nothing(said: AgentStatus | None, ids: list[str]) -> None:
-    world = spread_world()
-    world.capacity |= {A: 3, B: 3}
-    before = dict(world.agents)
+    fake = spread_fleet()
+    fake.capacity |= {A: 3, B: 3}
+    before = dict(fake.agents)
     for _ in range(5):
-        hear(world, said, *ids)
-        watchdog(world).apply()
-        assert sizes(world) == (1, 1, 0) and not world.messages
-        world.now += timedelta(minutes=1)
-        world.agents.update(before)
-        watchdog(world).apply()  # heard again: what was missed does not add up
-        assert sizes(world) == (1, 1, 0) and not world.ended
-        world.now += timedelta(minutes=1)
+        hear(fake, said, *ids)
+        watchdog(fake).apply()
+        assert sizes(fake) == (1, 1, 0) and not fake.messages
+        fake.now += timedelta(minutes=1)
+        fake.agents.update(before)
+        watchdog(fake).apply()  # heard again: what was missed does not add up
+        assert sizes(fake) == (1, 1, 0) and not fake.ended
+        fake.now += timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
@@ -65,59 +65,59 @@ def test_one_pass_in_which_they_are_not_heard_ready_buys_nothing(said: AgentStat
     ],
 )
 def test_one_that_stays_silent_is_replaced_after_the_fallbacks_time(spot: int, there: tuple[int, int, int]) -> None:
-    world = spread_world()
-    world.capacity[B] = spot
-    hear(world, None, FIRST)
-    watchdog(world).apply()
-    assert sizes(world) == (1, 1, 0)
-    world.now += timedelta(seconds=30)
-    watchdog(world).apply()
-    assert (len(world.alive(A)), len(world.alive(B)), len(world.alive(OD))) == there
-    assert not world.ended, "silence is no proof: it may serve"
+    fake = spread_fleet()
+    fake.capacity[B] = spot
+    hear(fake, None, FIRST)
+    watchdog(fake).apply()
+    assert sizes(fake) == (1, 1, 0)
+    fake.now += timedelta(seconds=30)
+    watchdog(fake).apply()
+    assert (len(fake.alive(A)), len(fake.alive(B)), len(fake.alive(OD))) == there
+    assert not fake.ended, "silence is no proof: it may serve"
 
 
 def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
     """Each pass may be a new process: what it must know is in the ledger."""
-    world = spread_world()
+    fake = spread_fleet()
     fleet = document(watchdogs=SETTINGS)
-    hear(world, None, FIRST)
+    hear(fake, None, FIRST)
     for bought in (0, 1):
         engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
         ledger = FleetLedger(engine, ledger_name(fleet), "spot", "us")
-        assert ledger.take_lease(world.now) is None
-        ledger.see_policy("spot", "batch", digests(fleet, "spot")["batch"], "us", world.now)
-        SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+        assert ledger.take_lease(fake.now) is None
+        ledger.see_policy("spot", "batch", digests(fleet, "spot")["batch"], "us", fake.now)
+        SpotWatchdog(fleet, replace(fake.ports(), ledger=ledger)).apply()
         engine.dispose()
-        assert len(world.alive(OD)) == bought
-        world.now += timedelta(seconds=30)
+        assert len(fake.alive(OD)) == bought
+        fake.now += timedelta(seconds=30)
 
 
 def test_a_dry_run_notes_nothing() -> None:
-    world = spread_world()
-    hear(world, None, FIRST)
-    watchdog(world).dry()
-    assert not world.outcomes
+    fake = spread_fleet()
+    hear(fake, None, FIRST)
+    watchdog(fake).dry()
+    assert not fake.outcomes
 
 
 def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
-    world = spread_world()
-    world.instances[SECOND] = replace(world.instances[SECOND], launched_at=world.now - timedelta(minutes=65))
-    world.capacity |= {A: 9, B: 9}
-    world.lose(FIRST)
+    fake = spread_fleet()
+    fake.instances[SECOND] = replace(fake.instances[SECOND], launched_at=fake.now - timedelta(minutes=65))
+    fake.capacity |= {A: 9, B: 9}
+    fake.lose(FIRST)
     done = None
     for _ in range(90):
-        hear(world, None, *(key for key in list(world.agents) if key != SECOND))
-        done = watchdog(world).apply()
-        world.now += timedelta(minutes=1)
+        hear(fake, None, *(key for key in list(fake.agents) if key != SECOND))
+        done = watchdog(fake).apply()
+        fake.now += timedelta(minutes=1)
     assert done is not None
     # wanted are two: one serves, the lost one has a successor that hangs, and that one has one, too; so on demand
-    spot, bought = len(world.alive(A)) + len(world.alive(B)), len(world.alive(OD))
+    spot, bought = len(fake.alive(A)) + len(fake.alive(B)), len(fake.alive(OD))
     assert (spot, bought) == (4, 2)
     assert sum(d.reason is Reason.NOT_READY for d in done.plan.decisions) == 5, "on-demand hangs, too"
-    told = [text for text in world.messages.values() if "should be ready by now but are not" in text]
+    told = [text for text in fake.messages.values() if "should be ready by now but are not" in text]
     assert all("gpufleet status" in text for text in told)
     assert len(told) == 3, "the first, and each time that twice as many hang"
-    assert not world.ended
+    assert not fake.ended
 
 
 def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:

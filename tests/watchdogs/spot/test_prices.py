@@ -8,9 +8,9 @@ import pytest
 
 from gpufleet.domain.decisions import Decision, Reason
 from gpufleet.domain.model import CapacityType, Instance
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, spot_pool
-from tests.fixtures.watchdogs.worlds import World
-from tests.watchdogs.spot.test_watchdog import A, B, sizes, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import A, B, sizes, spread_fleet, watchdog
 from watchdogs.spot import zones
 from watchdogs.spot.pool_view import GroupView
 from watchdogs.spot.watchdog import SpotWatchdog
@@ -37,25 +37,25 @@ class Prices:
         return self.on_demand_usd_per_hour(machine_type)
 
 
-def at(world: World, spot: str | None, on_demand: str | None) -> SpotWatchdog:
+def at(fleet: FakeFleet, spot: str | None, on_demand: str | None) -> SpotWatchdog:
     """A watchdog whose policy was seen, and that knows these prices."""
-    return SpotWatchdog(watchdog(world)._document, replace(world.ports(), prices=Prices(spot, on_demand)))
+    return SpotWatchdog(watchdog(fleet)._document, replace(fleet.ports(), prices=Prices(spot, on_demand)))
 
 
-def growing(to: int) -> World:
+def growing(to: int) -> FakeFleet:
     """Two serve, that many are wanted, and each zone has room."""
-    world = spread_world()
-    wants(world, to)
-    return world
+    fleet = spread_fleet()
+    wants(fleet, to)
+    return fleet
 
 
-def wants(world: World, target: int) -> None:
-    world.targets["batch"] = replace(world.targets["batch"], value=target)
-    world.capacity |= {A: 1, B: 1}
+def wants(fleet: FakeFleet, target: int) -> None:
+    fleet.targets["batch"] = replace(fleet.targets["batch"], value=target)
+    fleet.capacity |= {A: 1, B: 1}
 
 
-def first_asked(world: World) -> Decision:
-    return next(d for plan in world.plans for d in plan.acting if d.resource in (A, B))
+def first_asked(fleet: FakeFleet) -> Decision:
+    return next(d for plan in fleet.plans for d in plan.acting if d.resource in (A, B))
 
 
 @pytest.mark.parametrize(
@@ -68,29 +68,29 @@ def first_asked(world: World) -> Decision:
     ],
 )
 def test_it_is_asked_for_and_said_once(spot: str | None, on_demand: str | None, unknown: str | None) -> None:
-    world = growing(to=3)
-    at(world, spot, on_demand).apply()
-    assert sum(sizes(world)) == sum(sizes(world)[:2]) == 3
-    asked = first_asked(world)
+    fleet = growing(to=3)
+    at(fleet, spot, on_demand).apply()
+    assert sum(sizes(fleet)) == sum(sizes(fleet)[:2]) == 3
+    asked = first_asked(fleet)
     assert asked.reason is Reason.SPOT_WANTED
     assert asked.evidence == ({} if unknown is None else {CEILING: f"not checked: {unknown}"})
     assert (unknown or "missing in the pool") in asked.detail
     assert (asked.usd_per_hour is None) is (spot is None)
-    told = [text for key, text in world.messages.items() if key.startswith("spot:unpriced:batch:")]
+    told = [text for key, text in fleet.messages.items() if key.startswith("spot:unpriced:batch:")]
     assert len(told) == (unknown is not None)
     if unknown is not None:
         assert unknown in told[0] and asked.resource in told[0]
-    world.now += timedelta(minutes=5)
-    wants(world, 4)
-    at(world, spot, on_demand).apply()
-    assert sum(sizes(world)[:2]) == 4
-    assert len([key for key in world.messages if key.startswith("spot:unpriced:")]) == len(told)
+    fleet.now += timedelta(minutes=5)
+    wants(fleet, 4)
+    at(fleet, spot, on_demand).apply()
+    assert sum(sizes(fleet)[:2]) == 4
+    assert len([key for key in fleet.messages if key.startswith("spot:unpriced:")]) == len(told)
 
 
 def test_a_known_price_at_the_ceiling_is_still_refused() -> None:
-    world = growing(to=3)
-    at(world, "0.80", "0.80").apply()
-    assert sizes(world) == (1, 1, 1)
+    fleet = growing(to=3)
+    at(fleet, "0.80", "0.80").apply()
+    assert sizes(fleet) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("cheapest", ["a", "b", "c"])

@@ -8,9 +8,9 @@ import pytest
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Action, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import SuspendedProcess
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.fixtures.watchdogs.worlds import World
-from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_fleet, watchdog
 from watchdogs.spot import lifecycle, view_builder
 from watchdogs.spot.watchdog import SpotWatchdog
 
@@ -20,94 +20,94 @@ LAUNCH_BY_PERSON = SuspendedProcess(process="Launch", reason="User suspended at 
 LAUNCH_BY_CLOUD = SuspendedProcess(process="Launch", reason="Administratively suspended", by_cloud=True)
 
 
-def refused(world: World, group: str, kind: ActivityKind, detail: str = "the cloud's words") -> None:
-    world.happened(group, kind, None)
-    world.activities[-1] = replace(world.activities[-1], detail=detail)
+def refused(fake: FakeFleet, group: str, kind: ActivityKind, detail: str = "the cloud's words") -> None:
+    fake.happened(group, kind, None)
+    fake.activities[-1] = replace(fake.activities[-1], detail=detail)
 
 
-def refusing(world: World, group: str, kind: ActivityKind) -> list[int]:
+def refusing(fake: FakeFleet, group: str, kind: ActivityKind) -> list[int]:
     """The group refuses each ask in this way; how often it was asked."""
     asked: list[int] = []
-    quiet = world.reconcile
+    quiet = fake.reconcile
 
     def reconcile(name: str) -> None:
         if name != group:
             quiet(name)
-        elif world.groups[name].desired > len(world.groups[name].instance_ids):
-            asked.append(world.groups[name].desired)
-            refused(world, name, kind)
+        elif fake.groups[name].desired > len(fake.groups[name].instance_ids):
+            asked.append(fake.groups[name].desired)
+            refused(fake, name, kind)
 
-    world.reconcile = reconcile  # type: ignore[method-assign]
+    fake.reconcile = reconcile  # type: ignore[method-assign]
     return asked
 
 
 @pytest.mark.parametrize("kind", LASTING)
 def test_a_zone_that_refuses_for_good_is_not_asked_again_and_people_are_notified_once(kind: ActivityKind) -> None:
-    world = spread_world()
-    asked = refusing(world, B, kind)
-    world.lose(instance(1).id)
-    dog = watchdog(world)
+    fake = spread_fleet()
+    asked = refusing(fake, B, kind)
+    fake.lose(instance(1).id)
+    dog = watchdog(fake)
     done = dog.apply()
     for _ in range(200):
-        world.boot()
-        world.now += timedelta(minutes=30)
+        fake.boot()
+        fake.now += timedelta(minutes=30)
         done = dog.apply()
     assert len(asked) == 1
     decision = {d.resource: d for d in done.plan.decisions}[B]
     assert (decision.action, decision.reason) == (Action.KEEP, Reason.CANNOT_LAUNCH)
     assert kind.sentence in decision.detail and "the cloud's words" in decision.detail
-    assert world.groups[OD].desired == 1
-    (text,) = (text for key, text in world.messages.items() if key.startswith("spot:cannot_launch:"))
+    assert fake.groups[OD].desired == 1
+    (text,) = (text for key, text in fake.messages.items() if key.startswith("spot:cannot_launch:"))
     assert "gpufleet resume batch" in text and kind.sentence in text
 
 
-def resume(world: World) -> None:
+def resume(fake: FakeFleet) -> None:
     said = lifecycle.fixed("batch", "ana")
-    world.outcomes.append((world.now, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail)))
+    fake.outcomes.append((fake.now, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail)))
 
 
 @pytest.mark.parametrize("by", ["a person", "new settings"])
 def test_it_is_asked_again_when_something_was_changed(by: str) -> None:
-    world = spread_world()
-    asked = refusing(world, B, ActivityKind.PERMISSION)
-    world.lose(instance(1).id)
-    watchdog(world).apply()
-    world.now += timedelta(hours=1)
-    watchdog(world).apply()
+    fake = spread_fleet()
+    asked = refusing(fake, B, ActivityKind.PERMISSION)
+    fake.lose(instance(1).id)
+    watchdog(fake).apply()
+    fake.now += timedelta(hours=1)
+    watchdog(fake).apply()
     assert len(asked) == 1
-    world.now += MINUTE
+    fake.now += MINUTE
     fleet = document(watchdogs=SETTINGS)
     if by == "a person":
-        resume(world)
+        resume(fake)
     else:
-        origin = fleet.generated_by.model_copy(update={"at": world.now})
+        origin = fleet.generated_by.model_copy(update={"at": fake.now})
         fleet = fleet.model_copy(update={"generated_by": origin})
-    world.now += MINUTE
-    SpotWatchdog(fleet, world.ports()).apply()
+    fake.now += MINUTE
+    SpotWatchdog(fleet, fake.ports()).apply()
     assert len(asked) == 2
 
 
 def test_on_demand_that_is_refused_for_good_is_not_asked_for_again() -> None:
-    world = spread_world()
-    asked = refusing(world, OD, ActivityKind.CONFIGURATION)
-    world.lose(instance(1).id)
-    dog = watchdog(world)
+    fake = spread_fleet()
+    asked = refusing(fake, OD, ActivityKind.CONFIGURATION)
+    fake.lose(instance(1).id)
+    dog = watchdog(fake)
     done = dog.apply()
     for _ in range(5):
-        world.now += timedelta(minutes=5)
+        fake.now += timedelta(minutes=5)
         done = dog.apply()
-    assert len(asked) == 1 and world.groups[OD].desired == 0
+    assert len(asked) == 1 and fake.groups[OD].desired == 0
     assert {d.resource: d.reason for d in done.plan.decisions}[OD] is Reason.CANNOT_LAUNCH
 
 
 @pytest.mark.parametrize("kind", [ActivityKind.THROTTLED, ActivityKind.LATER, ActivityKind.RESERVATION_FULL])
 def test_what_is_no_answer_about_a_zone_does_not_close_it(kind: ActivityKind) -> None:
-    world = spread_world()
-    world.capacity[B] = 1
-    refused(world, "batch-res" if kind is ActivityKind.RESERVATION_FULL else B, kind)
-    world.lose(instance(1).id)
-    watchdog(world).apply()
-    assert sizes(world) == (0, 2, 0)
+    fake = spread_fleet()
+    fake.capacity[B] = 1
+    refused(fake, "batch-res" if kind is ActivityKind.RESERVATION_FULL else B, kind)
+    fake.lose(instance(1).id)
+    watchdog(fake).apply()
+    assert sizes(fake) == (0, 2, 0)
 
 
 def event(kind: ActivityKind, minutes: int, detail: str = "") -> Activity:
@@ -132,18 +132,18 @@ def test_the_last_answer_counts(events: list[Activity], closed: bool) -> None:
 
 
 def test_a_sentence_that_nobody_knows_is_reported_once_with_its_text_and_is_no_lack_of_capacity() -> None:
-    world = spread_world()
-    world.lose(instance(1).id)
-    world.activities.clear()
+    fake = spread_fleet()
+    fake.lose(instance(1).id)
+    fake.activities.clear()
     for number in (1, 2, 3):
-        refused(world, A, ActivityKind.UNKNOWN, f"Launch of i-0{number} failed at 10:0{number}: the moon is full.")
-        refused(world, B, ActivityKind.UNKNOWN, "Something else.")
-    dog = watchdog(world)
+        refused(fake, A, ActivityKind.UNKNOWN, f"Launch of i-0{number} failed at 10:0{number}: the moon is full.")
+        refused(fake, B, ActivityKind.UNKNOWN, "Something else.")
+    dog = watchdog(fake)
     done = dog.apply()
     for _ in range(5):
-        world.now += MINUTE
+        fake.now += MINUTE
         done = dog.apply()
-    texts = [text for key, text in world.messages.items() if key.startswith("spot:unknown:")]
+    texts = [text for key, text in fake.messages.items() if key.startswith("spot:unknown:")]
     assert len(texts) == 2
     assert any("the moon is full" in text for text in texts)
     spot = {d.reason for d in done.plan.decisions if d.resource in (A, B)}
@@ -151,44 +151,44 @@ def test_a_sentence_that_nobody_knows_is_reported_once_with_its_text_and_is_no_l
 
 
 def test_a_group_that_its_cloud_suspended_is_resumed_when_it_is_asked() -> None:
-    world = spread_world()
-    world.lose(instance(1).id)
-    world.capacity[B] = 1
-    world.groups[B] = replace(world.groups[B], suspended=(LAUNCH_BY_CLOUD,))
+    fake = spread_fleet()
+    fake.lose(instance(1).id)
+    fake.capacity[B] = 1
+    fake.groups[B] = replace(fake.groups[B], suspended=(LAUNCH_BY_CLOUD,))
     calls: list[str] = []
-    world.before = calls.append
-    done = watchdog(world).apply()
-    assert sizes(world) == (0, 2, 0)
+    fake.before = calls.append
+    done = watchdog(fake).apply()
+    assert sizes(fake) == (0, 2, 0)
     assert calls.index("resume_processes") < calls.index("resize", calls.index("resume_processes"))
-    assert any("Administratively suspended" in text for text in world.messages.values())
-    assert any("suspended by its cloud" in d.detail for plan in world.plans for d in plan.decisions)
+    assert any("Administratively suspended" in text for text in fake.messages.values())
+    assert any("suspended by its cloud" in d.detail for plan in fake.plans for d in plan.decisions)
     assert done.plan
 
 
 def test_a_group_that_a_person_suspended_is_not_touched() -> None:
-    world = spread_world()
-    world.lose(instance(1).id)
-    world.capacity |= {A: 0, B: 5}
-    world.groups[B] = replace(world.groups[B], suspended=(LAUNCH_BY_PERSON,))
+    fake = spread_fleet()
+    fake.lose(instance(1).id)
+    fake.capacity |= {A: 0, B: 5}
+    fake.groups[B] = replace(fake.groups[B], suspended=(LAUNCH_BY_PERSON,))
     calls: list[str] = []
-    world.before = calls.append
-    done = watchdog(world).apply()
+    fake.before = calls.append
+    done = watchdog(fake).apply()
     for _ in range(3):
-        world.boot()
-        world.now += timedelta(hours=1)
-        done = watchdog(world).apply()
-    assert sizes(world)[1:] == (1, 1) and "resume_processes" not in calls
+        fake.boot()
+        fake.now += timedelta(hours=1)
+        done = watchdog(fake).apply()
+    assert sizes(fake)[1:] == (1, 1) and "resume_processes" not in calls
     decision = {d.resource: d for d in done.plan.decisions}[B]
     assert (decision.action, decision.reason) == (Action.KEEP, Reason.SUSPENDED)
     assert "User suspended" in decision.detail
-    assert sum(key.startswith("spot:suspended:") for key in world.messages) == 1
+    assert sum(key.startswith("spot:suspended:") for key in fake.messages) == 1
 
 
 def test_another_process_that_a_person_suspended_is_only_shown() -> None:
-    world = spread_world()
-    world.lose(instance(1).id)
-    world.capacity[B] = 1
-    world.groups[B] = replace(world.groups[B], suspended=(replace(LAUNCH_BY_PERSON, process="HealthCheck"),))
-    watchdog(world).apply()
-    assert sizes(world) == (0, 2, 0)
-    assert any("HealthCheck is suspended by a person" in text for text in world.messages.values())
+    fake = spread_fleet()
+    fake.lose(instance(1).id)
+    fake.capacity[B] = 1
+    fake.groups[B] = replace(fake.groups[B], suspended=(replace(LAUNCH_BY_PERSON, process="HealthCheck"),))
+    watchdog(fake).apply()
+    assert sizes(fake) == (0, 2, 0)
+    assert any("HealthCheck is suspended by a person" in text for text in fake.messages.values())

@@ -11,9 +11,9 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, spot_pool
-from tests.fixtures.watchdogs.worlds import World
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world, watchdog
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
 from watchdogs.spot.decide import split
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.sizes import MARGIN, without_ending
@@ -181,10 +181,10 @@ def test_replacements_of_flex_start_stay_within_its_maximum_and_one() -> None:
 RES = "batch-res"
 
 
-def block_world() -> tuple[World, SpotWatchdog]:
+def block_fleet() -> tuple[FakeFleet, SpotWatchdog]:
     """Of a block that begins in an hour and is closed in a day, beside spot that is to be had."""
-    world = spread_world()
-    now = world.now
+    fleet = spread_fleet()
+    now = fleet.now
     groups = [
         {"type": "reserved", "zone": "us-east-1a", "name": RES, "max": 2, "reservation": "cr-1",
          "opens": (now + timedelta(hours=1)).isoformat(), "closes": (now + timedelta(days=1)).isoformat()},
@@ -192,38 +192,38 @@ def block_world() -> tuple[World, SpotWatchdog]:
         {"type": "spot", "zone": "us-east-1b", "name": B, "max": 4, "machine_types": ["g6.xlarge"]},
         {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": ["g6.xlarge"]},
     ]  # fmt: skip
-    empty = replace(world.groups[A], name=RES, desired=0, instance_ids=())
-    world.groups[RES] = replace(empty, capacity_type=CapacityType.RESERVED)
-    world.capacity |= {RES: 2, A: 2, B: 2}
-    return world, watchdog(world, groups=groups)
+    empty = replace(fleet.groups[A], name=RES, desired=0, instance_ids=())
+    fleet.groups[RES] = replace(empty, capacity_type=CapacityType.RESERVED)
+    fleet.capacity |= {RES: 2, A: 2, B: 2}
+    return fleet, watchdog(fleet, groups=groups)
 
 
 def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
-    world, dog = block_world()
-    now, drain = world.now, timedelta(seconds=90)
+    fleet, dog = block_fleet()
+    now, drain = fleet.now, timedelta(seconds=90)
     dog.apply()
-    assert not world.alive(RES), "its time has not begun"
+    assert not fleet.alive(RES), "its time has not begun"
 
-    world.now = now + timedelta(hours=1)
+    fleet.now = now + timedelta(hours=1)
     dog.apply()
-    world.boot()
-    assert len(world.alive(RES)) == 2
+    fleet.boot()
+    assert len(fleet.alive(RES)) == 2
     for _ in range(4):
-        world.now += timedelta(minutes=1)
+        fleet.now += timedelta(minutes=1)
         dog.apply()
-    assert world.alive(RES) and not world.alive(A) and not world.alive(B), "what is paid for carries the pool"
+    assert fleet.alive(RES) and not fleet.alive(A) and not fleet.alive(B), "what is paid for carries the pool"
 
-    world.now = now + timedelta(days=1) - drain - MARGIN - timedelta(minutes=4)
+    fleet.now = now + timedelta(days=1) - drain - MARGIN - timedelta(minutes=4)
     dog.apply()
-    world.boot()
-    assert len(world.alive(RES)) == 2 and len([*world.alive(A), *world.alive(B)]) == 2
+    fleet.boot()
+    assert len(fleet.alive(RES)) == 2 and len([*fleet.alive(A), *fleet.alive(B)]) == 2
 
-    world.now = now + timedelta(days=1) - drain - MARGIN
-    going = world.alive(RES)
+    fleet.now = now + timedelta(days=1) - drain - MARGIN
+    going = fleet.alive(RES)
     dog.apply()
-    assert not world.alive(RES)
-    assert set(going) <= set(world.drains), "none without a drain"
-    assert len([*world.alive(A), *world.alive(B)]) == 2
+    assert not fleet.alive(RES)
+    assert set(going) <= set(fleet.drains), "none without a drain"
+    assert len([*fleet.alive(A), *fleet.alive(B)]) == 2
 
 
 @pytest.mark.parametrize(
@@ -235,13 +235,13 @@ def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
     ],
 )
 def test_which_brake_keeps_what_the_cloud_is_about_to_end(scope: str, kept: int) -> None:
-    world, dog = block_world()
-    closes = world.now + timedelta(days=1)
-    world.now += timedelta(hours=1)
+    fleet, dog = block_fleet()
+    closes = fleet.now + timedelta(days=1)
+    fleet.now += timedelta(hours=1)
     dog.apply()
-    world.boot()
-    world.now = closes - timedelta(seconds=90) - MARGIN
-    there = world.alive(RES)
+    fleet.boot()
+    fleet.now = closes - timedelta(seconds=90) - MARGIN
+    there = fleet.alive(RES)
     brake = Brake(
         since=START,
         kind=BrakeKind.KEEP,
@@ -252,10 +252,10 @@ def test_which_brake_keeps_what_the_cloud_is_about_to_end(scope: str, kept: int)
     )
 
     def before(call: str) -> None:
-        if world.plans[-1].at == world.now:  # what comes while a pass acts
-            world.brakes = [brake]
+        if fleet.plans[-1].at == fleet.now:  # what comes while a pass acts
+            fleet.brakes = [brake]
 
-    world.before = before
+    fleet.before = before
     dog.apply()
-    assert world.alive(RES) == there[:kept] and set(world.drains) >= set(there[kept:])
-    assert not kept or there[0] not in world.drains
+    assert fleet.alive(RES) == there[:kept] and set(fleet.drains) >= set(there[kept:])
+    assert not kept or there[0] not in fleet.drains

@@ -13,9 +13,9 @@ from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Re
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet, mark
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
-from tests.fixtures.watchdogs.worlds import World, mark
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_world
+from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.watchdog import SpotWatchdog
 
@@ -47,14 +47,14 @@ class Prices:
         return self.on_demand_usd_per_hour(machine_type)
 
 
-def seen(world: World, prices: Prices | None = None, **pool: Any) -> SpotPool:
-    ports = world.ports() if prices is None else replace(world.ports(), prices=prices)
+def seen(fleet: FakeFleet, prices: Prices | None = None, **pool: Any) -> SpotPool:
+    ports = fleet.ports() if prices is None else replace(fleet.ports(), prices=prices)
     (view,) = SpotWatchdog(document(**pool), ports).dry().observed
     return view
 
 
-def member(world: World, name: str = FIRST) -> PoolMember:
-    (found,) = [one for one in seen(world).members if one.id == name]
+def member(fleet: FakeFleet, name: str = FIRST) -> PoolMember:
+    (found,) = [one for one in seen(fleet).members if one.id == name]
     return found
 
 
@@ -121,19 +121,19 @@ SINCE = START - timedelta(hours=1)
     ],
 )
 def test_what_an_agent_says(status: AgentStatus | None, fields: Mapping[str, Any]) -> None:
-    world = spread_world()
-    del world.agents[FIRST]
+    fleet = spread_fleet()
+    del fleet.agents[FIRST]
     if status is not None:
-        world.agents[FIRST] = status
-    found = member(world)
+        fleet.agents[FIRST] = status
+    found = member(fleet)
     assert {name: getattr(found, name) for name in fields} == fields
 
 
 def test_what_idle_has_marked() -> None:
-    world = spread_world()
-    assert not member(world).idle
-    mark(world, 1, SINCE)
-    assert member(world).idle
+    fleet = spread_fleet()
+    assert not member(fleet).idle
+    mark(fleet, 1, SINCE)
+    assert member(fleet).idle
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_what_idle_has_marked() -> None:
     ],
 )
 def test_who_is_a_member(changes: Mapping[str, Any], there: bool) -> None:
-    world = spread_world()
-    world.instances[FIRST] = replace(world.instances[FIRST], **changes)
-    world.groups[A] = replace(world.groups[A], instance_ids=())
-    assert (FIRST in {one.id for one in seen(world).members}) is there
+    fleet = spread_fleet()
+    fleet.instances[FIRST] = replace(fleet.instances[FIRST], **changes)
+    fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
+    assert (FIRST in {one.id for one in seen(fleet).members}) is there
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_who_is_a_member(changes: Mapping[str, Any], there: bool) -> None:
     [pytest.param(set[str](), 1, id="listed and dead"), pytest.param({FIRST}, 0, id="its group is ending it")],
 )
 def test_whom_a_group_lists_in_vain(leaving: set[str], unseen: int) -> None:
-    world = spread_world()
-    world.instances[FIRST] = replace(world.instances[FIRST], state=InstanceState.STOPPING)
-    world.groups[A] = replace(world.groups[A], leaving=frozenset(leaving))
-    assert group_of(seen(world), A).unseen == unseen
-    assert group_of(seen(world), B).unseen == 0
+    fleet = spread_fleet()
+    fleet.instances[FIRST] = replace(fleet.instances[FIRST], state=InstanceState.STOPPING)
+    fleet.groups[A] = replace(fleet.groups[A], leaving=frozenset(leaving))
+    assert group_of(seen(fleet), A).unseen == unseen
+    assert group_of(seen(fleet), B).unseen == 0
 
 
 def group_of(view: SpotPool, name: str) -> GroupView:
@@ -199,7 +199,7 @@ ON_DEMAND = {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_t
 def test_what_groups_cost(
     prices: Prices, groups: list[Any], spot: str | None, on_demand: str | None, compared: str | None
 ) -> None:
-    view = seen(spread_world(), prices, groups=groups)
+    view = seen(spread_fleet(), prices, groups=groups)
     costs = {group.name: group.usd_per_hour for group in view.groups}
     wanted = {OD: on_demand} | ({A: spot} if SPOT["name"] in costs else {})
     assert costs == {name: None if usd is None else Decimal(usd) for name, usd in wanted.items()}
@@ -208,16 +208,16 @@ def test_what_groups_cost(
 
 def test_what_is_reserved_has_no_price_of_its_own() -> None:
     block = {"type": "reserved", "zone": "us-east-1a", "name": "batch-res", "max": 2, "reservation": "cr-1"}
-    world = spread_world()
-    world.groups["batch-res"] = replace(
-        world.groups[OD], name="batch-res", capacity_type=CapacityType.RESERVED, zone="us-east-1a"
+    fleet = spread_fleet()
+    fleet.groups["batch-res"] = replace(
+        fleet.groups[OD], name="batch-res", capacity_type=CapacityType.RESERVED, zone="us-east-1a"
     )
-    assert group_of(seen(world, groups=[block, ON_DEMAND]), "batch-res").usd_per_hour is None
+    assert group_of(seen(fleet, groups=[block, ON_DEMAND]), "batch-res").usd_per_hour is None
 
 
-def noted(world: World, reason: Reason, kind: OutcomeKind, at: datetime) -> None:
+def noted(fleet: FakeFleet, reason: Reason, kind: OutcomeKind, at: datetime) -> None:
     end = Decision(resource=FIRST, pool="batch", action=Action.END, reason=reason)
-    world.outcomes.append((at, Outcome(decision=end, kind=kind)))
+    fleet.outcomes.append((at, Outcome(decision=end, kind=kind)))
 
 
 @pytest.mark.parametrize(
@@ -230,19 +230,19 @@ def noted(world: World, reason: Reason, kind: OutcomeKind, at: datetime) -> None
     ],
 )
 def test_who_was_asked_to_drain(ago: int, kind: OutcomeKind, asked: bool) -> None:
-    world = spread_world()
-    noted(world, Reason.SURPLUS, kind, START - ago * MINUTE)
-    assert member(world).asked is asked
-    assert not member(world, instance(2).id).asked
+    fleet = spread_fleet()
+    noted(fleet, Reason.SURPLUS, kind, START - ago * MINUTE)
+    assert member(fleet).asked is asked
+    assert not member(fleet, instance(2).id).asked
 
 
 @pytest.mark.parametrize(
     ("ago", "ended"), [pytest.param(60, 1, id="an hour ago"), pytest.param(61, 0, id="longer ago")]
 )
 def test_what_counts_in_the_hour(ago: int, ended: int) -> None:
-    world = spread_world()
-    noted(world, Reason.SURPLUS, OutcomeKind.DONE, START - ago * MINUTE)
-    assert seen(world).ended_this_hour == ended
+    fleet = spread_fleet()
+    noted(fleet, Reason.SURPLUS, OutcomeKind.DONE, START - ago * MINUTE)
+    assert seen(fleet).ended_this_hour == ended
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ def test_what_counts_in_the_hour(ago: int, ended: int) -> None:
     ],
 )
 def test_what_drained_under_a_notice_was_lost(reason: Reason, kind: ActivityKind, as_kind: ActivityKind) -> None:
-    world = spread_world()
-    noted(world, reason, OutcomeKind.DONE, START - MINUTE)
-    world.activities.append(Activity(id="1", group=A, kind=kind, at=START - MINUTE, instance_id=FIRST))
-    found = [event.kind for event in seen(world, spare=1).events if event.at == START - MINUTE]
+    fleet = spread_fleet()
+    noted(fleet, reason, OutcomeKind.DONE, START - MINUTE)
+    fleet.activities.append(Activity(id="1", group=A, kind=kind, at=START - MINUTE, instance_id=FIRST))
+    found = [event.kind for event in seen(fleet, spare=1).events if event.at == START - MINUTE]
     assert found == [as_kind]

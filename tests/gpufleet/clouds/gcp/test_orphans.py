@@ -23,8 +23,9 @@ from gpufleet.settings.document.watchdogs import OrphanRule
 from tests.fixtures.clouds.emulator import start_cloud, stop_cloud, wait_for
 from tests.fixtures.clouds.google import PROJECT, ZONE, Google
 from tests.fixtures.watchdogs import recordings
+from tests.fixtures.watchdogs.fake_fleet import FakeFleet
+from tests.fixtures.watchdogs.fake_ports import FakeClock, FakeMetrics
 from tests.fixtures.watchdogs.recordings import engine, exporter
-from tests.fixtures.watchdogs.worlds import FakeClock, FakeMetrics, World
 from tests.gpufleet.clouds.gcp.test_adapters import document as google_document
 from tests.watchdogs.orphans.test_rules import LONG_QUIET
 from watchdogs.orphans.watchdog import OrphanWatchdog
@@ -108,20 +109,20 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(google: Google,
     inserted(google, "notebook", team="research")
     inserted(google, "salesbox", team="sales")
     wired = wire(fleet(tmp_path), "orphans")
-    world = World(now=LATER, evidence=dict.fromkeys(["notebook", "salesbox"], LONG_QUIET))
-    ports = replace(wired.ports, clock=FakeClock(world), metrics=FakeMetrics(world))
+    fake = FakeFleet(now=LATER, evidence=dict.fromkeys(["notebook", "salesbox"], LONG_QUIET))
+    ports = replace(wired.ports, clock=FakeClock(fake), metrics=FakeMetrics(fake))
     dog = OrphanWatchdog(wired.document, ports)
     found = [(d.resource, d.action, d.reason) for d in dog.dry().plan.decisions]
     assert sorted(found) == [
         ("notebook", Action.MARK, Reason.IDLE),
         ("salesbox", Action.KEEP, Reason.OUTSIDE_POOLS),
     ]
-    assert wired.ledger.take_lease(world.now) is None
+    assert wired.ledger.take_lease(fake.now) is None
     dog.apply()
     assert "gpu-fleet-idle-since" in dict(google.instance("notebook").labels)
     assert google.instance("notebook").status == "RUNNING"
-    world.now += timedelta(hours=2)
-    assert wired.ledger.take_lease(world.now) is None
+    fake.now += timedelta(hours=2)
+    assert wired.ledger.take_lease(fake.now) is None
     done = dog.apply()
     assert [(o.decision.resource, o.kind) for o in done.outcomes] == [("notebook", OutcomeKind.DONE)]
     wait_for("the stop", lambda: google.instance("notebook").status == "TERMINATED")
