@@ -9,7 +9,7 @@ from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import Phase
 from serving.instance_settings import BootLimits
 from tests.fixtures.watchdogs.plain import READY, START, instance
-from tests.watchdogs.spot.test_watchdog import OD, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, make_watchdog, spread_fleet
 from watchdogs import boots
 
 MINUTE = timedelta(minutes=1)
@@ -48,7 +48,7 @@ def test_who_is_silent_or_not_ready_has_no_say() -> None:
 def test_a_switch_in_place_does_not_turn_the_fallback_off() -> None:
     fleet = spread_fleet()
     fleet.agents = {key: replace(READY, phase_since=fleet.now) for key in fleet.agents}
-    assert watchdog(fleet).dry().observed[0].boot_expected == boots.BOOT_DEFAULT
+    assert make_watchdog(fleet).dry().observed[0].boot_expected == boots.BOOT_DEFAULT
 
 
 def test_a_boot_may_take_as_long_as_all_of_its_steps() -> None:
@@ -70,7 +70,7 @@ def test_a_boot_in_progress_counts_until_the_limit_of_its_pool(limit: dict[str, 
     fleet.instances[slow] = replace(fleet.instances[slow], launched_at=fleet.now - 60 * MINUTE)
     fleet.agents[slow] = replace(READY, phase=Phase.ENGINE, ready=False, phase_since=fleet.now - 50 * MINUTE)
     for _ in range(3):
-        watchdog(fleet, **limit).apply()
+        make_watchdog(fleet, **limit).apply()
         fleet.now += MINUTE
     assert len(fleet.alive(OD)) == bought
 
@@ -82,5 +82,5 @@ def test_an_engine_that_failed_within_the_boot_limit_of_its_pool_was_a_boot() ->
     fleet.instances[slow] = replace(fleet.instances[slow], launched_at=fleet.now - 80 * MINUTE)
     fleet.agents[slow] = replace(READY, phase=Phase.FAILED, ready=False, phase_since=fleet.now - MINUTE)
     for limit, crashed in (("90m", False), ("48m", True)):
-        members = watchdog(fleet, boot_limit=limit).dry().observed[0].members
+        members = make_watchdog(fleet, boot_limit=limit).dry().observed[0].members
         assert [member.crashed_at is not None for member in members if member.id == slow] == [crashed]

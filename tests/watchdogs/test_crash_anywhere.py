@@ -18,11 +18,10 @@ from gpufleet.ledger.tables import OUTBOX, OUTCOMES
 from gpufleet.settings.document import FleetDocument
 from tests.fixtures.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
+from tests.fixtures.watchdogs.orphans import orphan, orphan_fleet, ruled
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.watchdogs.orphans.test_rules import orphan
-from tests.watchdogs.orphans.test_watchdog import fleets, ruled
-from tests.watchdogs.scale.test_scaling import BUSY, Store, scaled
-from tests.watchdogs.spot.test_watchdog import SETTINGS, spread_fleet
+from tests.fixtures.watchdogs.scale import BUSY, Store, scaled
+from tests.fixtures.watchdogs.spot import SETTINGS, spread_fleet
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.policy import digests
@@ -214,7 +213,7 @@ def test_killed_before_any_call_the_next_passes_go_on(
 def test_killed_before_any_call_an_orphan_is_stopped_once_and_told_of_once(tmp_path: Path) -> None:
     """It was marked two days ago by a whole pass; then each call in turn is the last of a pass."""
     fleet = ruled()
-    fake = fleets()
+    fake = orphan_fleet()
     ledger = seeded(tmp_path / "first.db", fleet, fake, {})
     marked = Scene(folder=tmp_path / "marked", document=fleet, lease="orphans", watch=orphans)
     engine = open_ledger(f"sqlite:///{ledger}")

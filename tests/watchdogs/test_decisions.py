@@ -94,10 +94,10 @@ def test_passes_in_which_nothing_changes_write_no_decision_row(tmp_path: Path) -
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     ledger = FleetLedger(engine, ledger_name(fleet), "idle", "test")
     assert ledger.take_lease(fake.now) is None
-    dog = IdleWatchdog(fleet, replace(fake.ports(), ledger=ledger))
-    dog.dry()
+    watchdog = IdleWatchdog(fleet, replace(fake.ports(), ledger=ledger))
+    watchdog.dry()
     for _ in range(5):
-        dog.apply()
+        watchdog.apply()
         fake.now += timedelta(seconds=10)
     past = history(engine, ledger_name(fleet), instance(1).id)
     engine.dispose()

@@ -12,34 +12,15 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.fake_ports import FakeGroups
+from tests.fixtures.watchdogs.hooks import ONE, TWO, of, waiting
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
-from tests.watchdogs.spot.test_watchdog import A, B, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import A, B, make_watchdog, spread_fleet
 from watchdogs import hooks
 from watchdogs.spot.watchdog import SpotWatchdog
 
-ONE, TWO = instance(1).id, instance(2).id
 LOADING = replace(READY, phase=Phase.ENGINE, ready=False)
 DRAINING = replace(READY, phase=Phase.DRAINING, ready=False, draining=True)
 DRAINED = replace(READY, phase=Phase.DRAINED, ready=False, draining=False, drained=True)
-
-
-def waiting(*, to_serve: Collection[str] = (), to_end: Collection[str] = ()) -> FakeFleet:
-    """Two spot instances in service, but for those that wait at a hook of their group."""
-    fleet = spread_fleet()
-    for name, group in fleet.groups.items():
-        there = {key for key, one in fleet.instances.items() if one.group == name}
-        fleet.groups[name] = replace(
-            group,
-            waiting_to_serve=frozenset(there & {*to_serve}),
-            waiting_to_end=frozenset(there & {*to_end}),
-            leaving=frozenset(there & {*to_end}),
-            instance_ids=tuple(key for key in group.instance_ids if key not in to_end),
-        )
-    return fleet
-
-
-def of(fleet: FakeFleet, key: str) -> str:
-    return fleet.instances[key].group or ""
 
 
 @pytest.mark.parametrize(
@@ -60,7 +41,7 @@ def test_a_launch_hook_is_completed_when_its_instance_serves(status: AgentStatus
     fleet.agents.pop(ONE)
     if status is not None:
         fleet.agents[ONE] = status
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert fleet.hooks == ([(of(fleet, ONE), ONE)] if completed else [])
 
 
@@ -80,7 +61,7 @@ def test_a_hook_on_ends_is_completed_when_its_instance_has_drained(
     fleet.agents.pop(ONE)
     if status is not None:
         fleet.agents[ONE] = status
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert fleet.hooks == ([(of(fleet, ONE), ONE)] if completed else [])
 
 
@@ -88,13 +69,13 @@ def test_an_agent_completes_nothing_of_another_instance() -> None:
     """Whatever it reports, the group and the instance are the cloud's own words."""
     fleet = waiting(to_serve=[TWO], to_end=[])
     fleet.agents |= {ONE: replace(DRAINED, has_served=True), TWO: LOADING}
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert fleet.hooks == []
 
 
 def test_a_dry_pass_completes_nothing() -> None:
     fleet = waiting(to_serve=[ONE])
-    watchdog(fleet).dry()
+    make_watchdog(fleet).dry()
     assert fleet.hooks == []
 
 
@@ -105,7 +86,7 @@ def test_a_pause_holds_no_hook() -> None:
     fleet.brakes.append(
         Brake(since=START, kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="update", until=None)
     )
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert sorted(key for _, key in fleet.hooks) == [ONE, TWO]
 
 

@@ -16,8 +16,8 @@ from gpufleet.settings.document import FleetDocument
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, mark
 from tests.fixtures.watchdogs.fake_ports import FakeGroups, FakeInventory, FakeMetrics
 from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
-from tests.watchdogs.scale.test_scaling import BUSY, Store
-from tests.watchdogs.spot.test_watchdog import SETTINGS
+from tests.fixtures.watchdogs.scale import BUSY, Store
+from tests.fixtures.watchdogs.spot import SETTINGS
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.observe.fleet import Lists
 from watchdogs.policy import digests

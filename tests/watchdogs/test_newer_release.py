@@ -23,11 +23,11 @@ from gpufleet.ledger.history import ended_by_idle
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument, render
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
+from tests.fixtures.watchdogs.idle import due
+from tests.fixtures.watchdogs.orphans import ONE, orphan_fleet, ruled
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.watchdogs.idle.test_watchdog import due
-from tests.watchdogs.orphans.test_watchdog import ONE, fleets, ruled
-from tests.watchdogs.scale.test_scaling import BUSY, scaled
-from tests.watchdogs.spot.test_watchdog import SETTINGS, A, B, sizes, spread_fleet
+from tests.fixtures.watchdogs.scale import BUSY, scaled
+from tests.fixtures.watchdogs.spot import SETTINGS, A, B, sizes, spread_fleet
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.policy import digests
@@ -91,7 +91,7 @@ def orphans(fake: FakeFleet, ledger: FleetLedger, fleet: FleetDocument) -> None:
     [
         ("idle", idle, due(2), document(min=0)),
         ("spot", spot, spread_fleet(), document(watchdogs=SETTINGS)),
-        ("orphans", orphans, fleets(), ruled()),
+        ("orphans", orphans, orphan_fleet(), ruled()),
     ],
 )
 def test_a_pass_goes_on(
@@ -111,11 +111,11 @@ def test_a_pass_goes_on(
 
 
 def test_a_scale_pass_goes_on(engine: Engine) -> None:
-    fake, dog, fleet = scaled(BUSY)
+    fake, watchdog, fleet = scaled(BUSY)
     ledger = ledger_of(engine, fake, fleet, "scale")
     wrote(engine, fleet, "scale", START - timedelta(minutes=10))
-    dog._ports = replace(dog._ports, ledger=ledger)  # pyright: ignore[reportPrivateUsage]
-    dog.apply()
+    watchdog._ports = replace(watchdog._ports, ledger=ledger)  # pyright: ignore[reportPrivateUsage]
+    watchdog.apply()
     assert ledger.targets()["batch"].value == 4
 
 
@@ -154,10 +154,10 @@ def test_an_unknown_brake_holds(engine: Engine, scope: str) -> None:
 
 @pytest.mark.parametrize("scope", ["all", "batch"])
 def test_an_unknown_brake_holds_scale_and_spot(engine: Engine, scope: str) -> None:
-    fake, dog, fleet = scaled(BUSY)
+    fake, watchdog, fleet = scaled(BUSY)
     fake.brakes = [brake(scope)]
-    dog.dry()
-    dog.apply()
+    watchdog.dry()
+    watchdog.apply()
     assert fake.targets["batch"].value == 2
     spread, fleet = spread_fleet(), document(watchdogs=SETTINGS)
     ledger = ledger_of(engine, spread, fleet, "spot")
@@ -168,7 +168,7 @@ def test_an_unknown_brake_holds_scale_and_spot(engine: Engine, scope: str) -> No
 
 
 def test_an_unknown_brake_holds_an_orphan(engine: Engine) -> None:
-    fake, fleet = fleets(), ruled()
+    fake, fleet = orphan_fleet(), ruled()
     ledger = ledger_of(engine, fake, fleet, "orphans")
     orphans(fake, ledger, fleet)
     operations.set_brake(engine, ledger_name(fleet), brake(ONE))

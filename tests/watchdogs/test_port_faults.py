@@ -18,8 +18,8 @@ from gpufleet.ledger import decisions
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.watchdogs.scale.test_scaling import BUSY, Store, scaled
-from tests.watchdogs.spot.test_watchdog import SETTINGS, sizes, spread_fleet
+from tests.fixtures.watchdogs.scale import BUSY, Store, scaled
+from tests.fixtures.watchdogs.spot import SETTINGS, sizes, spread_fleet
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 from watchdogs.ports import CutShortError, Inventory, Ports

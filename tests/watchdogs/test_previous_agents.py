@@ -10,9 +10,9 @@ from gpufleet.clouds.agents import NodeAgents
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
+from tests.fixtures.watchdogs.hooks import ONE, of, waiting
 from tests.fixtures.watchdogs.plain import instance
-from tests.watchdogs.spot.test_watchdog import watchdog
-from tests.watchdogs.test_hooks import ONE, of, waiting
+from tests.fixtures.watchdogs.spot import make_watchdog
 
 OWN_HOOKS: dict[str, Any] = {
     "version": 1, "instance": ONE, "pool": "batch", "phase": "ready", "phase_since": "2026-11-25T20:00:00.000Z",
@@ -48,7 +48,7 @@ RELEASES = pytest.mark.parametrize("lacks", [(), UNKNOWN_IN_0_1], ids=["with hoo
 def test_the_launch_hook_of_an_earlier_agent_is_completed_when_it_serves(lacks: Sequence[str]) -> None:
     fleet = waiting(to_serve=[ONE])
     fleet.agents[ONE] = read(without(OWN_HOOKS, lacks))
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert fleet.hooks == [(of(fleet, ONE), ONE)]
 
 
@@ -58,7 +58,7 @@ def test_the_drain_hook_of_an_earlier_agent_is_completed_when_it_has_drained(lac
     assert status.drain_by is DrainOwner.CLOUD
     fleet = waiting(to_end=[ONE])
     fleet.agents[ONE] = status
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert fleet.hooks == [(of(fleet, ONE), ONE)]
 
 
@@ -68,5 +68,5 @@ def test_no_hook_of_an_earlier_agent_is_completed_that_still_boots_or_drains(lac
     draining = OWN_HOOKS | DRAINED | {"phase": "draining", "drained": False}
     for fleet, said in ((waiting(to_serve=[ONE]), loading), (waiting(to_end=[ONE]), draining)):
         fleet.agents[ONE] = read(without(said, lacks))
-        watchdog(fleet).apply()
+        make_watchdog(fleet).apply()
         assert fleet.hooks == []

@@ -94,12 +94,12 @@ def test_a_function_beside_another_leaves_it_its_lease(
     began: list[str] = []
     seen: list[str] = []
 
-    def at_work(dog: IdleWatchdog) -> Pass:
+    def at_work(watchdog: IdleWatchdog) -> Pass:
         began.append("at work")
         if len(began) == 1:
             monkeypatch.setattr(ports, "_boot", lambda: "second boot")
             seen.append(handler(event)["fleets"][0].get("skipped", ""))
-        return dog.dry()
+        return watchdog.dry()
 
     monkeypatch.setattr(ports, "_boot", lambda: "first boot")
     monkeypatch.setattr(IdleWatchdog, "apply", at_work)

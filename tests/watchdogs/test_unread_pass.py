@@ -37,18 +37,18 @@ def taken(how: str) -> int:
 
 
 @pytest.fixture
-def fleets(tmp_path: Path) -> list[FleetDocument]:
+def orphan_fleet(tmp_path: Path) -> list[FleetDocument]:
     places = [f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "two")]
     return [document().model_copy(update={"ledger_url": place, "notify": None}) for place in places]
 
 
 @pytest.mark.parametrize("how", list(LOST))
 def test_each_fleet_has_its_pass_and_none_is_called_undone(
-    fleets: list[FleetDocument], how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    orphan_fleet: list[FleetDocument], how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with os.fdopen(taken(how), "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        code, answers = over_fleets(IDLE, fleets, Options(apply=True, accept=(DIGEST,)))
+        code, answers = over_fleets(IDLE, orphan_fleet, Options(apply=True, accept=(DIGEST,)))
     assert code is Exit.DONE
     assert [[outcome["kind"] for outcome in answer["outcomes"]] for answer in answers] == [["done"], ["done"]]
     assert capsys.readouterr().err == LOST[how]
@@ -56,14 +56,14 @@ def test_each_fleet_has_its_pass_and_none_is_called_undone(
 
 @pytest.mark.parametrize("how", list(LOST))
 def test_words_for_people_that_nobody_hears_stop_no_other_fleet(
-    fleets: list[FleetDocument], how: str, monkeypatch: pytest.MonkeyPatch
+    orphan_fleet: list[FleetDocument], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger, span = open_ledger(fleets[0].ledger_url), (datetime.now(UTC), timedelta(minutes=10))
+    ledger, span = open_ledger(orphan_fleet[0].ledger_url), (datetime.now(UTC), timedelta(minutes=10))
     assert operations.acquire_lease(ledger, "aws/test/us-east-1:idle", "elsewhere/b/1/2", span) is None
     ledger.dispose()
     with os.fdopen(taken(how), "w") as err:
         monkeypatch.setattr(sys, "stderr", err)
-        code, answers = over_fleets(IDLE, fleets, Options(apply=True, accept=(DIGEST,)), Show.PROBLEMS)
+        code, answers = over_fleets(IDLE, orphan_fleet, Options(apply=True, accept=(DIGEST,)), Show.PROBLEMS)
         STDERR.print("and what follows")
     assert (code, "skipped" in answers[0], len(answers[1]["outcomes"])) == (Exit.DONE, True, 1)
 

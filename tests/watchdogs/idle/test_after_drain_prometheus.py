@@ -167,9 +167,9 @@ def watched(tmp_path: Path) -> Generator[Watched]:
 
 
 def _until_due(made: Watched) -> None:
-    dog, limit = IdleWatchdog(FLEET, made.ports), time.monotonic() + 90
+    watchdog, limit = IdleWatchdog(FLEET, made.ports), time.monotonic() + 90
     while time.monotonic() < limit:
-        (decision,) = dog.dry().plan.decisions
+        (decision,) = watchdog.dry().plan.decisions
         if decision.reason is Reason.STILL_IDLE:
             break
         if decision.reason is Reason.IDLE:

@@ -10,25 +10,11 @@ from gpufleet.domain import tags
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import CapacityType, InstanceState, Phase
-from gpufleet.domain.policies import IdlePolicy
+from tests.fixtures.watchdogs.idle import case
 from tests.fixtures.watchdogs.plain import QUIET, READY, START, instance
 from watchdogs.idle.checks import CHECKS, Case, judge
 
 NAN = float("nan")
-
-
-def case(**changes: Any) -> Case:
-    """An idle one, but for the changes."""
-    plain = Case(
-        instance=instance(),
-        evidence=QUIET,
-        agent=READY,
-        policy=IdlePolicy(),
-        now=START,
-        gpus_expected=1,
-        watts_rated=72.0,
-    )
-    return replace(plain, **changes)
 
 
 def engine(**changes: Any) -> Evidence:

@@ -11,8 +11,8 @@ from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence
 from gpufleet.domain.model import Instance, InstanceState, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
 from tests.fixtures.watchdogs.fake_ports import FakeInventory
+from tests.fixtures.watchdogs.idle import case
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
-from tests.watchdogs.idle.test_judge import case
 from watchdogs.draining import drained
 from watchdogs.idle.final_check import DrainConfirmed, objection
 from watchdogs.idle.watchdog import IdleWatchdog
@@ -49,17 +49,17 @@ def test_an_engine_that_works_is_not_ended_whatever_its_agent_says(work: dict[st
             engine(fleet, FIRST, **work)
 
     fleet.before = work_begins
-    dog = IdleWatchdog(document(), fleet.ports())
-    first = dog.apply()
+    watchdog = IdleWatchdog(document(), fleet.ports())
+    first = watchdog.apply()
     assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.WAITING]
     assert words in first.outcomes[0].detail
     for _ in range(3):
         fleet.now += timedelta(minutes=1)
-        dog.apply()
+        watchdog.apply()
     assert fleet.drains == [FIRST] and not fleet.ended and fleet.targets["batch"].value == 1
     engine(fleet, FIRST, running_max=0.0, waiting_max=0.0, counter_changes=0.0)
     fleet.now += timedelta(minutes=1)
-    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
+    assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.DONE]
     assert fleet.ended == [FIRST]
 
 

@@ -17,8 +17,8 @@ from gpufleet.domain.model import Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
 from tests.fixtures.watchdogs.fake_ports import FakeAgents, FakeGroups, FakeMetrics
+from tests.fixtures.watchdogs.idle import at_call, due, make_watchdog
 from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
-from tests.watchdogs.idle.test_watchdog import at_call, due, watchdog
 from watchdogs.attempts import is_stuck
 from watchdogs.draining import is_terminated
 from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePool, decide
@@ -33,10 +33,10 @@ def rules(**changes: Any) -> dict[str, Any]:
     return {"min": 0, "watchdogs": {"idle": {"max_stops_per_day": None, **changes}}}
 
 
-def passes(fake: FakeFleet, dog: IdleWatchdog, count: int) -> list[Plan]:
+def passes(fake: FakeFleet, watchdog: IdleWatchdog, count: int) -> list[Plan]:
     plans: list[Plan] = []
     for _ in range(count):
-        plans.append(dog.apply().plan)
+        plans.append(watchdog.apply().plan)
         fake.now += FIVE_MINUTES
     return plans
 
@@ -52,7 +52,7 @@ class Refuses(FakeAgents):
 
 
 def refused(fake: FakeFleet, **changes: Any) -> IdleWatchdog:
-    watchdog(fake, **rules(**changes))  # its policy is seen
+    make_watchdog(fake, **rules(**changes))  # its policy is seen
     return IdleWatchdog(document(**rules(**changes)), replace(fake.ports(), agents=Refuses(fake)))
 
 
@@ -152,11 +152,11 @@ class Mute(FakeMetrics):
 
 def test_drains_that_nobody_hears_of_again_do_not_hold_up_the_others() -> None:
     fake = due(4)
-    watchdog(fake, **rules())
-    dog = IdleWatchdog(document(**rules()), replace(fake.ports(), metrics=Mute(fake)))
-    passes(fake, dog, 5)
+    make_watchdog(fake, **rules())
+    watchdog = IdleWatchdog(document(**rules()), replace(fake.ports(), metrics=Mute(fake)))
+    passes(fake, watchdog, 5)
     assert sorted(fake.drains) == [FIRST, SECOND]
-    passes(fake, dog, 8)
+    passes(fake, watchdog, 8)
     assert sorted(fake.ended) == [THIRD, FOURTH]
 
 
@@ -171,10 +171,10 @@ def test_a_drain_that_goes_on_comes_before_a_dearer_one_and_keeps_the_floor(monk
     fake.instances[SECOND], fake.evidence[SECOND], fake.agents[SECOND] = neighbour, QUIET, READY
     usd = {FIRST: Decimal(1), SECOND: Decimal(2)}
     monkeypatch.setattr(FakePrices, "usd_per_hour", lambda _, one: usd[one.id])
-    dog = watchdog(fake, **fleet)
-    assert [d.resource for d in dog.apply().plan.acting if d.action is Action.END] == [FIRST]
+    watchdog = make_watchdog(fake, **fleet)
+    assert [d.resource for d in watchdog.apply().plan.acting if d.action is Action.END] == [FIRST]
     fake.instances[SECOND] = dear
-    again = dog.apply().plan
+    again = watchdog.apply().plan
     assert [(d.action, d.reason) for d in again.decisions] == [
         (Action.END, Reason.STILL_IDLE), (Action.KEEP, Reason.POOL_FLOOR),
     ]  # fmt: skip
@@ -189,13 +189,13 @@ def test_what_is_begun_counts_though_its_end_fails(limit: str, monkeypatch: pyte
         raise CloudError("Throttling")
 
     allowed = {"max_stops_per_hour": 1} if limit == "max_stops_per_hour" else {"max_stops_per_day": 0.2}
-    dog = watchdog(fake, **rules(**allowed))
+    watchdog = make_watchdog(fake, **rules(**allowed))
     with monkeypatch.context() as patched:
         patched.setattr(FakeGroups, "end", throttled)
-        passes(fake, dog, 4)
+        passes(fake, watchdog, 4)
     assert len(fake.drains) == len(fake.intents) == 1
     fake.agents.pop(FIRST)  # whatever is known of it
-    passes(fake, dog, 1)
+    passes(fake, watchdog, 1)
     assert fake.drains == [FIRST] and not fake.ended
 
 
@@ -220,11 +220,11 @@ def test_a_pools_day_is_its_own(other: dict[str, Any]) -> None:
 
 def test_a_day_is_over_a_day_after_its_ends() -> None:
     fake = due(4)
-    dog = watchdog(fake, min=0, watchdogs={"idle": {"max_stops_per_day": 0.25}})  # one, of a target of four
+    watchdog = make_watchdog(fake, min=0, watchdogs={"idle": {"max_stops_per_day": 0.25}})  # one, of a target of four
     ended = [len(fake.ended)]
     for passed in (timedelta(0), timedelta(hours=2), timedelta(hours=21, minutes=50), timedelta(minutes=30)):
         fake.now += passed
-        passes(fake, dog, 1)
+        passes(fake, watchdog, 1)
         ended.append(len(fake.ended))
     assert ended == [0, 1, 1, 1, 2]
 
@@ -233,7 +233,7 @@ def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> Non
     """It is not ended, its end would lower the target of those that serve, and no floor is kept by it."""
     fake = due(2)
     fake.instances[FIRST] = replace(fake.instances[FIRST], group="batch-left-over")
-    done = watchdog(fake, **{**rules(), "min": 1}).apply()
+    done = make_watchdog(fake, **{**rules(), "min": 1}).apply()
     assert [(d.resource, d.action, d.reason) for d in done.plan.decisions] == [
         (FIRST, Action.KEEP, Reason.OUTSIDE_POOLS), (SECOND, Action.KEEP, Reason.POOL_FLOOR),
     ]  # fmt: skip
@@ -242,20 +242,20 @@ def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> Non
 
 def test_the_end_of_one_whose_group_left_the_settings_is_settled_when_it_is_gone() -> None:
     fake = due(1)
-    dog = watchdog(fake, **rules())
-    fake.kill_at("end", dog.apply)
+    watchdog = make_watchdog(fake, **rules())
+    fake.kill_at("end", watchdog.apply)
     assert fake.intents
     fake.instances[FIRST] = replace(fake.instances[FIRST], group="batch-left-over")
     fake.groups.clear()
-    assert not dog.apply().outcomes and fake.intents
+    assert not watchdog.apply().outcomes and fake.intents
     fake.instances[FIRST] = replace(fake.instances[FIRST], state=InstanceState.TERMINATED)
-    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
+    assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.DONE]
 
 
 def test_an_end_that_happens_late_is_told_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call timed out, and was carried out while the next pass looked."""
     fake = due(1)
-    dog = watchdog(fake, **rules())
+    watchdog = make_watchdog(fake, **rules())
 
     def timed_out(*_: object, **__: object) -> None:
         raise CloudError("read timeout")
@@ -265,24 +265,24 @@ def test_an_end_that_happens_late_is_told_and_recorded(monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeGroups, "end", timed_out)
-        assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.FAILED]
+        assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.FAILED]
     fake.before = at_call("store_now", gone)
-    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.WAITING]
+    assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.WAITING]
     fake.before = lambda name: None
-    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
+    assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.DONE]
     assert sum(key.startswith("ended:") for key in fake.messages) == 1 and not fake.intents
 
 
 @pytest.mark.parametrize("works", [False, True], ids=["mark", "unmark"])
 def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> None:
     fake = idle_fleet(1)
-    dog = watchdog(fake, **rules())
+    watchdog = make_watchdog(fake, **rules())
     if works:
         mark(fake, 1, START - FIVE_MINUTES)
         assert QUIET.engine is not None
         fake.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
-    fake.kill_at("notify", dog.apply)
-    passes(fake, dog, 2)
+    fake.kill_at("notify", watchdog.apply)
+    passes(fake, watchdog, 2)
     action, word = (Action.UNMARK, "stays:") if works else (Action.MARK, "marked:")
     done = [outcome.decision.action for _, outcome in fake.outcomes if outcome.kind is OutcomeKind.DONE]
     assert done == [action] and not fake.intents
@@ -291,19 +291,19 @@ def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> 
 
 def test_a_mark_of_one_that_is_gone_is_settled() -> None:
     fake = idle_fleet(1)
-    dog = watchdog(fake, **rules())
-    fake.kill_at("tag", dog.apply)
+    watchdog = make_watchdog(fake, **rules())
+    fake.kill_at("tag", watchdog.apply)
     del fake.instances[FIRST]
     fake.groups = {name: replace(group, instance_ids=(), desired=0) for name, group in fake.groups.items()}
-    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
     assert not fake.intents
 
 
 def test_a_mark_that_was_never_written_is_judged_anew() -> None:
     fake = idle_fleet(1)
-    dog = watchdog(fake, **rules())
-    fake.kill_at("tag", dog.apply)
-    kinds = [outcome.kind for outcome in dog.apply().outcomes]
+    watchdog = make_watchdog(fake, **rules())
+    fake.kill_at("tag", watchdog.apply)
+    kinds = [outcome.kind for outcome in watchdog.apply().outcomes]
     assert kinds == [OutcomeKind.NO_LONGER_TRUE, OutcomeKind.DONE]
 
 
@@ -327,7 +327,7 @@ def test_a_policy_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
 def test_a_mark_of_the_future_is_made_anew(ahead: timedelta, action: Action) -> None:
     fake = idle_fleet(1)
     mark(fake, 1, START + ahead)
-    (decision,) = watchdog(fake, **rules()).apply().plan.decisions
+    (decision,) = make_watchdog(fake, **rules()).apply().plan.decisions
     assert decision.action is action
 
 
@@ -335,7 +335,7 @@ def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
     fake = idle_fleet(1)
     assert QUIET.gpu is not None
     fake.evidence[FIRST] = replace(QUIET, gpu=replace(QUIET.gpu, active_max=0.97))
-    (decision,) = watchdog(fake, **rules()).apply().plan.decisions
+    (decision,) = make_watchdog(fake, **rules()).apply().plan.decisions
     assert decision.reason is Reason.GPU_ACTIVE_WITHOUT_WORK and decision.usd_per_hour == Decimal("0.25")
 
 
@@ -353,7 +353,7 @@ def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, An
     fake.targets["batch"] = Target(pool="batch", value=1, version=1)
     assert QUIET.engine is not None
     fake.evidence[SECOND] = replace(QUIET, engine=replace(QUIET.engine, **other))
-    watchdog(fake, **rules()).apply()
+    make_watchdog(fake, **rules()).apply()
     assert (fake.ended == [FIRST]) is goes
     assert fake.targets["batch"].value == (0 if goes else 1)
 
@@ -362,7 +362,7 @@ def test_the_last_of_a_target_goes_beside_one_that_is_gone() -> None:
     fake = due(2)
     fake.targets["batch"] = Target(pool="batch", value=1, version=1)
     fake.instances[SECOND] = replace(fake.instances[SECOND], state=InstanceState.STOPPING)
-    watchdog(fake, **rules()).apply()
+    make_watchdog(fake, **rules()).apply()
     assert fake.ended == [FIRST] and fake.targets["batch"].value == 0
 
 

@@ -60,7 +60,7 @@ def booted(fake: FakeFleet, minutes: int) -> None:
     fake.boots[boot.key] = boot
 
 
-def watchdog(fake: FakeFleet, **pool: object) -> IdleWatchdog:
+def make_watchdog(fake: FakeFleet, **pool: object) -> IdleWatchdog:
     """One whose policy was seen."""
     fleet = document(min=0, watchdogs=PRICED, **pool)
     fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
@@ -80,7 +80,7 @@ def test_the_measured_cold_start_is_part_of_the_price(cold_start: int, marked_ag
     fake = idle_fleet(1)
     booted(fake, cold_start)
     mark(fake, 1, START - marked_ago * MINUTE)
-    assert [d.action for d in watchdog(fake).apply().plan.decisions] == [action]
+    assert [d.action for d in make_watchdog(fake).apply().plan.decisions] == [action]
 
 
 def test_the_cold_start_is_that_of_the_instances_where_one_says_how_long_it_took() -> None:
@@ -89,14 +89,14 @@ def test_the_cold_start_is_that_of_the_instances_where_one_says_how_long_it_took
     launched = fake.instances[FIRST].launched_at
     fake.agents[FIRST] = replace(READY, phase_since=launched + 10 * MINUTE)
     mark(fake, 1, START - 19 * MINUTE)
-    (decision,) = watchdog(fake).apply().plan.decisions
+    (decision,) = make_watchdog(fake).apply().plan.decisions
     assert decision.reason is Reason.MARKED_WAITING and decision.evidence["cold_start"] == "600 s"
 
 
 def test_plan_and_message_name_the_time_the_price_and_the_cold_start() -> None:
     fake = idle_fleet(1)
     booted(fake, 4)
-    (decision,) = watchdog(fake).apply().plan.decisions
+    (decision,) = make_watchdog(fake).apply().plan.decisions
     assert decision.action is Action.MARK
     assert "ends after 49 min without work (a stop costs 34 min: 30 min and a cold start of 4 min)" in decision.detail
     numbers = {"ends_after": "2940 s", "stop_price": "1800 s", "cold_start": "240 s", "margin": "900 s"}
@@ -109,12 +109,12 @@ def test_plan_and_message_name_the_time_the_price_and_the_cold_start() -> None:
 def test_a_start_that_is_measured_anew_breaks_no_promise() -> None:
     fake = idle_fleet(1)
     booted(fake, 20)
-    dog = watchdog(fake)
-    dog.apply()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     fake.boots.clear()
     booted(fake, 1)
     fake.now += 14 * MINUTE
-    assert [d.action for d in dog.apply().plan.decisions] == [Action.KEEP]
+    assert [d.action for d in watchdog.apply().plan.decisions] == [Action.KEEP]
     (told,) = (text for key, text in fake.messages.items() if key.startswith("marked:"))
     assert "ended after 08:15:00 UTC" in told
 
@@ -122,7 +122,7 @@ def test_a_start_that_is_measured_anew_breaks_no_promise() -> None:
 def test_watch_why_shows_the_numbers_of_the_timer(tmp_path: Path) -> None:
     fake = idle_fleet(1)
     booted(fake, 4)
-    plan = watchdog(fake).apply().plan
+    plan = make_watchdog(fake).apply().plan
     fleet = document(min=0, watchdogs=PRICED).model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
     path = tmp_path / "fleet.json"
     path.write_text(render(fleet))

@@ -17,39 +17,32 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, KilledError, idle_fleet, mark
 from tests.fixtures.watchdogs.fake_ports import FakeAgents, FakeInventory, FakeMetrics
+from tests.fixtures.watchdogs.idle import FIRST, at_call, due, make_watchdog
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, document, instance
 from watchdogs.idle.acting import LONGEST_REQUEST
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
 
-FIRST = instance(1).id
 SECOND = instance(2).id
-
-
-def watchdog(fake: FakeFleet, **pool: object) -> IdleWatchdog:
-    """One whose policy was seen."""
-    fleet = document(**pool)
-    fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    return IdleWatchdog(fleet, fake.ports())
 
 
 def test_the_whole_story_of_an_idle_instance() -> None:
     fake = idle_fleet(2)
-    dog = watchdog(fake, min=1)
+    watchdog = make_watchdog(fake, min=1)
 
-    dog.apply()
+    watchdog.apply()
     assert all(one.idle_since == START for one in fake.instances.values())
     marks = [text for key, text in fake.messages.items() if key.startswith("marked:")]
     assert len(marks) == 2
     assert "0.25 USD/h" in marks[0] and "gpufleet keep" in marks[0] and "is idle" in marks[0]
 
     fake.now += timedelta(minutes=5)
-    second = dog.apply()
+    second = watchdog.apply()
     assert {d.reason for d in second.plan.decisions} == {Reason.MARKED_WAITING}
 
     fake.now += timedelta(minutes=5)
-    third = dog.apply()
+    third = watchdog.apply()
     assert sorted((d.action, d.reason) for d in third.plan.decisions) == [
         (Action.END, Reason.STILL_IDLE),
         (Action.KEEP, Reason.POOL_FLOOR),
@@ -66,10 +59,10 @@ def test_the_whole_story_of_an_idle_instance() -> None:
 def test_the_day_has_its_budget(allowed: int) -> None:
     fake = idle_fleet(4)
     rules = {"max_stops_per_day": allowed / 4, "max_stops_per_run": 4, "max_stops_per_hour": 4}
-    dog = watchdog(fake, min=0, watchdogs={"idle": rules})
-    dog.apply()
+    watchdog = make_watchdog(fake, min=0, watchdogs={"idle": rules})
+    watchdog.apply()
     fake.now += timedelta(minutes=10)
-    assert sorted((d.action, d.reason) for d in dog.apply().plan.decisions) == [
+    assert sorted((d.action, d.reason) for d in watchdog.apply().plan.decisions) == [
         *[(Action.END, Reason.STILL_IDLE)] * allowed,
         *[(Action.KEEP, Reason.DAY_BUDGET)] * (4 - allowed),
     ]
@@ -78,14 +71,14 @@ def test_the_day_has_its_budget(allowed: int) -> None:
 
 def test_a_dry_run_changes_nothing_but_makes_the_policy_seen() -> None:
     fake = idle_fleet(1)
-    dog = IdleWatchdog(document(), fake.ports())
-    blocked = dog.apply()
+    watchdog = IdleWatchdog(document(), fake.ports())
+    blocked = watchdog.apply()
     assert [d.reason for d in blocked.plan.decisions] == [Reason.POLICY_UNSEEN]
     assert not fake.messages
-    dry = dog.dry()
+    dry = watchdog.dry()
     assert [d.action for d in dry.plan.decisions] == [Action.MARK]  # what an apply would do once this was read
     assert not fake.messages and not fake.plans[1:]
-    dog.apply()
+    watchdog.apply()
     assert fake.instances[FIRST].idle_since == START
 
 
@@ -94,30 +87,9 @@ def test_work_takes_the_mark_away() -> None:
     mark(fake, 1, START - timedelta(minutes=20))
     assert QUIET.engine is not None
     fake.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.UNMARK, Reason.WORK_IS_BACK)]
     assert tags.IDLE_SINCE not in fake.instances[FIRST].tags
-
-
-def at_call(name: str, act: Callable[[], None], *, nth: int = 1) -> Callable[[str], None]:
-    """Do something right before the nth call of a port."""
-    left = [nth]
-
-    def before(called: str) -> None:
-        if called == name:
-            left[0] -= 1
-            if left[0] == 0:
-                act()
-
-    return before
-
-
-def due(count: int = 2) -> FakeFleet:
-    """Marked and past their grace."""
-    fake = idle_fleet(count)
-    for number in range(1, count + 1):
-        mark(fake, number, START - timedelta(minutes=20))
-    return fake
 
 
 def _work(fake: FakeFleet) -> None:
@@ -134,7 +106,7 @@ def test_a_lease_that_ends_during_the_second_look_drains_nobody(call: str) -> No
             fake.lease_is_ours = False
 
     fake.before = over
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
     assert not fake.agents[FIRST].draining
 
@@ -142,17 +114,17 @@ def test_a_lease_that_ends_during_the_second_look_drains_nobody(call: str) -> No
 def test_a_lease_that_ends_during_a_drain_ends_nobody() -> None:
     fake = due(1)
     fake.before = at_call("instance", lambda: setattr(fake, "lease_is_ours", False), nth=2)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
     assert fake.drains == [FIRST] and not fake.ended and fake.targets["batch"].value == 1
 
 
 def test_what_an_earlier_pass_began_and_lives_is_not_called_ended() -> None:
     fake = due(1)
-    (begun,) = watchdog(fake).dry().plan.acting
+    (begun,) = make_watchdog(fake).dry().plan.acting
     fake.intents[FIRST] = begun
     _work(fake)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(o.decision.action, o.kind) for o in done.outcomes] == [(Action.UNMARK, OutcomeKind.DONE)]
     assert not any(key.startswith("ended:") for key in fake.messages)
 
@@ -167,7 +139,7 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
         fake.instances[FIRST] = replace(old, tags={k: v for k, v in old.tags.items() if k != tags.IDLE_SINCE})
     before = dict(fake.instances[FIRST].tags)
     fake.lease_is_ours = False
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(o.decision.action, o.kind) for o in done.outcomes] == [
         (Action.UNMARK if marked else Action.MARK, OutcomeKind.NO_LONGER_TRUE)
     ]
@@ -220,7 +192,7 @@ def test_it_looks_again_before_it_drains(change: Callable[[FakeFleet], None], wo
     fake = due(1)
     # the first `instance` call is the second look
     fake.before = at_call("instance", lambda: change(fake))
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
     assert words in done.outcomes[0].detail
     assert not fake.drains and not fake.ended
@@ -242,13 +214,13 @@ def keep_by_tag(fake: FakeFleet) -> None:
 def test_it_looks_again_before_it_ends_and_a_keep_during_its_drain_holds(keep: Callable[[FakeFleet], None]) -> None:
     fake = due(1)
     fake.before = at_call("instance", lambda: keep(fake), nth=2)
-    dog = watchdog(fake)
-    done = dog.apply()
+    watchdog = make_watchdog(fake)
+    done = watchdog.apply()
     assert fake.drains == [FIRST]
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
     fake.before = lambda name: None
     fake.now += timedelta(minutes=5)
-    again = dog.apply()
+    again = watchdog.apply()
     assert [(d.action, d.reason) for d in again.plan.decisions] == [(Action.KEEP, Reason.KEPT_BY_PEOPLE)]
     assert not fake.ended and fake.targets["batch"].value == 1
 
@@ -256,7 +228,7 @@ def test_it_looks_again_before_it_ends_and_a_keep_during_its_drain_holds(keep: C
 def test_what_no_group_owns_is_not_even_drained() -> None:
     fake = due(1)
     fake.instances[FIRST] = replace(fake.instances[FIRST], group=None)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.OUTSIDE_POOLS)]
     assert not fake.drains and not fake.ended
 
@@ -278,7 +250,7 @@ def test_people_are_notified_once_a_day_of_who_claims_a_pool_by_tags(
     claim = {"tags": {tags.POOL: "batch", tags.ENVIRONMENT: "test"}} | changes
     fake.instances[FIRST] = replace(fake.instances[FIRST], **claim)
     for _ in range(2):
-        watchdog(fake).apply()
+        make_watchdog(fake).apply()
     claims = [text for key, text in fake.messages.items() if key.startswith("claims:")]
     assert len(claims) == reported
     assert all(FIRST in text and "gpu-fleet:pool = batch" in text and "End it" in text for text in claims)
@@ -291,7 +263,7 @@ def test_people_are_notified_of_who_claims_a_pool_and_no_environment() -> None:
     stranger = replace(fake.instances[FIRST], id="i-stranger", pool=None, group=None, environment=None)
     fake.claiming = [replace(stranger, tags={tags.POOL: "batch"})]
     for _ in range(2):
-        watchdog(fake).apply()
+        make_watchdog(fake).apply()
     (said,) = [text for key, text in fake.messages.items() if key.startswith("claims:")]
     assert "i-stranger" in said and "without an environment's tag" in said
 
@@ -323,7 +295,7 @@ def test_claims_that_cannot_be_listed_stop_no_pass() -> None:
             raise CloudError("describe_instances: 503")
 
     fake.before = refuse
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert all(one.idle_since == START for one in fake.instances.values())
 
 
@@ -334,7 +306,7 @@ def test_what_left_its_group_after_the_plan_was_made_is_not_drained() -> None:
         fake.instances[FIRST] = replace(fake.instances[FIRST], group=None)
 
     fake.before = at_call("instance", detach)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.FAILED]
     assert "no group" in (done.outcomes[0].error or "")
     assert not fake.drains and not fake.ended
@@ -362,7 +334,7 @@ def test_an_empty_list_of_a_pool_that_lives_ends_nothing() -> None:
         def instances(self) -> Sequence[Instance]:
             return []
 
-    dog = watchdog(fake)
+    watchdog = make_watchdog(fake)
     ports = replace(fake.ports(), inventory=Empty(fake))
     done = IdleWatchdog(document(), ports).apply()
     assert done.plan.decisions == () and not fake.ended and not fake.drains
@@ -370,7 +342,7 @@ def test_an_empty_list_of_a_pool_that_lives_ends_nothing() -> None:
     for key in fake.instances:
         fake.instances[key] = replace(fake.instances[key], state=InstanceState.TERMINATED)
     assert IdleWatchdog(document(), ports).apply().plan.decisions == (), "they are gone indeed"
-    assert dog.apply().outcomes == ()
+    assert watchdog.apply().outcomes == ()
 
 
 @pytest.mark.parametrize(
@@ -400,14 +372,14 @@ def test_an_empty_list_is_found_out_though_nobody_reports(changes: Mapping[str, 
 def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
     fake = due(1)
     fake.drain_takes = timedelta(minutes=3)
-    dog = watchdog(fake)
-    first = dog.apply()
+    watchdog = make_watchdog(fake)
+    first = watchdog.apply()
     assert [(o.kind, o.detail) for o in first.outcomes] == [
         (OutcomeKind.WAITING, "its agent has not reported `drained` yet; the next pass continues")
     ]
     assert not fake.ended and not any(key.startswith("unheard:") for key in fake.messages)
     fake.now += timedelta(minutes=3)
-    second = dog.apply()
+    second = watchdog.apply()
     assert [outcome.kind for outcome in second.outcomes] == [OutcomeKind.DONE]
     assert fake.ended == [FIRST] and fake.drains == [FIRST]
 
@@ -424,7 +396,7 @@ def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
 
     fake.before = at_call(call, fail)
     with pytest.raises(CloudError, match="half a page"):
-        watchdog(fake).apply()
+        make_watchdog(fake).apply()
     assert not fake.ended and not fake.drains and not fake.plans
 
 
@@ -436,7 +408,7 @@ def test_a_group_whose_rollouts_cannot_be_read_is_left_alone() -> None:
             raise CloudError("throttled")
 
     fake.before = fail
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert {d.reason for d in done.plan.decisions} == {Reason.GROUP_UNREADABLE}
     assert not fake.ended and not fake.drains
 
@@ -448,7 +420,7 @@ def test_a_refused_step_fails_alone() -> None:
         raise CloudError("throttled")
 
     fake.before = at_call("drain", fail)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert sorted(outcome.kind for outcome in done.outcomes) == [OutcomeKind.DONE, OutcomeKind.FAILED]
     assert len(fake.ended) == 1
 
@@ -461,7 +433,7 @@ def _calls_of_a_pass(make: Callable[[], FakeFleet]) -> int:
         count[0] += 1
 
     fake.before = tally
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     return count[0]
 
 
@@ -482,15 +454,15 @@ def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
                 raise KilledError
 
         fake.before = kill
-        dog = watchdog(fake)
+        watchdog = make_watchdog(fake)
         with pytest.raises(KilledError):
-            dog.apply()
+            watchdog.apply()
         fake.before = lambda _: None
-        dog.apply()
+        watchdog.apply()
         if stage == "marking":
             assert all(one.idle_since is not None for one in fake.instances.values()), nth
             told = [key for key in fake.messages if key.startswith("marked:")]
-            dog.apply()  # marked in the killed pass, told in this one at the latest
+            watchdog.apply()  # marked in the killed pass, told in this one at the latest
             told = [key for key in fake.messages if key.startswith("marked:")]
             assert len(told) == 2, nth
             continue
@@ -506,15 +478,15 @@ def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
 def test_what_its_group_is_ending_already_is_left_to_it() -> None:
     fake = due(2)
     fake.lingers = True
-    dog = watchdog(fake, watchdogs={"idle": {"max_stops_per_run": 1}})
-    first = dog.apply()
+    watchdog = make_watchdog(fake, watchdogs={"idle": {"max_stops_per_run": 1}})
+    first = watchdog.apply()
     assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.DONE]
     gone = fake.ended[0]
-    second = dog.apply()
+    second = watchdog.apply()
     shown = {d.resource: (d.action, d.reason, d.detail) for d in second.plan.decisions}
     assert shown[gone] == (Action.KEEP, Reason.DRAINING, "drained; its group is ending it")
     assert sorted(fake.ended) == [FIRST, SECOND], "the other one had the whole budget of its run"
-    assert dog.apply().outcomes == ()
+    assert watchdog.apply().outcomes == ()
     assert (fake.groups["batch-spot-a"].desired, fake.targets["batch"].value) == (0, 0)
 
 
@@ -547,7 +519,7 @@ def test_what_changed_hands_while_it_drained_is_not_ended_and_lowers_no_target(
 ) -> None:
     fake = due(1)
     fake.before = at_call("instance", lambda: change(fake), nth=2)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(outcome.kind, outcome.error or outcome.detail) for outcome in done.outcomes] == [(kind, said)]
     assert not fake.ended and not fake.intents and fake.targets["batch"].value == 1
 
@@ -560,7 +532,7 @@ def test_a_store_that_fails_during_the_last_look_ends_nothing_and_is_told() -> N
             raise CloudError("no route to host")
 
     fake.before = fail
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(outcome.kind, outcome.error) for outcome in done.outcomes] == [(OutcomeKind.FAILED, "no route to host")]
     assert not fake.ended and any("no route to host" in text for text in fake.messages.values())
 
@@ -590,7 +562,7 @@ def test_a_mark_that_the_cloud_refuses_is_not_told_as_written(marked: bool, work
         _work(fake)
     elif works == "at the second look":
         fake.before = at_call("instance", lambda: _work(fake))
-    watchdog(fake)  # its policy is seen
+    make_watchdog(fake)  # its policy is seen
     (outcome,) = IdleWatchdog(document(), replace(fake.ports(), inventory=RefusesTags(fake))).apply().outcomes
     assert outcome.kind is kind
     assert not fake.messages and not fake.drains
@@ -598,39 +570,39 @@ def test_a_mark_that_the_cloud_refuses_is_not_told_as_written(marked: bool, work
 
 def test_an_end_that_a_killed_pass_began_leaves_its_room_to_nobody() -> None:
     fake = due(2)
-    fake.kill_at("lower_target", watchdog(fake, min=1).apply)
+    fake.kill_at("lower_target", make_watchdog(fake, min=1).apply)
     (begun,) = fake.intents
     # of the other one it is known by now that it has been idle for longer, so its turn comes first
     mark(fake, 2 if begun == FIRST else 1, START - timedelta(hours=1))
-    watchdog(fake, min=1).apply()
+    make_watchdog(fake, min=1).apply()
     assert fake.drains == fake.ended == [begun], "the last one serves on: there is no way back from a drain"
     assert fake.targets["batch"].value == 1
 
 
 def test_budgets_hold_back_and_say_so() -> None:
     fake = due(4)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert sorted(d.reason for d in done.plan.decisions) == [Reason.RUN_BUDGET] * 2 + [Reason.STILL_IDLE] * 2
     assert len(fake.ended) == 2
 
 
 def test_the_hours_budget_counts_earlier_passes() -> None:
     fake = due(4)
-    dog = watchdog(fake, watchdogs={"idle": {"max_stops_per_hour": 3}, "spot": {}})
-    dog.apply()
-    second = dog.apply()
+    watchdog = make_watchdog(fake, watchdogs={"idle": {"max_stops_per_hour": 3}, "spot": {}})
+    watchdog.apply()
+    second = watchdog.apply()
     assert len(fake.ended) == 3
-    assert Reason.HOUR_BUDGET in {d.reason for d in dog.apply().plan.decisions}
+    assert Reason.HOUR_BUDGET in {d.reason for d in watchdog.apply().plan.decisions}
     assert len(second.plan.acting) == 1
     fake.now += timedelta(hours=1, minutes=1)
-    dog.apply()
+    watchdog.apply()
     assert len(fake.ended) == 4
 
 
 def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
     fake = due(2)
     fake.evidence[SECOND] = replace(QUIET, engine=None)
-    done = watchdog(fake, min=1).apply()
+    done = make_watchdog(fake, min=1).apply()
     assert {d.resource: d.reason for d in done.plan.decisions} == {
         FIRST: Reason.POOL_FLOOR,
         SECOND: Reason.METRICS_MISSING,
@@ -656,7 +628,7 @@ def test_the_second_look_leans_on_the_same_neighbours_as_the_plan(third: dict[st
             fake.agents[SECOND] = replace(READY, ready=False)
 
     fake.before = the_neighbour_leaves
-    watchdog(fake, min=1).apply()
+    make_watchdog(fake, min=1).apply()
     assert (FIRST in fake.drains) is ended
 
 
@@ -675,7 +647,7 @@ def test_a_held_target_is_not_lowered_by_an_end(scope: str, until: timedelta | N
     fake.brakes.append(
         Brake(since=START, kind=BrakeKind.TARGET, scope=scope, owner="ana", reason="launch", until=end)
     )
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert (fake.ended == [FIRST]) is ended
     if not ended:
         (decision,) = done.plan.decisions
@@ -689,7 +661,7 @@ HELD = Brake(since=START, kind=BrakeKind.TARGET, scope="batch", owner="ana", rea
 def test_a_target_that_is_held_during_a_drain_is_not_lowered_and_what_drains_goes() -> None:
     fake = due(1)
     fake.before = at_call("instance", lambda: fake.brakes.append(HELD), nth=2)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert fake.ended == [FIRST] and fake.targets["batch"].value == 1
 
 
@@ -699,7 +671,7 @@ def test_a_target_that_is_held_after_a_drain_began_lets_it_go_on() -> None:
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
     fake.agents[FIRST] = drained
     fake.brakes.append(HELD)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert fake.ended == [FIRST] and fake.targets["batch"].value == 2
 
 
@@ -708,7 +680,7 @@ def test_a_drain_goes_on_where_the_target_has_come_down_to_the_floor() -> None:
     fake = due(2)
     fake.agents[FIRST] = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
     fake.targets["batch"] = Target(pool="batch", value=1, version=9)
-    watchdog(fake, min=1).apply()
+    make_watchdog(fake, min=1).apply()
     assert fake.ended == [FIRST] and fake.targets["batch"].value == 1
 
 
@@ -721,7 +693,7 @@ def test_what_idle_drained_and_its_cloud_takes_within_the_first_hour_is_left_to_
     fake.instances[FIRST] = replace(fake.instances[FIRST], launched_at=START - timedelta(minutes=age))
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
     fake.agents[FIRST] = replace(drained, notice_at=START)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert fake.ended == ends
     (decision,) = [one for one in done.plan.decisions if one.resource == FIRST]
     assert (decision.reason is Reason.PREEMPTED) == (not ends)
@@ -739,7 +711,7 @@ def test_a_notice_that_comes_while_idle_drains_leaves_the_end_to_its_cloud() -> 
 
     fake.before = notice
     before = fake.targets["batch"].value
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert not fake.ended and not fake.intents and fake.targets["batch"].value == before
 
 
@@ -762,7 +734,7 @@ def test_an_agent_is_asked_about_a_notice_only_where_that_keeps_its_instance(
     fake.agents[FIRST] = drained
     calls: list[str] = []
     fake.before = calls.append
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert fake.ended == [FIRST]
     assert calls[: calls.index("end")][-6:].count("statuses") == more
 
@@ -772,7 +744,7 @@ def test_a_paused_pool_is_left_alone_and_says_who() -> None:
     fake.brakes.append(
         Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="load test", until=None)
     )
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.PAUSED)]
     assert "ana" in done.plan.decisions[0].detail
 
@@ -781,7 +753,7 @@ def test_every_instance_gets_one_decision() -> None:
     fake = due(3)
     stranger = instance(9, pool=None, group=None)
     fake.instances[stranger.id] = stranger
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert sorted(d.resource for d in done.plan.decisions) == sorted(fake.instances)
     told = next(d for d in done.plan.decisions if d.resource == stranger.id)
     assert (told.action, told.reason) == (Action.KEEP, Reason.OUTSIDE_POOLS)
@@ -849,7 +821,7 @@ def test_the_last_one_stays_unless_another_carries_the_pool(change: Callable[[Fa
     fake.evidence[SECOND] = BUSY
     mark(fake, 1, START - timedelta(hours=1))
     change(fake)
-    watchdog(fake, min=1).apply()
+    make_watchdog(fake, min=1).apply()
     assert (fake.ended == [FIRST]) is ended
     assert (fake.drains == [FIRST]) is ended
 
@@ -871,8 +843,8 @@ def test_the_second_look_leans_on_nobody_of_another_pool() -> None:
     fake.targets["chat"] = Target(pool="chat", value=1, version=1)
     fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
     lost_meanwhile(fake)
-    dog = IdleWatchdog(fleet.model_copy(update={"pools": (batch, chat)}), fake.ports())
-    (outcome,) = dog.apply().outcomes
+    watchdog = IdleWatchdog(fleet.model_copy(update={"pools": (batch, chat)}), fake.ports())
+    (outcome,) = watchdog.apply().outcomes
     assert (outcome.kind, fake.drains) == (OutcomeKind.NO_LONGER_TRUE, [])
     assert Reason.POOL_FLOOR.sentence in outcome.detail
 
@@ -902,14 +874,14 @@ def test_work_that_begins_while_a_slow_store_answers_is_seen() -> None:
             fake.agents[FIRST] = replace(READY, requests_running=3)
 
     fake.before = work_begins
-    (outcome,) = watchdog(fake).apply().outcomes
+    (outcome,) = make_watchdog(fake).apply().outcomes
     assert (outcome.kind, "3 running" in outcome.detail) == (OutcomeKind.NO_LONGER_TRUE, True)
     assert not fake.drains
 
 
 def test_a_look_that_took_too_long_drains_nobody() -> None:
     fake = slow_at_the_second_look(40)
-    (outcome,) = watchdog(fake).apply().outcomes
+    (outcome,) = make_watchdog(fake).apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
     assert outcome.detail == "metrics stale the check before the end took 80 s"
     assert not fake.drains
@@ -921,20 +893,20 @@ def test_a_mark_older_than_work_that_no_pass_saw_is_taken_away_and_a_new_grace_b
     mark(fake, 1, START - timedelta(hours=5))
     fleet = document()
     fake.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
-    dog = IdleWatchdog(fleet, replace(fake.ports(), metrics=Remembering(fake)))
-    (outcome,) = dog.apply().outcomes
+    watchdog = IdleWatchdog(fleet, replace(fake.ports(), metrics=Remembering(fake)))
+    (outcome,) = watchdog.apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
     assert "100 tokens" in outcome.detail or "running" in outcome.detail
     assert fake.instances[FIRST].idle_since is None
     assert [text for key, text in fake.messages.items() if key.startswith("stays:")]
     assert not fake.drains
     fake.now += timedelta(minutes=1)
-    assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
+    assert [d.action for d in watchdog.apply().plan.decisions] == [Action.MARK]
     fake.now += timedelta(minutes=9)
-    dog.apply()
+    watchdog.apply()
     assert not fake.ended
     fake.now += timedelta(minutes=1)
-    dog.apply()
+    watchdog.apply()
     assert fake.ended == [FIRST]
 
 
@@ -973,5 +945,5 @@ def test_what_the_schedule_asks_for_is_not_ended(start: str, ended: bool) -> Non
     for number in (1, 2):
         mark(fake, number, START - timedelta(hours=1))
     hours = {"days": ["sat"], "start": start, "end": "20:00", "target": 2, "timezone": "UTC"}
-    watchdog(fake, watchdogs={"idle": {}, "scale": {"schedule": [hours]}}).apply()
+    make_watchdog(fake, watchdogs={"idle": {}, "scale": {"schedule": [hours]}}).apply()
     assert bool(fake.ended) is ended

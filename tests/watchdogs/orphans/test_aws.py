@@ -26,8 +26,8 @@ from gpufleet.settings.document.watchdogs import OrphanRule
 from tests.fixtures.moto_account import empty, launched, moto_account
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.fake_ports import FakeClock, FakeMetrics
+from tests.fixtures.watchdogs.orphans import LONG_QUIET
 from tests.fixtures.watchdogs.plain import document
-from tests.watchdogs.orphans.test_rules import LONG_QUIET
 from watchdogs.orphans.watchdog import OrphanWatchdog
 
 WINDOW = timedelta(minutes=30)
@@ -89,8 +89,8 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(account: Any, t
     wired = wire(fleet(tmp_path, rule()), "orphans")
     fake = FakeFleet(now=LATER, evidence=dict.fromkeys([forgotten, *others], LONG_QUIET))
     ports = replace(wired.ports, clock=FakeClock(fake), metrics=FakeMetrics(fake))
-    dog = OrphanWatchdog(wired.document, ports)
-    found = {d.resource: d for d in dog.dry().plan.decisions}
+    watchdog = OrphanWatchdog(wired.document, ports)
+    found = {d.resource: d for d in watchdog.dry().plan.decisions}
     assert set(found) == {forgotten, *others[:3]}
     assert {key for key, d in found.items() if d.action is Action.MARK} == {forgotten, others[2]}
 
@@ -99,7 +99,7 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(account: Any, t
         return {i["InstanceId"]: i["State"]["Name"] for r in listed for i in r["Instances"]}
 
     assert wired.ledger.take_lease(fake.now) is None
-    dog.apply()
+    watchdog.apply()
     written = account("ec2").describe_tags(Filters=[{"Name": "key", "Values": [tags.IDLE_SINCE]}])["Tags"]
     assert {tag["ResourceId"]: tag["Value"] for tag in written} == dict.fromkeys(
         [forgotten, others[2]], tags.write_time(LATER)
@@ -107,7 +107,7 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(account: Any, t
     assert set(states().values()) == {"running"}
     fake.now += timedelta(hours=2)
     assert wired.ledger.take_lease(fake.now) is None
-    done = dog.apply()
+    done = watchdog.apply()
     assert [(o.decision.resource, o.kind) for o in done.outcomes] == [(forgotten, OutcomeKind.DONE)]
     left = states()
     assert left.pop(forgotten) in ("stopping", "stopped")

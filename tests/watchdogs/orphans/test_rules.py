@@ -14,33 +14,17 @@ from gpufleet.domain.evidence import Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from gpufleet.settings.document import Pool
-from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
+from tests.fixtures.watchdogs.orphans import DAY, LONG_QUIET, WINDOW, orphan
+from tests.fixtures.watchdogs.plain import QUIET_ENGINE, QUIET_GPU, START, document, instance
 from watchdogs.orphans.checks import checks_of, judge_orphan
 from watchdogs.orphans.decide import case_of, decide
 from watchdogs.orphans.view import OrphanObservation, names, unmanaged_instances
 
-DAY = timedelta(days=1)
-WINDOW = timedelta(hours=2)
-LONG_QUIET = replace(QUIET, window=WINDOW)
 UTILIZATION = Evidence(
     window=WINDOW,
     interval=timedelta(minutes=2),
     gpu=GpuEvidence(gpus=1, coverage=1.0, missed=0.0, newest_age=timedelta(minutes=1), util_max=0.0),
 )
-
-
-def orphan(number: int = 1, **changes: Any) -> Instance:
-    """An on-demand machine without local disks, forty days old, that nobody manages."""
-    plain: dict[str, Any] = {
-        "pool": None,
-        "environment": None,
-        "group": None,
-        "machine_type": "g4dn.xlarge",
-        "capacity_type": CapacityType.ON_DEMAND,
-        "launched_at": START - 40 * DAY,
-        "tags": {"Name": "notebook", "team": "research"},
-    }
-    return instance(number, **(plain | changes))
 
 
 def stopping(**changes: Any) -> OrphanPolicy:

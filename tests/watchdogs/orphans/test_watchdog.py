@@ -14,104 +14,75 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.model import InstanceState
-from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.watchdogs import OrphanRule
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, KilledError
 from tests.fixtures.watchdogs.fake_ports import FakeAccount, FakeInventory, FakeMetrics
-from tests.fixtures.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
-from tests.watchdogs.orphans.test_rules import DAY, LONG_QUIET, orphan
+from tests.fixtures.watchdogs.orphans import DAY, LONG_QUIET, ONE, RULE, make_watchdog, orphan, orphan_fleet, ruled
+from tests.fixtures.watchdogs.plain import QUIET_ENGINE, START, FakePrices
 from watchdogs.orphans.decide import decide
 from watchdogs.orphans.watchdog import OrphanScope, OrphanWatchdog
-from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
-
-RULE: dict[str, Any] = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
-
-
-def ruled(**changes: Any) -> FleetDocument:
-    rule = TypeAdapter(OrphanRule).validate_python(RULE | changes)
-    return document().model_copy(update={"orphans": (rule,)})
-
-
-def fleets(count: int = 1) -> FakeFleet:
-    fake = FakeFleet()
-    for number in range(1, count + 1):
-        one = orphan(number)
-        fake.instances[one.id] = one
-        fake.evidence[one.id] = LONG_QUIET
-    return fake
-
-
-def watchdog(fake: FakeFleet, fleet: FleetDocument | None = None) -> OrphanWatchdog:
-    """One whose rules were seen."""
-    fleet = fleet or ruled()
-    for rule in fleet.orphans:
-        fake.seen.add(("orphans", rule.name, digests(fleet, "orphans")[rule.name]))
-    return OrphanWatchdog(fleet, fake.ports())
-
-
-ONE = orphan(1).id
 
 
 def test_marked_told_waited_for_and_stopped() -> None:
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     assert fake.instances[ONE].idle_since == START and fake.stopped == []
     (text,) = fake.messages.values()
     for word in ("notebook", "0.8 USD/h", "2026-11-22 08:00", "gpufleet keep", "no capacity", "local disks is lost"):
         assert word in text, word
     fake.now += timedelta(hours=23)
-    assert {d.reason for d in dog.apply().plan.decisions} == {Reason.MARKED_WAITING}
+    assert {d.reason for d in watchdog.apply().plan.decisions} == {Reason.MARKED_WAITING}
     assert len(fake.messages) == 1
     fake.now += timedelta(hours=2)
-    done = dog.apply()
+    done = watchdog.apply()
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.DONE]
     assert fake.stopped == [ONE] and fake.ended == [] and fake.drains == []
     assert fake.instances[ONE].idle_since is None, "a restart begins without a mark"
     assert "was stopped" in list(fake.messages.values())[-1]
-    assert dog.apply().plan.decisions == ()
+    assert watchdog.apply().plan.decisions == ()
     assert fake.with_button == {key for key in fake.messages if key.startswith("marked:")}
 
 
 def test_a_machine_that_cannot_be_read_is_listed_and_stops_nothing_else() -> None:
-    fake = fleets(2)
+    fake = orphan_fleet(2)
     odd = orphan(2).id
     fake.malformed[odd] = "it has no launch time"
-    dog = watchdog(fake)
+    watchdog = make_watchdog(fake)
     for _ in range(2):
-        done = dog.apply()
+        done = watchdog.apply()
         kept = [(d.action, d.reason, d.detail) for d in done.plan.decisions if d.resource == odd]
         assert kept == [(Action.KEEP, Reason.NOT_LISTED, "it has no launch time")]
         fake.now += timedelta(hours=25)
     assert fake.stopped == [ONE]
     del fake.malformed[odd]
-    dog.apply()
+    watchdog.apply()
     assert fake.instances[odd].idle_since == fake.now, "its grace begins when it can be read"
 
 
 def test_who_has_the_name_of_a_machine_that_cannot_be_read_is_left_alone() -> None:
     """On Google Cloud a name is one zone's own: which of the two would be stopped is not known."""
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     fake.now += timedelta(hours=25)
-    seen = replace(dog.observe(fake.now), unread={ONE: "it has no launch time"})
+    seen = replace(watchdog.observe(fake.now), unread={ONE: "it has no launch time"})
     (decision,) = decide(seen, fake.now).decisions
     assert (decision.resource, decision.action, decision.reason) == (ONE, Action.KEEP, Reason.METRICS_IMPLAUSIBLE)
 
 
 def test_a_dry_run_writes_nothing_and_lets_the_rule_act_from_then_on() -> None:
-    fake = fleets()
-    dog = OrphanWatchdog(ruled(), fake.ports())
-    assert {d.reason for d in dog.apply().plan.decisions} == {Reason.POLICY_UNSEEN}
-    assert [d.action for d in dog.dry().plan.decisions] == [Action.MARK]
+    fake = orphan_fleet()
+    watchdog = OrphanWatchdog(ruled(), fake.ports())
+    assert {d.reason for d in watchdog.apply().plan.decisions} == {Reason.POLICY_UNSEEN}
+    assert [d.action for d in watchdog.dry().plan.decisions] == [Action.MARK]
     assert fake.instances[ONE].idle_since is None and fake.messages == {}
-    assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
+    assert [d.action for d in watchdog.apply().plan.decisions] == [Action.MARK]
 
 
 def test_a_filtered_list_is_no_dry_run() -> None:
-    fake = fleets()
+    fake = orphan_fleet()
     OrphanWatchdog(ruled(), fake.ports(), OrphanScope(only=lambda one: one.tags.get("team") == "x")).dry()
     assert fake.seen == set()
 
@@ -193,15 +164,15 @@ CHANGES = [
 @pytest.mark.parametrize(("change", "said"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
 @pytest.mark.parametrize("when", ["before the pass", "between plan and stop"])
 def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[FakeFleet], None], said: str, when: str) -> None:
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     fake.now += 2 * DAY
     if when == "before the pass":
         change(fake)
     else:
         fake.before = lambda name: change(fake) if name == "record" else None
-    outcomes = dog.apply().outcomes
+    outcomes = watchdog.apply().outcomes
     assert fake.stopped == []
     if when == "between plan and stop":
         (outcome,) = outcomes
@@ -210,9 +181,9 @@ def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[FakeFleet],
 
 @pytest.mark.parametrize("change", [pause, pause_the_rule, keep, lose_the_lease], ids=lambda change: change.__name__)
 def test_what_comes_up_meanwhile_holds_a_mark_back(change: Callable[[FakeFleet], None]) -> None:
-    fake = fleets()
+    fake = orphan_fleet()
     fake.before = lambda name: change(fake) if name == "record" else None
-    (outcome,) = watchdog(fake).apply().outcomes
+    (outcome,) = make_watchdog(fake).apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
     assert fake.instances[ONE].idle_since is None and fake.messages == {}
 
@@ -221,12 +192,12 @@ def test_what_comes_up_meanwhile_holds_a_mark_back(change: Callable[[FakeFleet],
     ("scope", "until"), [("batch", None), ("all", START + DAY)], ids=["of somebody else", "that is over"]
 )
 def test_a_brake_that_does_not_hold_here_holds_nothing_back(scope: str, until: datetime | None) -> None:
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     fake.now += 2 * DAY
     fake.brakes.append(Brake(since=START, kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="no", until=until))
-    dog.apply()
+    watchdog.apply()
     assert fake.stopped == [ONE]
 
 
@@ -237,9 +208,9 @@ def test_work_takes_the_mark_away_and_is_told_once_it_is_gone(fails: bool) -> No
         def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
             return dict.fromkeys(instance_ids, "throttled") if fails else super().untag(instance_ids, keys)
 
-    fake = fleets()
+    fake = orphan_fleet()
     fleet = ruled()
-    watchdog(fake, fleet).apply()
+    make_watchdog(fake, fleet).apply()
     told = len(fake.messages)
     work(fake)
     (outcome,) = OrphanWatchdog(fleet, replace(fake.ports(), inventory=Refusing(fake))).apply().outcomes
@@ -249,11 +220,11 @@ def test_work_takes_the_mark_away_and_is_told_once_it_is_gone(fails: bool) -> No
 
 
 def test_a_stop_that_an_earlier_run_only_noted_is_judged_anew() -> None:
-    fake = fleets()
-    dog = watchdog(fake)
-    (marked,) = dog.apply().plan.decisions
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    (marked,) = watchdog.apply().plan.decisions
     fake.intents[ONE] = marked
-    (outcome,) = dog.apply().outcomes
+    (outcome,) = watchdog.apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and "judged again" in outcome.detail
     assert fake.intents == {} and fake.stopped == []
 
@@ -266,9 +237,9 @@ def test_a_stop_that_an_earlier_run_only_noted_is_judged_anew() -> None:
     ],
 )
 def test_a_pass_whose_lease_is_over_stops_nothing_and_takes_no_mark_away(works: bool, called: str) -> None:
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     fake.now += 2 * DAY
     if works:
         fake.evidence[ONE] = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
@@ -279,7 +250,7 @@ def test_a_pass_whose_lease_is_over_stops_nothing_and_takes_no_mark_away(works: 
             fake.lease_is_ours = False
 
     fake.before = over
-    done = dog.apply()
+    done = watchdog.apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
     assert fake.stopped == [] and tags.IDLE_SINCE in fake.instances[ONE].tags
 
@@ -300,48 +271,48 @@ class WorkedInBetween(FakeMetrics):
 
 
 def test_one_that_worked_since_its_mark_while_no_pass_ran_begins_a_new_grace() -> None:
-    fake = fleets()
+    fake = orphan_fleet()
     fleet = ruled()
-    watchdog(fake, fleet).apply()
+    make_watchdog(fake, fleet).apply()
     fake.now += timedelta(hours=25)
-    dog = OrphanWatchdog(fleet, replace(fake.ports(), metrics=WorkedInBetween(fake)))
-    (outcome,) = dog.apply().outcomes
+    watchdog = OrphanWatchdog(fleet, replace(fake.ports(), metrics=WorkedInBetween(fake)))
+    (outcome,) = watchdog.apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and Reason.TOKENS_MOVED.sentence in outcome.detail
     assert fake.stopped == [] and fake.instances[ONE].idle_since is None
     assert "stays" in list(fake.messages)[-1]
     fake.now += timedelta(minutes=5)
-    assert [d.action for d in watchdog(fake, fleet).apply().plan.decisions] == [Action.MARK]
+    assert [d.action for d in make_watchdog(fake, fleet).apply().plan.decisions] == [Action.MARK]
 
 
 def test_budgets_hold_over_passes() -> None:
-    fake = fleets(5)
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet(5)
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     fake.now += 2 * DAY
     counts: list[int] = []
     for _ in range(4):
-        dog.apply()
+        watchdog.apply()
         counts.append(len(fake.stopped))
         fake.now += timedelta(minutes=10)
     assert counts == [1, 2, 2, 2], "one a run, two an hour"
     fake.now += timedelta(hours=1)
-    dog.apply()
+    watchdog.apply()
     assert len(fake.stopped) == 3
 
 
 def test_a_rule_that_allows_more_a_run_may() -> None:
-    fake = fleets(5)
-    dog = watchdog(fake, ruled(max_stops_per_run=4, max_stops_per_hour=9))
-    dog.apply()
+    fake = orphan_fleet(5)
+    watchdog = make_watchdog(fake, ruled(max_stops_per_run=4, max_stops_per_hour=9))
+    watchdog.apply()
     fake.now += 2 * DAY
-    dog.apply()
+    watchdog.apply()
     assert len(fake.stopped) == 4
 
 
 def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
-    fake = fleets(2)
-    dog = watchdog(fake, ruled(max_stops_per_run=2))
-    dog.apply()
+    fake = orphan_fleet(2)
+    watchdog = make_watchdog(fake, ruled(max_stops_per_run=2))
+    watchdog.apply()
     fake.now += 2 * DAY
 
     def refuse(name: str) -> None:
@@ -350,7 +321,7 @@ def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
 
     fake.before = refuse
     for _ in range(2):
-        kinds = [outcome.kind for outcome in dog.apply().outcomes]
+        kinds = [outcome.kind for outcome in watchdog.apply().outcomes]
         assert kinds.count(OutcomeKind.FAILED) == 2
     assert sum("stop protection" in text for text in fake.messages.values()) == 2, "once for each of the two"
 
@@ -359,10 +330,10 @@ def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
 def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
     """A kill before each call in turn; afterwards one mark or one stop stands, told of once."""
     for number in range(1, 60):
-        fake = fleets()
-        dog = watchdog(fake)
+        fake = orphan_fleet()
+        watchdog = make_watchdog(fake)
         if phase == "stop":
-            dog.apply()
+            watchdog.apply()
             fake.now += 2 * DAY
         told = len(fake.messages)
         made = [0]
@@ -374,13 +345,13 @@ def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
 
         fake.before = kill
         try:
-            dog.apply()
+            watchdog.apply()
             finished = True
         except KilledError:
             finished = False
         fake.before = lambda name: None
-        dog.apply()
-        dog.apply()
+        watchdog.apply()
+        watchdog.apply()
         assert len(fake.messages) - told == 1, f"killed before call {number}"
         if phase == "stop":
             assert fake.stopped == [ONE] and fake.instances[ONE].idle_since is None
@@ -394,9 +365,9 @@ def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
 
 @pytest.mark.parametrize("call", ["gpus", "query", "interval", "brakes", "done_since", "ended_since"])
 def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     fake.now += 2 * DAY
 
     def broken(name: str) -> None:
@@ -405,12 +376,12 @@ def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
 
     fake.before = broken
     with pytest.raises(OSError, match="half a page"):
-        dog.apply()
+        watchdog.apply()
     assert fake.stopped == []
 
 
 def test_a_dry_pass_lists_without_metrics_and_says_so() -> None:
-    fake = fleets()
+    fake = orphan_fleet()
     said: list[str] = []
 
     def broken(name: str) -> None:
@@ -424,14 +395,14 @@ def test_a_dry_pass_lists_without_metrics_and_says_so() -> None:
 
 
 def test_a_machine_whose_gpu_the_catalogue_does_not_know_stops_no_pass() -> None:
-    fake = fleets(2)
+    fake = orphan_fleet(2)
     fake.instances[ONE] = replace(fake.instances[ONE], machine_type="g7e.2xlarge")
-    assert len(watchdog(fake).dry().plan.decisions) == 2
+    assert len(make_watchdog(fake).dry().plan.decisions) == 2
 
 
 def test_prices_are_in_every_decision() -> None:
-    fake = fleets()
-    (decision,) = watchdog(fake).dry().plan.decisions
+    fake = orphan_fleet()
+    (decision,) = make_watchdog(fake).dry().plan.decisions
     assert decision.usd_per_hour == FakePrices().usd_per_hour(orphan())
 
 
@@ -448,8 +419,8 @@ def test_a_rule_that_could_do_harm_is_refused(rule: Mapping[str, Any], wrong: st
 
 
 def test_one_that_can_never_be_stopped_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = fleets(3)
-    dog = watchdog(fake)
+    fake = orphan_fleet(3)
+    watchdog = make_watchdog(fake)
     stop = FakeAccount.stop
 
     def refused(account: FakeAccount, instance_id: str) -> None:
@@ -458,56 +429,56 @@ def test_one_that_can_never_be_stopped_does_not_hold_up_the_others(monkeypatch: 
         stop(account, instance_id)
 
     monkeypatch.setattr(FakeAccount, "stop", refused)
-    dog.apply()
+    watchdog.apply()
     for _ in range(4):
         fake.now += timedelta(hours=25)
-        dog.apply()
+        watchdog.apply()
     assert fake.stopped == [orphan(2).id, orphan(3).id]
 
 
 def test_a_mark_of_another_fleet_begins_the_grace_anew_and_is_told() -> None:
     """Both fleets had marked it; the other one took the tag away when people kept it, and marked it after that."""
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     mine = fake.instances[ONE]
     fake.now += timedelta(days=7)
     fake.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: tags.write_time(fake.now)})
     for hours, reason in ((0, Reason.MARKED_WAITING), (23, Reason.MARKED_WAITING), (2, Reason.STILL_IDLE)):
         fake.now += timedelta(hours=hours)
-        assert [d.reason for d in dog.apply().plan.decisions] == [reason]
+        assert [d.reason for d in watchdog.apply().plan.decisions] == [reason]
     assert sum(key.startswith("marked:") for key in fake.messages) == 2
 
 
 def test_a_mark_that_we_took_away_does_not_come_back_with_another_fleets_tag() -> None:
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     fake.now += timedelta(hours=1)
     work(fake)
-    assert [d.action for d in dog.apply().plan.decisions] == [Action.UNMARK]
+    assert [d.action for d in watchdog.apply().plan.decisions] == [Action.UNMARK]
     fake.evidence[ONE] = LONG_QUIET
     mine = fake.instances[ONE]
     fake.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: tags.write_time(START)})
     fake.now += timedelta(days=2)
-    assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
+    assert [d.action for d in watchdog.apply().plan.decisions] == [Action.MARK]
 
 
 def test_a_tag_of_the_future_holds_no_stop_up() -> None:
-    fake = fleets()
-    dog = watchdog(fake)
-    dog.apply()
+    fake = orphan_fleet()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     later = tags.write_time(START + timedelta(days=365))
     mine = fake.instances[ONE]
     fake.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: later})
     fake.now += timedelta(hours=25)
-    dog.apply()
+    watchdog.apply()
     assert fake.stopped == [ONE]
 
 
 def test_a_rule_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
-    fake = fleets()
-    watchdog(fake).apply()
+    fake = orphan_fleet()
+    make_watchdog(fake).apply()
     fake.seen.clear()
     work(fake)
     fake.now += timedelta(hours=1)

@@ -14,9 +14,8 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
 from hosts.monitoring import rules
-from tests.fixtures.watchdogs.fake_fleet import FakeFleet
-from tests.fixtures.watchdogs.fake_ports import FakeMetrics
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting
+from tests.fixtures.watchdogs.scale import BUSY, Store, scaled
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
@@ -393,33 +392,6 @@ def test_a_start_in_a_skipped_hour_is_when_the_clocks_have_skipped_it() -> None:
     assert [holds(rule, moment) for moment in around] == [False, True]
 
 
-class Store(FakeMetrics):
-    """Answers the two queries with what a test says of pool `batch`."""
-
-    def __init__(self, fake: FakeFleet, stats: Mapping[str, float]) -> None:
-        super().__init__(fake)
-        self.stats = stats
-        self.read: Sequence[str] = ()
-        """Instances whose engines are read; none: the store tells how many, and not whose."""
-
-    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
-        self.fleet.before("query")
-        rows = [({"pool": "batch", "stat": name}, value) for name, value in self.stats.items()]
-        engines = [({"pool": "batch", "stat": "engine", "instance_id": one}, 1.0) for one in self.read]
-        return [row for row in (*engines, *rows) if f'"{row[0]["stat"]}"' in expression]
-
-
-def scaled(stats: Mapping[str, float], **entry: Any) -> tuple[FakeFleet, ScaleWatchdog, Any]:
-    fleet = document(watchdogs={"scale": {"requests_per_replica": 10, **entry}})
-    fake = FakeFleet(targets={"batch": Target(pool="batch", value=2, version=7)})
-    for number in (1, 2):
-        one = instance(number)
-        fake.instances[one.id] = one
-        fake.agents[one.id] = replace(READY, phase_since=one.launched_at + timedelta(minutes=4))
-    ports = replace(fake.ports(), metrics=Store(fake, stats))
-    return fake, ScaleWatchdog(fleet, ports), fleet
-
-
 QUIET = {
     "reporting": 2.0,
     "waiting": 0.0,
@@ -428,10 +400,6 @@ QUIET = {
     "requests": 0.0,
     "requests_peak": 0.0,
 }
-BUSY = {
-    "reporting": 2.0, "waiting": 0.0, "waiting_peak": 0.0, "running_peak": 31.0, "requests": 31.0,
-    "requests_peak": 31.0,
-}  # fmt: skip
 
 
 def test_what_would_shrink_a_pool_waits_for_a_dry_run() -> None:

@@ -15,7 +15,7 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Instance, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting, spot_pool
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, A, B, make_watchdog, spread_fleet
 from watchdogs import boots
 from watchdogs.policy import digests
 from watchdogs.spot import lifecycle
@@ -47,7 +47,7 @@ def test_machines_that_never_boot_close_their_group_and_people_hear_of_it(kind: 
     fake.lose(instance(2).id)
     hours = 4
     for _ in range(hours * 60):
-        watchdog(fake).apply()
+        make_watchdog(fake).apply()
         fake.now += MINUTE
         for key in list(fake.alive(OD)):
             fake.agents.pop(key, None)
@@ -176,14 +176,14 @@ def test_a_clock_that_was_set_back_says_of_none_that_it_left_before_it_was_seen(
 
 def test_a_look_writes_only_what_is_new() -> None:
     fake = spread_fleet()
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     wrote: list[str] = []
     fake.before = lambda name: wrote.append(name)
     before = dict(fake.boots)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert wrote.count("note_boots") == wrote.count("boots") == 1
     assert fake.boots == before, "they are ready"
-    watchdog(fake).dry()
+    make_watchdog(fake).dry()
     assert wrote.count("note_boots") == 1, "a dry run writes nothing"
 
 
@@ -228,12 +228,12 @@ def wanting(target: int) -> tuple[FakeFleet, Callable[[], SpotWatchdog]]:
 
 @pytest.mark.parametrize("minutes", [5, 12, 20, 40])
 def test_what_boots_and_says_so_is_not_bought_twice(minutes: float) -> None:
-    fake, dog = wanting(4)
+    fake, watchdog = wanting(4)
     for _ in range(90):
         for key, one in fake.instances.items():
             if fake.now - one.launched_at >= minutes * MINUTE and fake.agents[key].phase is Phase.CACHE:
                 fake.agents[key] = replace(READY, phase_since=fake.now)
-        dog().apply()
+        watchdog().apply()
         fake.now += MINUTE
         assert not fake.alive(OD) and len(fake.alive(A)) + len(fake.alive(B)) <= 4
     assert fake.launched == 4
@@ -249,27 +249,27 @@ def test_what_boots_and_says_so_is_not_bought_twice(minutes: float) -> None:
     ],
 )
 def test_for_how_long_a_boot_is_believed(minutes: int, *, silent: bool, more: bool) -> None:
-    fake, dog = wanting(4)
+    fake, watchdog = wanting(4)
     for _ in range(minutes):
         if silent:
             fake.agents.clear()
-        dog().apply()
+        watchdog().apply()
         fake.now += MINUTE
     assert (fake.launched > 4) == more
 
 
 def test_what_the_ledger_knows_of_boots_is_expected_when_nobody_is_ready() -> None:
-    fake, dog = wanting(1)
+    fake, watchdog = wanting(1)
     for _ in range(40):
         fake.agents.clear()
-        dog().apply()
+        watchdog().apply()
         fake.now += MINUTE
     first = fake.launched
-    fake, dog = wanting(1)
+    fake, watchdog = wanting(1)
     fake.boots = {boot.key: boot for boot in (booted(-500, 35), booted(-400, 35))}
     for _ in range(35):
         fake.agents.clear()
-        dog().apply()
+        watchdog().apply()
         fake.now += MINUTE
     assert (first > 1, fake.launched) == (True, 1)
 
@@ -285,7 +285,7 @@ def crash(fake: FakeFleet, *keys: str, after: timedelta = timedelta()) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_engines_that_crash_together_are_replaced_at_once(count: int) -> None:
     fake = idle_fleet(count)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     fake.now += MINUTE
     crash(fake, *fake.agents)
     fake.capacity = {A: 99, B: 0, OD: 0}
@@ -294,7 +294,7 @@ def test_engines_that_crash_together_are_replaced_at_once(count: int) -> None:
         for key in fake.alive(A):
             if fake.now - fake.instances[key].launched_at >= BOOT and fake.agents[key].phase is not Phase.FAILED:
                 fake.agents[key] = replace(READY, phase_since=fake.now)
-        watchdog(fake).apply()
+        make_watchdog(fake).apply()
         fake.now += MINUTE
         assert fake.now - began < 10 * MINUTE, "after the time of one boot"
     told = [text for key, text in fake.messages.items() if "engine_crashed" in key]
@@ -305,7 +305,7 @@ def test_engines_that_crash_together_are_replaced_at_once(count: int) -> None:
 def test_an_engine_that_crashes_again_and_again_is_replaced_less_and_less_often() -> None:
     """Each instance of a pool of one serves for two minutes."""
     fake = idle_fleet(1)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     fake.capacity = {A: 99, B: 0, OD: 0}
     ended: list[float] = []
     for _ in range(6 * 60):
@@ -317,7 +317,7 @@ def test_an_engine_that_crashes_again_and_again_is_replaced_less_and_less_often(
             elif fake.agents[key].phase is Phase.CACHE and age >= BOOT:
                 fake.agents[key] = replace(READY, phase_since=fake.now)
         before = len(fake.ended)
-        watchdog(fake).apply()
+        make_watchdog(fake).apply()
         ended += [(fake.now - START) / MINUTE] * (len(fake.ended) - before)
     waits = [later - earlier - 8 for earlier, later in zip(ended, ended[1:], strict=False)]
     assert waits[:6] == [0, 1, 2, 4, 8, 16], "the first is replaced at once"

@@ -14,7 +14,7 @@ from gpufleet.domain.model import CapacityType, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.fake_ports import FakeLedger
 from tests.fixtures.watchdogs.plain import START, instance, left_booting, spot_pool
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, A, B, make_watchdog, spread_fleet
 from watchdogs.spot import lifecycle, zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
@@ -25,7 +25,7 @@ MINUTE = timedelta(minutes=1)
 def passes(fleet: FakeFleet, minutes: int, *, failing: Sequence[str] = ()) -> None:
     """A pass each minute; what boots in these groups has failed by the next one."""
     for _ in range(minutes):
-        watchdog(fleet).apply()
+        make_watchdog(fleet).apply()
         fleet.now += MINUTE
         for name in failing:
             for key in fleet.alive(name):

@@ -13,8 +13,7 @@ from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.fake_fleet import KilledError
 from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
-from tests.watchdogs.spot.test_keeps import THIRD, with_on_demand
-from tests.watchdogs.spot.test_watchdog import A, watchdog
+from tests.fixtures.watchdogs.spot import THIRD, A, make_watchdog, with_on_demand
 from watchdogs import boots
 from watchdogs.spot.decide import decide
 from watchdogs.spot.limits import chosen_ends
@@ -167,12 +166,12 @@ def settings(hour: int) -> dict[str, object]:
 
 def test_the_hour_is_read_from_the_ledger_and_passes() -> None:
     fleet = with_on_demand()
-    dog = watchdog(fleet, watchdogs=settings(1))
-    dog.apply()
-    held = {d.resource: d.reason for d in dog.apply().plan.decisions}
+    watchdog = make_watchdog(fleet, watchdogs=settings(1))
+    watchdog.apply()
+    held = {d.resource: d.reason for d in watchdog.apply().plan.decisions}
     assert fleet.ended == [THIRD] and Reason.HOUR_BUDGET in held.values()
     fleet.now += timedelta(hours=1, minutes=1)
-    watchdog(fleet, watchdogs=settings(1)).apply()
+    make_watchdog(fleet, watchdogs=settings(1)).apply()
     assert len(fleet.ended) == 2
 
 
@@ -191,11 +190,11 @@ def test_an_end_of_a_killed_pass_counts_once(step: str, killed: str) -> None:
 
     fleet.before = kill
     with suppress(KilledError):
-        watchdog(fleet, watchdogs=settings(1)).apply()
+        make_watchdog(fleet, watchdogs=settings(1)).apply()
     fleet.before = lambda _: None
     for _ in range(4):
         fleet.now += timedelta(minutes=1)
-        watchdog(fleet, watchdogs=settings(1)).apply()
+        make_watchdog(fleet, watchdogs=settings(1)).apply()
     assert fleet.ended == [THIRD]
     assert fleet.drains == [THIRD]
     assert not any(boots.failed(boot, spot=False) for boot in fleet.boots.values()), "its boot had not failed"
@@ -204,7 +203,7 @@ def test_an_end_of_a_killed_pass_counts_once(step: str, killed: str) -> None:
 def test_a_failed_boot_is_ended_whatever_the_budget() -> None:
     fleet = with_on_demand()
     fleet.agents[instance(1).id] = replace(READY, phase=Phase.FAILED, ready=False)
-    watchdog(fleet, watchdogs=settings(0)).apply()
+    make_watchdog(fleet, watchdogs=settings(0)).apply()
     assert fleet.ended == [instance(1).id]
     assert fleet.alive(A) == []
 

@@ -158,11 +158,11 @@ def played(
     fake.before_resize = {name: group.desired for name, group in fake.groups.items()}
     fleet = _fleet(starts, usd, unpriced)
     fake.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
-    dog = SpotWatchdog(fleet, fake.ports())
+    watchdog = SpotWatchdog(fleet, fake.ports())
     for happenings, seconds in steps:
         for what, number in happenings:
             happens(fake, what, number)
-        dog.apply()
+        watchdog.apply()
         for group in list(fake.groups):
             fake.before_resize[group] = fake.groups[group].desired
         fake.now += timedelta(seconds=seconds)

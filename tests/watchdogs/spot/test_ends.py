@@ -11,7 +11,7 @@ from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Re
 from gpufleet.domain.model import InstanceState
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, instance
-from tests.watchdogs.spot.test_watchdog import A, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import A, make_watchdog, spread_fleet
 from watchdogs import boots
 from watchdogs.observe.end_reasons import ASK_AGAIN, DESCRIBED_FOR, ended_why
 
@@ -60,7 +60,7 @@ def gone(ago: timedelta = MINUTE, stated: K | None = None) -> FakeFleet:
 
 
 def kinds(fleet: FakeFleet) -> list[K]:
-    (pool,) = watchdog(fleet).dry().observed
+    (pool,) = make_watchdog(fleet).dry().observed
     return [event.kind for event in pool.events if event.instance_id == FIRST]
 
 
@@ -98,12 +98,12 @@ def test_what_an_earlier_look_found_out_is_remembered() -> None:
 def test_one_call_for_all_looks_of_a_minute(ago: timedelta, calls: int) -> None:
     fleet, made = gone(ago), list[str]()
     fleet.before = made.append
-    dog = watchdog(fleet)
+    watchdog = make_watchdog(fleet)
     for _ in range(3):
-        dog.dry()
+        watchdog.dry()
     assert made.count("ended") == calls
     fleet.now += ASK_AGAIN
-    dog.dry()
+    watchdog.dry()
     assert made.count("ended") == 2 * calls
 
 
@@ -119,7 +119,7 @@ def test_descriptions_that_cannot_be_read_stop_nothing() -> None:
 
 def test_a_spot_instance_whose_end_nobody_explains_is_replaced_and_is_no_failed_boot() -> None:
     fleet = gone()
-    plan = watchdog(fleet).dry().plan
+    plan = make_watchdog(fleet).dry().plan
     assert [d.reason for d in plan.acting if d.action is Action.RESIZE] == [Reason.SPOT_WANTED]
     assert not any(d.reason in (Reason.BOOTS_FAILING, Reason.BOOT_FAILED) for d in plan.decisions)
 
@@ -139,13 +139,13 @@ def test_a_spot_instance_that_ends_as_it_boots_failed_only_if_its_description_sa
     fleet = spread_fleet()
     fleet.agents.pop(FIRST)
     fleet.instances[FIRST] = replace(fleet.instances[FIRST], launched_at=START - 3 * MINUTE)
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     fleet.now += MINUTE
     event = Activity(id="1", group=A, kind=K.ENDED_UNSTATED, at=fleet.now, instance_id=FIRST)
     fleet.activities.append(event)
     there = fleet.instances[FIRST]
     fleet.instances[FIRST] = replace(there, state=InstanceState.TERMINATED, end_reason=stated)
     fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     (boot,) = [boot for boot in fleet.boots.values() if boot.instance_id == FIRST]
     assert boot.left_at == fleet.now and boots.failed(boot, spot=True) is failed

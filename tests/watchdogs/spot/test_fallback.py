@@ -109,11 +109,11 @@ def _document(zones: Mapping[str, str], cloud: Cloud, more: Mapping[str, object]
     return fleet.model_copy(update={"cloud": cloud})
 
 
-def passes(fake: SlowFakeFleet, dog: SpotWatchdog, span: timedelta = timedelta(minutes=10)) -> None:
+def passes(fake: SlowFakeFleet, watchdog: SpotWatchdog, span: timedelta = timedelta(minutes=10)) -> None:
     """Until something was bought, or for that long."""
     began = fake.now
     while not fake.bought and fake.now - began < span:
-        dog.apply()
+        watchdog.apply()
         fake.pass_time(LOOK.total_seconds())
 
 
@@ -122,34 +122,34 @@ def passes(fake: SlowFakeFleet, dog: SpotWatchdog, span: timedelta = timedelta(m
 @pytest.mark.parametrize("zones", [1, 2, 3, 6, 9])
 @pytest.mark.parametrize("answer_s", [1, 5, 30, 45, 59, 61, 300])
 def test_it_is_asked_for_within_fallback_after(cloud: Cloud, most: int, zones: int, answer_s: int) -> None:
-    fake, dog = a_pool(dry(zones, answer_s), cloud, max=most)
+    fake, watchdog = a_pool(dry(zones, answer_s), cloud, max=most)
     began = fake.now
-    passes(fake, dog)
+    passes(fake, watchdog)
     assert fake.bought[0] - began <= PATIENCE
     assert fake.bought[0] - began >= timedelta(seconds=min(answer_s, 60)), "the zones are asked before"
 
 
 @pytest.mark.parametrize("kind", ["no_capacity", "quota", "throttled", "price", "unknown"])
 def test_whatever_they_answer(kind: str) -> None:
-    fake, dog = a_pool(dry(6, 45, kind))
+    fake, watchdog = a_pool(dry(6, 45, kind))
     began = fake.now
-    passes(fake, dog)
+    passes(fake, watchdog)
     assert fake.bought[0] - began <= PATIENCE
 
 
 def test_asks_at_the_same_time_stay_within_the_ceiling_and_are_withdrawn() -> None:
-    fake, dog = a_pool(dry(9, 300), max=1)
-    dog.apply()
+    fake, watchdog = a_pool(dry(9, 300), max=1)
+    watchdog.apply()
     assert fake.most <= 1 + 0 + 2
     assert len(fake.due) == 3, "nobody is asked who would have no time to answer"
     assert {name: group.desired for name, group in fake.groups.items() if group.desired} == {OD: 1}
 
 
 def test_all_zones_are_asked_in_turn_however_slow_they_are() -> None:
-    fake, dog = a_pool(dry(9, 300), max=1)
+    fake, watchdog = a_pool(dry(9, 300), max=1)
     asked: set[str] = set()
     for _ in range(8):
-        dog.apply()
+        watchdog.apply()
         asked |= {name for _, name in fake.due}
         fake.pass_time(LOOK.total_seconds())
     assert len({*asked, OD}) == 10
@@ -157,15 +157,15 @@ def test_all_zones_are_asked_in_turn_however_slow_they_are() -> None:
 
 @pytest.mark.parametrize("zones", [3, 6])
 def test_a_zone_that_gives_is_found_behind_those_that_do_not(zones: int) -> None:
-    fake, dog = a_pool([*dry(zones - 1, 25), (5, GIVES)])
-    dog.apply()
+    fake, watchdog = a_pool([*dry(zones - 1, 25), (5, GIVES)])
+    watchdog.apply()
     assert fake.launched == 1 and not fake.bought
     assert sum(group.desired for group in fake.groups.values()) == 1, "what others were asked for is withdrawn"
 
 
 def test_what_gives_at_once_is_asked_for_alone() -> None:
-    fake, dog = a_pool([(5, GIVES)] * 6)
-    dog.apply()
+    fake, watchdog = a_pool([(5, GIVES)] * 6)
+    watchdog.apply()
     assert (fake.launched, fake.most) == (1, 1)
 
 

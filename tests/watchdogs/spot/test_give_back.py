@@ -10,7 +10,7 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from tests.fixtures.watchdogs.plain import START, spot_pool
-from tests.watchdogs.spot.test_watchdog import OD, A
+from tests.fixtures.watchdogs.spot import OD, A
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
 

@@ -12,7 +12,7 @@ from gpufleet.domain.evidence import AgentStatus, is_left_to_its_cloud
 from gpufleet.domain.model import CapacityType, Cloud, InstanceState, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
-from tests.watchdogs.spot.test_watchdog import A, B, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import A, B, make_watchdog, spread_fleet
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
 
@@ -75,9 +75,9 @@ def take(fleet: FakeFleet, key: str) -> None:
 def test_it_is_drained_replaced_and_left_in_its_group() -> None:
     fleet = spread_fleet()
     key = noticed(fleet)
-    dog = watchdog(fleet)
+    watchdog = make_watchdog(fleet)
     for _ in range(3):
-        dog.apply()
+        watchdog.apply()
         fleet.now += 30 * timedelta(seconds=1)
     assert fleet.ended == []
     assert (fleet.groups[A].desired, fleet.groups[A].instance_ids) == (1, (key,))
@@ -87,12 +87,12 @@ def test_it_is_drained_replaced_and_left_in_its_group() -> None:
 def test_the_pass_that_finds_it_gone_lowers_its_group() -> None:
     fleet = spread_fleet()
     key = noticed(fleet)
-    dog = watchdog(fleet)
-    dog.apply()
+    watchdog = make_watchdog(fleet)
+    watchdog.apply()
     take(fleet, key)
     fleet.capacity[A] = 5  # its group would find another one there
     fleet.now += MINUTE
-    done = dog.apply()
+    done = watchdog.apply()
     assert (fleet.groups[A].desired, fleet.groups[A].instance_ids) == (0, ())
     assert [(o.decision.reason, o.kind) for o in done.outcomes if o.decision.resource == key] == [
         (Reason.PREEMPTED, OutcomeKind.DONE)
@@ -104,12 +104,12 @@ def test_the_pass_that_finds_it_gone_lowers_its_group() -> None:
 def test_a_group_that_has_noticed_itself_is_lowered_as_before() -> None:
     fleet = spread_fleet()
     key = noticed(fleet)
-    dog = watchdog(fleet)
-    dog.apply()
+    watchdog = make_watchdog(fleet)
+    watchdog.apply()
     take(fleet, key)
     fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
     fleet.now += MINUTE
-    dog.apply()
+    watchdog.apply()
     assert fleet.groups[A].desired == 0
     assert fleet.ended == []
 
@@ -117,8 +117,8 @@ def test_a_group_that_has_noticed_itself_is_lowered_as_before() -> None:
 def test_one_that_lives_on_past_its_hour_is_ended() -> None:
     fleet = spread_fleet()
     key = noticed(fleet)
-    dog = watchdog(fleet)
-    dog.apply()
+    watchdog = make_watchdog(fleet)
+    watchdog.apply()
     fleet.now += 45 * MINUTE
-    dog.apply()
+    watchdog.apply()
     assert fleet.ended == [key]

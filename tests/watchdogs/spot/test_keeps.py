@@ -10,14 +10,23 @@ from gpufleet.domain import tags
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.model import CapacityType, Phase
+from gpufleet.domain.model import Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
-from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
+from tests.fixtures.watchdogs.plain import READY, START, spot_pool
+from tests.fixtures.watchdogs.spot import (
+    FIRST,
+    FOURTH,
+    OD,
+    SECOND,
+    THIRD,
+    A,
+    B,
+    make_watchdog,
+    spread_fleet,
+    with_on_demand,
+)
 from watchdogs.spot import lifecycle
 from watchdogs.spot.pool_view import PoolMember
-
-FIRST, SECOND, THIRD, FOURTH = (instance(n).id for n in (1, 2, 3, 4))
 
 
 def brake(scope: str, kind: BrakeKind = BrakeKind.KEEP) -> Brake:
@@ -33,17 +42,6 @@ def surplus() -> FakeFleet:
     """Two spot instances for a target of one; the first would go."""
     fleet = spread_fleet()
     fleet.targets["batch"] = replace(fleet.targets["batch"], value=1)
-    return fleet
-
-
-def with_on_demand() -> FakeFleet:
-    """Two spot instances that have long been ready, and two on demand that stood in for them."""
-    fleet = spread_fleet()
-    for number in (3, 4):
-        one = instance(number, group=OD, capacity_type=CapacityType.ON_DEMAND)
-        fleet.instances[one.id] = one
-        fleet.agents[one.id] = replace(READY, phase_since=START - timedelta(hours=1))
-    fleet.groups[OD] = replace(fleet.groups[OD], desired=2, instance_ids=(THIRD, FOURTH))
     return fleet
 
 
@@ -65,7 +63,7 @@ def test_surplus_goes_past_those_that_are_kept(scope: str, ended: list[str]) -> 
         keep_by_tag(fleet, FIRST)
     elif scope:
         fleet.brakes.append(brake(scope))
-    decisions = {d.resource: d for d in watchdog(fleet).apply().plan.decisions}
+    decisions = {d.resource: d for d in make_watchdog(fleet).apply().plan.decisions}
     assert fleet.ended == fleet.drains == ended
     if FIRST not in ended:
         assert decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE
@@ -83,7 +81,7 @@ def test_surplus_goes_past_those_that_are_kept(scope: str, ended: list[str]) -> 
 def test_on_demand_is_given_back_past_those_that_are_kept(kept: list[str], ended: list[str]) -> None:
     fleet = with_on_demand()
     fleet.brakes += [brake(name) for name in kept]
-    decisions = {d.resource: d for d in watchdog(fleet).apply().plan.decisions}
+    decisions = {d.resource: d for d in make_watchdog(fleet).apply().plan.decisions}
     assert fleet.ended == ended
     assert all(decisions[name].detail == "by ana until `gpufleet resume`: benchmark" for name in kept)
     assert decisions[OD].reason is (Reason.SPOT_IS_BACK if ended else Reason.KEPT_BY_PEOPLE)
@@ -100,11 +98,11 @@ def test_a_keep_that_comes_while_it_drains_still_holds(scope: str) -> None:
             fleet.brakes.append(brake(scope))
 
     fleet.before = before
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert fleet.drains == [FIRST] and not fleet.ended
     assert "kept" in fleet.outcomes[-1][1].detail
     fleet.before = lambda _: None
-    decisions = {d.resource: d for d in watchdog(fleet).apply().plan.decisions}
+    decisions = {d.resource: d for d in make_watchdog(fleet).apply().plan.decisions}
     assert not fleet.ended and decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE
 
 
@@ -113,7 +111,7 @@ def test_a_boot_that_failed_is_kept_for_who_wants_to_look_at_it() -> None:
     fleet.agents[FIRST] = replace(READY, phase=Phase.FAILED, ready=False)
     fleet.brakes.append(brake(FIRST))
     fleet.capacity[B] = 1
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert not fleet.ended
     assert len(fleet.alive(B)) == 2, "another one is asked for all the same"
 
@@ -130,7 +128,7 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: Drain
     fleet.targets["batch"] = replace(fleet.targets["batch"], value=1)
     left = replace(READY, phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=owner)
     fleet.agents[FIRST] = left
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert fleet.ended == ended
     assert fleet.alive(A) == [FIRST]
 
@@ -169,7 +167,7 @@ def test_a_drain_that_does_not_end_holds_up_nobody_for_ever_and_people_hear_of_i
     fleet.agents[FIRST] = hangs
     fleet.targets["batch"] = replace(fleet.targets["batch"], value=1)
     for _ in range(24 * 4 - 1):
-        watchdog(fleet).apply()
+        make_watchdog(fleet).apply()
         assert bool(fleet.ended) is (fleet.now - began > timedelta(minutes=16))
         fleet.now = fleet.now.replace(second=0) + timedelta(minutes=15)
     assert fleet.ended[0] == THIRD, "what stood in goes"

@@ -15,8 +15,7 @@ from gpufleet.domain.model import CapacityType, Group, InstanceState, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.fake_ports import FakeGroups
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
-from tests.watchdogs.spot.test_keeps import THIRD, with_on_demand
-from tests.watchdogs.spot.test_watchdog import OD, A, B, sizes, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, THIRD, A, B, make_watchdog, sizes, spread_fleet, with_on_demand
 from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
 from watchdogs.spot.watchdog import ROUNDS, SpotWatchdog
@@ -73,7 +72,7 @@ def test_no_size_is_set_any_more(change: Callable[[FakeFleet], None], said: str)
     fake = missing_one()
     fake.capacity[A] = 3
     once_planned(fake, change)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert sizes(fake) == (0, 1, 0)
     assert {o.kind for o in done.outcomes} == {OutcomeKind.NO_LONGER_TRUE}
     assert said in done.outcomes[0].detail
@@ -106,7 +105,7 @@ def test_a_size_below_what_is_there_by_now_is_not_set() -> None:
     fake = spread_fleet()
     fake.groups[OD] = replace(fake.groups[OD], desired=2)  # asked for, not there yet, and no more needed
     once_planned(fake, two_arrive)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     (first, *_) = done.outcomes
     assert (first.decision.resource, first.kind) == (OD, OutcomeKind.NO_LONGER_TRUE)
     assert "2 instances now" in first.detail
@@ -165,7 +164,7 @@ def test_what_was_to_go_is_left_as_it_is(
 ) -> None:
     fake = with_on_demand()
     when(fake, change)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     (found,) = [outcome for outcome in done.outcomes if outcome.decision.resource == THIRD]
     assert (found.kind, said in found.detail) == (OutcomeKind.NO_LONGER_TRUE, True), found
     assert (fake.ended, fake.drains, fake.intents) == ([], drains, {})
@@ -181,7 +180,7 @@ def test_what_was_to_go_is_left_as_it_is(
 def test_what_its_group_has_let_go_is_not_ended(change: Callable[[FakeFleet], None], said: str) -> None:
     fake = with_on_demand()
     once_drained(fake, change)
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     (found,) = [outcome for outcome in done.outcomes if outcome.decision.resource == THIRD]
     assert (found.kind, said in found.detail) == (OutcomeKind.NO_LONGER_TRUE, True), found
     assert not fake.ended
@@ -202,7 +201,7 @@ def test_what_drains_already_is_not_asked_again(state: dict[str, Any]) -> None:
         fake.drained_at[THIRD] = fake.now + timedelta(seconds=2)
 
     once_planned(fake, drained_by_somebody)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert (fake.ended, fake.drains) == ([THIRD], [])
 
 
@@ -210,7 +209,7 @@ def test_what_never_served_is_not_drained() -> None:
     fake = spread_fleet()
     fake.agents[FIRST] = replace(READY, phase=Phase.FAILED, ready=False)
     fake.capacity[B] = 5
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert (fake.ended, fake.drains) == ([FIRST], [])
 
 
@@ -218,5 +217,5 @@ def test_zones_that_have_answered_are_waited_for_no_longer() -> None:
     fake = missing_one()
     fake.capacity[A] = 3
     before = fake.now
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert sizes(fake) == (1, 1, 0) and fake.now == before

@@ -11,9 +11,9 @@ from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
+from tests.fixtures.watchdogs.idle import make_watchdog as idle_watchdog
 from tests.fixtures.watchdogs.plain import START, spot_pool
-from tests.watchdogs.idle.test_watchdog import watchdog as idle_watchdog
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, A, B, make_watchdog, spread_fleet
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
 from watchdogs.spot.risk import PRIOR_HOURS, PRIOR_LOSSES
@@ -51,11 +51,11 @@ def test_what_drained_under_a_notice_counts_among_its_zones_losses(
         notice_at=fleet.now if noticed else None,
         phase_since=fleet.now,
     )
-    dog = watchdog(fleet)
-    dog.apply()
+    watchdog = make_watchdog(fleet)
+    watchdog.apply()
     assert fleet.ended == [first]
     fleet.happened(A, ActivityKind.ENDED, first)
-    (pool,) = dog.apply().observed
+    (pool,) = watchdog.apply().observed
     (zone,) = [group for group in pool.groups if group.name == A]
     assert (zone.losses_per_hour > PRIOR_LOSSES / PRIOR_HOURS) is counts
     assert (ActivityKind.PREEMPTED in {event.kind for event in pool.events_of(A)}) is counts
@@ -66,7 +66,7 @@ def test_what_idle_drained_before_its_cloud_takes_it_is_ended_by_idle_and_lost_b
     fleet.capacity[A] = 5
     (first,) = fleet.groups[A].instance_ids
     fleet.agents[first] = replace(IDLES, notice_at=fleet.now)
-    spot = watchdog(fleet)
+    spot = make_watchdog(fleet)
     for _ in range(2):
         spot.apply()
     assert not fleet.ended

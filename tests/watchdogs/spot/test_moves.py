@@ -11,7 +11,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.plain import START
-from tests.watchdogs.spot.test_zones import pool, ready
+from tests.fixtures.watchdogs.zone_pools import pool, ready
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 

@@ -14,7 +14,7 @@ from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting, spot_pool
-from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, SETTINGS, A, B, make_watchdog, sizes, spread_fleet
 from watchdogs.policy import digests
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
@@ -48,11 +48,11 @@ def test_one_pass_in_which_they_are_not_heard_ready_buys_nothing(said: AgentStat
     before = dict(fake.agents)
     for _ in range(5):
         hear(fake, said, *ids)
-        watchdog(fake).apply()
+        make_watchdog(fake).apply()
         assert sizes(fake) == (1, 1, 0) and not fake.messages
         fake.now += timedelta(minutes=1)
         fake.agents.update(before)
-        watchdog(fake).apply()  # heard again: what was missed does not add up
+        make_watchdog(fake).apply()  # heard again: what was missed does not add up
         assert sizes(fake) == (1, 1, 0) and not fake.ended
         fake.now += timedelta(minutes=1)
 
@@ -68,10 +68,10 @@ def test_one_that_stays_silent_is_replaced_after_the_fallbacks_time(spot: int, t
     fake = spread_fleet()
     fake.capacity[B] = spot
     hear(fake, None, FIRST)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert sizes(fake) == (1, 1, 0)
     fake.now += timedelta(seconds=30)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert (len(fake.alive(A)), len(fake.alive(B)), len(fake.alive(OD))) == there
     assert not fake.ended, "silence is no proof: it may serve"
 
@@ -95,7 +95,7 @@ def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
 def test_a_dry_run_notes_nothing() -> None:
     fake = spread_fleet()
     hear(fake, None, FIRST)
-    watchdog(fake).dry()
+    make_watchdog(fake).dry()
     assert not fake.outcomes
 
 
@@ -107,7 +107,7 @@ def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
     done = None
     for _ in range(90):
         hear(fake, None, *(key for key in list(fake.agents) if key != SECOND))
-        done = watchdog(fake).apply()
+        done = make_watchdog(fake).apply()
         fake.now += timedelta(minutes=1)
     assert done is not None
     # wanted are two: one serves, the lost one has a successor that hangs, and that one has one, too; so on demand

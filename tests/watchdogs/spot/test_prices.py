@@ -10,7 +10,7 @@ from gpufleet.domain.decisions import Decision, Reason
 from gpufleet.domain.model import CapacityType, Instance
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, spot_pool
-from tests.watchdogs.spot.test_watchdog import A, B, sizes, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import A, B, make_watchdog, sizes, spread_fleet
 from watchdogs.spot import zones
 from watchdogs.spot.pool_view import GroupView
 from watchdogs.spot.watchdog import SpotWatchdog
@@ -39,7 +39,7 @@ class Prices:
 
 def at(fleet: FakeFleet, spot: str | None, on_demand: str | None) -> SpotWatchdog:
     """A watchdog whose policy was seen, and that knows these prices."""
-    return SpotWatchdog(watchdog(fleet)._document, replace(fleet.ports(), prices=Prices(spot, on_demand)))
+    return SpotWatchdog(make_watchdog(fleet)._document, replace(fleet.ports(), prices=Prices(spot, on_demand)))
 
 
 def growing(to: int) -> FakeFleet:

@@ -10,7 +10,7 @@ from gpufleet.domain.decisions import Action, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import SuspendedProcess
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, document, instance
-from tests.watchdogs.spot.test_watchdog import OD, SETTINGS, A, B, sizes, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, SETTINGS, A, B, make_watchdog, sizes, spread_fleet
 from watchdogs.spot import lifecycle, view_builder
 from watchdogs.spot.watchdog import SpotWatchdog
 
@@ -46,12 +46,12 @@ def test_a_zone_that_refuses_for_good_is_not_asked_again_and_people_are_notified
     fake = spread_fleet()
     asked = refusing(fake, B, kind)
     fake.lose(instance(1).id)
-    dog = watchdog(fake)
-    done = dog.apply()
+    watchdog = make_watchdog(fake)
+    done = watchdog.apply()
     for _ in range(200):
         fake.boot()
         fake.now += timedelta(minutes=30)
-        done = dog.apply()
+        done = watchdog.apply()
     assert len(asked) == 1
     decision = {d.resource: d for d in done.plan.decisions}[B]
     assert (decision.action, decision.reason) == (Action.KEEP, Reason.CANNOT_LAUNCH)
@@ -71,9 +71,9 @@ def test_it_is_asked_again_when_something_was_changed(by: str) -> None:
     fake = spread_fleet()
     asked = refusing(fake, B, ActivityKind.PERMISSION)
     fake.lose(instance(1).id)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     fake.now += timedelta(hours=1)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert len(asked) == 1
     fake.now += MINUTE
     fleet = document(watchdogs=SETTINGS)
@@ -91,11 +91,11 @@ def test_on_demand_that_is_refused_for_good_is_not_asked_for_again() -> None:
     fake = spread_fleet()
     asked = refusing(fake, OD, ActivityKind.CONFIGURATION)
     fake.lose(instance(1).id)
-    dog = watchdog(fake)
-    done = dog.apply()
+    watchdog = make_watchdog(fake)
+    done = watchdog.apply()
     for _ in range(5):
         fake.now += timedelta(minutes=5)
-        done = dog.apply()
+        done = watchdog.apply()
     assert len(asked) == 1 and fake.groups[OD].desired == 0
     assert {d.resource: d.reason for d in done.plan.decisions}[OD] is Reason.CANNOT_LAUNCH
 
@@ -106,7 +106,7 @@ def test_what_is_no_answer_about_a_zone_does_not_close_it(kind: ActivityKind) ->
     fake.capacity[B] = 1
     refused(fake, "batch-res" if kind is ActivityKind.RESERVATION_FULL else B, kind)
     fake.lose(instance(1).id)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert sizes(fake) == (0, 2, 0)
 
 
@@ -138,11 +138,11 @@ def test_a_sentence_that_nobody_knows_is_reported_once_with_its_text_and_is_no_l
     for number in (1, 2, 3):
         refused(fake, A, ActivityKind.UNKNOWN, f"Launch of i-0{number} failed at 10:0{number}: the moon is full.")
         refused(fake, B, ActivityKind.UNKNOWN, "Something else.")
-    dog = watchdog(fake)
-    done = dog.apply()
+    watchdog = make_watchdog(fake)
+    done = watchdog.apply()
     for _ in range(5):
         fake.now += MINUTE
-        done = dog.apply()
+        done = watchdog.apply()
     texts = [text for key, text in fake.messages.items() if key.startswith("spot:unknown:")]
     assert len(texts) == 2
     assert any("the moon is full" in text for text in texts)
@@ -157,7 +157,7 @@ def test_a_group_that_its_cloud_suspended_is_resumed_when_it_is_asked() -> None:
     fake.groups[B] = replace(fake.groups[B], suspended=(LAUNCH_BY_CLOUD,))
     calls: list[str] = []
     fake.before = calls.append
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert sizes(fake) == (0, 2, 0)
     assert calls.index("resume_processes") < calls.index("resize", calls.index("resume_processes"))
     assert any("Administratively suspended" in text for text in fake.messages.values())
@@ -172,11 +172,11 @@ def test_a_group_that_a_person_suspended_is_not_touched() -> None:
     fake.groups[B] = replace(fake.groups[B], suspended=(LAUNCH_BY_PERSON,))
     calls: list[str] = []
     fake.before = calls.append
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     for _ in range(3):
         fake.boot()
         fake.now += timedelta(hours=1)
-        done = watchdog(fake).apply()
+        done = make_watchdog(fake).apply()
     assert sizes(fake)[1:] == (1, 1) and "resume_processes" not in calls
     decision = {d.resource: d for d in done.plan.decisions}[B]
     assert (decision.action, decision.reason) == (Action.KEEP, Reason.SUSPENDED)
@@ -189,6 +189,6 @@ def test_another_process_that_a_person_suspended_is_only_shown() -> None:
     fake.lose(instance(1).id)
     fake.capacity[B] = 1
     fake.groups[B] = replace(fake.groups[B], suspended=(replace(LAUNCH_BY_PERSON, process="HealthCheck"),))
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert sizes(fake) == (0, 2, 0)
     assert any("HealthCheck is suspended by a person" in text for text in fake.messages.values())

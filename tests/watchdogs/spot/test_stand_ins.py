@@ -14,7 +14,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import DocumentError
 from tests.fixtures.watchdogs.plain import START, document, left_booting, spot_pool
-from tests.watchdogs.spot.test_watchdog import OD, A
+from tests.fixtures.watchdogs.spot import OD, A
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
 

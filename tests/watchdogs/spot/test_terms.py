@@ -13,7 +13,7 @@ from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, spot_pool
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, A, B, make_watchdog, spread_fleet
 from watchdogs.spot.decide import split
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.sizes import MARGIN, without_ending
@@ -195,32 +195,32 @@ def block_fleet() -> tuple[FakeFleet, SpotWatchdog]:
     empty = replace(fleet.groups[A], name=RES, desired=0, instance_ids=())
     fleet.groups[RES] = replace(empty, capacity_type=CapacityType.RESERVED)
     fleet.capacity |= {RES: 2, A: 2, B: 2}
-    return fleet, watchdog(fleet, groups=groups)
+    return fleet, make_watchdog(fleet, groups=groups)
 
 
 def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
-    fleet, dog = block_fleet()
+    fleet, watchdog = block_fleet()
     now, drain = fleet.now, timedelta(seconds=90)
-    dog.apply()
+    watchdog.apply()
     assert not fleet.alive(RES), "its time has not begun"
 
     fleet.now = now + timedelta(hours=1)
-    dog.apply()
+    watchdog.apply()
     fleet.boot()
     assert len(fleet.alive(RES)) == 2
     for _ in range(4):
         fleet.now += timedelta(minutes=1)
-        dog.apply()
+        watchdog.apply()
     assert fleet.alive(RES) and not fleet.alive(A) and not fleet.alive(B), "what is paid for carries the pool"
 
     fleet.now = now + timedelta(days=1) - drain - MARGIN - timedelta(minutes=4)
-    dog.apply()
+    watchdog.apply()
     fleet.boot()
     assert len(fleet.alive(RES)) == 2 and len([*fleet.alive(A), *fleet.alive(B)]) == 2
 
     fleet.now = now + timedelta(days=1) - drain - MARGIN
     going = fleet.alive(RES)
-    dog.apply()
+    watchdog.apply()
     assert not fleet.alive(RES)
     assert set(going) <= set(fleet.drains), "none without a drain"
     assert len([*fleet.alive(A), *fleet.alive(B)]) == 2
@@ -235,10 +235,10 @@ def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
     ],
 )
 def test_which_brake_keeps_what_the_cloud_is_about_to_end(scope: str, kept: int) -> None:
-    fleet, dog = block_fleet()
+    fleet, watchdog = block_fleet()
     closes = fleet.now + timedelta(days=1)
     fleet.now += timedelta(hours=1)
-    dog.apply()
+    watchdog.apply()
     fleet.boot()
     fleet.now = closes - timedelta(seconds=90) - MARGIN
     there = fleet.alive(RES)
@@ -256,6 +256,6 @@ def test_which_brake_keeps_what_the_cloud_is_about_to_end(scope: str, kept: int)
             fleet.brakes = [brake]
 
     fleet.before = before
-    dog.apply()
+    watchdog.apply()
     assert fleet.alive(RES) == there[:kept] and set(fleet.drains) >= set(there[kept:])
     assert not kept or there[0] not in fleet.drains

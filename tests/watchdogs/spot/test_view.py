@@ -15,7 +15,7 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, mark
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
-from tests.watchdogs.spot.test_watchdog import OD, A, B, spread_fleet
+from tests.fixtures.watchdogs.spot import OD, A, B, spread_fleet
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
 from watchdogs.spot.watchdog import SpotWatchdog
 

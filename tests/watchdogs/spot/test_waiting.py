@@ -11,7 +11,7 @@ from gpufleet.domain.decisions import OutcomeKind, Target
 from gpufleet.domain.model import InstanceState
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
 from tests.fixtures.watchdogs.plain import instance
-from tests.watchdogs.spot.test_watchdog import OD, A, B, sizes, spread_fleet, watchdog
+from tests.fixtures.watchdogs.spot import OD, A, B, make_watchdog, sizes, spread_fleet
 
 GROUPS = [
     {"name": A, "type": "spot", "zone": "us-east-1a", "max": 6, "machine_types": ["g6.xlarge"]},
@@ -44,7 +44,7 @@ def test_nobody_waits_for_what_stands_in() -> None:
     fleet.lose(instance(1).id)
     silent(fleet, OD)
     before = fleet.now
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert sizes(fleet) == (0, 1, 1)
     assert fleet.now == before
 
@@ -54,7 +54,7 @@ def test_a_silent_zone_is_waited_for_once() -> None:
     fleet.lose(instance(1).id)
     silent(fleet, A, B)
     before = fleet.now
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert sizes(fleet)[2] == 1
     assert WAIT <= fleet.now - before < 2 * WAIT
 
@@ -64,9 +64,9 @@ def test_another_process_knows_which_zones_were_silent() -> None:
     fleet = spread_fleet()
     fleet.lose(instance(1).id)
     silent(fleet, A, B)
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     before = fleet.now
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert fleet.now == before, "nothing was asked, so nothing is waited for"
     assert sizes(fleet)[2] == 1
 
@@ -77,7 +77,7 @@ def test_an_ask_that_got_lost_is_not_waited_for() -> None:
     fleet.capacity[B] = 1
     failing(fleet, call=2)  # the first one gives up the place in zone A
     before = fleet.now
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert (B, OutcomeKind.FAILED) in fleet.kinds()
     assert (fleet.now, sizes(fleet)) == (before, (0, 2, 0))
 
@@ -88,7 +88,7 @@ def test_after_a_lost_ask_the_others_answers_are_still_acted_on() -> None:
     fleet.targets["batch"] = replace(fleet.targets["batch"], value=4)
     fleet.capacity[A] = 2
     failing(fleet, call=1)
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert (A, OutcomeKind.FAILED) in fleet.kinds()
     assert sizes(fleet) == (3, 1, 0)
 
@@ -97,7 +97,7 @@ def test_a_zone_that_refused_in_an_earlier_pass_is_waited_for_when_it_is_asked_a
     """Its old refusal is no answer to the new ask, which the cloud answers after some seconds."""
     fleet = spread_fleet()
     fleet.lose(instance(1).id)
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert sizes(fleet) == (0, 1, 1), "both zones refused, and on-demand stands in"
     fleet.now += timedelta(minutes=2)
     fleet.targets["batch"] = replace(fleet.targets["batch"], value=3)
@@ -111,7 +111,7 @@ def test_a_zone_that_refused_in_an_earlier_pass_is_waited_for_when_it_is_asked_a
                 answer(name)
 
     fleet.before = answer_late
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert sum(sizes(fleet)[:2]) >= 2, "spot came"
     assert sizes(fleet)[2] == 1, "nothing more was bought on demand"
 
@@ -136,16 +136,16 @@ def test_a_loss_that_its_group_has_not_noticed_is_made_up_for_once(
     fleet = spread_fleet()
     fleet.capacity = room
     gone = unnoticed(fleet, 1)
-    dog, began = watchdog(fleet), fleet.now
+    watchdog, began = make_watchdog(fleet), fleet.now
     looks = Counter[str]()
     fleet.before = lambda name: looks.update([name])
-    dog.apply()
+    watchdog.apply()
     assert sizes(fleet) == left
     assert looks["instances"] <= 4 and looks["resize"] <= 4
     assert WAIT <= fleet.now - began < 2 * WAIT, "its group has that long to notice"
     for _ in range(5):
         fleet.now += timedelta(minutes=1)
-        dog.apply()
+        watchdog.apply()
     assert sizes(fleet) == left
     assert fleet.launched == 1
     assert not fleet.ended and not fleet.drains
@@ -153,7 +153,7 @@ def test_a_loss_that_its_group_has_not_noticed_is_made_up_for_once(
     fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
     fleet.happened(A, ActivityKind.PREEMPTED, gone)
     fleet.reconcile(A)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fleet) == (0, *left[1:]), "now that nobody else could be ended by a smaller size"
 
 
@@ -168,7 +168,7 @@ def test_a_group_that_notices_its_loss_while_the_pass_waits_has_answered() -> No
             fleet.reconcile(A)
 
     fleet.before = notices
-    watchdog(fleet).apply()
+    make_watchdog(fleet).apply()
     assert (sizes(fleet), fleet.launched) == ((1, 1, 0), 1)
     assert WAIT / 4 <= fleet.now - began < WAIT / 2
 
@@ -188,13 +188,13 @@ def test_what_was_asked_for_on_demand_and_is_needed_no_more_is_given_up(
     fleet = idle_fleet(0)
     fleet.targets["batch"] = Target(pool="batch", value=4, version=1)
     fleet.capacity = {A: 0, B: 0, OD: 0}
-    dog = watchdog(fleet, target=4, groups=GROUPS)
-    dog.apply()
+    watchdog = make_watchdog(fleet, target=4, groups=GROUPS)
+    watchdog.apply()
     assert sizes(fleet)[2] == 4
     fleet.targets["batch"] = Target(pool="batch", value=target, version=2)
     fleet.capacity |= room
     fleet.now += timedelta(minutes=10)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fleet)[2] == asked
     fleet.capacity[OD] = 4
     fleet.reconcile(OD)

@@ -15,34 +15,12 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, KilledError, idle_fleet
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting
+from tests.fixtures.watchdogs.spot import OD, SETTINGS, A, B, make_watchdog, sizes, spread_fleet
 from watchdogs import boots
-from watchdogs.policy import digests
 from watchdogs.spot.watchdog import SpotWatchdog
 from watchdogs.spot.zones import pause
 
-A, B, OD = "batch-spot-a", "batch-spot-b", "batch-od"
-SETTINGS = {"idle": {}, "spot": {"fallback_after": "20s", "hold": "15m"}}
 TAKEN = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=DrainOwner.CLOUD, notice_at=START)
-
-
-def watchdog(fake: FakeFleet, **pool: object) -> SpotWatchdog:
-    """One whose policy was seen."""
-    fleet = document(**({"watchdogs": SETTINGS} | pool))
-    fake.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
-    return SpotWatchdog(fleet, fake.ports())
-
-
-def spread_fleet() -> FakeFleet:
-    """Two ready spot instances, one in each zone; no capacity but on demand."""
-    fake = idle_fleet(2)
-    first, second = (instance(n).id for n in (1, 2))
-    fake.instances[second] = replace(fake.instances[second], group=B, zone="us-east-1b")
-    fake.groups[A] = replace(fake.groups[A], desired=1, instance_ids=(first,))
-    fake.groups[B] = replace(fake.groups[B], desired=1, instance_ids=(second,))
-    for key in fake.agents:
-        fake.agents[key] = replace(READY, phase_since=fake.now - timedelta(hours=1))
-    fake.capacity = {A: 0, B: 0, OD: 2}
-    return fake
 
 
 def fail_boot(fake: FakeFleet, key: str) -> None:
@@ -60,13 +38,9 @@ def failed_boots(fake: FakeFleet, group: str) -> list[str]:
     ]
 
 
-def sizes(fake: FakeFleet) -> tuple[int, int, int]:
-    return fake.groups[A].desired, fake.groups[B].desired, fake.groups[OD].desired
-
-
 def test_as_wanted_nothing_is_done() -> None:
     fake = spread_fleet()
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert not done.plan.acting and not done.outcomes
     assert {d.resource: d.reason for d in done.plan.decisions} == {
         A: Reason.AS_WANTED,
@@ -79,38 +53,38 @@ def test_a_loss_is_replaced_in_another_zone_before_anything_is_bought() -> None:
     fake = spread_fleet()
     fake.capacity[B] = 1
     fake.lose(instance(1).id)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert sizes(fake) == (0, 2, 0)
     assert len(fake.alive(B)) == 2
 
 
 def test_no_zone_has_spot_so_on_demand_stands_in_within_one_pass_and_goes_back_after_the_hold() -> None:
     fake = spread_fleet()
-    dog = watchdog(fake)
+    watchdog = make_watchdog(fake)
     fake.lose(instance(1).id)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fake) == (0, 1, 1)
     assert any("no zone has spot capacity" in text and "0.80 USD/h" in text for text in fake.messages.values())
     fake.boot()
 
     fake.now += timedelta(minutes=30)
-    still = dog.apply()
+    still = watchdog.apply()
     assert sizes(fake) == (0, 1, 1)
     assert {d.resource: d.reason for d in still.plan.decisions}[OD] is Reason.FALLBACK
 
     fake.capacity[A] = 1
     fake.now += timedelta(minutes=1)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fake) == (1, 1, 1)
     fake.boot()
     fake.now += timedelta(minutes=14)
-    held = dog.apply()
+    held = watchdog.apply()
     assert sizes(fake) == (1, 1, 1)
     assert {d.resource: d.reason for d in held.plan.decisions}[OD] is Reason.HOLDING_FALLBACK
 
     fake.now += timedelta(minutes=2)
     gone = fake.alive(OD)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fake) == (1, 1, 0)
     assert fake.drains == gone == fake.ended
 
@@ -118,22 +92,22 @@ def test_no_zone_has_spot_so_on_demand_stands_in_within_one_pass_and_goes_back_a
 def test_a_long_drain_holds_no_fallback_up_and_is_ended_once() -> None:
     """One of two on demand is given back, its drain takes half an hour; meanwhile spot is lost."""
     fake = spread_fleet()
-    dog = watchdog(fake, drain_deadline="1h")
+    watchdog = make_watchdog(fake, drain_deadline="1h")
     fake.lose(instance(1).id)
-    dog.apply()
+    watchdog.apply()
     fake.boot()
     fake.capacity[A], fake.drain_takes = 1, timedelta(minutes=30)
     fake.now += timedelta(minutes=5)
-    dog.apply()
+    watchdog.apply()
     fake.boot()
     fake.now += timedelta(minutes=20)
     began, (gone,) = fake.now, fake.alive(OD)
-    done = dog.apply()
+    done = watchdog.apply()
     assert fake.now - began < timedelta(minutes=3), "the lease is free again"
     assert [(o.decision.resource, o.kind) for o in done.outcomes] == [(gone, OutcomeKind.WAITING)]
     fake.lose(instance(2).id)
     while fake.now < began + timedelta(minutes=40):
-        dog.apply()
+        watchdog.apply()
         fake.boot()
         if fake.now < began + timedelta(minutes=29):
             assert fake.alive(OD)[:1] == [gone] and fake.drains == [gone]
@@ -147,11 +121,11 @@ def test_a_long_drain_holds_no_fallback_up_and_is_ended_once() -> None:
 def test_a_dry_market_is_said_once_and_asked_after_growing_pauses() -> None:
     """Forty passes of half a minute with no spot anywhere, then some comes back."""
     fake = spread_fleet()
-    dog = watchdog(fake)
+    watchdog = make_watchdog(fake)
     fake.lose(instance(1).id)
     asked: dict[str, list[datetime]] = {A: [], B: []}
     for _ in range(40):
-        for outcome in dog.apply().outcomes:
+        for outcome in watchdog.apply().outcomes:
             if outcome.decision.reason is Reason.SPOT_WANTED and outcome.decision.action is Action.RESIZE:
                 asked[outcome.decision.resource].append(fake.now)
         fake.boot()
@@ -166,7 +140,7 @@ def test_a_dry_market_is_said_once_and_asked_after_growing_pauses() -> None:
         assert max(gaps) <= timedelta(minutes=6)
     fake.capacity |= {A: 5, B: 5}
     for _ in range(12):
-        dog.apply()
+        watchdog.apply()
         fake.now += timedelta(seconds=30)
     assert sum(sizes(fake)[:2]) == 2
 
@@ -188,20 +162,20 @@ def test_a_pause_doubles_up_to_its_limit(refusals: int, minutes: float) -> None:
 
 def test_one_is_given_back_at_a_time() -> None:
     fake = spread_fleet()
-    dog = watchdog(fake)
+    watchdog = make_watchdog(fake)
     fake.lose(instance(1).id)
     fake.lose(instance(2).id)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fake) == (0, 0, 2)
     fake.capacity |= {A: 1, B: 1}
     fake.boot()
     fake.now += timedelta(minutes=1)
-    dog.apply()
+    watchdog.apply()
     fake.boot()
     fake.now += timedelta(minutes=16)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fake) == (1, 1, 1)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fake) == (1, 1, 0)
 
 
@@ -213,7 +187,7 @@ def test_a_group_that_does_not_answer_is_taken_for_a_refusal() -> None:
     quiet = fake.reconcile
     fake.reconcile = lambda name: quiet(name) if name == OD else None  # type: ignore[method-assign]
     before = fake.now
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert sizes(fake) == (0, 1, 1)
     assert timedelta(seconds=20) <= fake.now - before < timedelta(seconds=90)
 
@@ -222,11 +196,11 @@ def test_an_instance_under_notice_is_replaced_at_once_and_ended_when_it_has_drai
     fake = spread_fleet()
     first = instance(1).id
     fake.agents[first] = TAKEN
-    dog = watchdog(fake)
-    dog.apply()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     assert sizes(fake) == (1, 1, 1)
     fake.agents[first] = replace(fake.agents[first], phase=Phase.DRAINED, drained=True)
-    dog.apply()
+    watchdog.apply()
     assert sizes(fake) == (0, 1, 1)
     assert fake.ended == [first]
 
@@ -236,10 +210,10 @@ def test_what_its_group_is_ending_already_is_left_to_it() -> None:
     fake.lingers = True
     first = instance(1).id
     fake.agents[first] = replace(TAKEN, phase=Phase.DRAINED, drained=True)
-    dog = watchdog(fake)
-    dog.apply()
+    watchdog = make_watchdog(fake)
+    watchdog.apply()
     assert (fake.ended, sizes(fake)) == ([first], (0, 1, 1))
-    again = dog.apply()
+    again = watchdog.apply()
     assert first not in {decision.resource for decision in again.plan.decisions}
     assert (fake.ended, sizes(fake)) == ([first], (0, 1, 1))
     assert fake.alive(A) == [first]
@@ -247,7 +221,7 @@ def test_what_its_group_is_ending_already_is_left_to_it() -> None:
     fake.now += timedelta(hours=2)
     fake.capacity[A] = 1
     fake.boot()
-    dog.apply()
+    watchdog.apply()
     assert sizes(fake) == (1, 1, 1), "its place in the group is free, though it lives"
     assert fake.launched == 2
 
@@ -260,7 +234,7 @@ def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
     fake.lingers = lingers
     first = instance(1).id
     fail_boot(fake, first)
-    dog, left = watchdog(fake), [calls]
+    watchdog, left = make_watchdog(fake), [calls]
 
     def kill(_: str) -> None:
         left[0] -= bool(fake.ended)
@@ -269,10 +243,10 @@ def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
 
     fake.before = kill
     with pytest.raises(KilledError):
-        dog.apply()
+        watchdog.apply()
     fake.before = lambda _: None
     assert list(fake.intents) == [first]
-    done = dog.apply()
+    done = watchdog.apply()
     assert fake.ended == [first] and not fake.intents
     assert (first, OutcomeKind.DONE) in {(outcome.decision.resource, outcome.kind) for outcome in done.outcomes}
     assert f"spot:ended:{first}" in fake.messages
@@ -284,12 +258,12 @@ def test_an_end_whose_group_left_the_settings_fails_no_later_pass() -> None:
     fake = spread_fleet()
     first = instance(1).id
     fake.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
-    dog = watchdog(fake)
-    fake.kill_at("end", dog.apply)
+    watchdog = make_watchdog(fake)
+    fake.kill_at("end", watchdog.apply)
     assert list(fake.intents) == [first]
     fake.instances[first] = replace(fake.instances[first], group="batch-left-over")
     fake.groups[A] = replace(fake.groups[A], instance_ids=tuple(fake.alive(A)))
-    done = dog.apply()
+    done = watchdog.apply()
     assert (first, OutcomeKind.NO_LONGER_TRUE) in {(o.decision.resource, o.kind) for o in done.outcomes}
     assert first not in fake.ended
 
@@ -311,10 +285,10 @@ def test_a_failed_boot_counts_once_however_often_its_passes_are_killed(first: in
 
         fake.before = kill
         with suppress(KilledError):
-            watchdog(fake).apply()
+            make_watchdog(fake).apply()
         fake.now += timedelta(minutes=1)
     fake.before = lambda _: None
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert fake.ended == [one] and not fake.intents
     assert failed_boots(fake, A) == [one]
 
@@ -323,10 +297,10 @@ def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended
     fake = spread_fleet()
     first = instance(1).id
     fail_boot(fake, first)
-    fake.kill_at("end", watchdog(fake).apply)
+    fake.kill_at("end", make_watchdog(fake).apply)
     assert list(fake.intents) == [first]
     fake.brakes.append(Brake(since=START, kind=BrakeKind.KEEP, scope=first, owner="ana", reason="a look", until=None))
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert not fake.ended and not fake.intents
     kinds = [outcome.kind for outcome in done.outcomes if outcome.decision.resource == first]
     assert kinds == [OutcomeKind.NO_LONGER_TRUE]
@@ -352,7 +326,7 @@ def test_what_the_idle_watchdog_drains_is_replaced_only_where_the_target_stays(
         Brake(since=START, kind=kind, scope="batch", owner="ana", reason="launch", until=None) for kind in brakes
     ]
     fake.agents[instance(1).id] = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=owner)
-    watchdog(fake, min=least).apply()
+    make_watchdog(fake, min=least).apply()
     assert sizes(fake) == bought
 
 
@@ -361,7 +335,7 @@ def test_the_zone_under_notice_is_asked_last() -> None:
     first = instance(1).id
     fake.agents[first] = TAKEN
     fake.capacity |= {A: 5, B: 5}
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert sizes(fake) == (1, 2, 0)
 
 
@@ -370,7 +344,7 @@ def test_a_quota_is_no_lack_of_capacity_and_no_other_zone_is_asked() -> None:
     fake.lose(instance(1).id)
     fake.happened(B, ActivityKind.QUOTA, None)
     fake.capacity[B] = 3
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert sizes(fake) == (0, 1, 1)
     assert {d.resource: d.reason for d in done.plan.decisions}[B] is Reason.QUOTA
     assert any("quota" in text for text in fake.messages.values())
@@ -390,9 +364,9 @@ def test_on_demand_that_is_refused_is_not_told_to_be_on_its_way(
     fake.lose(instance(1).id)
     fake.capacity[OD] = 0
     fake.reconcile = lambda name: fake.happened(name, kind if name == OD else ActivityKind.NO_CAPACITY, None)  # type: ignore[method-assign]
-    dog = watchdog(fake)
+    watchdog = make_watchdog(fake)
     for _ in range(5):
-        done = dog.apply()
+        done = watchdog.apply()
         fake.now += timedelta(minutes=1)
         decision = {d.resource: d for d in done.plan.decisions}[OD]
         assert decision.reason is reason and decision.detail.startswith(said) and decision.usd_per_hour is None
@@ -407,7 +381,7 @@ def test_each_way_of_buying_has_its_own_quota(group: str) -> None:
     fake.lose(instance(1).id)
     fake.happened(group, ActivityKind.QUOTA, None)
     fake.capacity |= {B: 1}
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert sizes(fake)[1:] == ((1, 1) if group == A else (2, 0))
 
 
@@ -416,7 +390,7 @@ def test_three_failed_boots_stop_a_groups_growth() -> None:
     fake.lose(instance(1).id)
     fake.boots = {boot.key: boot for boot in left_booting(A, 5, 15, 25, why=ActivityKind.FAILED_BOOT)}
     fake.capacity |= {A: 3, B: 0}
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert sizes(fake) == (0, 1, 1)
     assert {d.resource: d.reason for d in done.plan.decisions}[A] is Reason.BOOTS_FAILING
     assert any("boots keep failing" in text for text in fake.messages.values())
@@ -427,7 +401,7 @@ def test_a_failed_boot_is_replaced_by_one_that_is_asked_for_where_there_is_spot(
     first = instance(1).id
     fake.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
     fake.capacity[B] = 5
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert fake.ended == [first]
     assert sizes(fake) == (0, 2, 0)
 
@@ -444,7 +418,7 @@ def test_a_failed_boot_is_replaced_without_lowering_its_group() -> None:
         {"type": "reserved", "zone": "us-east-1a", "name": "batch-res", "max": 1, "reservation": "cr-1"},
         {"type": "spot", "zone": "us-east-1b", "name": B, "max": 4, "machine_types": ["g6.xlarge"]},
     ]
-    done = watchdog(fake, groups=groups).apply()
+    done = make_watchdog(fake, groups=groups).apply()
     assert (first, Action.REPLACE) in {(d.resource, d.action) for d in done.plan.acting}
     assert fake.ended == [first] and fake.groups["batch-res"].desired == 1
 
@@ -455,7 +429,7 @@ def test_a_lower_target_ends_the_marked_one_drained() -> None:
     from tests.fixtures.watchdogs.fake_fleet import mark
 
     mark(fake, 2, fake.now)
-    watchdog(fake).apply()
+    make_watchdog(fake).apply()
     assert fake.ended == [instance(2).id] == fake.drains
     assert sizes(fake) == (1, 0, 0)
 
@@ -467,7 +441,7 @@ def test_paused_nothing_moves(scope: str) -> None:
     fake.brakes.append(
         Brake(since=START, kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="freeze", until=None)
     )
-    done = watchdog(fake).apply()
+    done = make_watchdog(fake).apply()
     assert not done.plan.acting
     assert {d.reason for d in done.plan.decisions} == {Reason.PAUSED}
 
@@ -491,7 +465,7 @@ def test_reserved_capacity_runs_in_full() -> None:
     fake.groups["batch-res"] = replace(fake.groups[A], name="batch-res", desired=0, instance_ids=())
     fake.groups["batch-res"] = replace(fake.groups["batch-res"], capacity_type=CapacityType.RESERVED)
     fake.capacity["batch-res"] = 1
-    done = watchdog(fake, groups=groups).apply()
+    done = make_watchdog(fake, groups=groups).apply()
     assert fake.groups["batch-res"].desired == 1
     assert OutcomeKind.DONE in {outcome.kind for outcome in done.outcomes}
 
@@ -509,7 +483,7 @@ def test_reserved_capacity_answers_before_anything_is_bought_beside_it(given: in
     empty = replace(fake.groups[A], desired=0, instance_ids=())
     fake.groups["batch-res"] = replace(empty, name="batch-res", capacity_type=CapacityType.RESERVED)
     fake.capacity = {"batch-res": given, OD: 2}
-    watchdog(fake, groups=groups, target=1).apply()
+    make_watchdog(fake, groups=groups, target=1).apply()
     assert (fake.groups["batch-res"].desired, fake.groups[OD].desired) == (1, bought)
 
 
@@ -524,5 +498,5 @@ def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
 
     fake.before = before
     with pytest.raises(CloudError, match="half a page"):
-        watchdog(fake).apply()
+        make_watchdog(fake).apply()
     assert sizes(fake) == (1, 1, 0) and not fake.ended

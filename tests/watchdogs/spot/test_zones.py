@@ -1,6 +1,6 @@
 """Which zones are asked, and for what: to fill a pool, to have one more than its spare, to move to a safer one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -11,46 +11,14 @@ import pytest
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType
-from tests.fixtures.watchdogs.plain import START, left_booting, spot_pool
+from tests.fixtures.watchdogs.plain import START, left_booting
+from tests.fixtures.watchdogs.zone_pools import pool, ready
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, SpotPool
 
-LONG_AGO = START - timedelta(hours=5)
 DEAR = Decimal("0.95")
 UNKNOWN = ActivityKind("of_a_newer_release")
-
-
-def pool(  # noqa: PLR0913 - what may differ between zones
-    held: Mapping[str, int],
-    *,
-    losses: Mapping[str, float] | None = None,
-    prices: Mapping[str, Decimal] | None = None,
-    largest: Mapping[str, int] | None = None,
-    more: Sequence[PoolMember] = (),
-    **changes: Any,
-) -> SpotPool:
-    """Zones of one region with so many ready in each; four are wanted and one to spare."""
-    groups = [
-        GroupView(
-            name=name,
-            capacity_type=CapacityType.SPOT,
-            zone=f"us-east-1{name}",
-            desired=count,
-            max=(largest or {}).get(name, 9),
-            usd_per_hour=(prices or {}).get(name, Decimal("0.30")),
-            losses_per_hour=(losses or {}).get(name, 0.1),
-        )
-        for name, count in held.items()
-    ]
-    groups.append(GroupView(name="r", capacity_type=CapacityType.RESERVED, zone=None, desired=0, max=9))
-    there = [ready(f"{name}-{n}", name) for name, count in held.items() for n in range(count)]
-    usual: dict[str, Any] = {"target": 4, "spare": 1, "max": 9, "on_demand_usd": Decimal("1.00")}
-    return spot_pool(groups, [*there, *more], **usual | changes)
-
-
-def ready(name: str, group: str, **changes: Any) -> PoolMember:
-    return replace(PoolMember(id=name, group=group, launched_at=LONG_AGO, ready_since=LONG_AGO), **changes)
 
 
 def happened(group: str, kind: ActivityKind, minutes: float) -> Activity:

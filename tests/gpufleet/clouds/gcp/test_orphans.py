@@ -25,9 +25,9 @@ from tests.fixtures.clouds.google import PROJECT, ZONE, Google
 from tests.fixtures.watchdogs import recordings
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.fake_ports import FakeClock, FakeMetrics
+from tests.fixtures.watchdogs.orphans import LONG_QUIET
 from tests.fixtures.watchdogs.recordings import engine, exporter
 from tests.gpufleet.clouds.gcp.test_adapters import document as google_document
-from tests.watchdogs.orphans.test_rules import LONG_QUIET
 from watchdogs.orphans.watchdog import OrphanWatchdog
 
 pytestmark = pytest.mark.slow
