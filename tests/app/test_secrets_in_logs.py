@@ -25,8 +25,8 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.logs import FORM_VARIABLE, Form
 from gpufleet.settings.document import FleetDocument, render
 from tests.fixtures.secrets import IN_TEXTS, IN_VARIABLES, PASSWORD, PLANTED, check
+from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import document
-from tests.fixtures.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
@@ -47,9 +47,9 @@ def fleet(tmp_path: Path) -> FleetDocument:
     return document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}", "notify": None})
 
 
-def idle(world: Any) -> WatchdogKind:
+def idle(fake: Any) -> WatchdogKind:
     def make(read: FleetDocument, ports: Any) -> IdleWatchdog:
-        return IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger, log=ports.log))
+        return IdleWatchdog(read, replace(fake.ports(), ledger=ports.ledger, log=ports.log))
 
     return WatchdogKind(name="idle", make=make)
 
@@ -58,15 +58,15 @@ def idle(world: Any) -> WatchdogKind:
 def test_a_pass_whose_cloud_answers_with_secrets(
     call: str, form: Form, fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = idle_world(2)
+    fake = idle_fleet(2)
 
     def answer(name: str) -> None:
         if name == call:
             raise CloudError(PLANTED)
 
-    world.before = answer
+    fake.before = answer
     accepted = Options(apply=True, accept=(digests(fleet, "idle")["batch"],))
-    over_fleets(idle(world), [fleet], accepted, Show.PROBLEMS)
+    over_fleets(idle(fake), [fleet], accepted, Show.PROBLEMS)
     check(capsys.readouterr().err, form, 1)
 
 
@@ -104,7 +104,7 @@ def test_a_ledger_that_does_not_answer_hides_the_password_of_its_url(
 ) -> None:
     lost = fleet.model_copy(update={"ledger_url": url.format(PASSWORD)})
     watch_cost.over_fleets([lost, fleet], show=False)
-    over_fleets(idle(idle_world(1)), [lost, lost], Options(), Show.PROBLEMS)
+    over_fleets(idle(idle_fleet(1)), [lost, lost], Options(), Show.PROBLEMS)
     check(capsys.readouterr().err, form, 3)
 
 

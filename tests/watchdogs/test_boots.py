@@ -31,17 +31,17 @@ MINUTE = timedelta(minutes=1)
 )
 def test_what_is_expected(ready_after: list[float | None], expected: float) -> None:
     there = [instance(number, launched_at=START) for number in range(len(ready_after))]
-    said = {
+    statuses = {
         one.id: replace(READY, phase_since=None if after is None else START + after * MINUTE)
         for one, after in zip(there, ready_after, strict=True)
     }
-    assert boots.expected(boots.took(there, said)) == expected * MINUTE
+    assert boots.expected(boots.took(there, statuses)) == expected * MINUTE
 
 
-def test_who_is_silent_or_not_ready_has_no_say() -> None:
+def test_silent_and_unready_instances_do_not_count_for_boot_durations() -> None:
     there = [instance(number, launched_at=START) for number in (1, 2)]
-    said = {there[0].id: replace(READY, ready=False, phase_since=START + MINUTE)}
-    assert boots.took(there, said) == []
+    statuses = {there[0].id: replace(READY, ready=False, phase_since=START + MINUTE)}
+    assert boots.took(there, statuses) == []
     assert boots.expected([], otherwise=9 * MINUTE) == 9 * MINUTE
 
 

@@ -90,7 +90,7 @@ def surplus() -> FakeFleet:
     return fake
 
 
-def told(scene: Scene, prefix: str) -> list[str]:
+def messages_of(scene: Scene, prefix: str) -> list[str]:
     engine = opened(scene)
     with engine.connect() as connection:
         found = [key for (key,) in connection.execute(select(OUTBOX.c.key)) if prefix in key]
@@ -115,7 +115,7 @@ def ended_both(scene: Scene) -> None:
     assert sorted(fake.ended) == IDS
     assert fake.groups["batch-spot-a"].desired == 0
     assert outcomes(scene, "idle") == [(key, "end") for key in IDS]
-    assert len(told(scene, "ended:")) == 2
+    assert len(messages_of(scene, "ended:")) == 2
     engine = opened(scene)
     moves = operations.target_moves(engine, ledger_name(scene.document), "batch")
     engine.dispose()
@@ -125,7 +125,7 @@ def ended_both(scene: Scene) -> None:
 def marked_both(scene: Scene) -> None:
     fake = scene.fleet()
     assert all(one.idle_since is not None for one in fake.instances.values())
-    assert len(told(scene, "marked:")) == 2
+    assert len(messages_of(scene, "marked:")) == 2
     engine = opened(scene)
     for key in IDS:
         known = [past.decision.action for past in decisions.history(engine, ledger_name(scene.document), key)]
@@ -133,7 +133,7 @@ def marked_both(scene: Scene) -> None:
     engine.dispose()
 
 
-def stood_in(scene: Scene) -> None:
+def use_fallback(scene: Scene) -> None:
     fake = scene.fleet()
     assert {name: group.desired for name, group in fake.groups.items()} == {
         "batch-spot-a": 0,
@@ -149,7 +149,7 @@ def gave_one_back(scene: Scene) -> None:
     assert len(fake.ended) == 1
     assert sum(group.desired for group in fake.groups.values()) == 1
     assert [action for _, action in outcomes(scene, "spot") if action == "end"] == ["end"]
-    assert len(told(scene, "ended:")) == 1
+    assert len(messages_of(scene, "ended:")) == 1
 
 
 def moves(scene: Scene) -> list[tuple[int, str]]:
@@ -166,7 +166,7 @@ def raised_once(scene: Scene) -> None:
 
 def woke_once(scene: Scene) -> None:
     assert moves(scene) == [(0, "settings"), (1, "scale")]
-    assert len(told(scene, "scale:wake:")) == 1
+    assert len(messages_of(scene, "scale:wake:")) == 1
     assert outcomes(scene, "scale") == [("batch", "retarget")]
 
 
@@ -175,13 +175,13 @@ def woke_once(scene: Scene) -> None:
     [
         pytest.param("idle", idle, due, ended_both, id="idle ends two"),
         pytest.param("idle", idle, lambda: idle_fleet(2), marked_both, id="idle marks two"),
-        pytest.param("spot", spot, lost, stood_in, id="on-demand stands in"),
+        pytest.param("spot", spot, lost, use_fallback, id="on-demand stands in"),
         pytest.param("spot", spot, surplus, gave_one_back, id="spot gives one back"),
         pytest.param("scale", scale, loaded, raised_once, id="scale raises a target"),
         pytest.param("scale", scale, asleep, woke_once, id="scale wakes a pool"),
     ],
 )
-def test_killed_before_any_call_the_next_passes_go_on(
+def test_after_a_kill_at_any_call_the_next_passes_continue(
     tmp_path: Path, lease: str, watch: Any, make: Callable[[], FakeFleet], check: Callable[[Scene], None]
 ) -> None:
     fleet = document(watchdogs=SETTINGS | {"scale": SCALE}, target=make().targets["batch"].value)
@@ -210,7 +210,7 @@ def test_killed_before_any_call_the_next_passes_go_on(
         check(killed)
 
 
-def test_killed_before_any_call_an_orphan_is_stopped_once_and_told_of_once(tmp_path: Path) -> None:
+def test_after_a_kill_at_any_call_an_orphan_is_stopped_and_notified_once(tmp_path: Path) -> None:
     """It was marked two days ago by a whole pass; then each call in turn is the last of a pass."""
     fleet = ruled()
     fake = orphan_fleet()
@@ -244,7 +244,7 @@ def test_killed_before_any_call_an_orphan_is_stopped_once_and_told_of_once(tmp_p
         assert killed.fleet().stopped == [orphan().id]
         assert killed.fleet().instances[orphan().id].idle_since is None
         assert outcomes(killed, "orphans") == [(orphan().id, "mark"), (orphan().id, "stop")]
-        assert len(told(killed, "stopped:")) == len(told(killed, "marked:")) == 1
+        assert len(messages_of(killed, "stopped:")) == len(messages_of(killed, "marked:")) == 1
 
 
 def settle(scene: Scene) -> None:

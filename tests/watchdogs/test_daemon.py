@@ -130,7 +130,7 @@ def until_run(url: str, job: str, runs: int = 1) -> dict[str, object]:
     pytest.fail(f"{job} never ran")
 
 
-def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[str, str]) -> None:
+def test_the_daemon_reports_its_state_and_stops_on_request(fleet: Path, environment: dict[str, str]) -> None:
     with daemon(fleet, environment, "--apply", "--every", "idle=1s") as (process, url):
         assert until_run(url, "idle aws-test")["error"] is None
         assert until_run(url, "cost aws-test")["error"] is not None, "its Prometheus does not answer"
@@ -208,14 +208,14 @@ def test_the_calls_of_a_pass_that_fails_are_counted(fleet: Path, error: Exceptio
 
 
 @pytest.mark.parametrize(
-    ("broken", "words"),
+    ("broken", "message"),
     [
         pytest.param("fleet.json", "fleet.json: ", id="the fleet document"),
         pytest.param("ledger.db", "file is not a database", id="the ledger"),
     ],
 )
 def test_what_ends_a_pass_is_in_its_log(
-    fleet: Path, environment: dict[str, str], tmp_path: Path, broken: str, words: str
+    fleet: Path, environment: dict[str, str], tmp_path: Path, broken: str, message: str
 ) -> None:
     with daemon(fleet, environment, "--apply", "--every", "scale=1s") as (_, url):
         until_run(url, "scale aws-test")
@@ -225,7 +225,7 @@ def test_what_ends_a_pass_is_in_its_log(
         end, found = time.monotonic() + LIMIT_S, list[dict[str, Any]]()
         while not found and time.monotonic() < end:
             time.sleep(0.1)
-            failed = (line for line in logged(fleet) if line.get("outcome") == "failed" and words in line["error"])
+            failed = (line for line in logged(fleet) if line.get("outcome") == "failed" and message in line["error"])
             found = [line for line in failed if {line.get("job"), line.get("watchdog")} & {"scale aws-test", "scale"}]
     assert found
 
@@ -272,7 +272,9 @@ def test_secrets_of_its_environment_and_settings_are_in_no_line(
     check(fleet.with_suffix(".log").read_text(), form, 5)
 
 
-def test_cron_beside_the_daemon_says_so_and_exits_0(fleet: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_cron_next_to_the_daemon_reports_it_and_exits_0(
+    fleet: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
     command = gpufleet("watch", "idle", "--fleet", str(fleet), "--apply", "--quiet")
     first = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -290,7 +292,7 @@ def test_cron_beside_the_daemon_says_so_and_exits_0(fleet: Path, environment: di
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         pytest.param(["--every", "idle"], "write NAME=SPAN", id="no span"),
         pytest.param(
@@ -301,15 +303,15 @@ def test_cron_beside_the_daemon_says_so_and_exits_0(fleet: Path, environment: di
         pytest.param(["--listen", "9470"], "write HOST:PORT", id="no host"),
     ],
 )
-def test_a_mistake_is_one_line(fleet: Path, environment: dict[str, str], arguments: list[str], words: str) -> None:
+def test_a_mistake_is_one_line(fleet: Path, environment: dict[str, str], arguments: list[str], message: str) -> None:
     command = gpufleet("watch", "run", "--fleet", str(fleet), *arguments)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert words in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_second_daemon_on_the_same_address_says_so(fleet: Path, environment: dict[str, str]) -> None:
+def test_a_second_daemon_on_the_same_address_reports_it(fleet: Path, environment: dict[str, str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -23,7 +23,7 @@ OTHER = Decision(resource="batch-spot-a", pool="batch", action=Action.KEEP, reas
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "evidence"),
     [
         pytest.param("chat-spot-a", [("chat-spot-a", None)], id="a group"),
         pytest.param(
@@ -34,7 +34,7 @@ OTHER = Decision(resource="batch-spot-a", pool="batch", action=Action.KEEP, reas
         pytest.param("chat-spot", [], id="no such thing"),
     ],
 )
-def test_what_is_told(tmp_path: Path, asked: str, told: list[tuple[str, str | None]]) -> None:
+def test_which_evidence_is_reported(tmp_path: Path, asked: str, evidence: list[tuple[str, str | None]]) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     record_decisions(engine, "fleet", "spot", [FALLBACK, SPOT, OTHER], NOW)
     outcome = Outcome(decision=FALLBACK, kind=OutcomeKind.DONE, detail="0 → 1", error=None)
@@ -42,10 +42,10 @@ def test_what_is_told(tmp_path: Path, asked: str, told: list[tuple[str, str | No
     record_decisions(engine, "another fleet", "spot", [SPOT], NOW)
     found = history(engine, "fleet", asked)
     engine.dispose()
-    assert [(past.decision.resource, past.outcome and past.outcome.kind) for past in found] == told
+    assert [(past.decision.resource, past.outcome and past.outcome.kind) for past in found] == evidence
 
 
-def test_an_end_that_was_said_twice_is_one_end(tmp_path: Path) -> None:
+def test_an_end_recorded_twice_counts_once(tmp_path: Path) -> None:
     """A group that took its time to end an instance was asked again by each pass, and each said `done`."""
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     for minute, resource in ((0, "i-1"), (1, "i-1"), (2, "i-2")):

@@ -145,7 +145,7 @@ def test_spot_lets_notices_pass_but_for_pauses_and_its_own_brakes(
 
 
 @pytest.mark.parametrize("reason", TAKEN)
-def test_spot_drains_what_the_cloud_takes_whatever_its_tag_says(reason: Reason) -> None:
+def test_reclaimed_spot_drains_whatever_its_tag(reason: Reason) -> None:
     assert held(SPOT, [], reason=reason, tag=tags.write_time(START + timedelta(days=1))) is None
 
 
@@ -163,7 +163,7 @@ def test_groups_and_pools_are_held_by_pauses_alone(rules: ExecutionRules, kind: 
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_without_the_lease_nothing_goes_on(name: str) -> None:
+def test_without_the_lease_nothing_continues(name: str) -> None:
     fleet = idle_fleet()
     fleet.lease_is_ours = False
     run = executor(fleet, ALL[name])
@@ -227,7 +227,7 @@ def test_what_a_step_gives_back_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("rules", [*ALL.values(), SCALE], ids=[*ALL, "scale"])
-def test_a_conflict_is_no_error(rules: ExecutionRules) -> None:
+def test_a_conflict_is_not_an_error(rules: ExecutionRules) -> None:
     fleet = idle_fleet()
     run = executor(fleet, rules)
     run.attempt(decided(), fail(ConflictError("somebody changed it")))
@@ -265,7 +265,7 @@ def test_a_step_of_scale_that_fails_fails_the_pass() -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("a bug")])
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_no_fault_of_the_world_ends_the_pass(name: str, error: BaseException) -> None:
+def test_an_unexpected_error_ends_the_pass(name: str, error: BaseException) -> None:
     fleet = idle_fleet()
     with pytest.raises(type(error)):
         executor(fleet, ALL[name]).attempt(decided(), fail(error))
@@ -307,7 +307,7 @@ def test_what_waits_or_failed_stays_open(finish: Callable[[Executor, Decision, s
     assert fleet.intents == {ONE: decided()}
 
 
-def test_what_settling_gives_no_outcome_stays_open() -> None:
+def test_an_action_without_an_outcome_in_recovery_stays_open() -> None:
     fleet = idle_fleet()
     fleet.intents = {ONE: decided()}
     run = executor(fleet)
@@ -433,7 +433,7 @@ def test_keys_of_messages_keep_their_prefix(rules: ExecutionRules, key: str) -> 
     assert list(fleet.messages) == [f"{key} {{}}"]
 
 
-def test_a_message_about_an_instance_says_which_one_can_be_kept() -> None:
+def test_a_message_about_an_instance_names_the_one_to_keep() -> None:
     fleet = idle_fleet()
     Executor(replace(fleet.ports(), messages=Mail(fleet)), IDLE).notify("ended", "ended", decided())
     detail = {"instance": ONE, "pool": "batch", "action": "end"}

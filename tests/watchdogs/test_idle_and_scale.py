@@ -165,7 +165,7 @@ def test_a_day_without_work_ends_only_what_scale_does_not_ask_for_again(
     assert (Reason.NEEDED_SOON in pool.reasons) is (left > 1)
 
 
-def test_what_nobody_asked_about_is_not_ended() -> None:
+def test_without_a_known_need_nothing_is_ended() -> None:
     pool = Pool(target=4, now=START)
     for _ in range(120):
         pool.run_idle(None, busy=0)
@@ -261,7 +261,7 @@ def test_no_end_of_two_weeks_is_replaced_within_the_hour(
     assert lowers or len(pool.ends) > 10, "nobody else lowered the target"
 
 
-def test_ends_were_replaced_where_nobody_asked_scale() -> None:
+def test_ends_would_be_replaced_without_the_need_of_scale() -> None:
     """The simulation above would see it."""
     assert two_weeks(0, SCALE, asks=False).undone()
 
@@ -288,16 +288,16 @@ def passed(fake: FakeFleet, **changes: Any) -> Sequence[Decision]:
     return IdleWatchdog(fleet, fake.ports()).apply().plan.decisions
 
 
-def test_the_load_of_the_last_hour_keeps_as_many_and_the_message_says_which_load() -> None:
+def test_the_load_of_the_last_hour_keeps_replicas_and_the_message_states_it() -> None:
     fake = at_rest(requests_peak=10.0)
     kept = [decision for decision in passed(fake) if decision.reason is Reason.NEEDED_SOON]
     assert len(fake.ended) == 1 and len(kept) == 2
     work = "work for 0.00 replicas, up to 1.25 within 1:00:00, 1.81 with a spare"
-    said = f"scale needs 2 ({work}), target 2, healthy 2"
-    assert {decision.detail for decision in kept} == {said}
+    detail = f"scale needs 2 ({work}), target 2, healthy 2"
+    assert {decision.detail for decision in kept} == {detail}
 
 
-def test_a_pool_that_nobody_needs_is_ended() -> None:
+def test_an_unneeded_pool_is_ended() -> None:
     fake = at_rest()
     passed(fake, min=1)
     assert len(fake.ended) == 2

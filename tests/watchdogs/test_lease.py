@@ -57,7 +57,7 @@ def _taken_and_given_back(other: FleetLedger) -> None:
         pytest.param(_taken_and_given_back, LATE, False, id="another was at work"),
     ],
 )
-def test_a_pass_goes_on_within_its_lease_alone(
+def test_a_pass_continues_only_within_its_lease(
     engine: Engine, meanwhile: Callable[[FleetLedger], None], at: datetime, held: bool
 ) -> None:
     ours, other = seen_by(engine, "us/b/c/1/2"), seen_by(engine, OTHER)

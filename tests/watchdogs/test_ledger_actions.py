@@ -38,7 +38,7 @@ def test_the_ledger_gives_back_what_was_done_and_only_that(tmp_path: Path) -> No
     ]
 
 
-def test_the_ledger_tells_first_and_last_of_what_came_to_nothing(tmp_path: Path) -> None:
+def test_the_ledger_has_the_first_and_last_failed_attempt(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     ledger = FleetLedger(engine, ledger_name(document()), "idle", "me")
     ended = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.STILL_IDLE)

@@ -182,7 +182,7 @@ def test_the_lists_that_were_noted_last_are_found_by_another_process(both: Both)
     assert both.ledger.last_lists().groups == noted.groups, "a slow pass that began before replaces nothing newer"
 
 
-def test_boots_are_written_anew_by_each_look_that_saw_more(both: Both) -> None:
+def test_boots_are_written_again_when_an_observation_changes_them(both: Both) -> None:
     assert list(both.ledger.boots()) == []
     both.ledger.note_boots([boot(2), boot(1)], LATER)
     ready = boot(1, last_seen_at=START + timedelta(minutes=4), ready_at=START + timedelta(minutes=5))

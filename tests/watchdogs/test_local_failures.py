@@ -27,13 +27,13 @@ from watchdogs.spot.watchdog import SpotWatchdog
 
 ONE, OTHER = "batch", "chat"
 A, B, OD = "batch-spot-a", "batch-spot-b", "batch-od"
-ROOM = {"max_stops_per_run": 9, "max_stops_per_hour": 20}
+LARGE_BUDGET = {"max_stops_per_run": 9, "max_stops_per_hour": 20}
 """No pool takes of what another one may end."""
 
 
 def fleet() -> FleetDocument:
     """Two pools of the same shape."""
-    first = document(watchdogs=SETTINGS | {"idle": ROOM, "scale": {"requests_per_replica": 10}})
+    first = document(watchdogs=SETTINGS | {"idle": LARGE_BUDGET, "scale": {"requests_per_replica": 10}})
     pool = first.pools[0]
     groups = [group.model_copy(update={"name": group.name.replace(ONE, OTHER)}) for group in pool.groups]
     return first.model_copy(update={"pools": [pool, pool.model_copy(update={"name": OTHER, "groups": groups})]})
@@ -233,8 +233,8 @@ def test_a_member_that_is_broken_for_a_day_changes_nothing_for_the_other_pool(fa
                     each.agents[key] = replace(READY, phase_since=each.now)
             each.now = START + timedelta(hours=hour + 1)
     assert fake.launched <= whole.launched + 4, "what stands in for it"
-    told = [key for key in fake.messages.keys() - whole.messages.keys() if "chat" not in key]
-    assert len(told) <= 8, told
+    sent = [key for key in fake.messages.keys() - whole.messages.keys() if "chat" not in key]
+    assert len(sent) <= 8, sent
 
 
 def test_a_malformed_instance_marks_its_pool_partial_so_idle_ends_nothing_of_it() -> None:
@@ -383,8 +383,8 @@ def test_half_a_list_ends_nothing_even_of_a_group_that_cannot_be_read() -> None:
 def test_what_a_killed_pass_began_and_cannot_be_read_stays_open_and_stops_nothing() -> None:
     fake = losing()
     fake.agents[instance(2).id] = replace(READY, phase_since=START)
-    gone = instance(2).id
-    fake.intents[gone] = Decision(resource=gone, pool=ONE, action=Action.END, reason=Reason.SURPLUS)
-    done = spot(broken(fake, {"unreadable": gone}))
-    assert gone in fake.intents
+    terminated = instance(2).id
+    fake.intents[terminated] = Decision(resource=terminated, pool=ONE, action=Action.END, reason=Reason.SURPLUS)
+    done = spot(broken(fake, {"unreadable": terminated}))
+    assert terminated in fake.intents
     assert fake.groups["chat-od"].desired == 1 and done.plan.acting is not None

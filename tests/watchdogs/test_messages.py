@@ -25,45 +25,45 @@ def decision(action: Action, usd: Decimal | None = Decimal("0.80")) -> Decision:
     return Decision(resource=MACHINE.id, pool="batch", action=action, reason=Reason.STILL_IDLE, usd_per_hour=usd)
 
 
-def test_who_is_told_of_an_end_hears_what_it_costs_and_how_to_prevent_it() -> None:
-    said = idle.marked(instance(1), decision(Action.MARK), LATER, LATER)
-    assert "Ending it loses its local copy of the model; a new one starts cold, and may find no capacity." in said
-    assert "It costs 0.8 USD/h." in said and "after 08:10:00 UTC" in said
-    assert f"gpufleet keep {MACHINE.id}" in said and "likely about" not in said
+def test_the_message_of_a_mark_states_the_cost_and_how_to_keep_the_instance() -> None:
+    message = idle.marked(instance(1), decision(Action.MARK), LATER, LATER)
+    assert "Ending it loses its local copy of the model; a new one starts cold, and may find no capacity." in message
+    assert "It costs 0.8 USD/h." in message and "after 08:10:00 UTC" in message
+    assert f"gpufleet keep {MACHINE.id}" in message and "likely about" not in message
 
 
-def test_the_time_with_a_cold_start_is_told_beside_the_promise() -> None:
-    said = idle.marked(instance(1), decision(Action.MARK), LATER, LATER + timedelta(hours=1))
-    assert "after 08:10:00 UTC" in said and "With its pool's cold start that is about 09:10 UTC" in said
+def test_the_message_has_the_earliest_end_and_the_time_with_a_cold_start() -> None:
+    message = idle.marked(instance(1), decision(Action.MARK), LATER, LATER + timedelta(hours=1))
+    assert "after 08:10:00 UTC" in message and "With its pool's cold start that is about 09:10 UTC" in message
 
 
-def test_an_unknown_price_is_told_as_unknown() -> None:
-    for said in (
+def test_an_unknown_price_is_shown_as_unknown() -> None:
+    for message in (
         idle.marked(instance(1), decision(Action.MARK, None), LATER, LATER),
         idle.ended(decision(Action.END, None), 1),
         orphans.stopped(decision(Action.STOP, None)),
     ):
-        assert "an unknown price" in said and "0 USD" not in said
+        assert "an unknown price" in message and "0 USD" not in message
 
 
 RULE = OrphanPolicy(name="forgotten", action=OrphanAction.STOP)
 
 
-def test_who_is_told_of_a_stop_hears_of_the_cold_cache_and_of_missing_capacity() -> None:
-    said = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, None)
-    assert "Data on local disks is lost (a cache starts cold)" in said
-    assert "A restart may find no capacity" in said and "gpufleet keep" in said
+def test_the_message_of_an_orphan_mark_names_lost_disks_and_missing_capacity() -> None:
+    message = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, None)
+    assert "Data on local disks is lost (a cache starts cold)" in message
+    assert "A restart may find no capacity" in message and "gpufleet keep" in message
 
 
 def test_what_is_only_marked_is_threatened_with_nothing() -> None:
-    said = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, "its rule only marks")
-    assert "Nothing will be stopped: its rule only marks." in said
-    assert "capacity" not in said and "will be stopped after" not in said
+    message = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, "its rule only marks")
+    assert "Nothing will be stopped: its rule only marks." in message
+    assert "capacity" not in message and "will be stopped after" not in message
 
 
-def test_who_reads_of_a_stop_hears_that_disks_still_cost_and_a_restart_may_find_no_capacity() -> None:
-    said = orphans.stopped(decision(Action.STOP))
-    assert said.endswith("That saves 0.8 USD/h; its disks still cost. A restart may find no capacity.")
+def test_the_message_of_a_stop_names_disk_cost_and_missing_capacity() -> None:
+    message = orphans.stopped(decision(Action.STOP))
+    assert message.endswith("That saves 0.8 USD/h; its disks still cost. A restart may find no capacity.")
 
 
 OFFICE = {"days": ["mon", "tue", "wed", "thu", "fri"], "start": "08:00", "end": "18:00", "target": 4}
@@ -91,7 +91,7 @@ def entry(*except_on: str) -> ScalePolicy:
         pytest.param("2027-12-24T10:00Z", 4, id="a date, not a day of each year"),
     ],
 )
-def test_a_schedule_rests_on_the_dates_that_the_settings_name(moment: str, target: int | None) -> None:
+def test_a_schedule_does_not_apply_on_excluded_dates(moment: str, target: int | None) -> None:
     policy = entry("2026-12-25", "2027-01-01")
     rule = active(policy.schedule, datetime.fromisoformat(moment))
     assert (None if rule is None else rule.target) == target
@@ -99,12 +99,12 @@ def test_a_schedule_rests_on_the_dates_that_the_settings_name(moment: str, targe
 
 def test_on_a_holiday_nothing_is_raised_by_the_hour() -> None:
     holiday = datetime(2026, 12, 25, 10, tzinfo=UTC)
-    calm = Pressure(reporting=1, kv_cache=0.1, kv_cache_peak=0.1)
-    plain = ScalePool(name="batch", policy=entry(), target=1, min=1, max=8, ready=1, pressure=calm)
+    idle_load = Pressure(reporting=1, kv_cache=0.1, kv_cache_peak=0.1)
+    plain = ScalePool(name="batch", policy=entry(), target=1, min=1, max=8, ready=1, pressure=idle_load)
     (working,) = decide([plain], holiday).decisions
     assert (working.action, working.reason, working.to_size) == (Action.RETARGET, Reason.SCHEDULE, 4)
-    (resting,) = decide([replace(plain, policy=entry("2026-12-25"))], holiday).decisions
-    assert (resting.action, resting.reason) == (Action.KEEP, Reason.AS_WANTED)
+    (decision_,) = decide([replace(plain, policy=entry("2026-12-25"))], holiday).decisions
+    assert (decision_.action, decision_.reason) == (Action.KEEP, Reason.AS_WANTED)
 
 
 def test_dates_survive_the_fleet_document() -> None:
@@ -115,6 +115,6 @@ def test_dates_survive_the_fleet_document() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["christmas", "2026-13-01", "25.12.2026"])
-def test_a_holiday_that_is_no_date_is_refused(wrong: str) -> None:
+def test_an_invalid_excluded_date_is_rejected(wrong: str) -> None:
     with pytest.raises(DocumentError, match="except_on"):
         fleet(wrong)

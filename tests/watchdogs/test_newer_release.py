@@ -94,7 +94,7 @@ def orphans(fake: FakeFleet, ledger: FleetLedger, fleet: FleetDocument) -> None:
         ("orphans", orphans, orphan_fleet(), ruled()),
     ],
 )
-def test_a_pass_goes_on(
+def test_a_pass_continues(
     engine: Engine,
     watchdog: str,
     run: Callable[[FakeFleet, FleetLedger, FleetDocument], None],
@@ -110,7 +110,7 @@ def test_a_pass_goes_on(
     assert {past.decision.reason for past in found} == {Reason(NEW)}
 
 
-def test_a_scale_pass_goes_on(engine: Engine) -> None:
+def test_a_scale_pass_continues(engine: Engine) -> None:
     fake, watchdog, fleet = scaled(BUSY)
     ledger = ledger_of(engine, fake, fleet, "scale")
     wrote(engine, fleet, "scale", START - timedelta(minutes=10))
@@ -131,7 +131,7 @@ def test_an_unknown_end_counts_toward_every_limit_of_ends(engine: Engine, ended:
     assert fake.ended == [], "it took the hour's only one"
 
 
-def test_an_unknown_outcome_is_no_saving_and_leaves_nothing_begun(engine: Engine) -> None:
+def test_an_unknown_outcome_is_not_a_saving_and_leaves_nothing_unfinished(engine: Engine) -> None:
     fleet = document()
     ledger = FleetLedger(engine, ledger_name(fleet), "idle", "us")
     ledger.intend("idle", ENDED, START)
@@ -184,8 +184,8 @@ def test_an_unknown_activity_ends_no_spot_pass() -> None:
     fleet = document(watchdogs=SETTINGS)
     fake.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
     for group in (A, B):
-        said = Activity(id=f"{group}/new", group=group, kind=ActivityKind(NEW), at=fake.now, detail="news")
-        fake.activities.append(said)
+        result = Activity(id=f"{group}/new", group=group, kind=ActivityKind(NEW), at=fake.now, detail="news")
+        fake.activities.append(result)
     SpotWatchdog(fleet, fake.ports()).apply()
     assert sizes(fake)[2] == 1, "on-demand stands in"
 
@@ -212,8 +212,8 @@ def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> Non
     assert ledger_data.reasons(engine, name, ["i-1"]) == {"i-1": f"idle: {SHOWN}"}
     (held,) = operations.brakes(engine, name, START)
     assert brake_text(held).startswith(f"{SHOWN} batch by ann")
-    said = CliRunner().invoke(build("watch"), ["watch", "why", "i-1", "--fleet", str(path)])
-    assert said.exit_code == 0 and f"{SHOWN}, {SHOWN}" in said.stdout and f"→ {SHOWN}" in said.stdout
+    result = CliRunner().invoke(build("watch"), ["watch", "why", "i-1", "--fleet", str(path)])
+    assert result.exit_code == 0 and f"{SHOWN}, {SHOWN}" in result.stdout and f"→ {SHOWN}" in result.stdout
     freed = CliRunner().invoke(build("brakes"), ["resume", "batch", "--fleet", str(path)])
     assert freed.stdout == "1 brakes of batch released\n"
     assert operations.brakes(engine, name, START) == ()

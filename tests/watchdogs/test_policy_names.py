@@ -37,9 +37,7 @@ class UpgradedAgain(SpotPolicy):
         pytest.param(NAMED, (), "6979cfea2914", id="orphans"),
     ],
 )
-def test_ledgers_go_on_knowing_the_policies_that_were_seen(
-    policy: Policy, limits: tuple[int, ...], name: str
-) -> None:
+def test_ledgers_keep_the_policies_that_were_seen(policy: Policy, limits: tuple[int, ...], name: str) -> None:
     assert digest(policy, *limits) == name, (
         "after an upgrade every such policy waits for a dry run: idle ends nothing, spot makes no loss good."
         " Give a new setting AS_BEFORE (gpufleet/domain/policies.py); write the new name here only if people have to"
@@ -57,7 +55,5 @@ def test_ledgers_go_on_knowing_the_policies_that_were_seen(
         pytest.param(UpgradedAgain(pause=timedelta(0)), True, id="set to what was before"),
     ],
 )
-def test_a_setting_that_came_with_an_upgrade_changes_a_policy_only_where_it_says_something_new(
-    policy: SpotPolicy, same: bool
-) -> None:
+def test_a_new_setting_changes_a_policy_only_if_its_value_differs(policy: SpotPolicy, same: bool) -> None:
     assert (digest(policy, 0, 4, 1) == digest(SpotPolicy(), 0, 4, 1)) == same

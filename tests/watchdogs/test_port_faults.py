@@ -92,7 +92,7 @@ def wake(fake: FakeFleet) -> Any:
     ],
 )
 @pytest.mark.parametrize("fault", [CloudError("throttled"), TimeoutError("no answer")], ids=["throttle", "timeout"])
-def test_a_fault_of_any_call_is_told_and_does_no_harm(
+def test_a_fault_of_any_call_is_reported_and_harmless(
     make: Callable[[], FakeFleet], watch: Callable[[FakeFleet], Any], fault: OSError
 ) -> None:
     names = calls_of(make, watch)
@@ -110,14 +110,14 @@ def test_a_fault_of_any_call_is_told_and_does_no_harm(
 
         fake.before = fail
         try:
-            told = any(outcome.kind is not OutcomeKind.DONE for outcome in watch(fake).outcomes)
+            reported = any(outcome.kind is not OutcomeKind.DONE for outcome in watch(fake).outcomes)
         except OSError as error:
             resized = [outcome for _, outcome in fake.outcomes if outcome.decision.action is Action.RESIZE]
-            told = isinstance(error, CutShortError) or not resized
+            reported = isinstance(error, CutShortError) or not resized
         # what could be asked again, or was known from a moment before, changes nothing that was done
         done = (fake.ended, fake.targets, {name: group.desired for name, group in fake.groups.items()})
         same = done == (whole.ended, whole.targets, {name: group.desired for name, group in whole.groups.items()})
-        assert told or same, f"call {nth} ({names[nth]}) failed and nobody said so"
+        assert reported or same, f"call {nth} ({names[nth]}) failed and nobody said so"
         assert set(fake.ended) <= set(whole.ended), "nothing else was ended"
         assert len(set(fake.ended)) == len(fake.ended)
         assert fake.launched <= whole.launched, "nothing more was bought"
@@ -132,14 +132,14 @@ def test_a_fault_of_any_call_is_told_and_does_no_harm(
 
 
 @pytest.mark.parametrize(
-    ("calls", "said"),
+    ("calls", "output"),
     [
         pytest.param(0, "Nothing was done.", id="the first look"),
         pytest.param(1, "What was done before is recorded.", id="the second"),
     ],
 )
-def test_a_pass_that_is_cut_short_says_whether_it_had_acted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int, said: str
+def test_an_interrupted_pass_reports_whether_it_had_acted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int, output: str
 ) -> None:
     fake, left = lost(), [calls]
 
@@ -153,7 +153,7 @@ def test_a_pass_that_is_cut_short_says_whether_it_had_acted(
     fleet = FLEET.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db", "notify": None})
     code, [answer] = over_fleets(kind, [fleet], Options(apply=True))
     assert (code, answer["error"]) == (Exit.FAILED, "throttled")
-    assert capsys.readouterr().err == f"test: spot: throttled. {said}\n"
+    assert capsys.readouterr().err == f"test: spot: throttled. {output}\n"
 
 
 @dataclass
@@ -201,7 +201,7 @@ def test_an_old_answer_is_seen_through_before_anything_is_ended() -> None:
     assert not fake.ended and not fake.drains
 
 
-def test_a_new_instance_that_is_not_listed_yet_is_no_fault() -> None:
+def test_a_new_instance_that_is_not_listed_yet_is_not_an_error() -> None:
     fake = seen(spread_fleet())
     fake.capacity["batch-spot-b"] = 1
     fake.lose(instance(1).id)

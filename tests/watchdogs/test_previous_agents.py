@@ -33,10 +33,10 @@ def without(status: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in status.items() if name not in names}
 
 
-def read(said: Mapping[str, Any]) -> AgentStatus:
+def read(status: Mapping[str, Any]) -> AgentStatus:
     class Asked:
         def statuses(self, instances: Sequence[Instance]) -> dict[str, Mapping[str, Any]]:
-            return {one.id: said for one in instances}
+            return {one.id: status for one in instances}
 
     return FleetAgents(cast(NodeAgents, Asked())).statuses([instance(1)])[ONE]
 
@@ -66,7 +66,7 @@ def test_the_drain_hook_of_an_earlier_agent_is_completed_when_it_has_drained(lac
 def test_no_hook_of_an_earlier_agent_is_completed_that_still_boots_or_drains(lacks: Sequence[str]) -> None:
     loading = OWN_HOOKS | {"phase": "engine", "ready": False, "has_served": False}
     draining = OWN_HOOKS | DRAINED | {"phase": "draining", "drained": False}
-    for fleet, said in ((waiting(to_serve=[ONE]), loading), (waiting(to_end=[ONE]), draining)):
-        fleet.agents[ONE] = read(without(said, lacks))
+    for fleet, status in ((waiting(to_serve=[ONE]), loading), (waiting(to_end=[ONE]), draining)):
+        fleet.agents[ONE] = read(without(status, lacks))
         make_watchdog(fleet).apply()
         assert fleet.hooks == []

@@ -31,7 +31,7 @@ def until(true: Callable[[], bool]) -> None:
     pytest.fail("it never came true")
 
 
-def test_a_job_never_runs_twice_at_once_and_others_go_on(schedules: list[Schedule]) -> None:
+def test_a_job_never_runs_twice_at_once_and_others_continue(schedules: list[Schedule]) -> None:
     released, most, inside = threading.Event(), [0], [0]
     others = threading.Semaphore(0)
 
@@ -57,7 +57,7 @@ def test_a_job_never_runs_twice_at_once_and_others_go_on(schedules: list[Schedul
     assert most == [1]
 
 
-def test_a_job_that_breaks_is_told_and_tried_again(schedules: list[Schedule]) -> None:
+def test_a_failed_job_is_reported_and_retried(schedules: list[Schedule]) -> None:
     answers = iter([lambda: 1 / 0, lambda: False, lambda: True])
 
     def run() -> bool:
@@ -95,17 +95,17 @@ def test_a_clock_that_was_set_back_does_not_make_jobs_rest(schedules: list[Sched
 
 
 def test_a_stop_lets_a_run_finish_and_starts_no_other() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def run() -> bool:
         begun.set()
-        return go_on.wait(LIMIT_S)
+        return release.wait(LIMIT_S)
 
     schedule = Schedule([Job(name="one", every=OFTEN, run=run)])
     schedule.start()
     assert begun.wait(LIMIT_S)
     assert schedule.stop(NONE) == ("one",), "it still runs"
-    go_on.set()
+    release.set()
     until(lambda: schedule.states()[0].running_since is None)
     assert schedule.states()[0].runs == 1
 
@@ -127,15 +127,15 @@ def test_a_job_that_does_not_finish_is_overdue(every: int, silence: int, stuck: 
     assert not finished.overdue(began, began + timedelta(seconds=silence)), "a failed run has finished"
 
 
-def test_a_job_that_never_went_well_has_no_success_and_one_that_hangs_is_not_healthy(
+def test_a_job_that_never_succeeds_has_no_success_and_a_hanging_job_is_unhealthy(
     schedules: list[Schedule],
 ) -> None:
-    clock, go_on = [datetime.now(UTC)], threading.Event()
+    clock, release = [datetime.now(UTC)], threading.Event()
     hour = timedelta(hours=1)
     schedule = Schedule(
         [
             Job(name="failing", every=hour, run=lambda: False),
-            Job(name="hanging", every=hour, run=lambda: go_on.wait(LIMIT_S)),
+            Job(name="hanging", every=hour, run=lambda: release.wait(LIMIT_S)),
         ],
         lambda: clock[0],
     )
@@ -147,20 +147,20 @@ def test_a_job_that_never_went_well_has_no_success_and_one_that_hangs_is_not_hea
     assert schedule.healthy()
     clock[0] += 4 * hour
     assert not schedule.healthy()
-    go_on.set()
+    release.set()
 
 
 def test_a_stop_waits_for_what_runs_and_then_starts_nothing() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def run() -> bool:
         begun.set()
-        return go_on.wait(LIMIT_S)
+        return release.wait(LIMIT_S)
 
     schedule = Schedule([Job(name="one", every=OFTEN, run=run)])
     schedule.start()
     assert begun.wait(LIMIT_S)
-    threading.Timer(0.05, go_on.set).start()
+    threading.Timer(0.05, release.set).start()
     assert schedule.stop(timedelta(seconds=LIMIT_S)) == (), "it had the time to finish"
     schedule.soon("one")
     assert schedule.states()[0].runs == 1

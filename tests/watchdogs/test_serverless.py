@@ -65,7 +65,7 @@ def account(cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("account")
-def test_lambda_runs_a_pass_and_the_loser_of_two_says_so(tmp_path: Path, database: str) -> None:
+def test_lambda_runs_a_pass_and_the_loser_of_two_reports_it(tmp_path: Path, database: str) -> None:
     event: dict[str, Any] = {
         "watchdog": "idle",
         "apply": True,
@@ -86,7 +86,7 @@ def test_lambda_runs_a_pass_and_the_loser_of_two_says_so(tmp_path: Path, databas
 
 
 @pytest.mark.usefixtures("account")
-def test_a_function_beside_another_leaves_it_its_lease(
+def test_a_second_function_leaves_the_lease_to_the_first(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are `localhost` and process 1, in machines of their own that began at different moments."""
@@ -118,16 +118,16 @@ def test_a_pass_that_fails_is_an_error_of_the_function(
 
 
 @pytest.mark.usefixtures("account")
-def test_a_pass_of_cost_tells_what_it_wrote_and_what_it_asked(tmp_path: Path, database: str) -> None:
+def test_a_cost_pass_reports_what_it_wrote_and_read(tmp_path: Path, database: str) -> None:
     with without_series() as url:
         made = load([fleet_file(tmp_path, ledger_url=database, prometheus_url=url)])
         counted: dict[str, int] = {}
         code, [answer] = watch_cost.over_fleets(made, show=False, count=counted.update)
-        words = ["watch", "cost", "--apply", "--json", "--fleet", str(tmp_path / "fleet.json")]
-        said = CliRunner().invoke(build("watch"), words)
+        arguments = ["watch", "cost", "--apply", "--json", "--fleet", str(tmp_path / "fleet.json")]
+        result = CliRunner().invoke(build("watch"), arguments)
     json.dumps(answer)
-    assert said.exit_code == Exit.DONE, "one crontab line for all watchdogs"
-    assert json.loads(said.stdout)[0].keys() == answer.keys()
+    assert result.exit_code == Exit.DONE, "one crontab line for all watchdogs"
+    assert json.loads(result.stdout)[0].keys() == answer.keys()
     assert (code, answer["environment"], answer["notes"]) == (Exit.DONE, "test", ())
     assert answer["api_calls"] == counted
     assert counted["ec2:describe_instances"] == 1
@@ -135,7 +135,7 @@ def test_a_pass_of_cost_tells_what_it_wrote_and_what_it_asked(tmp_path: Path, da
 
 
 @pytest.mark.usefixtures("account")
-def test_a_pass_of_cost_that_had_no_metrics_says_so(
+def test_a_cost_pass_without_metrics_reports_it(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serverless, "reachable", lambda _: None)
@@ -145,7 +145,7 @@ def test_a_pass_of_cost_that_had_no_metrics_says_so(
 
 
 @pytest.mark.parametrize(
-    ("event", "words"),
+    ("event", "arguments"),
     [
         pytest.param({}, "watchdog '': choose one of idle, spot", id="no watchdog"),
         pytest.param({"watchdog": "idel"}, "watchdog 'idel': choose", id="no such watchdog"),
@@ -154,13 +154,13 @@ def test_a_pass_of_cost_that_had_no_metrics_says_so(
         pytest.param({"watchdog": "idle", "fleet": "s3://b"}, "write a list", id="one fleet"),
     ],
 )
-def test_a_wrong_event_does_nothing(event: dict[str, Any], words: str) -> None:
-    with pytest.raises(AppError, match=words):
+def test_a_wrong_event_does_nothing(event: dict[str, Any], arguments: str) -> None:
+    with pytest.raises(AppError, match=arguments):
         handler(event)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "arguments"),
     [
         pytest.param({"ledger_url": "sqlite:///x.db"}, "no disk that lasts", id="SQLite"),
         pytest.param(
@@ -170,8 +170,10 @@ def test_a_wrong_event_does_nothing(event: dict[str, Any], words: str) -> None:
         ),
     ],
 )
-def test_a_fleet_that_a_function_cannot_watch_is_refused(tmp_path: Path, changes: dict[str, str], words: str) -> None:
-    with pytest.raises(AppError, match=words):
+def test_a_fleet_that_a_function_cannot_watch_is_refused(
+    tmp_path: Path, changes: dict[str, str], arguments: str
+) -> None:
+    with pytest.raises(AppError, match=arguments):
         handler({"watchdog": "idle", "fleet": [fleet_file(tmp_path, **changes)]})
 
 

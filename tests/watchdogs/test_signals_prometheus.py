@@ -139,7 +139,7 @@ def test_an_idle_instance_is_well_covered_and_flat(evidence: dict[str, Evidence]
     assert idle.gpu.watts_max == pytest.approx(30, rel=0.4)
 
 
-def test_a_busy_engine_beside_a_quiet_one_is_seen(evidence: dict[str, Evidence]) -> None:
+def test_a_busy_engine_next_to_an_idle_one_is_detected(evidence: dict[str, Evidence]) -> None:
     busy = evidence["i-busy"]
     assert busy.engine is not None and busy.gpu is not None
     assert busy.engine.running_max == 2

@@ -99,9 +99,11 @@ def test_what_engines_keep_to_themselves_is_counted_by_engine(tmp_path: Path) ->
     recorded = {"i-parts": [*quiet, *parts], "i-hole": [*quiet, *hole], "i-untold": [*quiet, *untold]}
     with prometheus(recorded, tmp_path) as store:
         found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
-    said = {key: one.engine for key, one in found.items() if one.engine is not None}
-    told = {key: (one.running_max, one.waiting_max, one.tokens, one.counter_changes) for key, one in said.items()}
-    assert told == {"i-parts": (0, 0, 0, 0), "i-hole": (0, 0, 0, 0), "i-untold": (0, None, 0, 0)}
+    expected = {key: one.engine for key, one in found.items() if one.engine is not None}
+    measured = {
+        key: (one.running_max, one.waiting_max, one.tokens, one.counter_changes) for key, one in expected.items()
+    }
+    assert measured == {"i-parts": (0, 0, 0, 0), "i-hole": (0, 0, 0, 0), "i-untold": (0, None, 0, 0)}
 
 
 def _briefly(value: float, else_: float = 0.0) -> Value:
@@ -136,13 +138,14 @@ ENGINES = {
 }
 
 
-def test_of_two_engines_the_busier_and_the_worse_told_counts_over_the_whole_window(tmp_path: Path) -> None:
+def test_of_two_engines_the_busier_and_the_worse_covered_counts_over_the_window(tmp_path: Path) -> None:
     with prometheus({name: page for name, (page, _) in ENGINES.items()}, tmp_path) as store:
         found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
-    told = {
-        name: {field: getattr(found[name].engine, field) for field in said} for name, (_, said) in ENGINES.items()
+    measured = {
+        name: {field: getattr(found[name].engine, field) for field in expected}
+        for name, (_, expected) in ENGINES.items()
     }
-    assert told == {name: said for name, (_, said) in ENGINES.items()}
+    assert measured == {name: expected for name, (_, expected) in ENGINES.items()}
 
 
 def _gpus(**second: Value) -> list[Series]:
@@ -193,11 +196,13 @@ GPUS = {
 }
 
 
-def test_of_two_gpus_the_busier_and_the_worse_told_counts_over_the_whole_window(tmp_path: Path) -> None:
+def test_of_two_gpus_the_busier_and_the_worse_covered_counts_over_the_window(tmp_path: Path) -> None:
     with prometheus({name: page for name, (page, _) in GPUS.items()}, tmp_path) as store:
         found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
-    told = {name: {field: getattr(found[name].gpu, field) for field in said} for name, (_, said) in GPUS.items()}
-    assert told == {name: pytest.approx(said) for name, (_, said) in GPUS.items()}
+    measured = {
+        name: {field: getattr(found[name].gpu, field) for field in expected} for name, (_, expected) in GPUS.items()
+    }
+    assert measured == {name: pytest.approx(expected) for name, (_, expected) in GPUS.items()}
 
 
 def test_an_orphan_is_as_active_as_its_busiest_gpu_was_at_its_busiest_moment(tmp_path: Path) -> None:

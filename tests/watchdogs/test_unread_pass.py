@@ -55,7 +55,7 @@ def test_each_fleet_has_its_pass_and_none_is_called_undone(
 
 
 @pytest.mark.parametrize("how", list(LOST))
-def test_words_for_people_that_nobody_hears_stop_no_other_fleet(
+def test_a_closed_output_does_not_stop_other_fleets(
     orphan_fleet: list[FleetDocument], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, span = open_ledger(orphan_fleet[0].ledger_url), (datetime.now(UTC), timedelta(minutes=10))
@@ -68,7 +68,7 @@ def test_words_for_people_that_nobody_hears_stop_no_other_fleet(
     assert (code, "skipped" in answers[0], len(answers[1]["outcomes"])) == (Exit.DONE, True, 1)
 
 
-def test_json_that_nobody_reads_leaves_the_exit_code_to_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_json_output_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     with os.fdopen(taken("gone"), "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         print_json(["more than a pipe holds"] * 100_000)

@@ -34,11 +34,11 @@ LACKING = [
 ]
 
 
-@pytest.mark.parametrize(("other", "lives"), LACKING)
-def test_what_its_group_has_and_the_list_lacks(other: Instance | None, lives: bool) -> None:
+@pytest.mark.parametrize(("other", "running"), LACKING)
+def test_what_its_group_has_and_the_list_lacks(other: Instance | None, running: bool) -> None:
     fleet = fleet_with(other)
     found = unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), {ONE.id: ONE}, START)
-    assert list(found.living) == ([OTHER.id] if lives else []) and not found.unknown
+    assert list(found.living) == ([OTHER.id] if running else []) and not found.unknown
 
 
 def test_one_that_lost_its_tags_is_of_the_group_that_lists_it() -> None:
@@ -92,12 +92,12 @@ def test_a_whole_list_asks_for_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "lives"), [*LACKING, pytest.param(replace(OTHER, environment="other"), False, id="of somebody else")]
+    ("other", "running"), [*LACKING, pytest.param(replace(OTHER, environment="other"), False, id="of somebody else")]
 )
-def test_what_reports_and_the_list_lacks(other: Instance | None, lives: bool) -> None:
+def test_what_reports_and_the_list_lacks(other: Instance | None, running: bool) -> None:
     fleet = fleet_with(other)
     found = reporting_unlisted(InstanceReader(FakeInventory(fleet)), "test", fleet.evidence, [ONE.id], START)
-    assert [one.id for one in found] == ([OTHER.id] if lives else [])
+    assert [one.id for one in found] == ([OTHER.id] if running else [])
 
 
 @pytest.mark.parametrize(

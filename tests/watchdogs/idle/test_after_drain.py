@@ -93,7 +93,7 @@ CLOCKS = [
 
 
 @pytest.mark.parametrize(("every", "ahead"), CLOCKS)
-def test_work_begun_after_the_last_scrape_is_seen_whatever_the_agent_says(every: float, ahead: float) -> None:
+def test_work_after_the_last_scrape_is_detected_whatever_the_agent_reports(every: float, ahead: float) -> None:
     fleet, store = due(every, ahead)
     store.works_from = fleet.now + timedelta(milliseconds=1)
     outcome = watch(fleet, store)
@@ -114,7 +114,7 @@ def test_an_honest_drain_ends_within_two_scrapes(every: float, ahead: float) -> 
     assert fleet.now - began <= timedelta(seconds=3 + 1.25 * every + 2)
 
 
-def test_a_gpu_that_computes_after_its_engine_is_gone_is_not_ended() -> None:
+def test_a_gpu_that_computes_after_its_engine_stopped_is_not_ended() -> None:
     fleet, store = due()
     store.engine_ends = store.gpu_works_from = fleet.now
     outcome = watch(fleet, store)
@@ -122,7 +122,7 @@ def test_a_gpu_that_computes_after_its_engine_is_gone_is_not_ended() -> None:
     assert not fleet.ended
 
 
-def test_a_source_that_fell_silent_keeps_the_instance_is_told_once_and_may_come_back() -> None:
+def test_a_silent_source_keeps_the_instance_notifies_once_and_may_return() -> None:
     fleet, store = due()
     store.engine_ends = store.exporter_ends = fleet.now
     for _ in range(3):
@@ -133,8 +133,8 @@ def test_a_source_that_fell_silent_keeps_the_instance_is_told_once_and_may_come_
         assert timedelta(seconds=30) <= fleet.now - began <= timedelta(seconds=45), "two intervals and a little"
         fleet.now += timedelta(hours=2)  # far behind the drain's deadline
     assert not fleet.ended and fleet.drains == [FIRST] and fleet.targets["batch"].value == 1
-    (told,) = (text for key, text in fleet.messages.items() if key.startswith("unheard:"))
-    assert "Prometheus has not scraped its GPU exporter since" in told and "costs 0.25 USD/h" in told
+    (message,) = (text for key, text in fleet.messages.items() if key.startswith("unheard:"))
+    assert "Prometheus has not scraped its GPU exporter since" in message and "costs 0.25 USD/h" in message
     store.exporter_ends = None
     assert watch(fleet, store).kind is OutcomeKind.DONE
 
@@ -153,11 +153,11 @@ def test_a_source_that_fell_silent_keeps_the_instance_is_told_once_and_may_come_
 )
 def test_a_source_counts_when_it_was_scraped_later(rows: dict[str, float], silent: tuple[str, ...]) -> None:
     @dataclass
-    class Told(FakeMetrics):
+    class PrometheusDuringDrain(FakeMetrics):
         def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
             return [({"instance_id": FIRST, "stat": k}, START.timestamp() + value) for k, value in rows.items()]
 
-    found = signals.scrapes(Told(FakeFleet()), signals.of_environment("test"), [FIRST])
+    found = signals.scrapes(PrometheusDuringDrain(FakeFleet()), signals.of_environment("test"), [FIRST])
     assert found.get(FIRST, signals.Scrapes()).silent_since(START) == silent
 
 
@@ -177,12 +177,12 @@ def test_many_wait_together_and_one_query_asks_for_all(count: int) -> None:
     for _, one in drains:
         ports.agents.drain(one, DrainOwner.IDLE, "idle", timedelta(seconds=90))
     began, looks = fleet.now, FinalChecks(ports, signals.of_environment("test"))
-    heard = list(looks.wait(drains, timedelta(seconds=90)))
-    assert [type(look) for look in heard] == [DrainConfirmed] * count
+    results = list(looks.wait(drains, timedelta(seconds=90)))
+    assert [type(look) for look in results] == [DrainConfirmed] * count
     assert fleet.now - began <= timedelta(seconds=25) and store.queries <= 6
 
 
-def test_one_that_never_says_drained_does_not_hold_up_the_others() -> None:
+def test_an_instance_that_never_reports_drained_does_not_block_the_others() -> None:
     fleet = idle_fleet(2)
     ports = replace(fleet.ports(), metrics=Scraping(fleet))
     ports.agents.drain(instance(1), DrainOwner.IDLE, "idle", timedelta(seconds=90))

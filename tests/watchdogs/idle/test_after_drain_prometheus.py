@@ -79,9 +79,9 @@ class Machine:
 
     def status(self) -> str | None:
         drained = bool(self.drains)
-        said: dict[str, Any] = {"version": 1, "instance": FIRST, "pool": "batch", "ready": not drained}
-        said |= {"phase": "drained" if drained else "ready", "draining": drained, "drained": drained}
-        return json.dumps(said | {"by": self.drains[0] if drained else None, "requests_running": 0})
+        reported: dict[str, Any] = {"version": 1, "instance": FIRST, "pool": "batch", "ready": not drained}
+        reported |= {"phase": "drained" if drained else "ready", "draining": drained, "drained": drained}
+        return json.dumps(reported | {"by": self.drains[0] if drained else None, "requests_running": 0})
 
     def drain(self, by: str) -> None:
         self.drains.append(by)
@@ -201,7 +201,7 @@ def test_work_that_began_after_the_last_scrape_is_seen(watched: Watched) -> None
     assert not watched.fleet.ended and len(machine.drains) == 1
 
 
-def test_an_engine_that_is_gone_ends_and_an_exporter_that_is_silent_keeps(watched: Watched) -> None:
+def test_a_stopped_engine_allows_the_end_and_a_silent_exporter_does_not(watched: Watched) -> None:
     machine = watched.machine
 
     def both_end() -> None:
@@ -217,6 +217,6 @@ def test_an_engine_that_is_gone_ends_and_an_exporter_that_is_silent_keeps(watche
 
 
 def test_the_stores_clock_is_asked_to_the_millisecond(watched: Watched) -> None:
-    before, said, after = datetime.now(UTC), watched.store.now(), datetime.now(UTC)
+    before, reported, after = datetime.now(UTC), watched.store.now(), datetime.now(UTC)
     slack = timedelta(milliseconds=2)
-    assert before - slack <= said <= after + slack
+    assert before - slack <= reported <= after + slack

@@ -36,11 +36,11 @@ def engine(fleet: FakeFleet, key: str, **changes: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "words"),
+    ("work", "detail"),
     [({"running_max": 2.0}, "2 running"), ({"waiting_max": 1.0}, "1 waiting"), ({"counter_changes": 4.0}, "tokens")],
     ids=["runs", "waits", "counts"],
 )
-def test_an_engine_that_works_is_not_ended_whatever_its_agent_says(work: dict[str, float], words: str) -> None:
+def test_a_working_engine_is_not_ended_whatever_its_agent_reports(work: dict[str, float], detail: str) -> None:
     fleet = due(1)
     fleet.drain_takes = timedelta(0)  # `drained` at once
 
@@ -52,7 +52,7 @@ def test_an_engine_that_works_is_not_ended_whatever_its_agent_says(work: dict[st
     watchdog = IdleWatchdog(document(), fleet.ports())
     first = watchdog.apply()
     assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.WAITING]
-    assert words in first.outcomes[0].detail
+    assert detail in first.outcomes[0].detail
     for _ in range(3):
         fleet.now += timedelta(minutes=1)
         watchdog.apply()
@@ -63,7 +63,7 @@ def test_an_engine_that_works_is_not_ended_whatever_its_agent_says(work: dict[st
     assert fleet.ended == [FIRST]
 
 
-def test_an_engine_that_is_gone_after_its_drain_is_ended() -> None:
+def test_an_instance_with_a_stopped_engine_is_ended_after_its_drain() -> None:
     fleet = due(1)
 
     def engine_stops(name: str) -> None:
@@ -83,7 +83,7 @@ def test_an_engine_that_is_gone_after_its_drain_is_ended() -> None:
         pytest.param({"watts_max": 70.0}, id="PROF reads 0 at full power"),
     ],
 )
-def test_a_gpu_that_works_after_its_engine_is_gone_is_not_ended(gpu: dict[str, float]) -> None:
+def test_a_gpu_that_works_after_its_engine_stopped_is_not_ended(gpu: dict[str, float]) -> None:
     fleet = due(1)
 
     def engine_stops(name: str) -> None:
@@ -146,23 +146,23 @@ LOOKS = [
 
 
 @pytest.mark.parametrize(("evidence", "answers", "reason"), LOOKS)
-def test_what_speaks_against_an_end_since_drained_was_heard(
+def test_objections_to_an_end_after_drained_was_received(
     evidence: Evidence, answers: bool, reason: Reason | None
 ) -> None:
     decision = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.STILL_IDLE)
-    heard = DrainConfirmed(decision=decision, since=START - AGO, engine_answers=answers)
-    found = objection(case(evidence=evidence), heard, START)
+    confirmed = DrainConfirmed(decision=decision, since=START - AGO, engine_answers=answers)
+    found = objection(case(evidence=evidence), confirmed, START)
     assert (None if found is None else found.reason) is reason
 
 
 @pytest.mark.parametrize(
-    ("running", "said"),
+    ("running", "expected"),
     [(0, True), (None, True), (3, False), (float("nan"), False)],
     ids=["0", "unknown", "3", "NaN"],
 )
-def test_drained_beside_requests_that_run_is_not_drained(running: float | None, said: bool) -> None:
+def test_drained_with_running_requests_is_not_drained(running: float | None, expected: bool) -> None:
     status = AgentStatus(phase=Phase.DRAINED, ready=False, draining=True, drained=True, requests_running=running)
-    assert drained(status) is said
+    assert drained(status) is expected
     assert not drained(replace(status, drained=False)) and not drained(None)
 
 
@@ -204,7 +204,7 @@ def unknown(fleet: FakeFleet) -> None:
     del fleet.instances[SECOND]
 
 
-def old_news(fleet: FakeFleet) -> None:
+def old_scrapes(fleet: FakeFleet) -> None:
     seen = fleet.evidence[SECOND]
     assert seen.engine is not None and seen.gpu is not None
     age = 10 * seen.interval
@@ -213,7 +213,7 @@ def old_news(fleet: FakeFleet) -> None:
     )
 
 
-@pytest.mark.parametrize("change", [ended, new, elsewhere, unknown, old_news], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", [ended, new, elsewhere, unknown, old_scrapes], ids=lambda change: change.__name__)
 def test_what_reports_for_a_little_longer_or_is_new_fails_no_pass(change: Callable[[FakeFleet], None]) -> None:
     fleet = due(2)
     change(fleet)

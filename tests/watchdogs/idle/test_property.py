@@ -371,7 +371,7 @@ def test_what_only_comes_near_a_bound_is_ended(nearly: Fault) -> None:
     ],
     ids=["stopping", "silent", "stale", "not ready", "draining", "drained"],
 )
-def test_a_floor_leans_on_nobody_that_is_not_well(neighbour: Fault) -> None:
+def test_a_floor_counts_only_healthy_instances(neighbour: Fault) -> None:
     drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
     floor = {"chat": replace(POOL, floor=1)}
     two = decide(replace(observed(drafts), pools=floor), NOW).decisions
@@ -381,7 +381,7 @@ def test_a_floor_leans_on_nobody_that_is_not_well(neighbour: Fault) -> None:
 
 
 @pytest.mark.parametrize("going", ["begun", "leaving"])
-def test_a_floor_leans_on_nobody_that_goes_already(going: str) -> None:
+def test_a_floor_does_not_count_instances_that_already_end(going: str) -> None:
     drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
     seen = replace(observed(drafts), pools={"chat": replace(POOL, floor=1)})
     one, other = decide(seen, NOW).decisions
@@ -426,13 +426,13 @@ def test_what_takes_a_mark_away(fault: Fault, marked_one: Action, plain_one: Act
     assert found[1].reason is not Reason.WORK_IS_BACK, "what was never marked never rested"
 
 
-def test_one_that_serves_and_only_says_for_what_it_drained_once_is_not_drained_by_us() -> None:
+def test_a_serving_instance_with_an_old_drain_owner_is_not_our_drain() -> None:
     drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
     both(agent(drain_by=OURS["drain_by"]), engine(running_max=1.0))(drafts[0], random.Random(0))
     assert decide(observed(drafts), NOW).decisions[0].action is Action.UNMARK
 
 
-def test_what_an_earlier_pass_began_takes_no_room_again() -> None:
+def test_an_end_of_an_earlier_pass_uses_no_budget_again() -> None:
     draft = idle_draft(0, random.Random(0))
     agent(**OURS)(draft, random.Random(0))
     seen = replace(observed([draft]), budget=replace(BUDGET, per_run=0))
@@ -440,7 +440,7 @@ def test_what_an_earlier_pass_began_takes_no_room_again() -> None:
     assert decide(replace(seen, begun=frozenset({"i-0"})), NOW).decisions[0].action is Action.END
 
 
-def test_what_is_kept_anyway_says_why_and_not_that_nobody_saw_its_policy() -> None:
+def test_a_keep_states_its_own_reason_before_an_unseen_policy() -> None:
     draft = idle_draft(0, random.Random(0))
     engine(running_max=1.0)(draft, random.Random(0))
     never_marked(draft, random.Random(0))
@@ -475,13 +475,13 @@ def test_each_end_takes_its_share_of_what_is_left(view: IdlePool, budget: Change
     assert [d.action for d in decide(seen, NOW).decisions].count(Action.END) == 1
 
 
-def test_the_dearest_goes_first_and_of_the_same_price_the_longest_idle() -> None:
+def test_the_most_expensive_ends_first_and_of_equals_the_longest_idle() -> None:
     drafts = [idle_draft(number, random.Random(0)) for number in range(3)]
     marked(GRACE + timedelta(hours=5))(drafts[1], random.Random(0))
     seen = replace(observed(drafts), budget=replace(BUDGET, per_run=1))
-    for usd, goes in (({}, "i-1"), ({"i-2": Decimal(3), "i-1": Decimal(1)}, "i-2")):
+    for usd, ended in (({}, "i-1"), ({"i-2": Decimal(3), "i-1": Decimal(1)}, "i-2")):
         found = decide(replace(seen, usd_per_hour=usd), NOW).decisions
-        assert [d.resource for d in found if d.action is Action.END] == [goes]
+        assert [d.resource for d in found if d.action is Action.END] == [ended]
 
 
 @pytest.mark.parametrize(
@@ -517,7 +517,7 @@ def test_the_dearest_goes_first_and_of_the_same_price_the_longest_idle() -> None
         "younger than the pool's least age",
     ],
 )
-def test_what_stands_around_an_instance_holds_it_back_too(view: IdlePool, budget: ChangeBudget) -> None:
+def test_brakes_of_pool_and_fleet_block_an_instance_too(view: IdlePool, budget: ChangeBudget) -> None:
     seen = replace(observed([idle_draft(0, random.Random(0))]), pools={"chat": view}, budget=budget)
     assert decide(seen, NOW).decisions[0].action in (Action.KEEP, Action.UNMARK)
 

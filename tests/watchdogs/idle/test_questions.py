@@ -73,11 +73,11 @@ def test_those_that_may_stay_are_asked_when_one_may_end() -> None:
     assert Asking(fleet).agents == {first, second}
 
 
-def test_prices_are_asked_of_the_watched_and_of_the_living_that_nobody_watches() -> None:
+def test_prices_are_read_for_watched_and_running_unwatched_instances() -> None:
     fleet = idle_fleet(4)
-    watched, stray, gone, other = (instance(n).id for n in range(1, 5))
+    watched, stray, terminated, other = (instance(n).id for n in range(1, 5))
     fleet.instances[stray] = replace(fleet.instances[stray], pool=None, group="left-over")
-    fleet.instances[gone] = replace(fleet.instances[stray], id=gone, state=InstanceState.STOPPED)
+    fleet.instances[terminated] = replace(fleet.instances[stray], id=terminated, state=InstanceState.STOPPED)
     del fleet.instances[other]
     fleet.groups["batch-spot-a"] = replace(fleet.groups["batch-spot-a"], instance_ids=(watched,))
     del fleet.evidence[other]
@@ -94,7 +94,7 @@ def test_a_rollout_is_asked_about_for_certain_where_one_may_end() -> None:
     assert Asking(fleet).required == {"batch-spot-a"}
 
 
-def test_no_rollout_is_asked_about_where_nobody_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollouts_are_not_read_when_nothing_may_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet, asked = idle_fleet(2), Counter[str]()
     fleet.evidence = dict.fromkeys(fleet.evidence, BUSY)
     monkeypatch.setattr(fleet, "before", lambda step: asked.update([step]))

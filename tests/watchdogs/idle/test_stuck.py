@@ -130,7 +130,7 @@ def test_a_drain_that_may_not_go_counts_in_the_hour_of_all(whole: ChangeBudget, 
 
 
 @pytest.mark.parametrize("pool", ["left", "unwatched"])
-def test_what_was_begun_where_nobody_watches_any_more_fails_no_pass(pool: str) -> None:
+def test_an_unfinished_action_of_an_unwatched_pool_does_not_fail_the_pass(pool: str) -> None:
     begun = instance(1, pool=pool)
     seen = of_new(begun, begun=frozenset({begun.id}), budget=ChangeBudget(per_run=9, per_hour=9))
     unwatched = IdlePool(name="unwatched", policy=None, floor=0, target=1)
@@ -150,7 +150,7 @@ class Mute(FakeMetrics):
         ]
 
 
-def test_drains_that_nobody_hears_of_again_do_not_hold_up_the_others() -> None:
+def test_silent_drains_do_not_block_the_others() -> None:
     fake = due(4)
     make_watchdog(fake, **rules())
     watchdog = IdleWatchdog(document(**rules()), replace(fake.ports(), metrics=Mute(fake)))
@@ -160,20 +160,20 @@ def test_drains_that_nobody_hears_of_again_do_not_hold_up_the_others() -> None:
     assert sorted(fake.ended) == [THIRD, FOURTH]
 
 
-def test_a_drain_that_goes_on_comes_before_a_dearer_one_and_keeps_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_drain_precedes_a_more_expensive_one_and_keeps_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two, with a floor of one, the cheaper one drains: were the dearer one taken then, nobody would be left."""
     fake = due(1)
     fake.drain_takes = timedelta(minutes=55)
     fleet = {**rules(max_stops_per_run=2), "min": 1}
     fake.targets["batch"] = Target(pool="batch", value=2, version=1)
-    dear = instance(2, tags={tags.IDLE_SINCE: tags.write_time(START - timedelta(minutes=20))})
-    neighbour = replace(dear, tags={})
+    expensive = instance(2, tags={tags.IDLE_SINCE: tags.write_time(START - timedelta(minutes=20))})
+    neighbour = replace(expensive, tags={})
     fake.instances[SECOND], fake.evidence[SECOND], fake.agents[SECOND] = neighbour, QUIET, READY
     usd = {FIRST: Decimal(1), SECOND: Decimal(2)}
     monkeypatch.setattr(FakePrices, "usd_per_hour", lambda _, one: usd[one.id])
     watchdog = make_watchdog(fake, **fleet)
     assert [d.resource for d in watchdog.apply().plan.acting if d.action is Action.END] == [FIRST]
-    fake.instances[SECOND] = dear
+    fake.instances[SECOND] = expensive
     again = watchdog.apply().plan
     assert [(d.action, d.reason) for d in again.decisions] == [
         (Action.END, Reason.STILL_IDLE), (Action.KEEP, Reason.POOL_FLOOR),
@@ -229,7 +229,7 @@ def test_a_day_is_over_a_day_after_its_ends() -> None:
     assert ended == [0, 1, 1, 1, 2]
 
 
-def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> None:
+def test_a_leftover_of_a_killed_update_is_not_a_member_of_the_pool() -> None:
     """It is not ended, its end would lower the target of those that serve, and no floor is kept by it."""
     fake = due(2)
     fake.instances[FIRST] = replace(fake.instances[FIRST], group="batch-left-over")
@@ -240,7 +240,7 @@ def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> Non
     assert done.plan.decisions[0].usd_per_hour is not None and not fake.drains
 
 
-def test_the_end_of_one_whose_group_left_the_settings_is_settled_when_it_is_gone() -> None:
+def test_an_end_in_a_removed_group_is_settled_once_the_instance_has_ended() -> None:
     fake = due(1)
     watchdog = make_watchdog(fake, **rules())
     fake.kill_at("end", watchdog.apply)
@@ -252,7 +252,7 @@ def test_the_end_of_one_whose_group_left_the_settings_is_settled_when_it_is_gone
     assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.DONE]
 
 
-def test_an_end_that_happens_late_is_told_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_end_is_notified_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call timed out, and was carried out while the next pass looked."""
     fake = due(1)
     watchdog = make_watchdog(fake, **rules())
@@ -260,13 +260,13 @@ def test_an_end_that_happens_late_is_told_and_recorded(monkeypatch: pytest.Monke
     def timed_out(*_: object, **__: object) -> None:
         raise CloudError("read timeout")
 
-    def gone() -> None:
+    def terminate() -> None:
         fake.instances[FIRST] = replace(fake.instances[FIRST], state=InstanceState.STOPPING)
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeGroups, "end", timed_out)
         assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.FAILED]
-    fake.before = at_call("store_now", gone)
+    fake.before = at_call("store_now", terminate)
     assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.WAITING]
     fake.before = lambda name: None
     assert [outcome.kind for outcome in watchdog.apply().outcomes] == [OutcomeKind.DONE]
@@ -274,7 +274,7 @@ def test_an_end_that_happens_late_is_told_and_recorded(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("works", [False, True], ids=["mark", "unmark"])
-def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> None:
+def test_a_mark_of_a_killed_pass_is_recorded_and_notified(works: bool) -> None:
     fake = idle_fleet(1)
     watchdog = make_watchdog(fake, **rules())
     if works:
@@ -289,7 +289,7 @@ def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> 
     assert [key.split(":")[0] + ":" for key in fake.messages] == [word]
 
 
-def test_a_mark_of_one_that_is_gone_is_settled() -> None:
+def test_a_mark_of_an_ended_instance_is_settled() -> None:
     fake = idle_fleet(1)
     watchdog = make_watchdog(fake, **rules())
     fake.kill_at("tag", watchdog.apply)
@@ -299,7 +299,7 @@ def test_a_mark_of_one_that_is_gone_is_settled() -> None:
     assert not fake.intents
 
 
-def test_a_mark_that_was_never_written_is_judged_anew() -> None:
+def test_a_mark_that_was_never_written_is_judged_again() -> None:
     fake = idle_fleet(1)
     watchdog = make_watchdog(fake, **rules())
     fake.kill_at("tag", watchdog.apply)
@@ -307,7 +307,7 @@ def test_a_mark_that_was_never_written_is_judged_anew() -> None:
     assert kinds == [OutcomeKind.NO_LONGER_TRUE, OutcomeKind.DONE]
 
 
-def test_a_policy_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
+def test_an_unseen_policy_allows_the_removal_of_a_mark() -> None:
     fake = idle_fleet(1)
     mark(fake, 1, START - FIVE_MINUTES)
     assert QUIET.engine is not None
@@ -324,7 +324,7 @@ def test_a_policy_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
         pytest.param(timedelta(days=365), Action.MARK, id="a year"),
     ],
 )
-def test_a_mark_of_the_future_is_made_anew(ahead: timedelta, action: Action) -> None:
+def test_a_mark_in_the_future_is_replaced(ahead: timedelta, action: Action) -> None:
     fake = idle_fleet(1)
     mark(fake, 1, START + ahead)
     (decision,) = make_watchdog(fake, **rules()).apply().plan.decisions
@@ -340,25 +340,25 @@ def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "goes"),
+    ("other", "ends"),
     [
         pytest.param({"running_max": 3.0}, False, id="serves"),
         pytest.param({"coverage": 0.1}, False, id="is not known to rest"),
         pytest.param({}, True, id="rests, too"),
     ],
 )
-def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, Any], *, goes: bool) -> None:
+def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, Any], *, ends: bool) -> None:
     """At a target of 0 there is no spare: the spot watchdog would end it with its requests."""
     fake = due(2)
     fake.targets["batch"] = Target(pool="batch", value=1, version=1)
     assert QUIET.engine is not None
     fake.evidence[SECOND] = replace(QUIET, engine=replace(QUIET.engine, **other))
     make_watchdog(fake, **rules()).apply()
-    assert (fake.ended == [FIRST]) is goes
-    assert fake.targets["batch"].value == (0 if goes else 1)
+    assert (fake.ended == [FIRST]) is ends
+    assert fake.targets["batch"].value == (0 if ends else 1)
 
 
-def test_the_last_of_a_target_goes_beside_one_that_is_gone() -> None:
+def test_the_last_instance_of_a_target_ends_although_another_has_ended() -> None:
     fake = due(2)
     fake.targets["batch"] = Target(pool="batch", value=1, version=1)
     fake.instances[SECOND] = replace(fake.instances[SECOND], state=InstanceState.STOPPING)
@@ -377,5 +377,5 @@ def test_it_is_stuck_after_an_hour(first: timedelta, *, stuck: bool) -> None:
     assert is_stuck({FIRST: FailedAttempts(first=START - first, last=START)}, FIRST, START) is stuck
 
 
-def test_an_instance_that_nobody_lists_any_more_has_gone() -> None:
+def test_an_instance_that_is_no_longer_listed_has_ended() -> None:
     assert is_terminated(FakeFleet().ports(), document(), None)

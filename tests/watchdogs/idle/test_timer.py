@@ -83,7 +83,7 @@ def test_the_measured_cold_start_is_part_of_the_price(cold_start: int, marked_ag
     assert [d.action for d in make_watchdog(fake).apply().plan.decisions] == [action]
 
 
-def test_the_cold_start_is_that_of_the_instances_where_one_says_how_long_it_took() -> None:
+def test_a_measured_boot_sets_the_cold_start() -> None:
     fake = idle_fleet(1)
     booted(fake, 4)
     launched = fake.instances[FIRST].launched_at
@@ -101,12 +101,12 @@ def test_plan_and_message_name_the_time_the_price_and_the_cold_start() -> None:
     assert "ends after 49 min without work (a stop costs 34 min: 30 min and a cold start of 4 min)" in decision.detail
     numbers = {"ends_after": "2940 s", "stop_price": "1800 s", "cold_start": "240 s", "margin": "900 s"}
     assert numbers.items() <= decision.evidence.items()
-    (told,) = (text for key, text in fake.messages.items() if key.startswith("marked:"))
+    (message,) = (text for key, text in fake.messages.items() if key.startswith("marked:"))
     # marked after a window of 30 min, at 08:00
-    assert "ended after 08:15:00 UTC" in told and "about 08:19 UTC" in told and decision.detail in told
+    assert "ended after 08:15:00 UTC" in message and "about 08:19 UTC" in message and decision.detail in message
 
 
-def test_a_start_that_is_measured_anew_breaks_no_promise() -> None:
+def test_a_new_cold_start_measurement_never_ends_an_instance_earlier() -> None:
     fake = idle_fleet(1)
     booted(fake, 20)
     watchdog = make_watchdog(fake)
@@ -115,8 +115,8 @@ def test_a_start_that_is_measured_anew_breaks_no_promise() -> None:
     booted(fake, 1)
     fake.now += 14 * MINUTE
     assert [d.action for d in watchdog.apply().plan.decisions] == [Action.KEEP]
-    (told,) = (text for key, text in fake.messages.items() if key.startswith("marked:"))
-    assert "ended after 08:15:00 UTC" in told
+    (message,) = (text for key, text in fake.messages.items() if key.startswith("marked:"))
+    assert "ended after 08:15:00 UTC" in message
 
 
 def test_watch_why_shows_the_numbers_of_the_timer(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_watch_why_shows_the_numbers_of_the_timer(tmp_path: Path) -> None:
     engine = open_ledger(fleet.ledger_url)
     decisions.record_decisions(engine, ledger_name(fleet), "idle", plan.decisions, START)
     engine.dispose()
-    words = ["watch", "why", FIRST, "--fleet", str(path)]
-    said = CliRunner().invoke(build("watch"), words).stdout
+    arguments = ["watch", "why", FIRST, "--fleet", str(path)]
+    output = CliRunner().invoke(build("watch"), arguments).stdout
     for line in ("ends_after = 2940 s", "stop_price = 1800 s", "cold_start = 240 s", "margin = 900 s"):
-        assert f"    {line}\n" in said
-    (row,) = json.loads(CliRunner().invoke(build("watch"), [*words, "--json"]).stdout)
+        assert f"    {line}\n" in output
+    (row,) = json.loads(CliRunner().invoke(build("watch"), [*arguments, "--json"]).stdout)
     assert row["evidence"]["ends_after"] == "2940 s"

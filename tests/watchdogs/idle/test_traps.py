@@ -49,8 +49,8 @@ def without(*names: str) -> Callable[[Page], Page]:
     return lambda page: [one for one in page if one.name not in names]
 
 
-def says(name: str, value: Value) -> Callable[[Page], Page]:
-    return only(name, lambda one: one.saying(value))
+def with_series(name: str, value: Value) -> Callable[[Page], Page]:
+    return only(name, lambda one: one.with_value(value))
 
 
 def both(*bends: Callable[[Page], Page]) -> Callable[[Page], Page]:
@@ -65,7 +65,7 @@ def both(*bends: Callable[[Page], Page]) -> Callable[[Page], Page]:
 def collected_each(seconds: float) -> Callable[[Page], Page]:
     """An exporter that repeats a page until it collects again, which it did as long ago as it can have."""
     return lambda page: [
-        one.saying(lambda at, value=one.value: value(at // seconds * seconds + seconds)) for one in page
+        one.with_value(lambda at, value=one.value: value(at // seconds * seconds + seconds)) for one in page
     ]
 
 
@@ -73,16 +73,16 @@ def frozen(page: Page) -> Page:
     """The same values for ever: those of a quiet moment, since what it repeats is old."""
     quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
     values = {one.name: one.value(SPAN) for one in quiet}
-    return [one.saying(flat(values[one.name] or 0.0)) for one in page]
+    return [one.with_value(flat(values[one.name] or 0.0)) for one in page]
 
 
 def frozen_late(page: Page) -> Page:
     """Quiet until shortly before now, and the same page since then, whatever it does."""
     quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
-    return [one.saying(lambda at, value=one.value: value(max(at, LATE))) for one in quiet]
+    return [one.with_value(lambda at, value=one.value: value(max(at, LATE))) for one in quiet]
 
 
-def gone(value: Value, since_ago: float, until_ago: float) -> Value:
+def removed(value: Value, since_ago: float, until_ago: float) -> Value:
     """Not on the page from the one to the other, less than a tenth of the window."""
     return lambda at: None if until_ago <= at < since_ago else value(at)
 
@@ -92,7 +92,7 @@ def at_work_unseen(*names: str) -> Callable[[Page], Page]:
 
     def bend(page: Page) -> Page:
         quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
-        return [one.saying(gone(one.value, 760, 600)) if one.name in names else one for one in quiet]
+        return [one.with_value(removed(one.value, 760, 600)) if one.name in names else one for one in quiet]
 
     return bend
 
@@ -100,7 +100,7 @@ def at_work_unseen(*names: str) -> Callable[[Page], Page]:
 def scraped_more_often_once(page: Page) -> Page:
     """A shorter interval made samples enough for the whole window, and then nothing was scraped while it worked."""
     quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
-    return [replace(one, every=5).saying(gone(one.value, 1200, 500)) for one in quiet]
+    return [replace(one, every=5).with_value(removed(one.value, 1200, 500)) for one in quiet]
 
 
 def four_gpus(*numbers: tuple[str, str]) -> Callable[[Page], Page]:
@@ -116,7 +116,7 @@ def short_burst(page: Page) -> Page:
     def energy(ago: float) -> float:
         return (growing(28_000, 1e9)(ago) or 0.0) + 44_000 * max(0.0, min(180.0, 780.0 - ago))
 
-    return says(ENERGY, energy)(without(UTIL)(says(ACTIVE, flat(0.0))(page)))
+    return with_series(ENERGY, energy)(without(UTIL)(with_series(ACTIVE, flat(0.0))(page)))
 
 
 def since(value: Value, ago: float) -> Value:
@@ -139,7 +139,7 @@ def renamed_late(old: str, new: str) -> Callable[[Page], Page]:
         found: Page = []
         for one in page:
             if one.name == old:
-                found += [one.saying(until(flat(0.0), LATE)), one.named(new).saying(since(one.value, LATE))]
+                found += [one.with_value(until(flat(0.0), LATE)), one.named(new).with_value(since(one.value, LATE))]
             else:
                 found.append(one)
         return found
@@ -157,8 +157,8 @@ def relabelled(page: Page) -> Page:
 
 
 def relabelled_late(page: Page) -> Page:
-    before = [one.saying(until(flat(0.0) if one.name != ENERGY else one.value, LATE)) for one in page]
-    return before + [one.saying(since(one.value, LATE)) for one in relabelled(page)]
+    before = [one.with_value(until(flat(0.0) if one.name != ENERGY else one.value, LATE)) for one in page]
+    return before + [one.with_value(since(one.value, LATE)) for one in relabelled(page)]
 
 
 def sliced(page: Page) -> Page:
@@ -170,7 +170,7 @@ def sliced(page: Page) -> Page:
         quiet = one.value if one.name == ENERGY else flat(0.0)
         for number in range(7):
             slice_ = one.with_labels(GPU_I_ID=str(number + 7), GPU_I_PROFILE="1g.10gb")
-            found.append(slice_ if number == 6 else slice_.saying(quiet))
+            found.append(slice_ if number == 6 else slice_.with_value(quiet))
     return found
 
 
@@ -181,19 +181,19 @@ def quiet_engine() -> Page:
 
 def counting_none(page: Page) -> Page:
     """An engine that has not finished anything since it started, whose requests are between two scrapes."""
-    return [one.saying(flat(0.0)) if one.name in COUNTERS else one for one in unseen_requests(page)]
+    return [one.with_value(flat(0.0)) if one.name in COUNTERS else one for one in unseen_requests(page)]
 
 
 def only_waiting(page: Page) -> Page:
     (running,) = (one.value for one in page if one.name == RUNNING)
-    return says(WAITING, running)(counting_none(page))
+    return with_series(WAITING, running)(counting_none(page))
 
 
 def first_abort(page: Page) -> Page:
     """A counter that begins at 1, with no token counted."""
     aborted = since(flat(1.0), 600) if at_work(page) else None
     found = [one for one in counting_none(page) if one.name != COUNTERS[2]]
-    return found + [one.saying(aborted) for one in page if one.name == COUNTERS[2] and aborted is not None]
+    return found + [one.with_value(aborted) for one in page if one.name == COUNTERS[2] and aborted is not None]
 
 
 def at_work(page: Page) -> bool:
@@ -217,7 +217,7 @@ def second_engine(page: Page) -> Page:
 
 def lost_engine(page: Page) -> Page:
     """Of two engines the one with the work is not heard of any more."""
-    return quiet_engine() + [one.saying(until(one.value, 600)) if one.labels else one for one in page]
+    return quiet_engine() + [one.with_value(until(one.value, 600)) if one.labels else one for one in page]
 
 
 def fell_back(value: Value) -> Value:
@@ -227,7 +227,7 @@ def fell_back(value: Value) -> Value:
 
 def unseen_requests(page: Page) -> Page:
     """Requests that begin and end between two scrapes."""
-    return says(RUNNING, flat(0.0))(page)
+    return with_series(RUNNING, flat(0.0))(page)
 
 
 def born_late(page: Page) -> Page:
@@ -235,17 +235,17 @@ def born_late(page: Page) -> Page:
     found = unseen_requests(page)
     if not at_work(page):
         return found
-    return [one.saying(since(flat(50.0), 600)) if one.name in COUNTERS else one for one in found]
+    return [one.with_value(since(flat(50.0), 600)) if one.name in COUNTERS else one for one in found]
 
 
 def no_numbers(*names: str) -> Callable[[Page], Page]:
     """Of two engines, or two GPUs, the one with the work says NaN; the other one is quiet."""
 
     def bend(page: Page) -> Page:
-        told = [one.saying(flat(float("nan"))) if one.name in names else one for one in unseen_requests(page)]
+        series = [one.with_value(flat(float("nan"))) if one.name in names else one for one in unseen_requests(page)]
         if page[0].job == "engine":
-            return told + quiet_engine()
-        return told + [one.with_labels(gpu="1", UUID="GPU-1") for one in exporter(busy=False)]
+            return series + quiet_engine()
+        return series + [one.with_labels(gpu="1", UUID="GPU-1") for one in exporter(busy=False)]
 
     return bend
 
@@ -264,7 +264,9 @@ NO_MEASUREMENT = Reason.METRICS_IMPLAUSIBLE
 TRAPS: dict[str, list[Trap]] = {
     "dcgm": [
         *(
-            Trap(name=f"{what} of {field.split('_FI_')[1]}", bend=says(field, flat(blank)), idle=NO_MEASUREMENT)
+            Trap(
+                name=f"{what} of {field.split('_FI_')[1]}", bend=with_series(field, flat(blank)), idle=NO_MEASUREMENT
+            )
             for field in (ACTIVE, UTIL, ENERGY)
             for what, blank in (
                 ("blank of 32 bits", 2147483632.0),
@@ -275,15 +277,15 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(
             name="one blank sample",
-            bend=only(ACTIVE, lambda one: one.saying(blip(one.value, 9223372036854775794.0))),
+            bend=only(ACTIVE, lambda one: one.with_value(blip(one.value, 9223372036854775794.0))),
             idle=NO_MEASUREMENT,
         ),
-        Trap(name="PROF reads 0 under load", bend=says(ACTIVE, flat(0.0))),
-        Trap(name="PROF reads 0, no utilization", bend=both(says(ACTIVE, flat(0.0)), without(UTIL))),
+        Trap(name="PROF reads 0 under load", bend=with_series(ACTIVE, flat(0.0))),
+        Trap(name="PROF reads 0, no utilization", bend=both(with_series(ACTIVE, flat(0.0)), without(UTIL))),
         Trap(name="PROF fields absent", bend=without(ACTIVE), idle=Reason.METRICS_MISSING),
         Trap(
             name="profiling paused",
-            bend=only(ACTIVE, lambda one: one.saying(until(flat(0.0), 400))),
+            bend=only(ACTIVE, lambda one: one.with_value(until(flat(0.0), 400))),
             idle=Reason.METRICS_MISSING,
         ),
         Trap(name="renamed in 4.6", bend=only(ACTIVE, lambda one: one.named("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"))),
@@ -298,39 +300,39 @@ TRAPS: dict[str, list[Trap]] = {
             bend=both(
                 renamed_late(ACTIVE, "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
                 without(UTIL),
-                says(ENERGY, growing(28_000, 1e9)),
+                with_series(ENERGY, growing(28_000, 1e9)),
             ),
             idle=Reason.METRICS_MISSING,
         ),
         Trap(
             name="utilization renamed, a share now, PROF 0",
             bend=both(
-                says(ACTIVE, flat(0.0)),
-                only(UTIL, lambda one: one.named("DCGM_FI_DEV_GPU_UTIL_RATIO").saying(_hundredth(one.value))),
-                says(ENERGY, growing(28_000, 1e9)),
+                with_series(ACTIVE, flat(0.0)),
+                only(UTIL, lambda one: one.named("DCGM_FI_DEV_GPU_UTIL_RATIO").with_value(_hundredth(one.value))),
+                with_series(ENERGY, growing(28_000, 1e9)),
             ),
         ),
         Trap(
             name="utilization renamed within the window, PROF 0",
             bend=both(
-                says(ACTIVE, flat(0.0)),
-                only(UTIL, lambda one: one.saying(_hundredth(one.value))),
+                with_series(ACTIVE, flat(0.0)),
+                only(UTIL, lambda one: one.with_value(_hundredth(one.value))),
                 renamed_late(UTIL, "DCGM_FI_DEV_GPU_UTIL_RATIO"),
-                says(ENERGY, growing(28_000, 1e9)),
+                with_series(ENERGY, growing(28_000, 1e9)),
             ),
         ),
-        Trap(name="percent for a share", bend=only(ACTIVE, lambda one: one.saying(_hundredfold(one.value)))),
+        Trap(name="percent for a share", bend=only(ACTIVE, lambda one: one.with_value(_hundredfold(one.value)))),
         Trap(name="PROF is NaN on one of two GPUs", bend=no_numbers(ACTIVE), idle=NO_MEASUREMENT),
         Trap(
             name="PROF reads 0 and utilization NaN on one of two GPUs",
-            bend=both(says(ACTIVE, flat(0.0)), says(ENERGY, growing(28_000, 1e9)), no_numbers(UTIL)),
+            bend=both(with_series(ACTIVE, flat(0.0)), with_series(ENERGY, growing(28_000, 1e9)), no_numbers(UTIL)),
             idle=NO_MEASUREMENT,
         ),
         Trap(name="MIG slices", bend=sliced),
         Trap(
             name="MIG, the busy slice was off the page for a while",
             bend=lambda page: [
-                one.saying(gone(one.value, 760, 600))
+                one.with_value(removed(one.value, 760, 600))
                 if one.labels["GPU_I_ID"] == "13" and one.name == ACTIVE
                 else one
                 for one in sliced(exporter(busy=False))
@@ -350,16 +352,16 @@ TRAPS: dict[str, list[Trap]] = {
         Trap(
             name="utilization is a share by its old name, PROF 0",
             bend=both(
-                says(ACTIVE, flat(0.0)),
-                only(UTIL, lambda one: one.saying(_hundredth(one.value))),
-                says(ENERGY, growing(28_000, 1e9)),
+                with_series(ACTIVE, flat(0.0)),
+                only(UTIL, lambda one: one.with_value(_hundredth(one.value))),
+                with_series(ENERGY, growing(28_000, 1e9)),
             ),
         ),
         Trap(
             name="PROF reads 0 and renamed utilization NaN on one of two GPUs",
             bend=both(
-                says(ACTIVE, flat(0.0)),
-                says(ENERGY, growing(28_000, 1e9)),
+                with_series(ACTIVE, flat(0.0)),
+                with_series(ENERGY, growing(28_000, 1e9)),
                 no_numbers(UTIL),
                 only(UTIL, lambda one: one.named("DCGM_FI_DEV_GPU_UTIL_RATIO")),
             ),
@@ -367,7 +369,11 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(
             name="utilization reads -1, PROF 0",
-            bend=both(says(ACTIVE, flat(0.0)), says(UTIL, flat(-1.0)), says(ENERGY, growing(28_000, 1e9))),
+            bend=both(
+                with_series(ACTIVE, flat(0.0)),
+                with_series(UTIL, flat(-1.0)),
+                with_series(ENERGY, growing(28_000, 1e9)),
+            ),
             idle=NO_MEASUREMENT,
         ),
         Trap(
@@ -375,8 +381,8 @@ TRAPS: dict[str, list[Trap]] = {
             bend=lambda page: (
                 [one.with_labels(gpu="1", UUID="GPU-1") for one in without(UTIL)(exporter(busy=False))]
                 + [
-                    one.saying(_now_and_then_nan(one.value)) if one.name == ENERGY else one
-                    for one in without(UTIL)(says(ACTIVE, flat(0.0))(page))
+                    one.with_value(_now_and_then_nan(one.value)) if one.name == ENERGY else one
+                    for one in without(UTIL)(with_series(ACTIVE, flat(0.0))(page))
                 ]
             ),
             idle=NO_MEASUREMENT,
@@ -385,9 +391,9 @@ TRAPS: dict[str, list[Trap]] = {
         Trap(
             name="the energy counter wraps, PROF 0",
             bend=both(
-                says(ACTIVE, flat(0.0)),
+                with_series(ACTIVE, flat(0.0)),
                 without(UTIL),
-                only(ENERGY, lambda one: one.saying(fell_back(one.value))),
+                only(ENERGY, lambda one: one.with_value(fell_back(one.value))),
             ),
         ),
         Trap(
@@ -429,32 +435,34 @@ TRAPS: dict[str, list[Trap]] = {
         Trap(name="no energy counter", bend=without(ENERGY), idle=Reason.METRICS_MISSING),
         Trap(
             name="collects each 30 s",
-            bend=only(ENERGY, lambda one: one.saying(lambda at: one.value(at - at % 30))),
+            bend=only(ENERGY, lambda one: one.with_value(lambda at: one.value(at - at % 30))),
         ),
         Trap(
             name="work only just now",
-            bend=lambda page: [one if one.name == ENERGY else one.saying(at_work_late(one.value)) for one in page],
+            bend=lambda page: [
+                one if one.name == ENERGY else one.with_value(at_work_late(one.value)) for one in page
+            ],
         ),
     ],
     "engine": [
         Trap(
             name="counters began anew",
             bend=lambda page: [
-                one.saying(fell_back(one.value)) if one.name.endswith("_total") and "vllm" in one.name else one
+                one.with_value(fell_back(one.value)) if one.name.endswith("_total") and "vllm" in one.name else one
                 for one in unseen_requests(page)
             ],
             idle=Reason.TOKENS_MOVED,
         ),
         Trap(
             name="engine restarted",
-            bend=both(unseen_requests, says("process_start_time_seconds", flat(START.timestamp() - 600))),
+            bend=both(unseen_requests, with_series("process_start_time_seconds", flat(START.timestamp() - 600))),
             idle=Reason.WARMING_UP,
         ),
         Trap(
             name="engine restarted, by a clock that is hours behind",
             bend=both(
                 counting_none,
-                says(
+                with_series(
                     "process_start_time_seconds",
                     lambda at: START.timestamp() - (5 * 3600 if at > 600 else 4 * 3600),
                 ),
@@ -480,21 +488,22 @@ TRAPS: dict[str, list[Trap]] = {
             name="several engines, one was off the page for a while",
             bend=lambda _: (
                 quiet_engine()
-                + [one.saying(gone(one.value, 760, 600)) if one.labels else one for one in engine(busy=False)]
+                + [one.with_value(removed(one.value, 760, 600)) if one.labels else one for one in engine(busy=False)]
             ),
             idle=Reason.METRICS_MISSING,
         ),
         Trap(
             name="several engines, one is off the page since shortly before now",
             bend=lambda page: (
-                quiet_engine() + [one.saying(until(_calm(one), LATE)) if one.labels else one for one in page]
+                quiet_engine()
+                + [one.with_value(until(_idle_value(one), LATE)) if one.labels else one for one in page]
             ),
             idle=Reason.METRICS_MISSING,
         ),
         Trap(name="scraped more often, then not", bend=scraped_more_often_once, idle=Reason.METRICS_MISSING),
         Trap(
             name="the queue reads -1 for a moment",
-            bend=both(counting_none, only(WAITING, lambda one: one.saying(blip(one.value, -1.0)))),
+            bend=both(counting_none, only(WAITING, lambda one: one.with_value(blip(one.value, -1.0)))),
             idle=NO_MEASUREMENT,
         ),
         Trap(
@@ -517,7 +526,7 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(
             name="finished requests are no number",
-            bend=both(counting_none, says(COUNTERS[2], flat(float("nan")))),
+            bend=both(counting_none, with_series(COUNTERS[2], flat(float("nan")))),
             idle=NO_MEASUREMENT,
         ),
         Trap(name="several engines, one at work", bend=second_engine),
@@ -554,8 +563,8 @@ TRAPS: dict[str, list[Trap]] = {
         Trap(
             name="another model name within the window",
             bend=lambda page: (
-                [one.saying(until(_calm(one), LATE)) if one.labels else one for one in page]
-                + [one.with_labels(model_name="n").saying(since(one.value, LATE)) for one in page if one.labels]
+                [one.with_value(until(_idle_value(one), LATE)) if one.labels else one for one in page]
+                + [one.with_labels(model_name="n").with_value(since(one.value, LATE)) for one in page if one.labels]
             ),
             idle=Reason.METRICS_MISSING,
         ),
@@ -576,7 +585,7 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(
             name="the queue has vanished",
-            bend=both(unseen_requests, only(WAITING, lambda one: one.saying(until(one.value, 1500)))),
+            bend=both(unseen_requests, only(WAITING, lambda one: one.with_value(until(one.value, 1500)))),
             idle=Reason.METRICS_MISSING,
         ),
         Trap(
@@ -589,12 +598,12 @@ TRAPS: dict[str, list[Trap]] = {
             bend=both(unseen_requests, without(*COUNTERS), second_engine),
             idle=Reason.METRICS_MISSING,
         ),
-        Trap(name="gauge reads NaN", bend=says(RUNNING, flat(float("nan"))), idle=NO_MEASUREMENT),
+        Trap(name="gauge reads NaN", bend=with_series(RUNNING, flat(float("nan"))), idle=NO_MEASUREMENT),
     ],
 }
 
 
-def _calm(one: Series) -> Value:
+def _idle_value(one: Series) -> Value:
     return flat(one.value(SPAN) or 0.0) if one.name.endswith("_total") else flat(0.0)
 
 

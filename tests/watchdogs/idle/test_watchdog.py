@@ -98,7 +98,7 @@ def _work(fake: FakeFleet) -> None:
 
 
 @pytest.mark.parametrize("call", ["statuses", "query", "in_rollout"])
-def test_a_lease_that_ends_during_the_second_look_drains_nobody(call: str) -> None:
+def test_a_lease_lost_during_the_second_check_drains_nothing(call: str) -> None:
     fake = due(1)
 
     def over(step: str) -> None:
@@ -111,7 +111,7 @@ def test_a_lease_that_ends_during_the_second_look_drains_nobody(call: str) -> No
     assert not fake.agents[FIRST].draining
 
 
-def test_a_lease_that_ends_during_a_drain_ends_nobody() -> None:
+def test_a_lease_lost_during_a_drain_ends_nothing() -> None:
     fake = due(1)
     fake.before = at_call("instance", lambda: setattr(fake, "lease_is_ours", False), nth=2)
     done = make_watchdog(fake).apply()
@@ -119,7 +119,7 @@ def test_a_lease_that_ends_during_a_drain_ends_nobody() -> None:
     assert fake.drains == [FIRST] and not fake.ended and fake.targets["batch"].value == 1
 
 
-def test_what_an_earlier_pass_began_and_lives_is_not_called_ended() -> None:
+def test_a_running_instance_of_an_unfinished_end_is_not_reported_as_ended() -> None:
     fake = due(1)
     (begun,) = make_watchdog(fake).dry().plan.acting
     fake.intents[FIRST] = begun
@@ -147,7 +147,7 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "detail"),
     [
         pytest.param(_work, "requests in flight", id="work came"),
         pytest.param(lambda w: w.instances.pop(FIRST), "gone", id="gone"),
@@ -188,13 +188,13 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
         pytest.param(lambda w: w.agents.pop(FIRST), "node agent", id="agent gone"),
     ],
 )
-def test_it_looks_again_before_it_drains(change: Callable[[FakeFleet], None], words: str) -> None:
+def test_it_looks_again_before_it_drains(change: Callable[[FakeFleet], None], detail: str) -> None:
     fake = due(1)
     # the first `instance` call is the second look
     fake.before = at_call("instance", lambda: change(fake))
     done = make_watchdog(fake).apply()
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
-    assert words in done.outcomes[0].detail
+    assert detail in done.outcomes[0].detail
     assert not fake.drains and not fake.ended
 
 
@@ -260,12 +260,12 @@ def test_people_are_notified_once_a_day_of_who_claims_a_pool_by_tags(
 def test_people_are_notified_of_who_claims_a_pool_and_no_environment() -> None:
     """The inventory of an environment is asked by its tag, so it lacks such an instance."""
     fake = idle_fleet(2)
-    stranger = replace(fake.instances[FIRST], id="i-stranger", pool=None, group=None, environment=None)
-    fake.claiming = [replace(stranger, tags={tags.POOL: "batch"})]
+    unmanaged = replace(fake.instances[FIRST], id="i-stranger", pool=None, group=None, environment=None)
+    fake.claiming = [replace(unmanaged, tags={tags.POOL: "batch"})]
     for _ in range(2):
         make_watchdog(fake).apply()
-    (said,) = [text for key, text in fake.messages.items() if key.startswith("claims:")]
-    assert "i-stranger" in said and "without an environment's tag" in said
+    (message,) = [text for key, text in fake.messages.items() if key.startswith("claims:")]
+    assert "i-stranger" in message and "without an environment's tag" in message
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_an_instance_that_two_pages_name_counts_once_for_the_floor() -> None:
     assert len(fake.ended) == 1
 
 
-def test_an_empty_list_of_a_pool_that_lives_ends_nothing() -> None:
+def test_an_empty_list_of_a_running_pool_ends_nothing() -> None:
     fake = due(2)
 
     class Empty(FakeInventory):
@@ -354,7 +354,7 @@ def test_an_empty_list_of_a_pool_that_lives_ends_nothing() -> None:
         pytest.param({"target": 0, "min": 0}, False, id="it shall have none"),
     ],
 )
-def test_an_empty_list_is_found_out_though_nobody_reports(changes: Mapping[str, Any], reported: bool) -> None:
+def test_an_empty_list_is_detected_without_any_metrics(changes: Mapping[str, Any], reported: bool) -> None:
     fake = due(2)
     fake.evidence.clear()
     fake.targets.clear()
@@ -369,7 +369,7 @@ def test_an_empty_list_is_found_out_though_nobody_reports(changes: Mapping[str, 
     assert any("missing in the list of instances" in text for text in fake.messages.values()) is reported
 
 
-def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
+def test_a_later_pass_continues_a_slow_drain() -> None:
     fake = due(1)
     fake.drain_takes = timedelta(minutes=3)
     watchdog = make_watchdog(fake)
@@ -388,7 +388,7 @@ def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
     "call",
     ["instances", "query", "interval", "statuses", "brakes", "targets", "ended_since", "boots"],
 )
-def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
+def test_an_incomplete_observation_fails_the_pass(call: str) -> None:
     fake = due(2)
 
     def fail() -> None:
@@ -438,7 +438,7 @@ def _calls_of_a_pass(make: Callable[[], FakeFleet]) -> int:
 
 
 @pytest.mark.parametrize("stage", ["marking", "ending", "ending what takes its time to go"])
-def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
+def test_after_a_kill_at_any_call_the_next_pass_continues(stage: str) -> None:
     def make() -> FakeFleet:
         fake = idle_fleet(2) if stage == "marking" else due(2)
         fake.lingers = stage not in ("marking", "ending")
@@ -461,10 +461,10 @@ def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
         watchdog.apply()
         if stage == "marking":
             assert all(one.idle_since is not None for one in fake.instances.values()), nth
-            told = [key for key in fake.messages if key.startswith("marked:")]
+            shown = [key for key in fake.messages if key.startswith("marked:")]
             watchdog.apply()  # marked in the killed pass, told in this one at the latest
-            told = [key for key in fake.messages if key.startswith("marked:")]
-            assert len(told) == 2, nth
+            shown = [key for key in fake.messages if key.startswith("marked:")]
+            assert len(shown) == 2, nth
             continue
         assert sorted(fake.ended) == [FIRST, SECOND], nth
         assert fake.targets["batch"].value == 0, nth
@@ -481,10 +481,10 @@ def test_what_its_group_is_ending_already_is_left_to_it() -> None:
     watchdog = make_watchdog(fake, watchdogs={"idle": {"max_stops_per_run": 1}})
     first = watchdog.apply()
     assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.DONE]
-    gone = fake.ended[0]
+    ended = fake.ended[0]
     second = watchdog.apply()
     shown = {d.resource: (d.action, d.reason, d.detail) for d in second.plan.decisions}
-    assert shown[gone] == (Action.KEEP, Reason.DRAINING, "drained; its group is ending it")
+    assert shown[ended] == (Action.KEEP, Reason.DRAINING, "drained; its group is ending it")
     assert sorted(fake.ended) == [FIRST, SECOND], "the other one had the whole budget of its run"
     assert watchdog.apply().outcomes == ()
     assert (fake.groups["batch-spot-a"].desired, fake.targets["batch"].value) == (0, 0)
@@ -500,7 +500,7 @@ def changed(**changes: Any) -> Callable[[FakeFleet], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "said"),
+    ("change", "kind", "message"),
     [
         pytest.param(left_by_its_group, OutcomeKind.NO_LONGER_TRUE, "its group is ending it already", id="leaving"),
         pytest.param(
@@ -515,16 +515,16 @@ def changed(**changes: Any) -> Callable[[FakeFleet], None]:
     ],
 )
 def test_what_changed_hands_while_it_drained_is_not_ended_and_lowers_no_target(
-    change: Callable[[FakeFleet], None], kind: OutcomeKind, said: str
+    change: Callable[[FakeFleet], None], kind: OutcomeKind, message: str
 ) -> None:
     fake = due(1)
     fake.before = at_call("instance", lambda: change(fake), nth=2)
     done = make_watchdog(fake).apply()
-    assert [(outcome.kind, outcome.error or outcome.detail) for outcome in done.outcomes] == [(kind, said)]
+    assert [(outcome.kind, outcome.error or outcome.detail) for outcome in done.outcomes] == [(kind, message)]
     assert not fake.ended and not fake.intents and fake.targets["batch"].value == 1
 
 
-def test_a_store_that_fails_during_the_last_look_ends_nothing_and_is_told() -> None:
+def test_a_store_failure_in_the_final_check_ends_nothing_and_notifies() -> None:
     fake = due(1)
 
     def fail(name: str) -> None:
@@ -556,7 +556,7 @@ class RefusesTags(FakeInventory):
         pytest.param(True, "at the second look", OutcomeKind.NO_LONGER_TRUE, id="unmark at the second look"),
     ],
 )
-def test_a_mark_that_the_cloud_refuses_is_not_told_as_written(marked: bool, works: str, kind: OutcomeKind) -> None:
+def test_a_refused_mark_is_not_reported_as_written(marked: bool, works: str, kind: OutcomeKind) -> None:
     fake = due(1) if marked else idle_fleet(1)
     if works == "before the pass":
         _work(fake)
@@ -568,7 +568,7 @@ def test_a_mark_that_the_cloud_refuses_is_not_told_as_written(marked: bool, work
     assert not fake.messages and not fake.drains
 
 
-def test_an_end_that_a_killed_pass_began_leaves_its_room_to_nobody() -> None:
+def test_an_end_begun_by_a_killed_pass_still_uses_its_budget() -> None:
     fake = due(2)
     fake.kill_at("lower_target", make_watchdog(fake, min=1).apply)
     (begun,) = fake.intents
@@ -579,7 +579,7 @@ def test_an_end_that_a_killed_pass_began_leaves_its_room_to_nobody() -> None:
     assert fake.targets["batch"].value == 1
 
 
-def test_budgets_hold_back_and_say_so() -> None:
+def test_budgets_block_ends_with_their_reason() -> None:
     fake = due(4)
     done = make_watchdog(fake).apply()
     assert sorted(d.reason for d in done.plan.decisions) == [Reason.RUN_BUDGET] * 2 + [Reason.STILL_IDLE] * 2
@@ -658,14 +658,14 @@ def test_a_held_target_is_not_lowered_by_an_end(scope: str, until: timedelta | N
 HELD = Brake(since=START, kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch", until=None)
 
 
-def test_a_target_that_is_held_during_a_drain_is_not_lowered_and_what_drains_goes() -> None:
+def test_a_target_held_during_a_drain_is_not_lowered_and_the_end_proceeds() -> None:
     fake = due(1)
     fake.before = at_call("instance", lambda: fake.brakes.append(HELD), nth=2)
     make_watchdog(fake).apply()
     assert fake.ended == [FIRST] and fake.targets["batch"].value == 1
 
 
-def test_a_target_that_is_held_after_a_drain_began_lets_it_go_on() -> None:
+def test_a_target_held_after_a_drain_began_does_not_stop_the_drain() -> None:
     """It serves nothing any more: kept, it would stand in the way of what the person asked for."""
     fake = due(2)
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
@@ -675,7 +675,7 @@ def test_a_target_that_is_held_after_a_drain_began_lets_it_go_on() -> None:
     assert fake.ended == [FIRST] and fake.targets["batch"].value == 2
 
 
-def test_a_drain_goes_on_where_the_target_has_come_down_to_the_floor() -> None:
+def test_a_drain_continues_when_the_target_has_reached_the_floor() -> None:
     """Scale may have lowered it meanwhile; what drains serves nothing, and would cost for ever."""
     fake = due(2)
     fake.agents[FIRST] = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
@@ -739,7 +739,7 @@ def test_an_agent_is_asked_about_a_notice_only_where_that_keeps_its_instance(
     assert calls[: calls.index("end")][-6:].count("statuses") == more
 
 
-def test_a_paused_pool_is_left_alone_and_says_who() -> None:
+def test_a_paused_pool_is_unchanged_and_names_who_paused_it() -> None:
     fake = due(1)
     fake.brakes.append(
         Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="load test", until=None)
@@ -751,13 +751,13 @@ def test_a_paused_pool_is_left_alone_and_says_who() -> None:
 
 def test_every_instance_gets_one_decision() -> None:
     fake = due(3)
-    stranger = instance(9, pool=None, group=None)
-    fake.instances[stranger.id] = stranger
+    unmanaged = instance(9, pool=None, group=None)
+    fake.instances[unmanaged.id] = unmanaged
     done = make_watchdog(fake).apply()
     assert sorted(d.resource for d in done.plan.decisions) == sorted(fake.instances)
-    told = next(d for d in done.plan.decisions if d.resource == stranger.id)
-    assert (told.action, told.reason) == (Action.KEEP, Reason.OUTSIDE_POOLS)
-    assert told.usd_per_hour is not None, "listed with its price"
+    shown = next(d for d in done.plan.decisions if d.resource == unmanaged.id)
+    assert (shown.action, shown.reason) == (Action.KEEP, Reason.OUTSIDE_POOLS)
+    assert shown.usd_per_hour is not None, "listed with its price"
     assert fake.agents[FIRST] is not READY
 
 
@@ -786,7 +786,7 @@ def lost_meanwhile(fake: FakeFleet) -> None:
     fake.before = before
 
 
-def lost_beside_a_silent_one(fake: FakeFleet) -> None:
+def lost_next_to_a_silent_one(fake: FakeFleet) -> None:
     third = instance(3)
     fake.instances[third.id], fake.agents[third.id] = third, READY
     silent(fake)
@@ -794,7 +794,7 @@ def lost_beside_a_silent_one(fake: FakeFleet) -> None:
     lost_meanwhile(fake)
 
 
-def says(status: AgentStatus) -> Callable[[FakeFleet], None]:
+def reports(status: AgentStatus) -> Callable[[FakeFleet], None]:
     return lambda fake: fake.agents.update({SECOND: status})
 
 
@@ -806,14 +806,14 @@ TAKEN = replace(LEAVES, drain_by=DrainOwner.CLOUD, notice_at=START)
     ("change", "ended"),
     [
         pytest.param(lambda _: None, True, id="it serves"),
-        pytest.param(says(TAKEN), False, id="it is taken, and still busy"),
-        pytest.param(says(replace(LEAVES, drained=True, drain_by=DrainOwner.PERSON)), False, id="drained by hand"),
-        pytest.param(says(replace(READY, phase=Phase.FAILED, ready=False)), False, id="its boot failed"),
-        pytest.param(says(replace(READY, ready=False)), False, id="it changes its revision"),
+        pytest.param(reports(TAKEN), False, id="it is taken, and still busy"),
+        pytest.param(reports(replace(LEAVES, drained=True, drain_by=DrainOwner.PERSON)), False, id="drained by hand"),
+        pytest.param(reports(replace(READY, phase=Phase.FAILED, ready=False)), False, id="its boot failed"),
+        pytest.param(reports(replace(READY, ready=False)), False, id="it changes its revision"),
         pytest.param(lambda fake: fake.agents.pop(SECOND), False, id="its agent is silent"),
         pytest.param(silent, False, id="silent for twenty minutes"),
         pytest.param(lost_meanwhile, False, id="lost between plan and drain"),
-        pytest.param(lost_beside_a_silent_one, False, id="lost, beside one whose engine is silent"),
+        pytest.param(lost_next_to_a_silent_one, False, id="lost, beside one whose engine is silent"),
     ],
 )
 def test_the_last_one_stays_unless_another_carries_the_pool(change: Callable[[FakeFleet], None], ended: bool) -> None:
@@ -826,7 +826,7 @@ def test_the_last_one_stays_unless_another_carries_the_pool(change: Callable[[Fa
     assert (fake.drains == [FIRST]) is ended
 
 
-def test_the_second_look_leans_on_nobody_of_another_pool() -> None:
+def test_the_second_check_counts_only_the_same_pool() -> None:
     fake = idle_fleet(2)
     mark(fake, 1, START - timedelta(hours=1))
     fleet = document(min=1)
@@ -879,7 +879,7 @@ def test_work_that_begins_while_a_slow_store_answers_is_seen() -> None:
     assert not fake.drains
 
 
-def test_a_look_that_took_too_long_drains_nobody() -> None:
+def test_a_check_that_took_too_long_drains_nothing() -> None:
     fake = slow_at_the_second_look(40)
     (outcome,) = make_watchdog(fake).apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE

@@ -68,8 +68,8 @@ def reported(account: Any, instance: str, metric: str, value: float, gpu: int = 
 
 
 def rule(**changes: Any) -> OrphanPolicy:
-    said = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
-    return TypeAdapter(OrphanRule).validate_python({**said, "min_age": "1h", "grace": "1h", **changes})
+    conditions = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
+    return TypeAdapter(OrphanRule).validate_python({**conditions, "min_age": "1h", "grace": "1h", **changes})
 
 
 def fleet(folder: Path, *rules: OrphanPolicy) -> FleetDocument:
@@ -128,9 +128,7 @@ MACHINES: dict[Reason, list[tuple[str, list[float], int]]] = {
 }
 
 
-def test_a_fleet_that_nobody_provisioned_is_judged_by_cloudwatch(
-    account: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unprovisioned_fleet_is_judged_by_cloudwatch(account: Any, capfd: pytest.CaptureFixture[str]) -> None:
     expected: dict[str, Reason] = {}
     for reason, machines in MACHINES.items():
         for machine_type, utilization, every in machines:

@@ -31,14 +31,14 @@ def ec2_of(cloud: str) -> Any:
     return boto3.Session("local", "local", region_name="us-east-1").client("ec2", endpoint_url=cloud)
 
 
-def asked(cloud: str, fleet: Path, *words: str) -> tuple[int, Any]:
+def asked(cloud: str, fleet: Path, *options: str) -> tuple[int, Any]:
     environment = os.environ | {
         "AWS_ENDPOINT_URL": cloud,
         "AWS_ACCESS_KEY_ID": "local",
         "AWS_SECRET_ACCESS_KEY": "local",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "watch", "orphans", "--fleet", str(fleet), "--json", *words],
+        [sys.executable, "-m", "cli.main", "watch", "orphans", "--fleet", str(fleet), "--json", *options],
         cwd=ROOT,
         env=environment,
         capture_output=True,

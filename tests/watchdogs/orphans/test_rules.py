@@ -84,7 +84,7 @@ def test_two_fleets_of_one_environment_own_their_own_groups(order: slice) -> Non
         pytest.param({}, {}, False, id="a rule that says nothing"),
     ],
 )
-def test_whom_a_rule_names(rule: Mapping[str, Any], changes: Mapping[str, Any], named: bool) -> None:
+def test_which_instances_a_rule_matches(rule: Mapping[str, Any], changes: Mapping[str, Any], named: bool) -> None:
     assert names(OrphanPolicy(name="r", **rule), orphan(1, **changes), START) is named
 
 
@@ -462,12 +462,12 @@ def test_two_machines_of_one_name_are_left_alone() -> None:
     assert {(d.action, d.reason) for d in plan.decisions} == {(Action.KEEP, Reason.METRICS_IMPLAUSIBLE)}
 
 
-def test_the_dearest_first_and_an_unknown_price_before_it() -> None:
-    cheap, dear, unknown = orphan(1), orphan(2), orphan(3)
-    prices = {cheap.id: Decimal("0.8"), dear.id: Decimal(98)}
-    seen = observed(cheap, OrphanPolicy(name="none"), orphans=(cheap, dear, unknown), usd_per_hour=prices)
-    plan = decide(replace(seen, active={dear.id: 0.0}), START)
-    assert [d.resource for d in plan.decisions] == [unknown.id, dear.id, cheap.id]
+def test_the_most_expensive_first_after_unknown_prices() -> None:
+    cheap, expensive, unknown = orphan(1), orphan(2), orphan(3)
+    prices = {cheap.id: Decimal("0.8"), expensive.id: Decimal(98)}
+    seen = observed(cheap, OrphanPolicy(name="none"), orphans=(cheap, expensive, unknown), usd_per_hour=prices)
+    plan = decide(replace(seen, active={expensive.id: 0.0}), START)
+    assert [d.resource for d in plan.decisions] == [unknown.id, expensive.id, cheap.id]
     assert "gpu_active at most 0" in plan.decisions[1].detail
     assert plan.decisions[2].detail.startswith("notebook: g4dn.xlarge")
     assert "40 days old" in plan.decisions[2].detail

@@ -24,7 +24,7 @@ from watchdogs.orphans.watchdog import OrphanScope, OrphanWatchdog
 from watchdogs.ports import LEASE_OVER
 
 
-def test_marked_told_waited_for_and_stopped() -> None:
+def test_an_orphan_is_marked_notified_and_stopped_after_its_grace() -> None:
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
     watchdog.apply()
@@ -72,7 +72,7 @@ def test_who_has_the_name_of_a_machine_that_cannot_be_read_is_left_alone() -> No
     assert (decision.resource, decision.action, decision.reason) == (ONE, Action.KEEP, Reason.METRICS_IMPLAUSIBLE)
 
 
-def test_a_dry_run_writes_nothing_and_lets_the_rule_act_from_then_on() -> None:
+def test_a_dry_run_writes_nothing_and_lets_the_rule_act_afterwards() -> None:
     fake = orphan_fleet()
     watchdog = OrphanWatchdog(ruled(), fake.ports())
     assert {d.reason for d in watchdog.apply().plan.decisions} == {Reason.POLICY_UNSEEN}
@@ -81,7 +81,7 @@ def test_a_dry_run_writes_nothing_and_lets_the_rule_act_from_then_on() -> None:
     assert [d.action for d in watchdog.apply().plan.decisions] == [Action.MARK]
 
 
-def test_a_filtered_list_is_no_dry_run() -> None:
+def test_a_filtered_list_is_not_a_dry_run() -> None:
     fake = orphan_fleet()
     OrphanWatchdog(ruled(), fake.ports(), OrphanScope(only=lambda one: one.tags.get("team") == "x")).dry()
     assert fake.seen == set()
@@ -161,9 +161,11 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
+@pytest.mark.parametrize(("change", "expected"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
 @pytest.mark.parametrize("when", ["before the pass", "between plan and stop"])
-def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[FakeFleet], None], said: str, when: str) -> None:
+def test_what_comes_up_meanwhile_holds_a_stop_back(
+    change: Callable[[FakeFleet], None], expected: str, when: str
+) -> None:
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
     watchdog.apply()
@@ -176,7 +178,7 @@ def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[FakeFleet],
     assert fake.stopped == []
     if when == "between plan and stop":
         (outcome,) = outcomes
-        assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and said in outcome.detail
+        assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and expected in outcome.detail
 
 
 @pytest.mark.parametrize("change", [pause, pause_the_rule, keep, lose_the_lease], ids=lambda change: change.__name__)
@@ -202,7 +204,7 @@ def test_a_brake_that_does_not_hold_here_holds_nothing_back(scope: str, until: d
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["it goes", "the cloud refuses"])
-def test_work_takes_the_mark_away_and_is_told_once_it_is_gone(fails: bool) -> None:
+def test_work_removes_the_mark_and_notifies_once_it_is_removed(fails: bool) -> None:
     @dataclass
     class Refusing(FakeInventory):
         def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
@@ -211,15 +213,15 @@ def test_work_takes_the_mark_away_and_is_told_once_it_is_gone(fails: bool) -> No
     fake = orphan_fleet()
     fleet = ruled()
     make_watchdog(fake, fleet).apply()
-    told = len(fake.messages)
+    sent = len(fake.messages)
     work(fake)
     (outcome,) = OrphanWatchdog(fleet, replace(fake.ports(), inventory=Refusing(fake))).apply().outcomes
     assert outcome.kind is (OutcomeKind.FAILED if fails else OutcomeKind.DONE)
     assert (fake.instances[ONE].idle_since is not None) is fails
-    assert len(fake.messages) - told == (0 if fails else 1)
+    assert len(fake.messages) - sent == (0 if fails else 1)
 
 
-def test_a_stop_that_an_earlier_run_only_noted_is_judged_anew() -> None:
+def test_a_stop_that_an_earlier_pass_only_recorded_is_judged_again() -> None:
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
     (marked,) = watchdog.apply().plan.decisions
@@ -309,7 +311,7 @@ def test_a_rule_that_allows_more_a_run_may() -> None:
     assert len(fake.stopped) == 4
 
 
-def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
+def test_a_failed_stop_fails_alone_and_notifies_once() -> None:
     fake = orphan_fleet(2)
     watchdog = make_watchdog(fake, ruled(max_stops_per_run=2))
     watchdog.apply()
@@ -327,7 +329,7 @@ def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
 
 
 @pytest.mark.parametrize("phase", ["mark", "stop"])
-def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
+def test_after_a_kill_at_any_call_the_next_passes_continue(phase: str) -> None:
     """A kill before each call in turn; afterwards one mark or one stop stands, told of once."""
     for number in range(1, 60):
         fake = orphan_fleet()
@@ -335,7 +337,7 @@ def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
         if phase == "stop":
             watchdog.apply()
             fake.now += 2 * DAY
-        told = len(fake.messages)
+        sent = len(fake.messages)
         made = [0]
 
         def kill(name: str, fake: FakeFleet = fake, made: list[int] = made, number: int = number) -> None:
@@ -352,7 +354,7 @@ def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
         fake.before = lambda name: None
         watchdog.apply()
         watchdog.apply()
-        assert len(fake.messages) - told == 1, f"killed before call {number}"
+        assert len(fake.messages) - sent == 1, f"killed before call {number}"
         if phase == "stop":
             assert fake.stopped == [ONE] and fake.instances[ONE].idle_since is None
         else:
@@ -364,7 +366,7 @@ def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["gpus", "query", "interval", "brakes", "done_since", "ended_since"])
-def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
+def test_an_incomplete_observation_fails_the_pass(call: str) -> None:
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
     watchdog.apply()
@@ -380,18 +382,18 @@ def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
     assert fake.stopped == []
 
 
-def test_a_dry_pass_lists_without_metrics_and_says_so() -> None:
+def test_a_dry_pass_without_metrics_lists_and_reports_it() -> None:
     fake = orphan_fleet()
-    said: list[str] = []
+    expected: list[str] = []
 
     def broken(name: str) -> None:
         if name == "interval":
             raise OSError("no route to host")
 
     fake.before = broken
-    plan = OrphanWatchdog(ruled(), fake.ports(), OrphanScope(announce=said.append)).dry().plan
+    plan = OrphanWatchdog(ruled(), fake.ports(), OrphanScope(announce=expected.append)).dry().plan
     assert [(d.action, d.reason) for d in plan.decisions] == [(Action.KEEP, Reason.METRICS_MISSING)]
-    assert said == ["metrics of the GPUs cannot be read: no route to host"]
+    assert expected == ["metrics of the GPUs cannot be read: no route to host"]
 
 
 def test_a_machine_whose_gpu_the_catalogue_does_not_know_stops_no_pass() -> None:
@@ -436,7 +438,7 @@ def test_one_that_can_never_be_stopped_does_not_hold_up_the_others(monkeypatch: 
     assert fake.stopped == [orphan(2).id, orphan(3).id]
 
 
-def test_a_mark_of_another_fleet_begins_the_grace_anew_and_is_told() -> None:
+def test_a_mark_of_another_fleet_restarts_the_grace_and_notifies() -> None:
     """Both fleets had marked it; the other one took the tag away when people kept it, and marked it after that."""
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
@@ -476,7 +478,7 @@ def test_a_tag_of_the_future_holds_no_stop_up() -> None:
     assert fake.stopped == [ONE]
 
 
-def test_a_rule_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
+def test_an_unseen_rule_allows_the_removal_of_a_mark() -> None:
     fake = orphan_fleet()
     make_watchdog(fake).apply()
     fake.seen.clear()

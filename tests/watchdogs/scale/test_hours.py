@@ -12,7 +12,7 @@ from watchdogs.scale.hours import DAYS, floor, holds
 MINUTE = timedelta(minutes=1)
 
 
-def stretches(rule: ScheduleRule, around: datetime) -> list[tuple[datetime, datetime]]:
+def intervals(rule: ScheduleRule, around: datetime) -> list[tuple[datetime, datetime]]:
     """From when to when a rule holds within two days."""
     moments = [around + n * MINUTE for n in range(-24 * 60, 24 * 60)]
     return [
@@ -23,7 +23,7 @@ def stretches(rule: ScheduleRule, around: datetime) -> list[tuple[datetime, date
 
 
 @pytest.mark.parametrize(
-    ("timezone", "day", "start", "end", "stretch"),
+    ("timezone", "day", "start", "end", "interval"),
     [
         # New York shows 01:00 to 02:00 at 05:00Z and again at 06:00Z
         pytest.param("America/New_York", "sat", "22:00", "01:30", ("01T02:00", "01T06:30"), id="ends in it"),
@@ -37,14 +37,14 @@ def stretches(rule: ScheduleRule, around: datetime) -> list[tuple[datetime, date
         ),
     ],
 )
-def test_a_stretch_that_begins_or_ends_in_the_repeated_hour(
-    timezone: str, day: str, start: str, end: str, stretch: tuple[str, str]
+def test_an_interval_that_begins_or_ends_in_the_repeated_hour(
+    timezone: str, day: str, start: str, end: str, interval: tuple[str, str]
 ) -> None:
     rule = ScheduleRule(days=(day,), start=start, end=end, target=1, timezone=timezone)
     begins, ends = (
-        datetime.fromisoformat(f"2026-{part if part.startswith('10-') else '11-' + part}Z") for part in stretch
+        datetime.fromisoformat(f"2026-{part if part.startswith('10-') else '11-' + part}Z") for part in interval
     )
-    assert stretches(rule, datetime(2026, 11, 1, 5, tzinfo=UTC)) == [(begins, ends)]
+    assert intervals(rule, datetime(2026, 11, 1, 5, tzinfo=UTC)) == [(begins, ends)]
 
 
 BACK = {
@@ -59,7 +59,7 @@ HOURS = ("00:00", "00:15", "01:15", "01:45", "02:00", "12:00", "23:00", "23:15",
 
 @pytest.mark.parametrize("timezone", BACK)
 @pytest.mark.parametrize("start", HOURS)
-def test_each_listed_day_is_one_stretch_by_what_clocks_showed(timezone: str, start: str) -> None:
+def test_each_listed_day_is_one_interval_by_wall_clock(timezone: str, start: str) -> None:
     """From the first minute at which clocks showed the start, to the last one at which they had come to the end."""
     back, zone = BACK[timezone], ZoneInfo(timezone)
     day = (back - MINUTE).astimezone(zone).date()

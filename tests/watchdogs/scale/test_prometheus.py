@@ -206,7 +206,7 @@ def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readi
     assert (readings.held("chat"), readings.held_peak("chat")) == (0.0, 3.0)
 
 
-def test_demand_is_told_for_now_and_at_its_highest_within_the_window(readings: Readings) -> None:
+def test_demand_is_current_and_highest_within_the_window(readings: Readings) -> None:
     demand = readings.demand("chat")
     assert demand is not None
     assert demand.now == pytest.approx(0.4)
@@ -214,5 +214,5 @@ def test_demand_is_told_for_now_and_at_its_highest_within_the_window(readings: R
     assert demand.peak == pytest.approx(1.6)
 
 
-def test_a_pool_that_nobody_reports_is_unknown(readings: Readings) -> None:
+def test_a_pool_without_reports_is_unknown(readings: Readings) -> None:
     assert (readings.pressure("other"), readings.demand("other"), readings.held("other")) == (None, None, 0.0)

@@ -26,13 +26,13 @@ from watchdogs.scale.pressure import Readings, past_query
 from watchdogs.scale.view import Demand, Pressure, ScalePool
 from watchdogs.scale.watchdog import ScaleWatchdog
 
-CALM = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
-LAST: Mapping[str, Any] = {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1)}
+IDLE = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
+LAST: Mapping[str, Any] = {"target": 1, "min": 0, "ready": 1, "pressure": replace(IDLE, reporting=1)}
 NIGHTS = ScheduleRule(days=("fri",), start="22:00", end="06:00", target=3, timezone="Europe/Berlin")
 
 
 def pool(**changes: Any) -> ScalePool:
-    plain = ScalePool(name="batch", policy=ScalePolicy(), target=4, min=1, max=8, ready=4, pressure=CALM)
+    plain = ScalePool(name="batch", policy=ScalePolicy(), target=4, min=1, max=8, ready=4, pressure=IDLE)
     return replace(plain, **changes)
 
 
@@ -44,22 +44,22 @@ def judged(view: ScalePool, now: datetime = START) -> tuple[Action, Reason, int 
 @pytest.mark.parametrize(
     ("changes", "reason", "to"),
     [
-        pytest.param({"pressure": replace(CALM, waiting=17.0)}, Reason.LOAD_HIGH, 5, id="a queue"),
+        pytest.param({"pressure": replace(IDLE, waiting=17.0)}, Reason.LOAD_HIGH, 5, id="a queue"),
         pytest.param(
-            {"max": 20, "pressure": replace(CALM, waiting=900.0)}, Reason.LOAD_HIGH, 8, id="a long queue doubles"
+            {"max": 20, "pressure": replace(IDLE, waiting=900.0)}, Reason.LOAD_HIGH, 8, id="a long queue doubles"
         ),
         pytest.param(
-            {"pressure": replace(CALM, waiting=900.0, backlog_s=700.0)}, Reason.LOAD_HIGH, 6, id="a queue as work"
+            {"pressure": replace(IDLE, waiting=900.0, backlog_s=700.0)}, Reason.LOAD_HIGH, 6, id="a queue as work"
         ),
         pytest.param(
-            {"pressure": replace(CALM, waiting=900.0, backlog_s=700.0), "demand": Demand(now=6.0, peak=6.0)},
+            {"pressure": replace(IDLE, waiting=900.0, backlog_s=700.0), "demand": Demand(now=6.0, peak=6.0)},
             Reason.LOAD_HIGH, 8, id="a queue on top of the work that comes",
         ),
         pytest.param(
-            {"pressure": replace(CALM, waiting=900.0, backlog_s=100.0), "cold_start": timedelta(seconds=6)},
+            {"pressure": replace(IDLE, waiting=900.0, backlog_s=100.0), "cold_start": timedelta(seconds=6)},
             Reason.LOAD_HIGH, 6, id="a queue of a pool that starts at once: within a minute",
         ),
-        pytest.param({"pressure": replace(CALM, kv_cache=0.99)}, Reason.LOAD_HIGH, 5, id="the KV cache"),
+        pytest.param({"pressure": replace(IDLE, kv_cache=0.99)}, Reason.LOAD_HIGH, 5, id="the KV cache"),
         pytest.param({"demand": Demand(now=4.0, peak=4.0)}, Reason.LOAD_HIGH, 5, id="work, with half of its root"),
         pytest.param({"demand": Demand(now=1.0, peak=4.5)}, Reason.LOAD_HIGH, 6, id="work that has just passed"),
         pytest.param(
@@ -71,11 +71,11 @@ def judged(view: ScalePool, now: datetime = START) -> tuple[Action, Reason, int 
         ),
         pytest.param({"demand": Demand(now=90.0, peak=90.0)}, Reason.LOAD_HIGH, 8, id="not above max"),
         pytest.param(
-            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(CALM, first_token_s=1.4)},
+            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(IDLE, first_token_s=1.4)},
             Reason.OBJECTIVE_MISSED, 6, id="first token late",
         ),
         pytest.param(
-            {"policy": ScalePolicy(inter_token_s=0.05), "pressure": replace(CALM, inter_token_s=5.0)},
+            {"policy": ScalePolicy(inter_token_s=0.05), "pressure": replace(IDLE, inter_token_s=5.0)},
             Reason.OBJECTIVE_MISSED, 8, id="next token far too late: doubled at most",
         ),
         pytest.param(
@@ -110,9 +110,9 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
             id="held by a person, though more is needed",
         ),
         pytest.param({"pressure": None}, Reason.METRICS_MISSING, id="no metrics"),
-        pytest.param({"pressure": replace(CALM, reporting=3)}, Reason.METRICS_MISSING, id="one replica is silent"),
+        pytest.param({"pressure": replace(IDLE, reporting=3)}, Reason.METRICS_MISSING, id="one replica is silent"),
         pytest.param({"unread": 1}, Reason.METRICS_MISSING, id="a draining one is read, a ready one is not"),
-        pytest.param({"pressure": replace(CALM, coverage=0.8)}, Reason.METRICS_MISSING, id="a young store"),
+        pytest.param({"pressure": replace(IDLE, coverage=0.8)}, Reason.METRICS_MISSING, id="a young store"),
         pytest.param({"pressure": Pressure(reporting=4)}, Reason.METRICS_MISSING, id="no measure of load"),
         pytest.param(
             {"policy": ScalePolicy(requests_per_replica=10)}, Reason.METRICS_MISSING, id="requests not reported"
@@ -121,22 +121,22 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
             {"policy": ScalePolicy(tokens_per_second_per_replica=900)}, Reason.METRICS_MISSING, id="nor tokens"
         ),
         pytest.param(
-            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(CALM, running_peak=2.0)},
+            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(IDLE, running_peak=2.0)},
             Reason.METRICS_MISSING, id="first token not reported",
         ),
         pytest.param(
-            {"policy": ScalePolicy(inter_token_s=0.1), "pressure": replace(CALM, running_peak=2.0)},
+            {"policy": ScalePolicy(inter_token_s=0.1), "pressure": replace(IDLE, running_peak=2.0)},
             Reason.METRICS_MISSING, id="next token not reported",
         ),
-        pytest.param({"pressure": replace(CALM, waiting_peak=1.0)}, Reason.LOAD_NEEDS_ALL, id="somebody waited"),
+        pytest.param({"pressure": replace(IDLE, waiting_peak=1.0)}, Reason.LOAD_NEEDS_ALL, id="somebody waited"),
         pytest.param(
-            {"pressure": replace(CALM, running_peak=42.0, full=14.0)}, Reason.LOAD_NEEDS_ALL,
+            {"pressure": replace(IDLE, running_peak=42.0, full=14.0)}, Reason.LOAD_NEEDS_ALL,
             id="as many as queued lately, with headroom",
         ),
-        pytest.param({"pressure": replace(CALM, kv_cache_peak=0.7)}, Reason.LOAD_NEEDS_ALL, id="N/(N-1): KV cache"),
+        pytest.param({"pressure": replace(IDLE, kv_cache_peak=0.7)}, Reason.LOAD_NEEDS_ALL, id="N/(N-1): KV cache"),
         pytest.param({"demand": Demand(now=0.1, peak=2.9)}, Reason.LOAD_NEEDS_ALL, id="work within the window"),
         pytest.param(
-            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(CALM, first_token_peak_s=0.8)},
+            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(IDLE, first_token_peak_s=0.8)},
             Reason.LOAD_NEEDS_ALL, id="N/(N-1): first token",
         ),
         pytest.param({"policy_seen": False}, Reason.POLICY_UNSEEN, id="policy unseen"),
@@ -153,17 +153,17 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
         pytest.param({"ready": 0, "pressure": None}, Reason.LOADING, id="still booting"),
         pytest.param({"ready": 0, "pressure": None, "held": 3.0}, Reason.LOADING, id="still booting, and asked for"),
         pytest.param(
-            {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1, running_peak=1.0)},
+            {"target": 1, "min": 0, "ready": 1, "pressure": replace(IDLE, reporting=1, running_peak=1.0)},
             Reason.LOAD_NEEDS_ALL, id="the last one served within the window",
         ),
         pytest.param(
-            LAST | {"pressure": replace(CALM, reporting=1, waiting_peak=1.0), "demand": Demand(now=0.0, peak=0.0)},
+            LAST | {"pressure": replace(IDLE, reporting=1, waiting_peak=1.0), "demand": Demand(now=0.0, peak=0.0)},
             Reason.LOAD_NEEDS_ALL, id="a request waited for the last one within the window",
         ),
         pytest.param(LAST | {"held": 3.0}, Reason.HELD_REQUESTS, id="just ready, and requests are held"),
         pytest.param(LAST | {"held_peak": 3.0}, Reason.LOAD_NEEDS_ALL, id="requests were held within the window"),
         pytest.param(
-            LAST | {"pressure": replace(CALM, reporting=1, tokens_peak=0.2)}, Reason.LOAD_NEEDS_ALL,
+            LAST | {"pressure": replace(IDLE, reporting=1, tokens_peak=0.2)}, Reason.LOAD_NEEDS_ALL,
             id="answers shorter than a scrape",
         ),
         pytest.param(LAST | {"demand": Demand(now=0.0, peak=0.3)}, Reason.LOAD_NEEDS_ALL, id="work in the window"),
@@ -180,23 +180,23 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
         pytest.param({}, 3, id="one at a time"),
         pytest.param({"max": 4}, 3, id="from its max"),
         pytest.param({"ready": 0}, 3, id="none is in service, and the engines say that nobody came"),
-        pytest.param({"pressure": replace(CALM, coverage=0.9)}, 3, id="most of the window is seen"),
+        pytest.param({"pressure": replace(IDLE, coverage=0.9)}, 3, id="most of the window is seen"),
         pytest.param({"policy": ScalePolicy(first_token_s=1.0)}, 3, id="no traffic, no latency"),
         pytest.param(
             {
                 "policy": ScalePolicy(first_token_s=1.0),
-                "pressure": replace(CALM, first_token_s=1.0, first_token_peak_s=0.5),
+                "pressure": replace(IDLE, first_token_s=1.0, first_token_peak_s=0.5),
             },
             3,
             id="latency within its objective",
         ),
         pytest.param(
-            {"pressure": replace(CALM, running_peak=2.0, first_token_s=9.0, first_token_peak_s=9.0)},
+            {"pressure": replace(IDLE, running_peak=2.0, first_token_s=9.0, first_token_peak_s=9.0)},
             3,
             id="latency without an objective",
         ),
         pytest.param(
-            {"pressure": replace(CALM, waiting_peak=1.0), "demand": Demand(now=0.1, peak=2.2)},
+            {"pressure": replace(IDLE, waiting_peak=1.0), "demand": Demand(now=0.1, peak=2.2)},
             3,
             id="somebody waited, and the policy says what a replica carries",
         ),
@@ -209,40 +209,40 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
             {"pressure": Pressure(reporting=4), "demand": Demand(now=0.1, peak=2.2)}, 3, id="work, without a KV cache"
         ),
         pytest.param(
-            {"target": 40, "ready": 40, "max": 50, "pressure": replace(CALM, reporting=40)}, 36, id="a tenth"
+            {"target": 40, "ready": 40, "max": 50, "pressure": replace(IDLE, reporting=40)}, 36, id="a tenth"
         ),
         pytest.param(
             {
                 "target": 40,
                 "ready": 40,
                 "max": 50,
-                "pressure": replace(CALM, reporting=40),
+                "pressure": replace(IDLE, reporting=40),
                 "demand": Demand(now=1.0, peak=30.0),
             },
             33,
             id="as far as the highest load needs, where the policy says what a replica carries",
         ),
         pytest.param(
-            {"target": 40, "ready": 40, "min": 38, "max": 50, "pressure": replace(CALM, reporting=40)},
+            {"target": 40, "ready": 40, "min": 38, "max": 50, "pressure": replace(IDLE, reporting=40)},
             38,
             id="no further than its min",
         ),
         pytest.param(
-            {"pressure": replace(CALM, waiting=16.0, waiting_peak=16.0), "demand": Demand(now=0.1, peak=2.2)},
+            {"pressure": replace(IDLE, waiting=16.0, waiting_peak=16.0), "demand": Demand(now=0.1, peak=2.2)},
             3,
             id="as many wait as may",
         ),
         pytest.param(
             {
-                "pressure": replace(CALM, waiting=16.0, waiting_peak=16.0, backlog_s=3000.0),
+                "pressure": replace(IDLE, waiting=16.0, waiting_peak=16.0, backlog_s=3000.0),
                 "demand": Demand(now=0.1, peak=2.2),
             },
             3,
             id="as many wait as may, however much work they are",
         ),
-        pytest.param({"pressure": replace(CALM, running_peak=42.0, full=16.0)}, 3, id="fewer than queued lately"),
+        pytest.param({"pressure": replace(IDLE, running_peak=42.0, full=16.0)}, 3, id="fewer than queued lately"),
         pytest.param(
-            {"pressure": replace(CALM, running_peak=42.0, full=10.0), "demand": Demand(now=0.1, peak=2.2)},
+            {"pressure": replace(IDLE, running_peak=42.0, full=10.0), "demand": Demand(now=0.1, peak=2.2)},
             3,
             id="the policy says what a replica carries",
         ),
@@ -265,7 +265,7 @@ def test_what_lets_a_target_fall(changes: Mapping[str, Any], to: int) -> None:
         pytest.param({}, (Action.KEEP, Reason.POLICY_UNSEEN, None), id="down"),
         pytest.param({"target": 9, "max": 8}, (Action.KEEP, Reason.POLICY_UNSEEN, None), id="down to the max"),
         pytest.param(
-            {"pressure": replace(CALM, waiting=17.0)}, (Action.RETARGET, Reason.LOAD_HIGH, 5), id="up by load"
+            {"pressure": replace(IDLE, waiting=17.0)}, (Action.RETARGET, Reason.LOAD_HIGH, 5), id="up by load"
         ),
         pytest.param(
             {"target": 0, "min": 0, "ready": 0, "pressure": None, "held": 5.0},
@@ -273,7 +273,7 @@ def test_what_lets_a_target_fall(changes: Mapping[str, Any], to: int) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_policy_that_nobody_has_seen_ends_nothing(
+def test_an_unseen_policy_ends_nothing(
     changes: Mapping[str, Any], judgement: tuple[Action, Reason, int | None]
 ) -> None:
     assert judged(pool(policy_seen=False, **changes)) == judgement
@@ -309,11 +309,11 @@ def test_a_target_above_max_comes_down_to_it() -> None:
         ),
     ],
 )
-def test_a_rise_says_what_it_is_for(changes: Mapping[str, Any], detail: str) -> None:
+def test_a_higher_target_states_its_reason(changes: Mapping[str, Any], detail: str) -> None:
     assert decide([pool(**changes)], START).decisions[0].detail == detail
 
 
-def test_the_evidence_is_what_was_told() -> None:
+def test_the_evidence_is_what_was_reported() -> None:
     view = pool(pressure=None, demand=Demand(now=2.12345678, peak=3.5))
     assert decide([view], START).decisions[0].evidence == {
         "target": "4", "ready": "4", "held": "0", "held_peak": "0", "demand.now": "2.12346", "demand.peak": "3.5",
@@ -430,7 +430,7 @@ def test_a_dry_run_shows_what_apply_then_does() -> None:
         pytest.param(ScalePolicy(tokens_per_second_per_replica=25), "tokens", id="tokens"),
     ],
 )
-def test_work_is_as_many_replicas_in_whatever_unit_it_is_told(policy: ScalePolicy, unit: str) -> None:
+def test_demand_is_the_same_in_requests_and_tokens(policy: ScalePolicy, unit: str) -> None:
     present = {unit: 250.0, f"{unit}_peak": 400.0}
     readings = Readings(present={"chat": present}, past={}, policies={"chat": policy}, engines={})
     assert readings.demand("chat") == Demand(now=10.0, peak=16.0)
@@ -495,7 +495,7 @@ def test_each_pool_has_its_own_cold_start() -> None:
         pytest.param((4, 60), timedelta(minutes=32), id="a slow start"),
     ],
 )
-def test_a_replica_that_is_ready_anew_tells_no_start(ready_after: tuple[int, int], start: timedelta) -> None:
+def test_a_replica_that_is_ready_again_has_no_boot_duration(ready_after: tuple[int, int], start: timedelta) -> None:
     """A model is replaced, or an agent starts again, a day after the launch."""
     fake, watchdog, _ = scaled(BUSY)
     for (key, one), minutes in zip(fake.instances.items(), ready_after, strict=True):
@@ -527,15 +527,15 @@ def test_what_a_killed_pass_began_of_a_pool_that_has_no_target_any_more_is_off()
     assert not fake.intents
 
 
-def test_a_target_that_somebody_else_moved_is_left_to_them() -> None:
+def test_a_target_changed_by_another_process_is_not_overwritten() -> None:
     fake, watchdog, _ = scaled(BUSY)
     watchdog.dry()
 
-    def somebody(name: str) -> None:
+    def another_process(name: str) -> None:
         if name == "set_target":
             fake.targets["batch"] = Target(pool="batch", value=6, version=8)
 
-    fake.before = somebody
+    fake.before = another_process
     assert [o.kind for o in watchdog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
     assert fake.targets["batch"].value == 6
 
@@ -593,7 +593,7 @@ def test_a_pass_without_the_lease_writes_no_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stats", "told"),
+    ("stats", "messages"),
     [
         pytest.param(
             {"held": 3.0},
@@ -607,11 +607,11 @@ def test_a_pass_without_the_lease_writes_no_target() -> None:
         pytest.param(BUSY, {}, id="work raises it"),
     ],
 )
-def test_a_pool_that_wakes_is_told_of(stats: Mapping[str, float], told: Mapping[str, str]) -> None:
+def test_a_pool_that_scales_up_from_zero_notifies(stats: Mapping[str, float], messages: Mapping[str, str]) -> None:
     fake, watchdog, _ = scaled(stats)
     fake.instances, fake.targets = {}, {"batch": Target(pool="batch", value=0, version=7)}
     watchdog.apply()
-    assert fake.messages == told
+    assert fake.messages == messages
     assert (fake.targets["batch"].value > 0) is bool(stats)
 
 
@@ -637,7 +637,7 @@ def test_only_replicas_in_service_count_as_ready(
     assert [view.ready for view in watchdog.dry().observed] == [2]
 
 
-def test_a_pool_whose_target_nobody_wrote_stands_at_its_settings() -> None:
+def test_a_pool_without_a_written_target_has_the_target_of_its_settings() -> None:
     fake, watchdog, _ = scaled(BUSY)
     fake.targets = {"batch": Target(pool="batch", value=5, version=7)}
     assert [view.target for view in watchdog.dry().observed] == [5]

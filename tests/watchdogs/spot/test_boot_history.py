@@ -32,15 +32,15 @@ CRASHED = replace(READY, phase=Phase.FAILED, ready=False, error="the engine ende
 
 
 @pytest.mark.parametrize("kind", [ActivityKind.PREEMPTED, ActivityKind.ENDED_UNSTATED], ids=["taken", "unstated"])
-def test_machines_that_never_boot_close_their_group_and_people_hear_of_it(kind: ActivityKind) -> None:
+def test_repeated_boot_failures_close_a_group_and_notify(kind: ActivityKind) -> None:
     """Their agent never comes, so they power off after 15 minutes, and behind a launch hook no launch is reported."""
     fake = spread_fleet()
     fake.capacity = {A: 0, B: 0, OD: 10_000}
     report = fake.happened
 
-    def happened(group: str, said: ActivityKind, key: str | None) -> None:
-        if said is not ActivityKind.LAUNCHED:
-            report(group, kind if group == OD and said is ActivityKind.PREEMPTED else said, key)
+    def happened(group: str, kind: ActivityKind, key: str | None) -> None:
+        if kind is not ActivityKind.LAUNCHED:
+            report(group, kind if group == OD and kind is ActivityKind.PREEMPTED else kind, key)
 
     fake.happened = happened  # pyright: ignore[reportAttributeAccessIssue]
     fake.lose(instance(1).id)
@@ -53,23 +53,23 @@ def test_machines_that_never_boot_close_their_group_and_people_hear_of_it(kind: 
             fake.agents.pop(key, None)
             if fake.now - fake.instances[key].launched_at >= 15 * MINUTE:
                 fake.lose(key)
-    told = [text for key, text in fake.messages.items() if key.startswith("spot:alert:")]
-    assert len(told) == 1 and OD in told[0] and "console log" in told[0]
+    alerts = [text for key, text in fake.messages.items() if key.startswith("spot:alert:")]
+    assert len(alerts) == 1 and OD in alerts[0] and "console log" in alerts[0]
     assert fake.launched <= 6 * hours, "three fail, two were on their way, one is launched by the group itself"
 
 
 # why an instance left
 
 
-def looks(*seen: tuple[AgentStatus | None, float], gone: float, **facts: Any) -> Boot:
+def looks(*seen: tuple[AgentStatus | None, float], left: float, **facts: Any) -> Boot:
     """The boot of an instance launched at START that looks saw at these minutes, and that had left at `gone`."""
     one = instance(1, launched_at=START)
     known: list[Boot] = []
     nothing = boots.EndFacts(ours={}, stated={}, events=(), spot={A})
     for status, minute in seen:
-        said = {} if status is None else {one.id: status}
-        known = boots.look(known, [(one, "batch")], said, nothing, START + minute * MINUTE)
-    (boot,) = boots.look(known, [], {}, replace(nothing, **facts), START + gone * MINUTE)
+        kind = {} if status is None else {one.id: status}
+        known = boots.look(known, [(one, "batch")], kind, nothing, START + minute * MINUTE)
+    (boot,) = boots.look(known, [], {}, replace(nothing, **facts), START + left * MINUTE)
     return boot
 
 
@@ -95,56 +95,56 @@ K = ActivityKind
 @pytest.mark.parametrize(
     ("boot", "why", "failed"),
     [
-        pytest.param(looks((None, 1), (None, 4), gone=5), None, False, id="nobody says why: it may be taken"),
-        pytest.param(looks((LOADING, 4), gone=5, **reports(K.ENDED_UNSTATED)), K.ENDED_UNSTATED, False, id="so"),
+        pytest.param(looks((None, 1), (None, 4), left=5), None, False, id="nobody says why: it may be taken"),
+        pytest.param(looks((LOADING, 4), left=5, **reports(K.ENDED_UNSTATED)), K.ENDED_UNSTATED, False, id="so"),
         pytest.param(
-            looks((LOADING, 4), gone=5, **POWERED_OFF, **reports(K.ENDED_UNSTATED)),
+            looks((LOADING, 4), left=5, **POWERED_OFF, **reports(K.ENDED_UNSTATED)),
             K.FAILED_BOOT, True, id="it powered itself off",
         ),
         pytest.param(
-            looks((LOADING, 1), gone=30, **POWERED_OFF), K.ENDED_UNSTATED, False, id="it may have served before that"
+            looks((LOADING, 1), left=30, **POWERED_OFF), K.ENDED_UNSTATED, False, id="it may have served before that"
         ),
-        pytest.param(looks((READY, 4), gone=5, **POWERED_OFF), K.ENDED_UNSTATED, False, id="it had served"),
+        pytest.param(looks((READY, 4), left=5, **POWERED_OFF), K.ENDED_UNSTATED, False, id="it had served"),
         pytest.param(
-            looks((TAKEN, 4), gone=5, **POWERED_OFF), K.PREEMPTED, False, id="it powered itself off under notice"
+            looks((TAKEN, 4), left=5, **POWERED_OFF), K.PREEMPTED, False, id="it powered itself off under notice"
         ),
-        pytest.param(looks((LOADING, 1), (READY, 4), gone=5), None, False, id="it was ready"),
-        pytest.param(looks((LOADING, 1), gone=5, **reports(K.FAILED_BOOT)), K.FAILED_BOOT, True, id="its group"),
-        pytest.param(looks((LOADING, 1), gone=5, **reports(K.PREEMPTED)), K.PREEMPTED, False, id="taken"),
+        pytest.param(looks((LOADING, 1), (READY, 4), left=5), None, False, id="it was ready"),
+        pytest.param(looks((LOADING, 1), left=5, **reports(K.FAILED_BOOT)), K.FAILED_BOOT, True, id="its group"),
+        pytest.param(looks((LOADING, 1), left=5, **reports(K.PREEMPTED)), K.PREEMPTED, False, id="taken"),
         pytest.param(
-            looks((LOADING, 1), gone=5, spot=set[str](), **reports(K.PREEMPTED)), None, False, id="not spot"
+            looks((LOADING, 1), left=5, spot=set[str](), **reports(K.PREEMPTED)), None, False, id="not spot"
         ),
-        pytest.param(looks((TAKEN, 4), gone=5), K.PREEMPTED, False, id="under notice"),
-        pytest.param(looks((TAKEN, 1), (LOADING, 4), gone=5), None, False, id="the notice was no more"),
-        pytest.param(looks((LOADING, 1), gone=5, **reports(K.ENDED)), K.ENDED, False, id="through its group"),
+        pytest.param(looks((TAKEN, 4), left=5), K.PREEMPTED, False, id="under notice"),
+        pytest.param(looks((TAKEN, 1), (LOADING, 4), left=5), None, False, id="the notice was no more"),
+        pytest.param(looks((LOADING, 1), left=5, **reports(K.ENDED)), K.ENDED, False, id="through its group"),
         pytest.param(
-            looks((LOADING, 1), gone=5, **BY_PERSON),
+            looks((LOADING, 1), left=5, **BY_PERSON),
             K.ENDED_BY_PERSON, False, id="by a person",
         ),
         pytest.param(
-            looks((LOADING, 1), gone=5, **BY_PERSON, **reports(K.FAILED_BOOT)),
+            looks((LOADING, 1), left=5, **BY_PERSON, **reports(K.FAILED_BOOT)),
             K.FAILED_BOOT, True, id="a group that gives a boot up ends it as a person does",
         ),
         pytest.param(
-            looks((replace(LOADING, draining=True, drain_by=DrainOwner.PERSON), 4), gone=5),
+            looks((replace(LOADING, draining=True, drain_by=DrainOwner.PERSON), 4), left=5),
             K.ENDED_BY_PERSON, False, id="a person drained it",
         ),
         pytest.param(
-            looks((LOADING, 1), gone=5, **ended_by_us(Reason.SURPLUS), **reports(K.FAILED_BOOT)),
+            looks((LOADING, 1), left=5, **ended_by_us(Reason.SURPLUS), **reports(K.FAILED_BOOT)),
             K.ENDED, False, id="by us",
         ),
         pytest.param(
-            looks((LOADING, 1), gone=5, **ended_by_us(Reason.BOOT_FAILED)), K.FAILED_BOOT, True, id="by us, for that"
+            looks((LOADING, 1), left=5, **ended_by_us(Reason.BOOT_FAILED)), K.FAILED_BOOT, True, id="by us, for that"
         ),
         pytest.param(
-            looks((LOADING, 1), gone=5, **ended_by_us(Reason.SURPLUS, -60)), None, False,
+            looks((LOADING, 1), left=5, **ended_by_us(Reason.SURPLUS, -60)), None, False,
             id="we ended an earlier one of that name",
         ),
-        pytest.param(looks((LOADING, 1), gone=12), None, False, id="no look for so long that it may have served"),
+        pytest.param(looks((LOADING, 1), left=12), None, False, id="no look for so long that it may have served"),
         pytest.param(
-            looks((LOADING, 1), gone=30, **reports(K.FAILED_BOOT)), K.FAILED_BOOT, True, id="its group does"
+            looks((LOADING, 1), left=30, **reports(K.FAILED_BOOT)), K.FAILED_BOOT, True, id="its group does"
         ),
-        pytest.param(looks((LOADING, 1), gone=5, **reports(K.UNHEALTHY)), K.UNHEALTHY, True, id="unhealthy"),
+        pytest.param(looks((LOADING, 1), left=5, **reports(K.UNHEALTHY)), K.UNHEALTHY, True, id="unhealthy"),
     ],
 )  # fmt: skip
 def test_why_an_instance_left(boot: Boot, why: ActivityKind | None, *, failed: bool) -> None:
@@ -153,7 +153,7 @@ def test_why_an_instance_left(boot: Boot, why: ActivityKind | None, *, failed: b
 
 @pytest.mark.parametrize("why", [None, K.ENDED_UNSTATED, K.FAILED_BOOT])
 def test_a_better_answer_that_comes_later_holds(why: ActivityKind | None) -> None:
-    left = looks((LOADING, 1), gone=5)
+    left = looks((LOADING, 1), left=5)
     facts = boots.EndFacts(ours={}, stated={}, spot={A}, **reports(K.PREEMPTED))
     (known,) = boots.look([replace(left, ended_why=why)], [], {}, facts, START + 6 * MINUTE)
     assert known == replace(left, ended_why=K.PREEMPTED)
@@ -163,14 +163,14 @@ def test_a_better_answer_that_comes_later_holds(why: ActivityKind | None) -> Non
 
 def test_who_is_listed_again_has_not_left() -> None:
     one = instance(1, launched_at=START)
-    left = looks((LOADING, 1), gone=5)
+    left = looks((LOADING, 1), left=5)
     nothing = boots.EndFacts(ours={}, stated={}, events=(), spot={A})
     (back,) = boots.look([left], [(one, "batch")], {}, nothing, START + 6 * MINUTE)
     assert (back.left_at, back.last_seen_at, back.first_seen_at) == (None, START + 6 * MINUTE, START + MINUTE)
 
 
-def test_a_clock_that_was_set_back_says_of_none_that_it_left_before_it_was_seen() -> None:
-    left = looks((LOADING, 4), gone=-10)
+def test_a_clock_set_back_never_dates_an_end_before_its_observation() -> None:
+    left = looks((LOADING, 4), left=-10)
     assert left.left_at == left.last_seen_at == START + 4 * MINUTE
 
 
@@ -227,7 +227,7 @@ def wanting(target: int) -> tuple[FakeFleet, Callable[[], SpotWatchdog]]:
 
 
 @pytest.mark.parametrize("minutes", [5, 12, 20, 40])
-def test_what_boots_and_says_so_is_not_bought_twice(minutes: float) -> None:
+def test_instances_with_boot_progress_are_not_bought_twice(minutes: float) -> None:
     fake, watchdog = wanting(4)
     for _ in range(90):
         for key, one in fake.instances.items():
@@ -258,7 +258,7 @@ def test_for_how_long_a_boot_is_believed(minutes: int, *, silent: bool, more: bo
     assert (fake.launched > 4) == more
 
 
-def test_what_the_ledger_knows_of_boots_is_expected_when_nobody_is_ready() -> None:
+def test_boots_of_the_ledger_set_the_expectation_when_none_is_ready() -> None:
     fake, watchdog = wanting(1)
     for _ in range(40):
         fake.agents.clear()
@@ -297,8 +297,8 @@ def test_engines_that_crash_together_are_replaced_at_once(count: int) -> None:
         make_watchdog(fake).apply()
         fake.now += MINUTE
         assert fake.now - began < 10 * MINUTE, "after the time of one boot"
-    told = [text for key, text in fake.messages.items() if "engine_crashed" in key]
-    assert len(told) == 1 and "the engine ended again after 3 starts" in told[0]
+    alerts = [text for key, text in fake.messages.items() if "engine_crashed" in key]
+    assert len(alerts) == 1 and "the engine ended again after 3 starts" in alerts[0]
     assert not any(boots.failed(boot, spot=False) for boot in fake.boots.values()), "a crash is no failed boot"
 
 

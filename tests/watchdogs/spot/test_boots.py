@@ -50,8 +50,8 @@ def test_an_image_that_never_boots_is_not_started_for_ever(failing: str, capacit
     assert fleet.alive(failing) == []
     passes(fleet, 20, failing=[failing])
     assert fleet.launched == tries, "it waits until the failures are an hour old"
-    told = [text for key, text in fleet.messages.items() if key.startswith("spot:alert:")]
-    assert len(told) == 1 and failing in told[0] and "3 boots failed" in told[0]
+    alerts = [text for key, text in fleet.messages.items() if key.startswith("spot:alert:")]
+    assert len(alerts) == 1 and failing in alerts[0] and "3 boots failed" in alerts[0]
 
     for _ in range(60):  # the image is mended
         passes(fleet, 1)
@@ -59,15 +59,15 @@ def test_an_image_that_never_boots_is_not_started_for_ever(failing: str, capacit
     assert len(fleet.alive(failing)) == 1
 
 
-def test_whoever_mended_an_image_need_not_wait_for_an_hour() -> None:
+def test_a_fixed_image_is_retried_before_the_hour_ends() -> None:
     fleet = spread_fleet()
     fleet.capacity[OD] = 99
     fleet.lose(instance(1).id)
     passes(fleet, 20, failing=[OD])
     tries = fleet.launched
-    said = lifecycle.fixed("batch", "anna")
+    times = lifecycle.fixed("batch", "anna")
     FakeLedger(fleet).record_outcome(
-        "spot", Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), fleet.now
+        "spot", Outcome(decision=times, kind=OutcomeKind.DONE, detail=times.detail), fleet.now
     )
     passes(fleet, 1)
     assert fleet.launched == tries + 1
@@ -163,24 +163,25 @@ def ready(launched: float, since: float) -> PoolMember:
     ],
 )
 def test_failed_boots(ended: list[float], reported: list[float], members: list[PoolMember], failed: int) -> None:
-    gone = left_booting(B, *ended, why=ActivityKind.FAILED_BOOT)
-    said = [(boot.instance_id, START - 30 * MINUTE) for boot in gone]
-    said += [(f"i-unseen-{ago}", START - ago * MINUTE) for ago in reported]
+    ended_boots = left_booting(B, *ended, why=ActivityKind.FAILED_BOOT)
+    times = [(boot.instance_id, START - 30 * MINUTE) for boot in ended_boots]
+    times += [(f"i-unseen-{ago}", START - ago * MINUTE) for ago in reported]
     events = [
-        Activity(id=key, group=B, kind=ActivityKind.FAILED_BOOT, at=at, instance_id=key) for key, at in (*said, *said)
+        Activity(id=key, group=B, kind=ActivityKind.FAILED_BOOT, at=at, instance_id=key)
+        for key, at in (*times, *times)
     ]
-    pool = spot_pool([GROUP], members, events=events, boots=gone)
+    pool = spot_pool([GROUP], members, events=events, boots=ended_boots)
     assert zones.failed_boots(pool, GROUP, START) == failed, "each instance counts once"
     found = zones.boots_failing(pool, GROUP, START)
     assert (found is not None and found.reason is Reason.BOOTS_FAILING) == (failed >= 3)
 
 
-def test_a_boot_that_went_well_counts_though_its_instance_has_left() -> None:
+def test_a_successful_boot_counts_after_its_instance_ended() -> None:
     well = left_booting(B, 20, ready_at=START - 22 * MINUTE)
     assert zones.failed_boots(spot_pool([GROUP], [], boots=[*left_booting(B, 50, 40, 30), *well]), GROUP, START) == 0
 
 
-def test_a_person_may_say_that_boots_are_to_be_tried_again() -> None:
+def test_a_person_may_request_that_boots_are_tried_again() -> None:
     noted = [
         ("i-2", Reason.NOT_READY),
         ("batch", Reason.NOT_READY),

@@ -41,7 +41,7 @@ def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: PoolMemb
     return spot_pool(groups, [*members, *extra], **wanted | more)
 
 
-def leaver(name: str, **changes: object) -> PoolMember:
+def draining_member(name: str, **changes: object) -> PoolMember:
     return member(name, **{"ready_since": None, "leaving": True, "drain_by": DrainOwner.SPOT} | changes)
 
 
@@ -61,32 +61,35 @@ def about(pools: list[SpotPool]) -> dict[str, tuple[Action, Reason]]:
         pytest.param([pool("a"), pool("b", ended_this_hour=4)], 0, Reason.HOUR_BUDGET, id="an hour over all pools"),
         pytest.param([*(pool(n) for n in "abc"), pool("d", LARGE, 0)], 3, None, id="a large fleet has more"),
         pytest.param(
-            [pool("a", 2, 1, leaver("a-x/1")), pool("b", ended_this_hour=3)],
+            [pool("a", 2, 1, draining_member("a-x/1")), pool("b", ended_this_hour=3)],
             0,
             Reason.HOUR_BUDGET,
             id="one that drains by choice counts before it has ended",
         ),
         pytest.param(
-            [pool("a", 2, 1, leaver("a-x/1", drain_by=DrainOwner.CLOUD)), pool("b", ended_this_hour=3)],
+            [pool("a", 2, 1, draining_member("a-x/1", drain_by=DrainOwner.CLOUD)), pool("b", ended_this_hour=3)],
             1,
             None,
             id="one that its cloud takes does not",
         ),
         pytest.param(
-            [pool("a", 2, 1, leaver("a-x/1", under_notice=True)), pool("b", ended_this_hour=3)],
+            [pool("a", 2, 1, draining_member("a-x/1", under_notice=True)), pool("b", ended_this_hour=3)],
             1,
             None,
             id="nor does one that its cloud takes while it drains by choice",
         ),
         pytest.param(
-            [pool("a", 2, 1, leaver("a-x/1", ends_at=START + timedelta(minutes=5))), pool("b", ended_this_hour=3)],
+            [
+                pool("a", 2, 1, draining_member("a-x/1", ends_at=START + timedelta(minutes=5))),
+                pool("b", ended_this_hour=3),
+            ],
             2,
             None,
             id="nor does one whose time ends: both go",
         ),
         pytest.param(
             [
-                pool("a", 2, 1, leaver("a-x/1", kept_by="us")),
+                pool("a", 2, 1, draining_member("a-x/1", kept_by="us")),
                 pool("b", ended_this_hour=3),
             ],
             1,
@@ -95,7 +98,7 @@ def about(pools: list[SpotPool]) -> dict[str, tuple[Action, Reason]]:
         ),
     ],
 )
-def test_chosen_ends_wait_for_room(pools: list[SpotPool], ends: int, kept: Reason | None) -> None:
+def test_chosen_ends_wait_for_the_budget(pools: list[SpotPool], ends: int, kept: Reason | None) -> None:
     decided = about(pools).values()
     assert sum(action is Action.END for action, _ in decided) == ends
     over = {reason for action, reason in decided if action is Action.KEEP}
@@ -105,11 +108,13 @@ def test_chosen_ends_wait_for_room(pools: list[SpotPool], ends: int, kept: Reaso
 @pytest.mark.parametrize(
     ("one", "more", "reason"),
     [
-        pytest.param(leaver("chat-a/x", under_notice=True, drained=True), {}, Reason.PREEMPTED, id="a notice"),
+        pytest.param(
+            draining_member("chat-a/x", under_notice=True, drained=True), {}, Reason.PREEMPTED, id="a notice"
+        ),
         pytest.param(member("chat-a/x", ready_since=None, failed=True), {}, Reason.BOOT_FAILED, id="a failed boot"),
         pytest.param(member("chat-od/x", ends_at=START + timedelta(minutes=1)), {}, Reason.RUN_ENDS, id="its time"),
         pytest.param(
-            leaver("chat-a/x", drained=True),
+            draining_member("chat-a/x", drained=True),
             {},
             Reason.SURPLUS,
             id="begun",
@@ -136,15 +141,15 @@ def test_spot_is_asked_for_whatever_the_budget() -> None:
     assert (found.action, found.reason, found.to_size) == (Action.RESIZE, Reason.SPOT_WANTED, 3)
 
 
-def test_the_dearest_goes_first() -> None:
+def test_the_most_expensive_ends_first() -> None:
     pools = [pool(name) for name in "abc"]
-    dear = [replace(m, usd_per_hour=Decimal(9)) if m.group == "c-od" else m for m in pools[2].members]
-    decided = about([*pools[:2], replace(pools[2], members=dear)])
+    expensive = [replace(m, usd_per_hour=Decimal(9)) if m.group == "c-od" else m for m in pools[2].members]
+    decided = about([*pools[:2], replace(pools[2], members=expensive)])
     assert {key for key, (action, _) in decided.items() if action is Action.END} == {"a-od/0", "c-od/0"}
 
 
 @pytest.mark.parametrize(("used", "moves"), [pytest.param(3, True, id="room"), pytest.param(4, False, id="none")])
-def test_a_move_begins_only_where_its_end_has_room(used: int, moves: bool) -> None:
+def test_a_move_begins_only_if_the_budget_allows_its_end(used: int, moves: bool) -> None:
     """One and two spares in one zone, whose loss would take them all; the other zone is safe."""
     view = pool("chat", 3, 0, target=1, spare=2, ended_this_hour=used)
     bad = replace(view.groups[0], losses_per_hour=0.06)
@@ -209,14 +214,14 @@ def test_a_failed_boot_is_ended_whatever_the_budget() -> None:
 
 
 def test_an_end_that_was_noted_twice_counts_once() -> None:
-    gone = PastAction(resource="i-1", pool="chat", action=Action.END, reason=Reason.SURPLUS, at=START)
+    past_end = PastAction(resource="i-1", pool="chat", action=Action.END, reason=Reason.SURPLUS, at=START)
     others = [
-        replace(gone, resource="i-2", reason=Reason.PREEMPTED),
-        replace(gone, resource="g", action=Action.RESIZE),
+        replace(past_end, resource="i-2", reason=Reason.PREEMPTED),
+        replace(past_end, resource="g", action=Action.RESIZE),
     ]
-    assert chosen_ends([gone, gone, *others]) == {"chat": 1}
+    assert chosen_ends([past_end, past_end, *others]) == {"chat": 1}
 
 
-def test_a_wish_that_is_kept_says_what_it_was() -> None:
+def test_a_kept_decision_states_the_original_action() -> None:
     (kept,) = [d for d in decide([pool(ended_this_hour=4)], START).decisions if d.resource == "chat-od/0"]
     assert kept.detail.startswith("would end: spot is back")

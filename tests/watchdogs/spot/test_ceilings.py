@@ -142,7 +142,7 @@ def test_reserved_capacity_counts_and_is_never_held_back() -> None:
     assert asked(decide([pool], START)) == {RES: 8, A: 2}
 
 
-def test_dead_flex_start_that_nothing_replaces_takes_no_room() -> None:
+def test_ended_flex_start_without_replacement_does_not_count() -> None:
     flex = other(FLEX, CapacityType.FLEX_START, 9, 9, unseen=9)
     pool = spot_pool([spot(A), flex], [], target=4, max=4, events=refused(A))
     assert asked(decide([pool], START)) == {FLEX: 4}
@@ -226,7 +226,7 @@ def test_pools_share_the_limit_and_open_asks_count() -> None:
     assert asked(plan) == {A: 1, B: 1}
 
 
-def test_growth_without_a_price_goes_on_below_the_limit_unless_that_is_to_stop_it() -> None:
+def test_growth_without_a_price_continues_below_the_limit_unless_unpriced_stops() -> None:
     pool = spot_pool([spot(A, most_usd_per_hour=None), on_demand()], [], target=4, max=4)
     plan = decide([pool], START, spend("10", "1"))
     assert asked(plan) == {A: 4} and plan.spend is not None and plan.spend.unpriced == 4

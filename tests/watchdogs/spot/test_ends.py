@@ -48,7 +48,7 @@ def test_why(kind: K, lost: bool, by_us: bool, stated: K | None, why: K) -> None
     assert ended_why(kind, lost=lost, by_us=by_us, stated=stated) is why
 
 
-def gone(ago: timedelta = MINUTE, stated: K | None = None) -> FakeFleet:
+def with_end(ago: timedelta = MINUTE, stated: K | None = None) -> FakeFleet:
     """The first instance left; its group says what it says of all that did not go through it."""
     fleet = spread_fleet()
     event = Activity(id="1", group=A, kind=K.ENDED_UNSTATED, at=START - ago, instance_id=FIRST)
@@ -65,23 +65,23 @@ def kinds(fleet: FakeFleet) -> list[K]:
 
 
 @pytest.mark.parametrize("stated", [K.PREEMPTED, K.ENDED_BY_PERSON, K.UNHEALTHY])
-def test_its_description_says_it(stated: K) -> None:
-    assert kinds(gone(stated=stated)) == [stated]
+def test_the_description_states_the_reason(stated: K) -> None:
+    assert kinds(with_end(stated=stated)) == [stated]
 
 
-def test_what_nobody_explains_stays_unstated() -> None:
-    assert kinds(gone()) == [K.ENDED_UNSTATED]
+def test_an_unexplained_end_stays_unstated() -> None:
+    assert kinds(with_end()) == [K.ENDED_UNSTATED]
 
 
 def test_what_a_watchdog_ended_was_ended_by_us() -> None:
-    fleet = gone(stated=K.ENDED_BY_PERSON)
+    fleet = with_end(stated=K.ENDED_BY_PERSON)
     ended = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.SURPLUS)
     fleet.outcomes.append((START - 2 * MINUTE, Outcome(decision=ended, kind=OutcomeKind.DONE)))
     assert kinds(fleet) == [K.ENDED]
 
 
 def test_what_an_earlier_look_found_out_is_remembered() -> None:
-    fleet = gone(ago=2 * DESCRIBED_FOR)
+    fleet = with_end(ago=2 * DESCRIBED_FOR)
     del fleet.instances[FIRST]
     seen = Boot(
         instance_id=FIRST, pool="batch", group=A, machine_type="g6.xlarge", launched_at=START - 9 * DESCRIBED_FOR,
@@ -96,7 +96,7 @@ def test_what_an_earlier_look_found_out_is_remembered() -> None:
     [pytest.param(MINUTE, 1, id="lately"), pytest.param(DESCRIBED_FOR, 0, id="EC2 has forgotten it")],
 )
 def test_one_call_for_all_looks_of_a_minute(ago: timedelta, calls: int) -> None:
-    fleet, made = gone(ago), list[str]()
+    fleet, made = with_end(ago), list[str]()
     fleet.before = made.append
     watchdog = make_watchdog(fleet)
     for _ in range(3):
@@ -112,13 +112,13 @@ def test_descriptions_that_cannot_be_read_stop_nothing() -> None:
         if call == "ended":
             raise CloudError("ec2:describe_instances was refused")
 
-    fleet = gone(stated=K.PREEMPTED)
+    fleet = with_end(stated=K.PREEMPTED)
     fleet.before = fail
     assert kinds(fleet) == [K.ENDED_UNSTATED]
 
 
-def test_a_spot_instance_whose_end_nobody_explains_is_replaced_and_is_no_failed_boot() -> None:
-    fleet = gone()
+def test_an_unexplained_spot_end_is_replaced_and_not_a_failed_boot() -> None:
+    fleet = with_end()
     plan = make_watchdog(fleet).dry().plan
     assert [d.reason for d in plan.acting if d.action is Action.RESIZE] == [Reason.SPOT_WANTED]
     assert not any(d.reason in (Reason.BOOTS_FAILING, Reason.BOOT_FAILED) for d in plan.decisions)
@@ -133,9 +133,7 @@ def test_a_spot_instance_whose_end_nobody_explains_is_replaced_and_is_no_failed_
         pytest.param(K.ENDED_BY_PERSON, False, id="a person ended it"),
     ],
 )
-def test_a_spot_instance_that_ends_as_it_boots_failed_only_if_its_description_says_so(
-    stated: K | None, *, failed: bool
-) -> None:
+def test_a_spot_end_during_boot_is_a_failure_only_by_its_description(stated: K | None, *, failed: bool) -> None:
     fleet = spread_fleet()
     fleet.agents.pop(FIRST)
     fleet.instances[FIRST] = replace(fleet.instances[FIRST], launched_at=START - 3 * MINUTE)

@@ -17,7 +17,7 @@ from watchdogs.ports import Ports
 from watchdogs.spot.watchdog import SpotWatchdog
 
 OD = "batch-od"
-PATIENCE = timedelta(seconds=60)
+FALLBACK_AFTER = timedelta(seconds=60)
 LOOK = timedelta(seconds=30)
 """Between two passes."""
 GIVES = "gives"
@@ -125,7 +125,7 @@ def test_it_is_asked_for_within_fallback_after(cloud: Cloud, most: int, zones: i
     fake, watchdog = a_pool(dry(zones, answer_s), cloud, max=most)
     began = fake.now
     passes(fake, watchdog)
-    assert fake.bought[0] - began <= PATIENCE
+    assert fake.bought[0] - began <= FALLBACK_AFTER
     assert fake.bought[0] - began >= timedelta(seconds=min(answer_s, 60)), "the zones are asked before"
 
 
@@ -134,7 +134,7 @@ def test_whatever_they_answer(kind: str) -> None:
     fake, watchdog = a_pool(dry(6, 45, kind))
     began = fake.now
     passes(fake, watchdog)
-    assert fake.bought[0] - began <= PATIENCE
+    assert fake.bought[0] - began <= FALLBACK_AFTER
 
 
 def test_asks_at_the_same_time_stay_within_the_ceiling_and_are_withdrawn() -> None:

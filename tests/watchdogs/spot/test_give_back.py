@@ -45,14 +45,14 @@ def ends(target: int, *members: PoolMember) -> list[Decision]:
         pytest.param(2, 1, 1, None, id="on demand is needed"),
     ],
 )
-def test_the_reason_that_is_told(target: int, spot: int, on_demand: int, reason: Reason | None) -> None:
+def test_the_reported_reason(target: int, spot: int, on_demand: int, reason: Reason | None) -> None:
     there = [member(f"spot-{n}", A, launched=60) for n in range(spot)]
     there += [member(f"od-{n}", OD, launched=60) for n in range(on_demand)]
     assert [d.reason for d in ends(target, *there)] == ([] if reason is None else [reason])
 
 
 @pytest.mark.parametrize(
-    ("members", "goes"),
+    ("members", "ended"),
     [
         pytest.param(
             [member("old", OD, launched=5, ready=False), member("young", OD, launched=1, ready=False)],
@@ -88,13 +88,13 @@ def test_the_reason_that_is_told(target: int, spot: int, on_demand: int, reason:
         ),
     ],
 )
-def test_who_goes(members: list[PoolMember], goes: str) -> None:
+def test_which_instance_ends(members: list[PoolMember], ended: str) -> None:
     spot = member("spot", A, launched=60)
     given_back = [d.resource for d in ends(1, spot, *members) if d.reason is not Reason.BOOT_FAILED]
-    assert given_back == [goes]
+    assert given_back == [ended]
 
 
-def test_one_that_nobody_needs_goes_back_while_the_spare_is_still_looked_for() -> None:
+def test_unneeded_on_demand_is_given_back_while_the_spare_is_requested() -> None:
     there = [member("spot-0", A, launched=60), member("spot-1", A, launched=60), member("od", OD, launched=60)]
     found = decide([spot_pool(GROUPS, there, target=2, spare=1, max=9)], START)
     assert [(d.resource, d.to_size) for d in found.acting] == [(A, 3), ("od", None)]

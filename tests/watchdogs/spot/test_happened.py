@@ -14,7 +14,7 @@ from watchdogs.observe.activities import LATE, OVERLAP, Happened, is_stable
 
 SINCE = START - timedelta(days=3)
 MINUTE = timedelta(minutes=1)
-CALM = Group(
+STABLE = Group(
     name="a", pool="p", capacity_type=CapacityType.SPOT, zone="z", desired=1, min=0, max=4, instance_ids=("i-1",)
 )
 
@@ -23,7 +23,7 @@ CALM = Group(
 class Asked:
     """Groups that tell what they are given, and remember when they were asked from when on."""
 
-    told: Sequence[Activity] = ()
+    answer: Sequence[Activity] = ()
     since: list[datetime] = field(default_factory=list[datetime])
     broken: bool = False
 
@@ -31,7 +31,7 @@ class Asked:
         self.since.append(since)
         if self.broken:
             raise CloudError("throttled")
-        return [event for event in self.told if event.group in names and event.at >= since]
+        return [event for event in self.answer if event.group in names and event.at >= since]
 
 
 def look(happened: Happened, *asked: Any) -> dict[str, str]:
@@ -44,18 +44,18 @@ def event(id_: str, at: datetime, kind: ActivityKind = ActivityKind.NO_CAPACITY)
     return Activity(id=id_, group="a", kind=kind, at=at)
 
 
-def test_a_calm_group_is_asked_once_where_its_past_is_needed() -> None:
+def test_a_stable_group_is_read_once_if_its_history_is_needed() -> None:
     groups, happened = Asked(), Happened()
     for minute in range(5):
-        look(happened, groups, [CALM], ["a"], SINCE, START + minute * MINUTE)
+        look(happened, groups, [STABLE], ["a"], SINCE, START + minute * MINUTE)
     assert groups.since == [SINCE]
 
 
-def test_a_calm_group_whose_past_is_not_needed_is_not_asked() -> None:
+def test_a_stable_group_whose_history_is_not_needed_is_not_read() -> None:
     groups, happened = Asked(), Happened()
-    look(happened, groups, [CALM], [], SINCE, START)
+    look(happened, groups, [STABLE], [], SINCE, START)
     assert groups.since == []
-    look(happened, groups, [CALM], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [STABLE], ["a"], SINCE, START + MINUTE)
     assert groups.since == [SINCE], "now it is, from the beginning on"
 
 
@@ -70,37 +70,37 @@ def test_a_calm_group_whose_past_is_not_needed_is_not_asked() -> None:
 )
 def test_a_group_that_changed_is_asked_since_the_last_time(change: Callable[[Group], Group]) -> None:
     groups, happened = Asked(), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START)
-    look(happened, groups, [change(CALM)], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [STABLE], ["a"], SINCE, START)
+    look(happened, groups, [change(STABLE)], ["a"], SINCE, START + MINUTE)
     assert groups.since == [SINCE, START - OVERLAP]
 
 
 def test_a_group_that_did_not_answer_is_asked_until_no_answer_can_come_any_more() -> None:
     groups, happened = Asked(), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START)
+    look(happened, groups, [STABLE], ["a"], SINCE, START)
     happened.silent("a", START)
     for seconds in (1, LATE.total_seconds(), LATE.total_seconds() + 1):
-        look(happened, groups, [CALM], [], SINCE, START + timedelta(seconds=seconds))
+        look(happened, groups, [STABLE], [], SINCE, START + timedelta(seconds=seconds))
     assert len(groups.since) == 3
 
 
 def test_a_group_that_was_made_smaller_raises_no_question() -> None:
     groups, happened = Asked(), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START)
+    look(happened, groups, [STABLE], ["a"], SINCE, START)
     happened.resized("a")
     happened.shrunk("a", 0)
-    look(happened, groups, [replace(CALM, desired=0)], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [replace(STABLE, desired=0)], ["a"], SINCE, START + MINUTE)
     assert len(groups.since) == 2, "it still has one, and ends it"
-    look(happened, groups, [replace(CALM, instance_ids=(), desired=0)], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [replace(STABLE, instance_ids=(), desired=0)], ["a"], SINCE, START + MINUTE)
     assert len(groups.since) == 3, "and that one has left"
     happened.shrunk("a", 0)
-    look(happened, groups, [replace(CALM, instance_ids=(), desired=0)], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [replace(STABLE, instance_ids=(), desired=0)], ["a"], SINCE, START + MINUTE)
     assert len(groups.since) == 3
 
 
 def test_who_waited_for_an_answer_has_read_it_for_the_next_look() -> None:
     groups, happened = Asked(), Happened()
-    asking = replace(CALM, desired=2)
+    asking = replace(STABLE, desired=2)
     look(happened, groups, [asking], ["a"], SINCE, START)
     happened.resized("a")
     happened.wait(groups, [asking], START)
@@ -110,39 +110,39 @@ def test_who_waited_for_an_answer_has_read_it_for_the_next_look() -> None:
     assert len(groups.since) == 3
 
 
-def test_a_launch_that_goes_on_is_read_again_from_its_beginning_and_replaced() -> None:
+def test_an_open_launch_is_read_again_from_its_begin_and_replaced() -> None:
     began = START - 3 * OVERLAP
-    groups, happened = Asked(told=[event("1", began, ActivityKind.IN_PROGRESS)]), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START)
-    groups.told = [event("1", began, ActivityKind.FAILED_BOOT)]
-    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + MINUTE)
+    groups, happened = Asked(answer=[event("1", began, ActivityKind.IN_PROGRESS)]), Happened()
+    look(happened, groups, [STABLE], ["a"], SINCE, START)
+    groups.answer = [event("1", began, ActivityKind.FAILED_BOOT)]
+    look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START + MINUTE)
     assert groups.since == [SINCE, began]
     assert [one.kind for one in happened.events(["a"], SINCE)] == [ActivityKind.FAILED_BOOT]
 
 
 def test_what_was_read_is_kept_for_as_long_as_it_counts() -> None:
     old = event("old", SINCE + MINUTE)
-    groups, happened = Asked(told=[old, event("new", START)]), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START)
-    groups.told = [event("new", START), event("newer", START + MINUTE)]
-    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + MINUTE)
+    groups, happened = Asked(answer=[old, event("new", START)]), Happened()
+    look(happened, groups, [STABLE], ["a"], SINCE, START)
+    groups.answer = [event("new", START), event("newer", START + MINUTE)]
+    look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START + MINUTE)
     assert [one.id for one in happened.events(["a"], SINCE)] == ["old", "new", "newer"]
     assert [one.id for one in happened.events(["a"], SINCE + 2 * MINUTE)] == ["new", "newer"]
     assert happened.events(["b"], SINCE) == []
 
 
-def test_what_was_waited_for_comes_beside_what_is_known() -> None:
-    groups, happened = Asked(told=[event("1", START - 2 * OVERLAP)]), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START)
-    groups.told = [*groups.told, event("2", START)]
-    happened.wait(groups, [replace(CALM, desired=2)], START)
+def test_awaited_activities_are_added_to_known_ones() -> None:
+    groups, happened = Asked(answer=[event("1", START - 2 * OVERLAP)]), Happened()
+    look(happened, groups, [STABLE], ["a"], SINCE, START)
+    groups.answer = [*groups.answer, event("2", START)]
+    happened.wait(groups, [replace(STABLE, desired=2)], START)
     assert [one.id for one in happened.events(["a"], SINCE)] == ["1", "2"]
 
 
 def test_a_group_that_cannot_be_asked_keeps_what_is_known_and_is_asked_again() -> None:
-    groups, happened = Asked(told=[event("1", START)]), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START)
-    groups.broken, wanting = True, replace(CALM, desired=2)
+    groups, happened = Asked(answer=[event("1", START)]), Happened()
+    look(happened, groups, [STABLE], ["a"], SINCE, START)
+    groups.broken, wanting = True, replace(STABLE, desired=2)
     assert look(happened, groups, [wanting], [], SINCE, START + MINUTE) == {"a": "throttled"}
     happened.wait(groups, [wanting], START + MINUTE)
     assert [one.id for one in happened.events(["a"], SINCE)] == ["1"]
@@ -154,13 +154,13 @@ def test_a_group_that_cannot_be_asked_keeps_what_is_known_and_is_asked_again() -
 @pytest.mark.parametrize(
     ("group", "wanted", "expected"),
     [
-        (CALM, 1, True),
-        (CALM, 2, False),
-        (replace(CALM, desired=2), 1, False),
-        (replace(CALM, desired=0), 0, False),
+        (STABLE, 1, True),
+        (STABLE, 2, False),
+        (replace(STABLE, desired=2), 1, False),
+        (replace(STABLE, desired=0), 0, False),
     ],
 )
-def test_a_pool_is_calm_that_has_what_it_wants(group: Group, wanted: int, expected: bool) -> None:
+def test_a_complete_pool_is_stable(group: Group, wanted: int, expected: bool) -> None:
     assert is_stable({"a": group}, ["a", "missing"], wanted) is expected
 
 
@@ -168,21 +168,21 @@ def test_what_began_before_the_last_read_and_ended_after_it_stays_known() -> Non
     """A launch that its hook gave up has the time of that end, and groups list it by the time it began."""
     cancelled = replace(event("1", START + OVERLAP / 2, ActivityKind.FAILED_BOOT), instance_id="i-1")
     groups, happened = Asked([cancelled]), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START + OVERLAP)
-    groups.told = ()
-    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + OVERLAP + MINUTE)
+    look(happened, groups, [STABLE], ["a"], SINCE, START + OVERLAP)
+    groups.answer = ()
+    look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START + OVERLAP + MINUTE)
     assert len(groups.since) == 2
     assert happened.events(["a"], SINCE) == [cancelled]
 
 
-def test_another_process_goes_on_where_the_one_before_was() -> None:
+def test_a_new_process_continues_where_the_previous_one_stopped() -> None:
     """By what the ledger keeps: the same is asked, from the same moment on, and the same is known."""
     kept: dict[str, GroupActivities] = {}
 
     def moments(*, of_its_own: bool) -> tuple[list[datetime], list[Activity]]:
-        groups, happened = Asked(told=[event("1", START - MINUTE), event("2", START + MINUTE)]), Happened()
+        groups, happened = Asked(answer=[event("1", START - MINUTE), event("2", START + MINUTE)]), Happened()
         kept.clear()
-        for minute, group in enumerate([CALM, CALM, replace(CALM, desired=2), CALM, CALM]):
+        for minute, group in enumerate([STABLE, STABLE, replace(STABLE, desired=2), STABLE, STABLE]):
             happened = Happened() if of_its_own else happened
             happened.recall(lambda: list(kept.values()))
             look(happened, groups, [group], ["a"], SINCE, START + minute * MINUTE)
@@ -200,19 +200,19 @@ def test_another_process_goes_on_where_the_one_before_was() -> None:
 
 
 def test_what_is_known_already_is_not_kept_twice() -> None:
-    groups, happened = Asked(told=[event("1", START - MINUTE)]), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START)
+    groups, happened = Asked(answer=[event("1", START - MINUTE)]), Happened()
+    look(happened, groups, [STABLE], ["a"], SINCE, START)
     assert [len(one.events) for one in happened.unsaved()] == [1]
     happened.saved()
-    look(happened, groups, [CALM], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [STABLE], ["a"], SINCE, START + MINUTE)
     assert happened.unsaved() == [], "it was not asked"
-    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + 2 * MINUTE)
+    look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START + 2 * MINUTE)
     assert [len(one.events) for one in happened.unsaved()] == [0], "it was asked, and has said nothing new"
 
 
 def test_a_clock_that_was_ahead_skips_nothing() -> None:
     groups, happened = Asked(), Happened()
-    look(happened, groups, [CALM], ["a"], SINCE, START + timedelta(hours=9))
-    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START)
-    look(happened, groups, [CALM], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [STABLE], ["a"], SINCE, START + timedelta(hours=9))
+    look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START)
+    look(happened, groups, [STABLE], ["a"], SINCE, START + MINUTE)
     assert groups.since == [SINCE, SINCE, START - OVERLAP]

@@ -84,7 +84,7 @@ def test_it_is_drained_replaced_and_left_in_its_group() -> None:
     assert len(fleet.alive(B)) == 2, "another one takes its place elsewhere"
 
 
-def test_the_pass_that_finds_it_gone_lowers_its_group() -> None:
+def test_the_pass_that_finds_it_reclaimed_lowers_its_group() -> None:
     fleet = spread_fleet()
     key = noticed(fleet)
     watchdog = make_watchdog(fleet)
@@ -114,7 +114,7 @@ def test_a_group_that_has_noticed_itself_is_lowered_as_before() -> None:
     assert fleet.ended == []
 
 
-def test_one_that_lives_on_past_its_hour_is_ended() -> None:
+def test_an_instance_beyond_its_free_hour_is_ended() -> None:
     fleet = spread_fleet()
     key = noticed(fleet)
     watchdog = make_watchdog(fleet)

@@ -57,7 +57,7 @@ def surplus() -> FakeFleet:
         pytest.param("other", [FIRST], id="another pool"),
     ],
 )
-def test_surplus_goes_past_those_that_are_kept(scope: str, ended: list[str]) -> None:
+def test_surplus_skips_kept_instances(scope: str, ended: list[str]) -> None:
     fleet = surplus()
     if scope == "its tag":
         keep_by_tag(fleet, FIRST)
@@ -151,14 +151,14 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: Drain
         ),
     ],
 )
-def test_for_whom_the_next_one_waits(leaves: dict[str, Any], waits: bool) -> None:
+def test_which_drains_the_next_end_waits_for(leaves: dict[str, Any], waits: bool) -> None:
     stays = PoolMember(id="s", group=A, launched_at=START)
     going = replace(stays, id="l", leaving=True, **leaves)
     assert lifecycle.is_draining_any(spot_pool([], [stays, going]), START) is waits
 
 
 @pytest.mark.parametrize("owner", [DrainOwner.SPOT, DrainOwner.ROLLOUT, None], ids=str)
-def test_a_drain_that_does_not_end_holds_up_nobody_for_ever_and_people_hear_of_it_once_a_day(
+def test_an_endless_drain_blocks_nothing_and_notifies_once_a_day(
     owner: DrainOwner | None,
 ) -> None:
     fleet = with_on_demand()
@@ -171,6 +171,6 @@ def test_a_drain_that_does_not_end_holds_up_nobody_for_ever_and_people_hear_of_i
         assert bool(fleet.ended) is (fleet.now - began > timedelta(minutes=16))
         fleet.now = fleet.now.replace(second=0) + timedelta(minutes=15)
     assert fleet.ended[0] == THIRD, "what stood in goes"
-    told = [text for key, text in fleet.messages.items() if key.startswith("spot:draining:batch")]
-    assert len(told) == 2 and FIRST in told[0], "the day and the next one"
+    messages = [text for key, text in fleet.messages.items() if key.startswith("spot:draining:batch")]
+    assert len(messages) == 2 and FIRST in messages[0], "the day and the next one"
     assert FIRST not in fleet.ended

@@ -62,24 +62,24 @@ def missing_one() -> FakeFleet:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         pytest.param(pause, "paused by ana", id="a pause"),
         pytest.param(lose_the_lease, LEASE_OVER, id="the lease is over"),
     ],
 )
-def test_no_size_is_set_any_more(change: Callable[[FakeFleet], None], said: str) -> None:
+def test_no_size_is_set_any_more(change: Callable[[FakeFleet], None], expected: str) -> None:
     fake = missing_one()
     fake.capacity[A] = 3
     once_planned(fake, change)
     done = make_watchdog(fake).apply()
     assert sizes(fake) == (0, 1, 0)
     assert {o.kind for o in done.outcomes} == {OutcomeKind.NO_LONGER_TRUE}
-    assert said in done.outcomes[0].detail
-    assert len(fake.plans) == (1 if said == LEASE_OVER else 2), "who lost the lease looks no further"
+    assert expected in done.outcomes[0].detail
+    assert len(fake.plans) == (1 if expected == LEASE_OVER else 2), "who lost the lease looks no further"
 
 
-def test_sizes_that_somebody_else_sets_all_the_time_end_a_pass_after_some_looks() -> None:
+def test_sizes_that_another_process_keeps_changing_end_a_pass_after_some_observations() -> None:
     fake = missing_one()
     fake.capacity[A] = 3
 
@@ -144,7 +144,7 @@ def group_ends_it(fake: FakeFleet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         pytest.param(pause, "paused by ana", id="a pause"),
         pytest.param(keep, "kept by ana", id="a keep"),
@@ -160,29 +160,29 @@ def test_what_was_to_go_is_left_as_it_is(
     when: Callable[[FakeFleet, Callable[[FakeFleet], None]], None],
     drains: list[str],
     change: Callable[[FakeFleet], None],
-    said: str,
+    expected: str,
 ) -> None:
     fake = with_on_demand()
     when(fake, change)
     done = make_watchdog(fake).apply()
     (found,) = [outcome for outcome in done.outcomes if outcome.decision.resource == THIRD]
-    assert (found.kind, said in found.detail) == (OutcomeKind.NO_LONGER_TRUE, True), found
+    assert (found.kind, expected in found.detail) == (OutcomeKind.NO_LONGER_TRUE, True), found
     assert (fake.ended, fake.drains, fake.intents) == ([], drains, {})
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         pytest.param(detach_it, "gone already", id="it is in no group any more"),
         pytest.param(group_ends_it, "its group is ending it already", id="its group is ending it"),
     ],
 )
-def test_what_its_group_has_let_go_is_not_ended(change: Callable[[FakeFleet], None], said: str) -> None:
+def test_what_its_group_has_let_go_is_not_ended(change: Callable[[FakeFleet], None], expected: str) -> None:
     fake = with_on_demand()
     once_drained(fake, change)
     done = make_watchdog(fake).apply()
     (found,) = [outcome for outcome in done.outcomes if outcome.decision.resource == THIRD]
-    assert (found.kind, said in found.detail) == (OutcomeKind.NO_LONGER_TRUE, True), found
+    assert (found.kind, expected in found.detail) == (OutcomeKind.NO_LONGER_TRUE, True), found
     assert not fake.ended
 
 
@@ -196,11 +196,11 @@ def test_what_its_group_has_let_go_is_not_ended(change: Callable[[FakeFleet], No
 def test_what_drains_already_is_not_asked_again(state: dict[str, Any]) -> None:
     fake = with_on_demand()
 
-    def drained_by_somebody(fake: FakeFleet) -> None:
+    def drained_by_a_person(fake: FakeFleet) -> None:
         fake.agents[THIRD] = replace(READY, ready=False, drain_by=DrainOwner.SPOT, **state)
         fake.drained_at[THIRD] = fake.now + timedelta(seconds=2)
 
-    once_planned(fake, drained_by_somebody)
+    once_planned(fake, drained_by_a_person)
     make_watchdog(fake).apply()
     assert (fake.ended, fake.drains) == ([THIRD], [])
 

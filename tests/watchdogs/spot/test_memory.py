@@ -63,7 +63,7 @@ MOMENTS = st.lists(st.integers(-600, 3000).map(lambda n: START + n * MINUTE / 2)
 @example([event(60, K.LAUNCHED), event(60, K.LAUNCHED), event(70, K.ENDED)], [])  # one of two is left
 @example([event(60, K.PREEMPTED), event(61, K.PREEMPTED), event(62, K.PREEMPTED)], [])  # the third is another loss
 @example([event(60, K.ENDED), event(70, K.LAUNCHED)], [])  # an end that nobody saw begin
-def test_recall_is_as_the_oracle_says(events: list[Activity], since: list[datetime]) -> None:
+def test_recall_matches_the_oracle(events: list[Activity], since: list[datetime]) -> None:
     now = START + 1600 * MINUTE
     found = recall(events, since, now)
     losses, hours = remembered(events, since, now)

@@ -91,11 +91,11 @@ def test_the_moments_at_which_it_is_late_and_hangs(
         (timedelta(minutes=15) + SECOND, True, True),
     ):
         (member,) = lifecycle.with_late(seen, due + after).members
-        words = lifecycle.hung(lifecycle.with_late(seen, due + after), due + after)
-        assert (member.late, bool(words)) == (late, hangs), after
+        notes = lifecycle.hung(lifecycle.with_late(seen, due + after), due + after)
+        assert (member.late, bool(notes)) == (late, hangs), after
 
 
-def test_who_is_late_beside_others_who_are_not() -> None:
+def test_which_members_are_late() -> None:
     others = [READY, replace(SILENT, leaving=True), replace(SILENT, failed=True)]
     seen = pool(SILENT, *(replace(other, id=f"o{n}") for n, other in enumerate(others)))
     found = lifecycle.with_late(seen, START + timedelta(hours=1))

@@ -35,7 +35,7 @@ def seen(*more: PoolMember, kept: int = 0, **changes: Any) -> SpotPool:
     return replace(found, groups=groups, members=members)
 
 
-def beside_reserved(held: dict[str, int], reserved: int, target: int) -> SpotPool:
+def with_reserved(held: dict[str, int], reserved: int, target: int) -> SpotPool:
     """So many spot, one of them to spare, beside reserved ones that carry a part of the target."""
     found = pool(held, losses=LOSSES, target=target, spare=1, more=[ready(f"r{n}", "r") for n in range(reserved)])
     return replace(
@@ -54,7 +54,7 @@ def moves(view: SpotPool) -> list[str]:
         pytest.param(seen(policy=SpotPolicy(max_surge=0)), [], id="no surge is allowed"),
         pytest.param(seen(policy=SpotPolicy(max_surge=1)), ["c"], id="the least surge"),
         pytest.param(
-            beside_reserved({"a": 0, "b": 2, "c": 0}, 1, 2),
+            with_reserved({"a": 0, "b": 2, "c": 0}, 1, 2),
             ["c"],
             id="one of two is to spare, for reserved does the rest",
         ),
@@ -81,12 +81,12 @@ def ends(view: SpotPool) -> list[Decision]:
 
 
 @pytest.mark.parametrize(
-    ("view", "gone"),
+    ("view", "ended"),
     [
         pytest.param(seen(), [], id="as wanted"),
         pytest.param(seen(target=1), ["a-0"], id="one too many"),
         pytest.param(
-            beside_reserved({"a": 0, "b": 1, "c": 2}, 1, 2), ["c-0"], id="one too many, for reserved does the rest"
+            with_reserved({"a": 0, "b": 1, "c": 2}, 1, 2), ["c-0"], id="one too many, for reserved does the rest"
         ),
         pytest.param(seen(target=1, spare=0), ["a-0"], id="two too many: one at a time"),
         pytest.param(seen(ready("new", "c", **BOOTS)), [], id="the one that comes is not ready"),
@@ -99,5 +99,5 @@ def ends(view: SpotPool) -> list[Decision]:
         pytest.param(seen(ready("old", "a", idle=True, **HANGS), target=1), ["a-0"], id="not one that hangs"),
     ],
 )
-def test_who_is_too_many(view: SpotPool, gone: list[str]) -> None:
-    assert sorted(d.resource for d in ends(view)) == gone
+def test_who_is_too_many(view: SpotPool, ended: list[str]) -> None:
+    assert sorted(d.resource for d in ends(view)) == ended

@@ -67,7 +67,9 @@ def first_asked(fleet: FakeFleet) -> Decision:
         pytest.param(None, None, "its spot price is unknown", id="neither"),
     ],
 )
-def test_it_is_asked_for_and_said_once(spot: str | None, on_demand: str | None, unknown: str | None) -> None:
+def test_unpriced_spot_is_requested_and_notified_once(
+    spot: str | None, on_demand: str | None, unknown: str | None
+) -> None:
     fleet = growing(to=3)
     at(fleet, spot, on_demand).apply()
     assert sum(sizes(fleet)) == sum(sizes(fleet)[:2]) == 3
@@ -76,15 +78,15 @@ def test_it_is_asked_for_and_said_once(spot: str | None, on_demand: str | None, 
     assert asked.evidence == ({} if unknown is None else {CEILING: f"not checked: {unknown}"})
     assert (unknown or "missing in the pool") in asked.detail
     assert (asked.usd_per_hour is None) is (spot is None)
-    told = [text for key, text in fleet.messages.items() if key.startswith("spot:unpriced:batch:")]
-    assert len(told) == (unknown is not None)
+    messages = [text for key, text in fleet.messages.items() if key.startswith("spot:unpriced:batch:")]
+    assert len(messages) == (unknown is not None)
     if unknown is not None:
-        assert unknown in told[0] and asked.resource in told[0]
+        assert unknown in messages[0] and asked.resource in messages[0]
     fleet.now += timedelta(minutes=5)
     wants(fleet, 4)
     at(fleet, spot, on_demand).apply()
     assert sum(sizes(fleet)[:2]) == 4
-    assert len([key for key in fleet.messages if key.startswith("spot:unpriced:")]) == len(told)
+    assert len([key for key in fleet.messages if key.startswith("spot:unpriced:")]) == len(messages)
 
 
 def test_a_known_price_at_the_ceiling_is_still_refused() -> None:

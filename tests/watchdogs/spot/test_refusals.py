@@ -62,8 +62,8 @@ def test_a_zone_that_refuses_for_good_is_not_asked_again_and_people_are_notified
 
 
 def resume(fake: FakeFleet) -> None:
-    said = lifecycle.fixed("batch", "ana")
-    fake.outcomes.append((fake.now, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail)))
+    note = lifecycle.fixed("batch", "ana")
+    fake.outcomes.append((fake.now, Outcome(decision=note, kind=OutcomeKind.DONE, detail=note.detail)))
 
 
 @pytest.mark.parametrize("by", ["a person", "new settings"])
@@ -101,7 +101,7 @@ def test_on_demand_that_is_refused_for_good_is_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [ActivityKind.THROTTLED, ActivityKind.LATER, ActivityKind.RESERVATION_FULL])
-def test_what_is_no_answer_about_a_zone_does_not_close_it(kind: ActivityKind) -> None:
+def test_activities_other_than_refusals_do_not_close_a_zone(kind: ActivityKind) -> None:
     fake = spread_fleet()
     fake.capacity[B] = 1
     refused(fake, "batch-res" if kind is ActivityKind.RESERVATION_FULL else B, kind)
@@ -131,7 +131,7 @@ def test_the_last_answer_counts(events: list[Activity], closed: bool) -> None:
     assert (view_builder.refused_for_good("a", events, [], START) is not None) is closed
 
 
-def test_a_sentence_that_nobody_knows_is_reported_once_with_its_text_and_is_no_lack_of_capacity() -> None:
+def test_an_unknown_message_is_reported_once_and_does_not_count_as_missing_capacity() -> None:
     fake = spread_fleet()
     fake.lose(instance(1).id)
     fake.activities.clear()

@@ -26,11 +26,11 @@ def event(kind: ActivityKind, hours: float) -> Activity:
     return Activity(id=f"{kind}-{hours}", group="g", kind=kind, at=T0 + hours * HOUR)
 
 
-def test_a_zone_nobody_knows_has_the_prior() -> None:
+def test_a_zone_without_history_has_the_prior() -> None:
     assert recall([], [], T0).losses_per_hour == PRIOR_LOSSES / PRIOR_HOURS
 
 
-def test_hours_of_presence_lower_the_rate_and_losses_raise_it() -> None:
+def test_instance_hours_lower_the_rate_and_losses_raise_it() -> None:
     quiet = recall([event(ActivityKind.LAUNCHED, 0)], [T0], T0 + 10 * HOUR)
     lossy = recall(  # two losses in ten hours
         [event(kind, at) for at in (0, 5) for kind in (ActivityKind.LAUNCHED, ActivityKind.PREEMPTED)],
@@ -104,7 +104,7 @@ def priced(**usd: str) -> tuple[ZonePlacement, ...]:
 
 
 @pytest.mark.parametrize(
-    ("usd", "dearest"),
+    ("usd", "most_expensive"),
     [
         pytest.param({"a": "0.3", "b": "0.2", "c": "0.2"}, "a", id="the first"),
         pytest.param({"a": "0.2", "b": "0.3", "c": "0.2"}, "b", id="the second"),
@@ -113,10 +113,10 @@ def priced(**usd: str) -> tuple[ZonePlacement, ...]:
         pytest.param({"a": "0.2", "c": "0.9"}, "b", id="one of unknown price"),
     ],
 )
-def test_of_zones_alike_the_dearest_gives_one_up(usd: dict[str, str], dearest: str) -> None:
+def test_of_equal_zones_the_most_expensive_gives_one_up(usd: dict[str, str], most_expensive: str) -> None:
     places = priced(**usd)
     for order in (places, places[::-1]):
-        assert risk.best_removal(order, {"a": 1, "b": 1, "c": 1}, 2) == dearest
+        assert risk.best_removal(order, {"a": 1, "b": 1, "c": 1}, 2) == most_expensive
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_of_zones_alike_the_dearest_gives_one_up(usd: dict[str, str], dearest: s
         pytest.param({"a": "0.9", "c": "0.9"}, "c", id="one of unknown price"),
     ],
 )
-def test_of_zones_alike_a_move_goes_to_the_cheapest(usd: dict[str, str], cheapest: str) -> None:
+def test_of_equal_zones_a_move_is_to_the_cheapest(usd: dict[str, str], cheapest: str) -> None:
     for reachable in (["b", "c"], ["c", "b"]):
         assert risk.best_move(priced(**usd), {"a": 2}, 1, reachable, least_gain=0.01) == cheapest
 

@@ -73,7 +73,7 @@ def test_the_risk_of_a_placement(places: list[ZonePlacement], counts: dict[str, 
 
 @settings(max_examples=500)
 @given(PLACES, COUNTS, NEAR_ENOUGH, st.integers(0, 2), SOME)
-def test_one_more_goes_where_it_does_most_good(
+def test_one_more_is_placed_where_the_risk_falls_most(
     places: list[ZonePlacement], counts: dict[str, int], missing: int, spare: int, names: list[str]
 ) -> None:
     needed = needs(counts, missing)
@@ -98,7 +98,7 @@ def test_there_is_nowhere_to_go() -> None:
 
 @given(PLACES, COUNTS, NEAR_ENOUGH)
 @example([alike(zone, 0.0) for zone in ZONES], {**NONE, "r2a": 1}, 0)
-def test_one_less_goes_where_it_does_least_harm(
+def test_one_less_is_taken_where_the_risk_rises_least(
     places: list[ZonePlacement], counts: dict[str, int], missing: int
 ) -> None:
     assume(any(counts.values()))

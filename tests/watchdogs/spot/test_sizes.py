@@ -99,11 +99,11 @@ def test_what_idle_ends_is_missed_only_where_the_target_stays(
         pytest.param(0, 5, 0, id="more than is wanted"),
     ],
 )
-def test_spot_comes_back_beside_on_demand_by_the_surge(bought: int, spot: int, asked: int) -> None:
+def test_spot_returns_next_to_on_demand_within_the_surge(bought: int, spot: int, asked: int) -> None:
     assert sizes(*[BOUGHT] * bought, *[READY] * spot, target=4).spot_missing == asked
 
 
-def test_what_idle_ends_and_what_stands_in_both_leave_room() -> None:
+def test_idle_ends_and_fallback_both_leave_capacity() -> None:
     """Of four wanted one is ending, so three are missed; three on demand leave room for three below the surge."""
     assert sizes(LEAVES, *[BOUGHT] * 3, target=4).spot_missing == 3
     assert sizes(*[LEAVES] * 2, *[BOUGHT] * 3, target=4).spot_missing == 2

@@ -50,7 +50,7 @@ def pool(spot: int, on_demand: int, surge: int, **more: object) -> SpotPool:
         pytest.param(pool(0, 4, 1, spare=0), 1, id="without a spare"),
     ],
 )
-def test_spot_that_is_asked_for_beside_on_demand(view: SpotPool, asked: int) -> None:
+def test_spot_requests_while_on_demand_serves(view: SpotPool, asked: int) -> None:
     resizes = [d for d in decide([view], START).acting if d.action is Action.RESIZE]
     assert sum((d.to_size or 0) - (d.from_size or 0) for d in resizes) == asked
 
@@ -62,24 +62,24 @@ class Counting:
     rule: spot.LiveSpotRule
     name: str = "own"
     most: int = 0
-    stood_in: bool = False
+    fallback_used: bool = False
 
     def decide(self, state: RuleState) -> Moves:
         moves = self.rule.decide(state)
         places = [*(machine.place for machine in state.machines), *moves.launch]
         if any(machine.place == ON_DEMAND for machine in state.machines):
-            self.stood_in = True
+            self.fallback_used = True
             self.most = max(self.most, len(places) - state.terms.target - state.terms.spare)
         return moves
 
 
 @pytest.mark.parametrize("surge", range(5))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_no_more_than_target_spare_and_surge_while_on_demand_stands_in(surge: int, shape: Shape) -> None:
+def test_no_more_than_target_spare_and_surge_while_on_demand_serves(surge: int, shape: Shape) -> None:
     """A pool with a spare may hold one more where that pays: it counts among the spare."""
     counting = Counting(spot.LiveSpotRule(policy=SpotPolicy(max_surge=surge)))
     shape = replace(shape, ticks=150)
     spot.play(made(random.Random(surge), shape), spot.SpotTerms(target=shape.target, spare=shape.spare), counting)
     extra = 1 if shape.spare else 0
     assert counting.most <= max(1, surge) + extra
-    assert counting.stood_in
+    assert counting.fallback_used

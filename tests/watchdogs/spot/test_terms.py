@@ -91,7 +91,7 @@ def test_a_block_is_used_within_its_time(now: datetime, in_block: int, size: int
         pytest.param(REPLACED, 2, id="before its end: others are asked for"),
     ],
 )
-def test_spot_stands_in_before_and_afterwards(now: datetime, asked: int | None) -> None:
+def test_spot_replaces_reserved_before_and_after_its_term(now: datetime, asked: int | None) -> None:
     there = 0 if now < OPENS else 2
     assert of(SPOT, split(pool(in_block=there), now)).to_size == asked
 
@@ -138,8 +138,8 @@ def test_a_pool_at_rest_stays_as_it_is_before_and_in_its_time() -> None:
 
 FLEX = "chat-flex-start"
 ENDS = OPENS + timedelta(days=1)
-GOES = ENDS - DRAIN - MARGIN
-SUCCEEDED = GOES - BOOT - FALLBACK - MARGIN
+DRAIN_BEGINS = ENDS - DRAIN - MARGIN
+SUCCEEDED = DRAIN_BEGINS - BOOT - FALLBACK - MARGIN
 
 
 def with_flex_start(*, there: int, most: int = 3) -> SpotPool:
@@ -149,7 +149,7 @@ def with_flex_start(*, there: int, most: int = 3) -> SpotPool:
     return replace(pool(in_block=0), groups=(flex,), members=members)
 
 
-def test_flex_start_stands_in_as_on_demand_does() -> None:
+def test_flex_start_is_a_fallback_like_on_demand() -> None:
     found = of(FLEX, split(with_flex_start(there=0), OPENS))
     assert (found.action, found.to_size, found.reason) == (Action.RESIZE, 2, Reason.FALLBACK)
     assert found.usd_per_hour is None, "what it costs is not what on-demand costs"
@@ -160,8 +160,8 @@ def test_flex_start_stands_in_as_on_demand_does() -> None:
     [
         pytest.param(SUCCEEDED - SECOND, None, set[str](), id="in its time"),
         pytest.param(SUCCEEDED, 4, set[str](), id="others are asked for"),
-        pytest.param(GOES - SECOND, 4, set[str](), id="before it goes"),
-        pytest.param(GOES, 4, {"f0", "f1"}, id="drained and ended before the cloud does it"),
+        pytest.param(DRAIN_BEGINS - SECOND, 4, set[str](), id="before it goes"),
+        pytest.param(DRAIN_BEGINS, 4, {"f0", "f1"}, id="drained and ended before the cloud does it"),
         pytest.param(ENDS, 4, {"f0", "f1"}, id="late"),
     ],
 )

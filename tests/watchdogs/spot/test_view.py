@@ -120,7 +120,7 @@ SINCE = START - timedelta(hours=1)
         ),
     ],
 )
-def test_what_an_agent_says(status: AgentStatus | None, fields: Mapping[str, Any]) -> None:
+def test_what_an_agent_reports(status: AgentStatus | None, fields: Mapping[str, Any]) -> None:
     fleet = spread_fleet()
     del fleet.agents[FIRST]
     if status is not None:
@@ -156,7 +156,7 @@ def test_who_is_a_member(changes: Mapping[str, Any], there: bool) -> None:
     ("leaving", "unseen"),
     [pytest.param(set[str](), 1, id="listed and dead"), pytest.param({FIRST}, 0, id="its group is ending it")],
 )
-def test_whom_a_group_lists_in_vain(leaving: set[str], unseen: int) -> None:
+def test_which_listed_instances_are_not_alive(leaving: set[str], unseen: int) -> None:
     fleet = spread_fleet()
     fleet.instances[FIRST] = replace(fleet.instances[FIRST], state=InstanceState.STOPPING)
     fleet.groups[A] = replace(fleet.groups[A], leaving=frozenset(leaving))

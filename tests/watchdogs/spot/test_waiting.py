@@ -39,7 +39,7 @@ def failing(fleet: FakeFleet, call: int) -> None:
     fleet.before = before
 
 
-def test_nobody_waits_for_what_stands_in() -> None:
+def test_a_pass_does_not_wait_for_fallback() -> None:
     fleet = spread_fleet()
     fleet.lose(instance(1).id)
     silent(fleet, OD)
@@ -124,18 +124,18 @@ def unnoticed(fleet: FakeFleet, number: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("room", "left"),
+    ("capacity", "left"),
     [
         pytest.param({A: 0, B: 1, OD: 2}, (1, 2, 0), id="another zone gives"),
         pytest.param({A: 0, B: 0, OD: 2}, (1, 1, 1), id="none gives"),
     ],
 )
 def test_a_loss_that_its_group_has_not_noticed_is_made_up_for_once(
-    room: dict[str, int], left: tuple[int, int, int]
+    capacity: dict[str, int], left: tuple[int, int, int]
 ) -> None:
     fleet = spread_fleet()
-    fleet.capacity = room
-    gone = unnoticed(fleet, 1)
+    fleet.capacity = capacity
+    lost = unnoticed(fleet, 1)
     watchdog, began = make_watchdog(fleet), fleet.now
     looks = Counter[str]()
     fleet.before = lambda name: looks.update([name])
@@ -151,7 +151,7 @@ def test_a_loss_that_its_group_has_not_noticed_is_made_up_for_once(
     assert not fleet.ended and not fleet.drains
 
     fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
-    fleet.happened(A, ActivityKind.PREEMPTED, gone)
+    fleet.happened(A, ActivityKind.PREEMPTED, lost)
     fleet.reconcile(A)
     watchdog.apply()
     assert sizes(fleet) == (0, *left[1:]), "now that nobody else could be ended by a smaller size"
@@ -160,10 +160,10 @@ def test_a_loss_that_its_group_has_not_noticed_is_made_up_for_once(
 def test_a_group_that_notices_its_loss_while_the_pass_waits_has_answered() -> None:
     fleet = spread_fleet()
     fleet.capacity = {A: 1, B: 1, OD: 1}
-    gone, began = unnoticed(fleet, 1), fleet.now
+    lost, began = unnoticed(fleet, 1), fleet.now
 
     def notices(name: str) -> None:
-        if name == "groups" and fleet.now - began >= WAIT / 4 and gone in fleet.groups[A].instance_ids:
+        if name == "groups" and fleet.now - began >= WAIT / 4 and lost in fleet.groups[A].instance_ids:
             fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
             fleet.reconcile(A)
 
@@ -174,7 +174,7 @@ def test_a_group_that_notices_its_loss_while_the_pass_waits_has_answered() -> No
 
 
 @pytest.mark.parametrize(
-    ("target", "room", "asked"),
+    ("target", "capacity", "asked"),
     [
         pytest.param(4, {}, 4, id="all are needed still"),
         pytest.param(1, {}, 1, id="the target has fallen"),
@@ -183,7 +183,7 @@ def test_a_group_that_notices_its_loss_while_the_pass_waits_has_answered() -> No
     ],
 )
 def test_what_was_asked_for_on_demand_and_is_needed_no_more_is_given_up(
-    target: int, room: dict[str, int], asked: int
+    target: int, capacity: dict[str, int], asked: int
 ) -> None:
     fleet = idle_fleet(0)
     fleet.targets["batch"] = Target(pool="batch", value=4, version=1)
@@ -192,7 +192,7 @@ def test_what_was_asked_for_on_demand_and_is_needed_no_more_is_given_up(
     watchdog.apply()
     assert sizes(fleet)[2] == 4
     fleet.targets["batch"] = Target(pool="batch", value=target, version=2)
-    fleet.capacity |= room
+    fleet.capacity |= capacity
     fleet.now += timedelta(minutes=10)
     watchdog.apply()
     assert sizes(fleet)[2] == asked

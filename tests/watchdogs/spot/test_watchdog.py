@@ -58,7 +58,7 @@ def test_a_loss_is_replaced_in_another_zone_before_anything_is_bought() -> None:
     assert len(fake.alive(B)) == 2
 
 
-def test_no_zone_has_spot_so_on_demand_stands_in_within_one_pass_and_goes_back_after_the_hold() -> None:
+def test_without_spot_on_demand_is_bought_in_one_pass_and_given_back_after_the_hold() -> None:
     fake = spread_fleet()
     watchdog = make_watchdog(fake)
     fake.lose(instance(1).id)
@@ -83,10 +83,10 @@ def test_no_zone_has_spot_so_on_demand_stands_in_within_one_pass_and_goes_back_a
     assert {d.resource: d.reason for d in held.plan.decisions}[OD] is Reason.HOLDING_FALLBACK
 
     fake.now += timedelta(minutes=2)
-    gone = fake.alive(OD)
+    ended = fake.alive(OD)
     watchdog.apply()
     assert sizes(fake) == (1, 1, 0)
-    assert fake.drains == gone == fake.ended
+    assert fake.drains == ended == fake.ended
 
 
 def test_a_long_drain_holds_no_fallback_up_and_is_ended_once() -> None:
@@ -101,24 +101,24 @@ def test_a_long_drain_holds_no_fallback_up_and_is_ended_once() -> None:
     watchdog.apply()
     fake.boot()
     fake.now += timedelta(minutes=20)
-    began, (gone,) = fake.now, fake.alive(OD)
+    began, (ended,) = fake.now, fake.alive(OD)
     done = watchdog.apply()
     assert fake.now - began < timedelta(minutes=3), "the lease is free again"
-    assert [(o.decision.resource, o.kind) for o in done.outcomes] == [(gone, OutcomeKind.WAITING)]
+    assert [(o.decision.resource, o.kind) for o in done.outcomes] == [(ended, OutcomeKind.WAITING)]
     fake.lose(instance(2).id)
     while fake.now < began + timedelta(minutes=40):
         watchdog.apply()
         fake.boot()
         if fake.now < began + timedelta(minutes=29):
-            assert fake.alive(OD)[:1] == [gone] and fake.drains == [gone]
+            assert fake.alive(OD)[:1] == [ended] and fake.drains == [ended]
             assert len(fake.alive(OD)) == 2, "it drains, another one stands in"
         fake.now += timedelta(minutes=1)
-    assert (fake.drains, fake.ended) == ([gone], [gone])
+    assert (fake.drains, fake.ended) == ([ended], [ended])
     assert sizes(fake) == (1, 0, 1)
-    assert sum(gone in text for text in fake.messages.values()) == 1
+    assert sum(ended in text for text in fake.messages.values()) == 1
 
 
-def test_a_dry_market_is_said_once_and_asked_after_growing_pauses() -> None:
+def test_a_market_without_capacity_notifies_once_and_is_asked_after_growing_pauses() -> None:
     """Forty passes of half a minute with no spot anywhere, then some comes back."""
     fake = spread_fleet()
     watchdog = make_watchdog(fake)
@@ -293,7 +293,7 @@ def test_a_failed_boot_counts_once_however_often_its_passes_are_killed(first: in
     assert failed_boots(fake, A) == [one]
 
 
-def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended() -> None:
+def test_a_kept_instance_of_an_unfinished_end_is_not_reported_as_ended() -> None:
     fake = spread_fleet()
     first = instance(1).id
     fail_boot(fake, first)
@@ -339,7 +339,7 @@ def test_the_zone_under_notice_is_asked_last() -> None:
     assert sizes(fake) == (1, 2, 0)
 
 
-def test_a_quota_is_no_lack_of_capacity_and_no_other_zone_is_asked() -> None:
+def test_a_quota_is_not_missing_capacity_and_no_other_zone_is_asked() -> None:
     fake = spread_fleet()
     fake.lose(instance(1).id)
     fake.happened(B, ActivityKind.QUOTA, None)
@@ -351,15 +351,13 @@ def test_a_quota_is_no_lack_of_capacity_and_no_other_zone_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason", "said"),
+    ("kind", "reason", "detail"),
     [
         pytest.param(ActivityKind.QUOTA, Reason.QUOTA, "", id="its quota: people must raise it"),
         pytest.param(ActivityKind.NO_CAPACITY, Reason.FALLBACK, "1 requested, the cloud refuses", id="no machine"),
     ],
 )
-def test_on_demand_that_is_refused_is_not_told_to_be_on_its_way(
-    kind: ActivityKind, reason: Reason, said: str
-) -> None:
+def test_refused_on_demand_is_not_reported_as_requested(kind: ActivityKind, reason: Reason, detail: str) -> None:
     fake = spread_fleet()
     fake.lose(instance(1).id)
     fake.capacity[OD] = 0
@@ -369,7 +367,7 @@ def test_on_demand_that_is_refused_is_not_told_to_be_on_its_way(
         done = watchdog.apply()
         fake.now += timedelta(minutes=1)
         decision = {d.resource: d for d in done.plan.decisions}[OD]
-        assert decision.reason is reason and decision.detail.startswith(said) and decision.usd_per_hour is None
+        assert decision.reason is reason and decision.detail.startswith(detail) and decision.usd_per_hour is None
     alerts = [text for key, text in fake.messages.items() if key.startswith("spot:alert:")]
     assert len(alerts) == (1 if kind is ActivityKind.QUOTA else 0)
     assert all(OD in text and "quota reached" in text for text in alerts)
@@ -473,7 +471,7 @@ def test_reserved_capacity_runs_in_full() -> None:
 @pytest.mark.parametrize(
     ("given", "bought"), [pytest.param(1, 0, id="it starts"), pytest.param(0, 1, id="the cloud refuses it")]
 )
-def test_reserved_capacity_answers_before_anything_is_bought_beside_it(given: int, bought: int) -> None:
+def test_reserved_capacity_answers_before_anything_else_is_bought(given: int, bought: int) -> None:
     fake = idle_fleet(1)
     fake.instances.clear()
     groups = [
@@ -488,7 +486,7 @@ def test_reserved_capacity_answers_before_anything_is_bought_beside_it(given: in
 
 
 @pytest.mark.parametrize("call", ["instances", "groups", "targets", "brakes", "statuses"])
-def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
+def test_an_incomplete_observation_fails_the_pass(call: str) -> None:
     fake = spread_fleet()
     fake.lose(instance(1).id)
 

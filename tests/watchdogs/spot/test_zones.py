@@ -17,7 +17,7 @@ from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, SpotPool
 
-DEAR = Decimal("0.95")
+EXPENSIVE = Decimal("0.95")
 UNKNOWN = ActivityKind("of_a_newer_release")
 
 
@@ -44,7 +44,9 @@ A_SAFE = {"a": 0.0, "b": 0.5, "c": 0.5}
             {"a": 1, "b": 3},
             id="no more there than it has room for beside what it has",
         ),
-        pytest.param(pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": DEAR}), {"b": 2, "c": 2}, id="none too dear"),
+        pytest.param(
+            pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": EXPENSIVE}), {"b": 2, "c": 2}, id="none too dear"
+        ),
         pytest.param(
             pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": Decimal("0.90")}),
             {"b": 2, "c": 2},
@@ -102,9 +104,9 @@ UNEVEN = {"a": 2, "b": 2, "c": 1}
             1,
             id="all zones gave lately",
         ),
-        pytest.param(pool(UNEVEN, prices=dict.fromkeys("abc", DEAR)), 0, id="all zones are too dear"),
+        pytest.param(pool(UNEVEN, prices=dict.fromkeys("abc", EXPENSIVE)), 0, id="all zones are too dear"),
         pytest.param(
-            pool({"a": 3, "b": 2}, losses=dict.fromkeys("ab", 0.2), prices={"b": DEAR}),
+            pool({"a": 3, "b": 2}, losses=dict.fromkeys("ab", 0.2), prices={"b": EXPENSIVE}),
             0,
             id="the one that is open holds its share",
         ),
@@ -147,7 +149,7 @@ def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], c
     [
         pytest.param(pool(UNEVEN), ["a", "b", "c"], id="all"),
         pytest.param(pool({"a": 3, "b": 1, "c": 1}), ["b", "c"], id="not one that holds its share"),
-        pytest.param(pool(UNEVEN, prices={"b": DEAR}), ["a", "c"], id="not one that is too dear"),
+        pytest.param(pool(UNEVEN, prices={"b": EXPENSIVE}), ["a", "c"], id="not one that is too dear"),
         pytest.param(
             pool(UNEVEN, more=[ready("one", "c", leaving=True, under_notice=True)]),
             ["a", "b"],
@@ -239,10 +241,10 @@ def test_what_a_zone_refused_before_this_pass_does_not_answer_what_this_pass_ask
         pytest.param(looking(desired=1), None, Reason.AS_WANTED, id="none is asked for"),
     ],
 )
-def test_an_ask_that_nobody_answered_is_taken_back(seen: SpotPool, to_size: int | None, reason: Reason) -> None:
-    groups = [replace(g, usd_per_hour=Decimal("0.30") if g.name == "c" else DEAR) for g in seen.groups[:3]]
-    calm = [replace(group, losses_per_hour=0.001) for group in groups]
-    (found,) = [d for d in decide([replace(seen, groups=calm)], START).decisions if d.resource == "c"]
+def test_an_unanswered_request_is_cancelled(seen: SpotPool, to_size: int | None, reason: Reason) -> None:
+    groups = [replace(g, usd_per_hour=Decimal("0.30") if g.name == "c" else EXPENSIVE) for g in seen.groups[:3]]
+    safe = [replace(group, losses_per_hour=0.001) for group in groups]
+    (found,) = [d for d in decide([replace(seen, groups=safe)], START).decisions if d.resource == "c"]
     assert (found.to_size, found.reason) == (to_size, reason)
 
 
@@ -316,10 +318,10 @@ def lived(group: str, seconds: float, minutes: float) -> list[Activity]:
 def test_who_was_taken_before_it_was_ready_by_the_ledger(
     group: str, minutes_ago: float, changes: dict[str, Any], young: int
 ) -> None:
-    gone = left_booting(group, minutes_ago, **({"why": PREEMPTED} | changes))
-    assert zones.taken_young(pool(UNEVEN, boots=gone), START) == young
-    reported = replace(happened(group, PREEMPTED, minutes_ago), instance_id=gone[0].instance_id)
-    assert zones.taken_young(pool(UNEVEN, boots=gone, events=[reported]), START) == young, "it counts once"
+    left = left_booting(group, minutes_ago, **({"why": PREEMPTED} | changes))
+    assert zones.taken_young(pool(UNEVEN, boots=left), START) == young
+    reported = replace(happened(group, PREEMPTED, minutes_ago), instance_id=left[0].instance_id)
+    assert zones.taken_young(pool(UNEVEN, boots=left, events=[reported]), START) == young, "it counts once"
 
 
 def test_who_was_taken_behind_a_launch_hook_was_young() -> None:

@@ -24,17 +24,17 @@ FIRST, SECOND = (instance(n).id for n in (1, 2))
 RESTARTED = replace(READY, phase=Phase.CACHE, ready=False)
 
 
-def hear(fake: FakeFleet, said: AgentStatus | None, *ids: str) -> None:
+def report(fake: FakeFleet, status: AgentStatus | None, *ids: str) -> None:
     """From now on these agents say that; None: nothing."""
     for key in ids:
-        if said is None:
+        if status is None:
             fake.agents.pop(key, None)
         else:
-            fake.agents[key] = said
+            fake.agents[key] = status
 
 
 @pytest.mark.parametrize(
-    "said",
+    "status",
     [
         pytest.param(None, id="no answer"),
         pytest.param(RESTARTED, id="its agent boots again"),
@@ -42,12 +42,12 @@ def hear(fake: FakeFleet, said: AgentStatus | None, *ids: str) -> None:
     ],
 )
 @pytest.mark.parametrize("ids", [pytest.param([FIRST], id="one"), pytest.param([FIRST, SECOND], id="all")])
-def test_one_pass_in_which_they_are_not_heard_ready_buys_nothing(said: AgentStatus | None, ids: list[str]) -> None:
+def test_one_pass_without_readiness_reports_buys_nothing(status: AgentStatus | None, ids: list[str]) -> None:
     fake = spread_fleet()
     fake.capacity |= {A: 3, B: 3}
     before = dict(fake.agents)
     for _ in range(5):
-        hear(fake, said, *ids)
+        report(fake, status, *ids)
         make_watchdog(fake).apply()
         assert sizes(fake) == (1, 1, 0) and not fake.messages
         fake.now += timedelta(minutes=1)
@@ -67,7 +67,7 @@ def test_one_pass_in_which_they_are_not_heard_ready_buys_nothing(said: AgentStat
 def test_one_that_stays_silent_is_replaced_after_the_fallbacks_time(spot: int, there: tuple[int, int, int]) -> None:
     fake = spread_fleet()
     fake.capacity[B] = spot
-    hear(fake, None, FIRST)
+    report(fake, None, FIRST)
     make_watchdog(fake).apply()
     assert sizes(fake) == (1, 1, 0)
     fake.now += timedelta(seconds=30)
@@ -80,7 +80,7 @@ def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
     """Each pass may be a new process: what it must know is in the ledger."""
     fake = spread_fleet()
     fleet = document(watchdogs=SETTINGS)
-    hear(fake, None, FIRST)
+    report(fake, None, FIRST)
     for bought in (0, 1):
         engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
         ledger = FleetLedger(engine, ledger_name(fleet), "spot", "us")
@@ -94,19 +94,19 @@ def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
 
 def test_a_dry_run_notes_nothing() -> None:
     fake = spread_fleet()
-    hear(fake, None, FIRST)
+    report(fake, None, FIRST)
     make_watchdog(fake).dry()
     assert not fake.outcomes
 
 
-def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
+def test_an_instance_that_never_reports_is_replaced_once_and_notified() -> None:
     fake = spread_fleet()
     fake.instances[SECOND] = replace(fake.instances[SECOND], launched_at=fake.now - timedelta(minutes=65))
     fake.capacity |= {A: 9, B: 9}
     fake.lose(FIRST)
     done = None
     for _ in range(90):
-        hear(fake, None, *(key for key in list(fake.agents) if key != SECOND))
+        report(fake, None, *(key for key in list(fake.agents) if key != SECOND))
         done = make_watchdog(fake).apply()
         fake.now += timedelta(minutes=1)
     assert done is not None
@@ -114,9 +114,9 @@ def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
     spot, bought = len(fake.alive(A)) + len(fake.alive(B)), len(fake.alive(OD))
     assert (spot, bought) == (4, 2)
     assert sum(d.reason is Reason.NOT_READY for d in done.plan.decisions) == 5, "on-demand hangs, too"
-    told = [text for text in fake.messages.values() if "should be ready by now but are not" in text]
-    assert all("gpufleet status" in text for text in told)
-    assert len(told) == 3, "the first, and each time that twice as many hang"
+    messages = [text for text in fake.messages.values() if "should be ready by now but are not" in text]
+    assert all("gpufleet status" in text for text in messages)
+    assert len(messages) == 3, "the first, and each time that twice as many hang"
     assert not fake.ended
 
 
@@ -136,7 +136,7 @@ def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:
     assert [(d.action, d.reason) for d in decisions if d.resource == "i-hung"] == [(Action.END, Reason.SPOT_IS_BACK)]
 
 
-def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> SpotPool:
+def on_demand_fallback(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> SpotPool:
     """Two wanted, no spot to be had, and on-demand of two hours: ready, or never heard of."""
     groups = [
         GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=0),
@@ -151,25 +151,29 @@ def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more:
 
 
 @pytest.mark.parametrize(
-    ("pool", "size", "said"),
+    ("pool", "size", "status"),
     [
-        pytest.param(standing_in(True, True), None, "replaces 2 missing", id="both serve"),
-        pytest.param(standing_in(True, False), 3, "no zone has spot capacity for 2 missing", id="one hangs"),
-        pytest.param(standing_in(False, False), 4, "no zone has spot capacity for 2 missing", id="both hang"),
-        pytest.param(standing_in(True, *[False] * 3), None, "replaces 2 missing", id="its successors hang, too"),
-        pytest.param(standing_in(*[False] * 4), None, "replaces 2 missing", id="both successors hang, too"),
+        pytest.param(on_demand_fallback(True, True), None, "replaces 2 missing", id="both serve"),
+        pytest.param(on_demand_fallback(True, False), 3, "no zone has spot capacity for 2 missing", id="one hangs"),
+        pytest.param(on_demand_fallback(False, False), 4, "no zone has spot capacity for 2 missing", id="both hang"),
         pytest.param(
-            standing_in(True, False, most=2), None, "at its largest size of 2", id="no room for a successor"
+            on_demand_fallback(True, *[False] * 3), None, "replaces 2 missing", id="its successors hang, too"
         ),
-        pytest.param(standing_in(True, False, desired=3), None, "1 requested", id="the successor is on its way"),
+        pytest.param(on_demand_fallback(*[False] * 4), None, "replaces 2 missing", id="both successors hang, too"),
+        pytest.param(
+            on_demand_fallback(True, False, most=2), None, "at its largest size of 2", id="no room for a successor"
+        ),
+        pytest.param(
+            on_demand_fallback(True, False, desired=3), None, "1 requested", id="the successor is on its way"
+        ),
     ],
 )
-def test_on_demand_that_hangs_has_one_successor(pool: SpotPool, size: int | None, said: str) -> None:
+def test_on_demand_that_hangs_has_one_successor(pool: SpotPool, size: int | None, status: str) -> None:
     found = next(d for d in decide([pool], START).decisions if d.resource == OD)
-    assert (found.to_size, found.reason, found.detail) == (size, Reason.FALLBACK, said)
+    assert (found.to_size, found.reason, found.detail) == (size, Reason.FALLBACK, status)
 
 
 def test_on_demand_whose_boots_fail_gets_no_successor_either() -> None:
-    pool = standing_in(True, False, boots=left_booting(OD, 1, 2, 3))
+    pool = on_demand_fallback(True, False, boots=left_booting(OD, 1, 2, 3))
     found = next(d for d in decide([pool], START).decisions if d.resource == OD)
     assert (found.action, found.reason) == (Action.KEEP, Reason.BOOTS_FAILING)

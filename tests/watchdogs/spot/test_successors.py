@@ -55,7 +55,7 @@ def ends(found: dict[str, Decision]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("spot", "reserved", "spare", "gone"),
+    ("spot", "reserved", "spare", "ended_count"),
     [
         pytest.param(2, booting(2, RES), 0, 0, id="reserved capacity boots"),
         pytest.param(2, [*serving(1, RES), *booting(1, RES)], 0, 1, id="half of it serves"),
@@ -67,12 +67,12 @@ def ends(found: dict[str, Decision]) -> list[str]:
     ],
 )
 def test_spot_stays_until_what_replaces_it_serves(
-    spot: int, reserved: list[PoolMember], spare: int, gone: int
+    spot: int, reserved: list[PoolMember], spare: int, ended_count: int
 ) -> None:
     found = decided(
         [group(RES, len(reserved)), group(A, spot, max=9)], [*serving(spot), *reserved], spare=spare, max=9
     )
-    assert len(ends(found)) == gone
+    assert len(ends(found)) == ended_count
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: 
 
 
 @pytest.mark.parametrize(
-    ("on_demand", "goes", "reason"),
+    ("on_demand", "ended", "reason"),
     [
         pytest.param(serving(1, OD), [f"{OD}-0"], Reason.SPOT_IS_BACK, id="its agent answers"),
         pytest.param(booting(1, OD, silent=True), [], Reason.NOT_STOPPABLE, id="its agent is silent"),
@@ -100,13 +100,13 @@ def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: 
     ],
 )
 def test_who_cannot_be_asked_to_drain_is_not_given_back(
-    on_demand: list[PoolMember], goes: list[str], reason: Reason
+    on_demand: list[PoolMember], ended: list[str], reason: Reason
 ) -> None:
     found = decided([group(A, 2), group(OD, len(on_demand))], [*serving(2), *on_demand])
-    assert (ends(found), found[OD].reason) == (goes, reason)
+    assert (ends(found), found[OD].reason) == (ended, reason)
 
 
-def test_who_cannot_be_asked_to_drain_is_no_surplus() -> None:
+def test_an_instance_that_cannot_drain_is_not_surplus() -> None:
     silent = booting(1, A, silent=True)
     assert ends(decided([group(A, 4, max=9)], [*serving(3), *silent])) == [f"{A}-0"]
 
@@ -185,33 +185,33 @@ def test_a_group_that_lists_the_dead_is_asked_so_that_its_answer_is_waited_for()
     assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SPOT_WANTED, 2, 2)
 
 
-def test_what_a_group_looks_for_in_vain_is_given_up_beside_the_dead_that_it_lists() -> None:
+def test_failing_requests_of_a_group_are_dropped_while_it_lists_ended_instances() -> None:
     """Two serve, one died, and it looks for two more that nobody wants: to ask for two would end one that serves."""
     found = decided([group(A, 5, max=9, unseen=1)], serving(2), target=2)[A]
     assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SURPLUS, 5, 3)
 
 
-def test_of_reserved_that_grows_only_what_comes_stands_in() -> None:
+def test_only_requested_reserved_growth_replaces_spot() -> None:
     """Two serve and a third is asked for: of four, one is missing beside them."""
     found = decided([group(RES, 2, max=3), group(A, 0, max=9)], serving(2, RES), target=4)
     assert (found[RES].from_size, found[RES].to_size) == (2, 3)
     assert (found[A].from_size, found[A].to_size) == (0, 1)
 
 
-def test_what_stands_in_says_so_while_spot_is_asked_for() -> None:
+def test_fallback_states_what_it_replaces_while_spot_is_requested() -> None:
     found = decided([group(A, 1, max=9), group(OD, 1)], [*serving(1), *serving(1, OD)], target=2)
     assert (found[A].reason, found[A].to_size) == (Reason.SPOT_WANTED, 2)
     assert (found[OD].action, found[OD].reason) == (Action.KEEP, Reason.FALLBACK)
     assert found[OD].detail == "replaces 1 missing"
 
 
-def test_what_stands_in_for_reserved_is_held_until_that_has_been_ready_for_the_hold() -> None:
+def test_fallback_for_reserved_is_kept_until_reserved_was_ready_for_the_hold() -> None:
     new = serving(1, RES, ready_since=START - MINUTE)
     found = decided([group(RES, 1, max=1), group(A, 1), group(OD, 1)], [*new, *serving(1), *serving(1, OD)], target=2)
     assert (found[OD].action, found[OD].reason) == (Action.KEEP, Reason.HOLDING_FALLBACK)
 
 
-def test_what_stood_in_for_reserved_is_too_much_where_there_is_no_spot() -> None:
+def test_fallback_for_reserved_is_surplus_without_spot() -> None:
     found = decided([group(RES, 1, max=1), group(OD, 2)], [*serving(1, RES), *serving(2, OD)], target=2)
     assert len(ends(found)) == 1
     assert (found[OD].reason, found[OD].detail) == (Reason.SURPLUS, "2 on demand for 1 wanted")
@@ -223,7 +223,7 @@ def test_who_is_marked_idle_is_given_back_first() -> None:
     assert ends(found) == [second.id]
 
 
-def test_what_would_stand_in_waits_until_each_zone_was_asked() -> None:
+def test_fallback_waits_until_each_zone_was_asked() -> None:
     found = decided([group(A, 0, max=9), group(OD, 0)], [], target=2)[OD]
     assert (found.action, found.reason) == (Action.KEEP, Reason.SPOT_WANTED)
     assert found.detail == f"still to be asked: {A}"
@@ -236,7 +236,7 @@ def test_what_was_asked_for_beyond_a_quota_stays_asked_for() -> None:
     assert (found.action, found.reason, found.to_size) == (Action.KEEP, Reason.QUOTA, None)
 
 
-def test_what_stands_in_costs_what_is_new_of_it() -> None:
+def test_the_cost_of_fallback_is_that_of_its_growth() -> None:
     found = decided(
         [group(OD, 1, usd_per_hour=Decimal("0.80"))], serving(1, OD), target=2, on_demand_usd=Decimal("0.80")
     )
@@ -276,7 +276,7 @@ def test_where_boots_keep_failing_what_is_asked_for_is_given_up(
         pytest.param(3, 2, 0, 2, id="as many as are reserved"),
     ],
 )
-def test_more_than_is_reserved_is_said_and_not_cut_off(
+def test_more_instances_than_reserved_are_reported_and_kept(
     desired: int, there: int, unseen: int, size: int | None
 ) -> None:
     found = decided([group(RES, desired, unseen=unseen)], serving(there, RES))[RES]
@@ -306,10 +306,10 @@ def test_machines_that_power_off_as_they_boot_are_failed_boots(
     name: str, changes: dict[str, Any], reason: Reason | None
 ) -> None:
     """Those whose agent could not be set up power off after a quarter of an hour, whatever way they were bought."""
-    gone = left_booting(name, 40, 25, 10, **changes)
+    ended_count = left_booting(name, 40, 25, 10, **changes)
     otherwise = Reason.FALLBACK if name == OD else Reason.RESERVED_IN_FULL
-    assert decided([group(name, 0, max=4)], [], target=1, boots=gone)[name].reason is (reason or otherwise)
-    found = decided([group(name, 1, max=4)], booting(1, name), target=1, boots=gone)
+    assert decided([group(name, 0, max=4)], [], target=1, boots=ended_count)[name].reason is (reason or otherwise)
+    found = decided([group(name, 1, max=4)], booting(1, name), target=1, boots=ended_count)
     assert found[name].reason is (reason or otherwise), "its group goes on by itself"
 
 
@@ -327,8 +327,8 @@ def test_what_a_closed_group_launches_by_itself_is_ended(
 ) -> None:
     """It would go on for ever: a group replaces what dies. The last one was seen eleven minutes ago."""
     new = [replace(booting(1, name)[0], launched_at=START - launched * MINUTE, kept_by=kept_by)]
-    gone = left_booting(name, 40, 25, 10, why=ActivityKind.FAILED_BOOT)
-    found = decided([group(name, 1, max=4)], new, target=1, boots=gone)
+    ended_count = left_booting(name, 40, 25, 10, why=ActivityKind.FAILED_BOOT)
+    found = decided([group(name, 1, max=4)], new, target=1, boots=ended_count)
     assert ends(found) == ([new[0].id] if ended else [])
     if ended:
         decision = found[new[0].id]
@@ -343,7 +343,7 @@ def test_spot_that_was_taken_as_it_booted_has_not_failed() -> None:
 
 
 @pytest.mark.parametrize("why", [None, ActivityKind.ENDED_UNSTATED])
-def test_spot_whose_end_nobody_states_may_have_been_taken_and_has_not_failed(why: ActivityKind | None) -> None:
+def test_an_unstated_spot_end_may_be_a_loss_and_is_not_a_failed_boot(why: ActivityKind | None) -> None:
     unstated = left_booting(A, 40, 25, 10, why=why)
     assert decided([group(A, 0)], [], target=1, boots=unstated)[A].reason is not Reason.BOOTS_FAILING
 
@@ -358,8 +358,8 @@ def test_what_idle_drained_and_cannot_confirm_holds_up_no_give_back() -> None:
 
 
 def test_a_fallback_costs_what_its_own_machines_cost() -> None:
-    dear = group(OD, 0, usd_per_hour=Decimal("4.6"))
-    assert decided([dear], [], target=2, on_demand_usd=Decimal("0.8"))[OD].usd_per_hour == Decimal("-9.2")
+    expensive = group(OD, 0, usd_per_hour=Decimal("4.6"))
+    assert decided([expensive], [], target=2, on_demand_usd=Decimal("0.8"))[OD].usd_per_hour == Decimal("-9.2")
 
 
 def test_a_limit_of_nothing_is_refused() -> None:

@@ -80,7 +80,7 @@ def watched(server: Server) -> FleetDocument:
 
 
 @pytest.mark.usefixtures("account")
-def test_a_pass_whose_ledger_dies_says_so_and_the_next_one_goes_on(
+def test_a_pass_that_loses_its_ledger_reports_it_and_the_next_pass_continues(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     idle, fleet, options = kinds()["idle"], [watched(server)], Options(apply=True)
@@ -88,8 +88,8 @@ def test_a_pass_whose_ledger_dies_says_so_and_the_next_one_goes_on(
     code, [answer] = over_fleets(dying(idle, server), fleet, options)
     assert code is Exit.FAILED
     assert answer["error"].startswith("the ledger failed: ")
-    said = capsys.readouterr().err
-    assert said.endswith("The next pass goes on.\n") and len(said.splitlines()) == 1, "no statement of SQL"
+    output = capsys.readouterr().err
+    assert output.endswith("The next pass goes on.\n") and len(output.splitlines()) == 1, "no statement of SQL"
     with pytest.raises(AppError, match="Is the server running|No such file"):
         over_fleets(idle, fleet, options)
     server.start()
@@ -107,7 +107,7 @@ def test_who_keeps_the_ledger_open_sees_nothing_of_a_restart(server: Server) -> 
     engine.dispose()
 
 
-def test_a_server_that_says_nothing_is_given_up(server: Server) -> None:
+def test_a_silent_server_times_out(server: Server) -> None:
     pid = server.pid()
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -117,10 +117,10 @@ def test_a_server_that_says_nothing_is_given_up(server: Server) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize(("said", "waits"), [("", "10"), ("&connect_timeout=60", "60")], ids=["ours", "the URL's"])
-def test_a_network_that_is_gone_is_noticed_within_a_minute(server: Server, said: str, waits: str) -> None:
+@pytest.mark.parametrize(("output", "waits"), [("", "10"), ("&connect_timeout=60", "60")], ids=["ours", "the URL's"])
+def test_a_lost_network_is_noticed_within_a_minute(server: Server, output: str, waits: str) -> None:
     """Kernels ask after hours only: the library is told to have them ask after seconds."""
-    engine = open_database(f"{server.url}{said}")
+    engine = open_database(f"{server.url}{output}")
     with engine.connect() as connection:
         known = connection.connection.dbapi_connection.info.get_parameters()  # pyright: ignore[reportOptionalMemberAccess]
     engine.dispose()

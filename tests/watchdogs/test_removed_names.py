@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-def test_a_name_that_is_not_resolved_fails_the_pass_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_an_unresolved_name_fails_the_pass_and_the_next_one_continues(tmp_path: Path) -> None:
     names, port = make_names(tmp_path), free_port()
     known = url(names, "prometheus", "127.0.0.1", port)
     read = document(groups=[], watchdogs={"idle": {}}, target=0)
@@ -55,10 +55,10 @@ def test_a_name_that_is_not_resolved_fails_the_pass_and_the_next_one_goes_on(tmp
 
         names.set(1)
         failed = watch()
-        words = " ".join(failed.stderr.split())
-        assert (failed.returncode, "Traceback" in words) == (1, False), words
-        assert known in words and "Temporary failure in name resolution" in words
-        assert "Nothing was done." in words
+        message = " ".join(failed.stderr.split())
+        assert (failed.returncode, "Traceback" in message) == (1, False), message
+        assert known in message and "Temporary failure in name resolution" in message
+        assert "Nothing was done." in message
         names.set(0)
         again = watch()
         assert again.returncode == 0, again.stdout + again.stderr
