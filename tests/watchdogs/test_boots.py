@@ -1,4 +1,4 @@
-"""How long a boot takes, as far as the agents' words tell."""
+"""Boot durations, by the reports of agents."""
 
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -18,8 +18,8 @@ MINUTE = timedelta(minutes=1)
 @pytest.mark.parametrize(
     ("ready_after", "expected"),
     [
-        pytest.param([], 6, id="nobody is there"),
-        pytest.param([None], 6, id="its agent does not say since when"),
+        pytest.param([], 6, id="no instance"),
+        pytest.param([None], 6, id="its agent reports no time"),
         pytest.param([4], 4, id="one"),
         pytest.param([3, 4, 20], 4, id="the median"),
         pytest.param([4, 24 * 60], 4, id="one has switched its revision a day later"),

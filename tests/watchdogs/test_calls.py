@@ -64,4 +64,4 @@ def test_hooks_cost_one_call_for_each_instance(pools: int) -> None:
     calls = [fleet.calls_of_a_pass() for _ in range(30)]
     over = [one for one in calls if one.made > one.allowed]
     assert not over, over[0]
-    assert sum(one.by_operation.get(COMPLETED, 0) for one in calls) == pools, "each once: what stands in for spot"
+    assert sum(one.by_operation.get(COMPLETED, 0) for one in calls) == pools, "each once: the fallback"

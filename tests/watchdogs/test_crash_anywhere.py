@@ -76,7 +76,7 @@ def due() -> FakeFleet:
 
 
 def lost() -> FakeFleet:
-    """One of two spot instances is gone, no zone has spot: on-demand must stand in."""
+    """One of two spot instances has ended, no zone has spot: on-demand must replace it."""
     fake = spread_fleet()
     fake.now += timedelta(hours=2)
     fake.lose(IDS[0])
@@ -175,7 +175,7 @@ def woke_once(scene: Scene) -> None:
     [
         pytest.param("idle", idle, due, ended_both, id="idle ends two"),
         pytest.param("idle", idle, lambda: idle_fleet(2), marked_both, id="idle marks two"),
-        pytest.param("spot", spot, lost, use_fallback, id="on-demand stands in"),
+        pytest.param("spot", spot, lost, use_fallback, id="on-demand replaces spot"),
         pytest.param("spot", spot, surplus, gave_one_back, id="spot gives one back"),
         pytest.param("scale", scale, loaded, raised_once, id="scale raises a target"),
         pytest.param("scale", scale, asleep, woke_once, id="scale wakes a pool"),
@@ -258,7 +258,7 @@ def settle(scene: Scene) -> None:
         before = now
         fake.now += PASS_EVERY
         scene.save(fake)
-        assert scene.run()[0] == 0, "a killed run on this machine blocks nobody"
+        assert scene.run()[0] == 0, "a killed run on this machine blocks no other"
 
 
 def test_a_live_neighbour_keeps_its_lease(tmp_path: Path) -> None:

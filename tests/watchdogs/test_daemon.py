@@ -1,4 +1,4 @@
-"""`gpufleet watch run` as a process: its page, its patience, its lease beside cron, and the unit that runs it."""
+"""`gpufleet watch run` as a process: its page, its timeouts, its lease next to cron, and the unit that runs it."""
 
 import json
 import os
@@ -135,7 +135,7 @@ def test_the_daemon_reports_its_state_and_stops_on_request(fleet: Path, environm
         assert until_run(url, "idle aws-test")["error"] is None
         assert until_run(url, "cost aws-test")["error"] is not None, "its Prometheus does not answer"
         status, text = get(f"{url}/healthz")
-        assert (status, json.loads(text)["status"]) == (200, "ok"), "a failing source is no reason for a restart"
+        assert (status, json.loads(text)["status"]) == (200, "ok"), "a failing source does not require a restart"
         metrics = get(f"{url}/metrics")[1]
         assert value(metrics, "gpufleet_daemon_runs_total", watchdog="idle", fleet="aws-test")
         assert value(metrics, "gpufleet_daemon_failures_total", watchdog="cost", fleet="aws-test") == 1
@@ -157,7 +157,7 @@ def test_the_daemon_reports_its_state_and_stops_on_request(fleet: Path, environm
 
 
 def test_rules_that_come_later_are_heeded_without_a_restart(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`pulumi up` writes the document anew while the daemon runs."""
+    """`pulumi up` rewrites the document while the daemon runs."""
     looked: list[str] = []
 
     def look(kind: WatchdogKind, *_: object) -> tuple[Exit, list[object]]:
@@ -169,7 +169,7 @@ def test_rules_that_come_later_are_heeded_without_a_restart(fleet: Path, monkeyp
     daemon = Daemon(fleet_urls=(str(fleet),), apply=False)
     (job,) = (job for job in daemon.jobs([made], {**EVERY, COST: COST_EVERY}) if job.name == "orphans aws-test")
     assert job.run() and not looked
-    fleet.write_text(render(made.model_copy(update={"orphans": (OrphanPolicy(name="forgotten", owner="somebody"),)})))
+    fleet.write_text(render(made.model_copy(update={"orphans": (OrphanPolicy(name="forgotten", owner="ana"),)})))
     assert job.run() and looked == ["orphans"]
 
 
@@ -185,7 +185,7 @@ class Failing:
             self.ports.metrics.query("up", datetime.now(UTC))
         except CloudError as error:
             raise self.error or error from None
-        pytest.fail("somebody answered")
+        pytest.fail("a server answered")
 
     apply = dry
 
@@ -195,7 +195,7 @@ class Failing:
     [
         pytest.param(None, id="not observed"),
         pytest.param(LedgerError("disk full"), id="the ledger"),
-        pytest.param(AppError("a bad price"), id="for people to mend"),
+        pytest.param(AppError("a bad price"), id="for people to fix"),
         pytest.param(ValueError("no such thing"), id="a fault of ours"),
     ],
 )

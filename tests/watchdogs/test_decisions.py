@@ -1,4 +1,4 @@
-"""What the ledger tells of a resource: its own decisions and outcomes; of a pool, those of everything in it."""
+"""The history of a resource in the ledger: its decisions and outcomes; of a pool, those of all its resources."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

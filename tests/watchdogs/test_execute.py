@@ -49,7 +49,7 @@ def held(
     drains: bool = False,
     tag: str = "",
 ) -> str | None:
-    """What an end of instance one is held back with; None: it may go on."""
+    """Why an end of instance one is blocked; None: it may proceed."""
     fleet = idle_fleet(2)
     fleet.brakes = [brake(kind, scope) for kind, scope in brakes]
     one = fleet.instances[ONE]
@@ -99,7 +99,7 @@ def test_of_several_brakes_the_one_that_lasts_longest_is_named() -> None:
     ("rules", "drains", "holds"),
     [
         pytest.param(IDLE, False, True, id="idle begins no end"),
-        pytest.param(IDLE, True, False, id="idle goes on with one that drains"),
+        pytest.param(IDLE, True, False, id="idle continues with one that drains"),
         pytest.param(SPOT, False, False, id="spot"),
     ],
 )
@@ -135,7 +135,7 @@ def test_the_tag_of_an_orphan_is_judged_with_its_evidence() -> None:
         pytest.param([(BrakeKind.KEEP, ONE)], True, id="its own keep"),
         pytest.param([(BrakeKind.KEEP, "batch")], False, id="a keep of its pool"),
         pytest.param([(BrakeKind.KEEP, "all")], False, id="a keep of all"),
-        pytest.param([(BrakeKind.KEEP, "all"), (BrakeKind.KEEP, ONE)], True, id="its own beside another"),
+        pytest.param([(BrakeKind.KEEP, "all"), (BrakeKind.KEEP, ONE)], True, id="its own next to another"),
     ],
 )
 def test_spot_lets_notices_pass_but_for_pauses_and_its_own_brakes(
@@ -230,8 +230,8 @@ def test_what_a_step_gives_back_is_given_back() -> None:
 def test_a_conflict_is_not_an_error(rules: ExecutionRules) -> None:
     fleet = idle_fleet()
     run = executor(fleet, rules)
-    run.attempt(decided(), fail(ConflictError("somebody changed it")))
-    assert [(o.kind, o.detail) for o in run.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, "somebody changed it")]
+    run.attempt(decided(), fail(ConflictError("another process changed it")))
+    assert [(o.kind, o.detail) for o in run.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, "another process changed it")]
     assert not fleet.messages
 
 
@@ -340,7 +340,7 @@ def test_a_pass_ends_with_all_its_outcomes_in_their_order() -> None:
     run.note(decided(TWO, Action.KEEP, Reason.NOT_READY))
     made = run.finish("what was seen", plan(decided()))
     assert made.observed == "what was seen"
-    assert [outcome.decision.resource for outcome in made.outcomes] == [TWO, ONE], "a note is no outcome"
+    assert [outcome.decision.resource for outcome in made.outcomes] == [TWO, ONE], "a note is not an outcome"
     assert [outcome.decision.reason for _, outcome in fleet.outcomes][-1] is Reason.NOT_READY
 
 
@@ -416,7 +416,7 @@ def test_in_which_order_tags_are_written(how: dict[str, Any], calls: list[str]) 
 
 
 class Mail(FakeMessages):
-    """Remembers what buttons are told."""
+    """Records the details of messages."""
 
     def notify(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
         super().notify(f"{key} {detail}", text, detail)
@@ -458,7 +458,7 @@ def test_a_message_that_cannot_be_written_fails_the_step_and_not_the_pass() -> N
 
 
 def test_an_instance_is_looked_at_as_it_is_now() -> None:
-    """The caller reads it anew: a tag set since the plan was made counts."""
+    """The caller reads it again: a tag set since the plan was made counts."""
     fleet = idle_fleet()
     seen: Instance = fleet.instances[ONE]
     now = replace(seen, tags={**seen.tags, tags.KEEP_UNTIL: tags.write_time(START + timedelta(days=1))})

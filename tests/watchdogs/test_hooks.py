@@ -66,7 +66,7 @@ def test_a_hook_on_ends_is_completed_when_its_instance_has_drained(
 
 
 def test_an_agent_completes_nothing_of_another_instance() -> None:
-    """Whatever it reports, the group and the instance are the cloud's own words."""
+    """Whatever it reports, group and instance are those that the cloud reports."""
     fleet = waiting(to_serve=[TWO], to_end=[])
     fleet.agents |= {ONE: replace(DRAINED, has_served=True), TWO: LOADING}
     make_watchdog(fleet).apply()

@@ -145,7 +145,7 @@ QUIET_DAY = Demand(now=0.0, peak=0.0)
     [
         pytest.param(Demand(now=0.5, peak=2.0), 3, Reason.LOAD_HIGH, id="what the last hour needed, and a spare"),
         pytest.param(Demand(now=0.0, peak=2.0), 3, Reason.LOAD_HIGH, id="the same, no work just now"),
-        pytest.param(QUIET_DAY, 1, Reason.POOL_FLOOR, id="a pool that nobody needs"),
+        pytest.param(QUIET_DAY, 1, Reason.POOL_FLOOR, id="an unneeded pool"),
     ],
 )
 def test_a_day_without_work_ends_only_what_scale_does_not_ask_for_again(
@@ -258,7 +258,7 @@ def test_no_end_of_two_weeks_is_replaced_within_the_hour(
     pool = two_weeks(seed, replace(SCALE, schedule=schedule), asks=True, lowers=lowers)
     assert pool.undone() == []
     assert pool.target == len(pool.launched) == pool.min, "the last night"
-    assert lowers or len(pool.ends) > 10, "nobody else lowered the target"
+    assert lowers or len(pool.ends) > 10, "no other watchdog lowered the target"
 
 
 def test_ends_would_be_replaced_without_the_need_of_scale() -> None:

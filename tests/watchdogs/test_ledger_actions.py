@@ -1,4 +1,4 @@
-"""What the ledger says of past actions: those that were done, and attempts that came to nothing."""
+"""Past actions in the ledger: completed ones, and failed attempts."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

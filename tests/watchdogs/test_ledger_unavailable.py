@@ -119,7 +119,7 @@ def test_a_silent_server_times_out(server: Server) -> None:
 
 @pytest.mark.parametrize(("output", "waits"), [("", "10"), ("&connect_timeout=60", "60")], ids=["ours", "the URL's"])
 def test_a_lost_network_is_noticed_within_a_minute(server: Server, output: str, waits: str) -> None:
-    """Kernels ask after hours only: the library is told to have them ask after seconds."""
+    """Kernels probe after hours only: the library must set them to probe after seconds."""
     engine = open_database(f"{server.url}{output}")
     with engine.connect() as connection:
         known = connection.connection.dbapi_connection.info.get_parameters()  # pyright: ignore[reportOptionalMemberAccess]

@@ -1,4 +1,4 @@
-"""What one pool, group or instance does not tell stops decisions about itself; the other pools decide the same."""
+"""An unreadable pool, group or instance stops decisions about itself; other pools decide the same."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -138,11 +138,11 @@ class Broken(FakeInventory, FakeGroups):
 
 FAULTS = [
     pytest.param({"group": A}, id="a group is missing, or its tag is broken"),
-    pytest.param({"group": OD}, id="the group that stands in is missing"),
+    pytest.param({"group": OD}, id="the fallback group is missing"),
     pytest.param({"silent": A}, id="the activities of a group"),
     pytest.param({"unlisted": instance(2).id}, id="an instance lost its tag"),
     pytest.param({"unreadable": instance(2).id}, id="an instance cannot be read"),
-    pytest.param({"malformed": instance(2).id}, id="what is said of an instance makes no sense"),
+    pytest.param({"malformed": instance(2).id}, id="a malformed instance"),
     pytest.param({"agent": instance(2).id}, id="an agent is silent"),
     pytest.param({"hangs": instance(2).id}, id="an agent drains for ever"),
     pytest.param({"price": instance(2).id}, id="a price is unknown"),
@@ -232,7 +232,7 @@ def test_a_member_that_is_broken_for_a_day_changes_nothing_for_the_other_pool(fa
                 if status.phase is Phase.CACHE:
                     each.agents[key] = replace(READY, phase_since=each.now)
             each.now = START + timedelta(hours=hour + 1)
-    assert fake.launched <= whole.launched + 4, "what stands in for it"
+    assert fake.launched <= whole.launched + 4, "its fallback"
     sent = [key for key in fake.messages.keys() - whole.messages.keys() if "chat" not in key]
     assert len(sent) <= 8, sent
 
@@ -249,7 +249,7 @@ def test_a_malformed_instance_marks_its_pool_partial_so_idle_ends_nothing_of_it(
 
 @dataclass
 class Senseless(FakeMetrics):
-    """Every number that is told of one instance, and of one pool, is the same senseless one."""
+    """All values reported for one instance, and for one pool, are the same invalid one."""
 
     number: float = 0.0
 

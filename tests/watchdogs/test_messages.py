@@ -1,4 +1,4 @@
-"""What people are told before and after a machine goes, and that a schedule knows the holidays that it names."""
+"""Messages before and after a machine is ended, and excluded dates of schedules."""
 
 import json
 from dataclasses import replace

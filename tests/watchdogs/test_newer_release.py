@@ -67,7 +67,7 @@ def wrote(engine: Engine, fleet: FleetDocument, watchdog: str, at: datetime) -> 
     for number, (action, reason, kind) in enumerate(
         [(Action.KEEP, Reason(NEW), OutcomeKind.DONE), (Action(NEW), Reason(NEW), OutcomeKind(NEW))]
     ):
-        made = Decision(resource=f"i-{number}", pool="batch", action=action, reason=reason, detail="news")
+        made = Decision(resource=f"i-{number}", pool="batch", action=action, reason=reason, detail="new")
         decisions.record_decisions(engine, ledger_name(fleet), watchdog, [made], at)
         decisions.record_outcome(engine, ledger_name(fleet), watchdog, Outcome(decision=made, kind=kind), at)
         with_error = Outcome(decision=made, kind=OutcomeKind(NEW), error="what may come with it")
@@ -184,10 +184,10 @@ def test_an_unknown_activity_ends_no_spot_pass() -> None:
     fleet = document(watchdogs=SETTINGS)
     fake.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
     for group in (A, B):
-        result = Activity(id=f"{group}/new", group=group, kind=ActivityKind(NEW), at=fake.now, detail="news")
+        result = Activity(id=f"{group}/new", group=group, kind=ActivityKind(NEW), at=fake.now, detail="new")
         fake.activities.append(result)
     SpotWatchdog(fleet, fake.ports()).apply()
-    assert sizes(fake)[2] == 1, "on-demand stands in"
+    assert sizes(fake)[2] == 1, "on-demand replaces spot"
 
 
 def brake(scope: str) -> Brake:

@@ -1,4 +1,4 @@
-"""Every port call of every watchdog, broken in turn: a fault ends nothing, buys nothing, and is told."""
+"""Every port call of every watchdog, broken in turn: a fault ends nothing, buys nothing, and is reported."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -117,7 +117,7 @@ def test_a_fault_of_any_call_is_reported_and_harmless(
         # what could be asked again, or was known from a moment before, changes nothing that was done
         done = (fake.ended, fake.targets, {name: group.desired for name, group in fake.groups.items()})
         same = done == (whole.ended, whole.targets, {name: group.desired for name, group in whole.groups.items()})
-        assert reported or same, f"call {nth} ({names[nth]}) failed and nobody said so"
+        assert reported or same, f"call {nth} ({names[nth]}) failed and was not reported"
         assert set(fake.ended) <= set(whole.ended), "nothing else was ended"
         assert len(set(fake.ended)) == len(fake.ended)
         assert fake.launched <= whole.launched, "nothing more was bought"
@@ -158,7 +158,7 @@ def test_an_interrupted_pass_reports_whether_it_had_acted(
 
 @dataclass
 class Lists:
-    """An inventory that lists what it likes, and tells the truth of single instances."""
+    """An inventory with a wrong list but correct single instances."""
 
     inner: Inventory
     known: Sequence[Instance]

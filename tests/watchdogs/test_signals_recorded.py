@@ -1,4 +1,4 @@
-"""What is asked of a store beside the traps: scrape intervals, who ever answered. On a real Prometheus."""
+"""Further queries of the metrics store: scrape intervals and answers so far. On a real Prometheus."""
 
 import shutil
 from dataclasses import replace
@@ -86,7 +86,7 @@ def test_reached_are_those_whose_engine_answered_once_in_the_span(tmp_path: Path
 
 
 def test_what_engines_keep_to_themselves_is_counted_by_engine(tmp_path: Path) -> None:
-    """Not by series, nor by samples: one engine tells its tokens apart, another one missed a page."""
+    """Not by series, nor by samples: one engine splits its tokens by label, another one missed a scrape."""
     quiet = engine(busy=False)
     parts = [one.with_labels(source="cache") for one in quiet if one.name.endswith("_tokens_total")]
     hole = [
@@ -117,7 +117,7 @@ def _pair(**second: Value) -> list[Series]:
     other = [one.with_labels(instance="b") for one in engine(busy=False)]
     for name, value in second.items():
         assert any(one.name.endswith(name) for one in other)
-        other = [one.saying(value) if one.name.endswith(name) else one for one in other]
+        other = [one.with_value(value) if one.name.endswith(name) else one for one in other]
     return first + other
 
 
@@ -132,7 +132,7 @@ ENGINES = {
     "hangs": (_pair(cpu_seconds_total=flat(7)), {"pulse_changes": 0}),
     "hangs of late": (_pair(cpu_seconds_total=lambda ago: 999.0 - max(ago, 120)), {"pulse_changes": 0}),
     "young": (_pair(start_time_seconds=flat(START.timestamp() - 600)), {"started_age": timedelta(minutes=10)}),
-    "started anew": (_pair(start_time_seconds=_briefly(BOOTED - 60, BOOTED)), {"restarts": 2}),
+    "restarted": (_pair(start_time_seconds=_briefly(BOOTED - 60, BOOTED)), {"restarts": 2}),
     "fell silent": (_pair(requests_running=_late(120)), {"newest_age": timedelta(seconds=125)}),
     "untold at times": (_pair(requests_running=lambda ago: None if ago % 60 == 0 else 0.0), {"coverage": 0.75}),
 }
@@ -154,7 +154,7 @@ def _gpus(**second: Value) -> list[Series]:
     other = [one.with_labels(gpu="1", UUID="GPU-1") for one in first]
     for name, value in second.items():
         assert any(one.name.endswith(name) for one in other)
-        other = [one.saying(value) if one.name.endswith(name) else one for one in other]
+        other = [one.with_value(value) if one.name.endswith(name) else one for one in other]
     return first + other
 
 

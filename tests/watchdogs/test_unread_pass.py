@@ -1,4 +1,4 @@
-"""A pass whose words nobody reads (`| head`, `2>&1 | head`, a full disk): it goes on, and says what it did."""
+"""A pass whose output is closed (`| head`, `2>&1 | head`, a full disk): it continues and records its actions."""
 
 import os
 import sys

@@ -92,7 +92,8 @@ def test_a_whole_list_asks_for_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "running"), [*LACKING, pytest.param(replace(OTHER, environment="other"), False, id="of somebody else")]
+    ("other", "running"),
+    [*LACKING, pytest.param(replace(OTHER, environment="other"), False, id="of another environment")],
 )
 def test_what_reports_and_the_list_lacks(other: Instance | None, running: bool) -> None:
     fleet = fleet_with(other)

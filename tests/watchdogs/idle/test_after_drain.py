@@ -1,4 +1,4 @@
-"""The last look rests on what was scraped after `drained` was heard: an agent alone is not believed."""
+"""The final check uses only scrapes after `drained` was received: the report of an agent alone is not enough."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class Scraping(FakeMetrics):
     every: timedelta = timedelta(seconds=15)
     ahead: timedelta = timedelta(0)
     works_from: datetime | None = None
-    """By our clock: the engine has two requests from then on."""
+    """By the local clock: the engine has two requests since then."""
     engine_ends: datetime | None = None
     gpu_works_from: datetime | None = None
     exporter_ends: datetime | None = None

@@ -197,7 +197,7 @@ def test_work_that_began_after_the_last_scrape_is_seen(watched: Watched) -> None
 
     machine.at_drain = work_begins
     assert watched.watch() is OutcomeKind.WAITING
-    assert "its agent says `drained`, but requests in flight: 2 running" in watched.detail
+    assert "its agent reports `drained`, but requests in flight: 2 running" in watched.detail
     assert not watched.fleet.ended and len(machine.drains) == 1
 
 
@@ -209,7 +209,7 @@ def test_a_stopped_engine_allows_the_end_and_a_silent_exporter_does_not(watched:
 
     machine.at_drain = both_end
     assert watched.watch() is OutcomeKind.WAITING
-    assert "no scrape of its GPU exporter since it said `drained`" in watched.detail
+    assert "no scrape of its GPU exporter since it reported `drained`" in watched.detail
     assert not watched.fleet.ended
     machine.exporter_answers = True
     assert watched.watch() is OutcomeKind.DONE

@@ -125,7 +125,9 @@ TRAPS = [
         case(instance=instance(tags={tags.KEEP_UNTIL: "20261121t0900z"})), Reason.KEPT_BY_PEOPLE, id="keep tag"
     ),
     pytest.param(
-        case(instance=instance(tags={tags.KEEP_UNTIL: "tomorrow"})), Reason.KEPT_BY_PEOPLE, id="keep tag in words"
+        case(instance=instance(tags={tags.KEEP_UNTIL: "tomorrow"})),
+        Reason.KEPT_BY_PEOPLE,
+        id="keep tag with an invalid time",
     ),
     pytest.param(case(kept_by="by ana: demo"), Reason.KEPT_BY_PEOPLE, id="keep brake"),
     pytest.param(case(in_rollout=True), Reason.IN_ROLLOUT, id="instance refresh"),

@@ -108,7 +108,7 @@ LOOKS = [
         None,
         id="its engine is gone, and half of it remembered",
     ),
-    pytest.param(replace(QUIET, engine=replace(QUIET_ENGINE, pulse_changes=0.0)), True, None, id="its CPU rests"),
+    pytest.param(replace(QUIET, engine=replace(QUIET_ENGINE, pulse_changes=0.0)), True, None, id="its CPU is idle"),
     pytest.param(
         replace(QUIET, engine=replace(QUIET_ENGINE, running_max=1.0)),
         False,
@@ -118,9 +118,7 @@ LOOKS = [
     pytest.param(
         replace(QUIET, engine=replace(QUIET_ENGINE, counter_changes=1.0)), True, Reason.TOKENS_MOVED, id="tokens"
     ),
-    pytest.param(
-        replace(QUIET, engine=None), True, Reason.METRICS_MISSING, id="its engine answers and tells nothing"
-    ),
+    pytest.param(replace(QUIET, engine=None), True, Reason.METRICS_MISSING, id="its engine answers without metrics"),
     pytest.param(
         replace(QUIET, engine=replace(QUIET_ENGINE, running_max=None)), True, Reason.METRICS_MISSING, id="no gauge"
     ),

@@ -165,9 +165,9 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "no token counters": (engine(counter_changes=None), "engine_reported"),
     "the gauge was renamed": (engine(running_max=None), "engine_reported"),
     "half of the engine's samples": (engine(coverage=0.5), "engine_covered"),
-    "nobody knows how many of the engine's samples came": (engine(coverage=None), "engine_covered"),
+    "coverage of the engine unknown": (engine(coverage=None), "engine_covered"),
     "one engine of two was off the page": (engine(missed=3.0), "engine_covered"),
-    "nobody knows what the engine's page lacked": (engine(missed=None), "engine_covered"),
+    "missing series of the engine unknown": (engine(missed=None), "engine_covered"),
     "the queue was renamed": (engine(waiting_max=None), "engine_reported"),
     "no start time": (engine(started_age=None), "engine_reported"),
     "no time of the engine's newest sample": (engine(newest_age=None), "engine_reported"),
@@ -176,15 +176,15 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "the engine's samples stopped": (engine(newest_age=2 * MINUTE), "engine_fresh"),
     "running is not a number": (engine(running_max=NAN), "engine_plausible"),
     "a negative queue": (engine(waiting_max=-1.0), "engine_plausible"),
-    "token counters are no numbers": (engine(counter_changes=NAN), "engine_plausible"),
-    "tokens that are no number": (engine(tokens=NAN), "engine_plausible"),
+    "token counters not finite": (engine(counter_changes=NAN), "engine_plausible"),
+    "tokens not finite": (engine(tokens=NAN), "engine_plausible"),
     "a frozen proxy of the engine": (engine(pulse_changes=0.0), "engine_plausible"),
     "counters reset by a restart": (engine(started_age=3 * MINUTE), "engine_not_restarted"),
     "restarted, by a clock that is behind": (engine(restarts=1.0), "engine_not_restarted"),
-    "a machine type that nobody knows": (machine(machine_type="x9.huge"), "gpu_reported"),
+    "an unknown machine type": (machine(machine_type="x9.huge"), "gpu_reported"),
     "three of four GPUs report": (gpu(gpus=3), "gpu_reported"),
     "three of four GPUs report their energy": (gpu(metered=3), "gpu_reported"),
-    "nobody counts the GPUs that report their energy": (gpu(metered=None), "gpu_reported"),
+    "number of GPUs with energy unknown": (gpu(metered=None), "gpu_reported"),
     "no gpu_active": (gpu(active_max=None), "gpu_reported"),
     "no number of GPUs": (gpu(gpus=None), "gpu_reported"),
     "no time of the GPUs' newest sample": (gpu(newest_age=None), "gpu_reported"),
@@ -192,9 +192,9 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "no GPU at all": (dropped("gpu"), "gpu_covered and gpu_reported"),
     "no metrics at all": (both(dropped("engine"), dropped("gpu")), "engine_reported and gpu_reported"),
     "half of the GPU's samples": (gpu(coverage=0.5), "gpu_covered"),
-    "nobody knows how many of the GPU's samples came": (gpu(coverage=None), "gpu_covered"),
+    "coverage of the GPU unknown": (gpu(coverage=None), "gpu_covered"),
     "one GPU of four was off the page": (gpu(missed=3.0), "gpu_covered"),
-    "nobody knows what the GPUs' page lacked": (gpu(missed=None), "gpu_covered"),
+    "missing series of the GPU unknown": (gpu(missed=None), "gpu_covered"),
     "the GPU's samples stopped": (gpu(newest_age=2 * MINUTE), "gpu_fresh"),
     "blank as a double": (gpu(active_max=140737488355328.0), "gpu_in_range"),
     "blank as 32 bits": (gpu(active_max=float(0x7FFFFFF0)), "gpu_in_range"),
@@ -210,17 +210,17 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "a GPU draws power": (of_type("g6.12xlarge", watts_max=60.0), "gpu_not_contradicted"),
     "a GPU draws as much as none at rest": (of_type("g6.12xlarge", watts_max=43.2), "gpu_not_contradicted"),
     "a large GPU draws as much as none at rest": (of_type("large", watts_max=100.0), "gpu_not_contradicted"),
-    "a GPU draws what is no number": (gpu(watts_max=NAN), "gpu_not_contradicted"),
+    "power not finite": (gpu(watts_max=NAN), "gpu_not_contradicted"),
     "its agent is silent": (dropped("agent"), "agent_ready"),
     "its model loads": (agent(phase=Phase.ENGINE, ready=False), "agent_ready"),
-    "its phase is not ready, whatever else it says": (agent(phase=Phase.ENGINE), "agent_ready"),
+    "its phase is not ready, whatever else it reports": (agent(phase=Phase.ENGINE), "agent_ready"),
     "it changes its revision": (agent(ready=False), "agent_ready"),
     "its agent does not know": (agent(requests_running=None), "agent_ready"),
     "drained by a person": (agent(draining=True, reason="anna looks at it"), "agent_ready"),
     "it drains for its group": (agent(phase=Phase.DRAINING), "agent_ready"),
     "it was drained": (agent(drained=True), "agent_ready"),
     "its agent sees a request": (agent(requests_running=1.0), "agent_ready"),
-    "its agent counts what is no number": (agent(requests_running=NAN), "agent_ready"),
+    "request count of its agent not finite": (agent(requests_running=NAN), "agent_ready"),
     "its agent counts less than none": (agent(requests_running=-1.0), "agent_ready"),
     "never marked": (never_marked, DECIDE),
     "its mark cannot be read": (lambda d, _: d.tags.update({tags.IDLE_SINCE: "yesterday"}), DECIDE),
@@ -234,7 +234,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     ),
     "drained by us, then kept by brake": (both(agent(**OURS), lambda d, _: setattr(d, "kept_by", "anna")), DECIDE),
     "drained by us, and stopping": (both(agent(**OURS), machine(state=InstanceState.STOPPING)), DECIDE),
-    "of a pool that nobody knows": (machine(pool="forgotten"), DECIDE),
+    "of an unknown pool": (machine(pool="forgotten"), DECIDE),
 }
 ALONE = {name: caught for name, (_, caught) in FAULTS.items() if " and " not in caught and caught != DECIDE}
 
@@ -251,7 +251,7 @@ def observed(drafts: list[Draft]) -> IdleObservation:
                     "capacity_type": CapacityType.ON_DEMAND,
                     "state": InstanceState.RUNNING,
                     "pool": "chat",
-                    "group": "rolling" if d.in_rollout else "calm",
+                    "group": "rolling" if d.in_rollout else "stable",
                     "tags": d.tags,
                 }
                 | d.instance
@@ -319,7 +319,7 @@ def test_each_fault_is_caught_by_the_condition_that_is_there_for_it(name: str) -
     draft = idle_draft(0, random.Random(0))
     FAULTS[name][0](draft, random.Random(0))
     left = tuple(check for check in checks.CHECKS if check.__name__ != ALONE[name])
-    # beside another one, since a pool is never emptied of what is well
+    # next to another one, since the last healthy instance of a pool is never ended
     both = observed([draft, idle_draft(1, random.Random(0))])
     assert decide(both, NOW).decisions[0].action is not Action.END
     assert decide(both, NOW, left).decisions[0].action is Action.END
@@ -423,7 +423,7 @@ def test_what_takes_a_mark_away(fault: Fault, marked_one: Action, plain_one: Act
         fault(draft, random.Random(0))
     found = decide(observed(drafts), NOW).decisions
     assert [d.action for d in found] == [marked_one, plain_one]
-    assert found[1].reason is not Reason.WORK_IS_BACK, "what was never marked never rested"
+    assert found[1].reason is not Reason.WORK_IS_BACK, "an instance without a mark was never idle"
 
 
 def test_a_serving_instance_with_an_old_drain_owner_is_not_our_drain() -> None:
@@ -511,7 +511,7 @@ def test_the_most_expensive_ends_first_and_of_equals_the_longest_idle() -> None:
         "pool's run budget",
         "pool's hour budget",
         "day budget",
-        "nobody else is there",
+        "no other instance is there",
         "the target is at the floor",
         "the target is held",
         "younger than the pool's least age",

@@ -1,4 +1,4 @@
-"""Ends that come to nothing hold nobody up; budgets and floors count what is begun, whatever becomes of it."""
+"""Failing ends do not block others; budgets and floors count ends that have begun."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,7 +69,7 @@ def test_those_that_fail_have_their_turn_one_after_the_other() -> None:
 
 
 def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> IdleObservation:
-    """Drains that have come to nothing for two hours, so many of each pool, and what its hour still allows."""
+    """Drains that have failed for two hours, by pool, and what the hour still allows each."""
     names = [pool for pool, count in pools.items() for _ in range(count)]
     stuck = [instance(number, pool=pool) for number, pool in enumerate(names, start=1)]
     drains = replace(READY, ready=False, draining=True, drain_by=DrainOwner.IDLE)
@@ -102,7 +102,7 @@ def test_one_that_is_stuck_and_may_not_go_takes_nothing_of_the_run() -> None:
 
 
 def of_new(*more: Instance, **changes: Any) -> IdleObservation:
-    """One of pool chat that may go, beside others."""
+    """One of pool chat that may be ended, among others."""
     seen = of_stuck({"batch": 0, "chat": 0}, 9, {})
     new = instance(9, pool="chat", tags={tags.IDLE_SINCE: tags.write_time(START - timedelta(minutes=20))})
     return replace(
@@ -161,7 +161,7 @@ def test_silent_drains_do_not_block_the_others() -> None:
 
 
 def test_an_open_drain_precedes_a_more_expensive_one_and_keeps_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two, with a floor of one, the cheaper one drains: were the dearer one taken then, nobody would be left."""
+    """Of two, with a floor of one, the cheaper one drains: an end of the other one would leave none."""
     fake = due(1)
     fake.drain_takes = timedelta(minutes=55)
     fleet = {**rules(max_stops_per_run=2), "min": 1}
@@ -344,7 +344,7 @@ def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
     [
         pytest.param({"running_max": 3.0}, False, id="serves"),
         pytest.param({"coverage": 0.1}, False, id="is not known to rest"),
-        pytest.param({}, True, id="rests, too"),
+        pytest.param({}, True, id="idle, too"),
     ],
 )
 def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, Any], *, ends: bool) -> None:

@@ -33,7 +33,7 @@ LATE = 150.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trap:
-    """A way in which a page lies, and what an idle instance gets that shows it."""
+    """A way in which a metrics page is wrong, and the verdict on an idle instance that shows it."""
 
     name: str
     bend: Callable[[Page], Page]
@@ -88,7 +88,7 @@ def removed(value: Value, since_ago: float, until_ago: float) -> Value:
 
 
 def at_work_unseen(*names: str) -> Callable[[Page], Page]:
-    """All of its work was while these were not on the page, which told of the rest."""
+    """All of its work was while these were not on the page, which had everything else."""
 
     def bend(page: Page) -> Page:
         quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
@@ -109,7 +109,7 @@ def four_gpus(*numbers: tuple[str, str]) -> Callable[[Page], Page]:
 
 
 def short_burst(page: Page) -> Page:
-    """Three minutes at the card's limit, told by its energy counter alone."""
+    """Three minutes at the card's limit, shown by its energy counter alone."""
     if not at_work(page):
         return page
 
@@ -175,7 +175,7 @@ def sliced(page: Page) -> Page:
 
 
 def quiet_engine() -> Page:
-    """Another one on the same page; what the process says of itself stands there once."""
+    """Another one on the same page; the metrics of the process occur once."""
     return [one for one in engine(busy=False, number="1") if one.labels]
 
 
@@ -216,12 +216,12 @@ def second_engine(page: Page) -> Page:
 
 
 def lost_engine(page: Page) -> Page:
-    """Of two engines the one with the work is not heard of any more."""
+    """Of two engines the one with the work does not report any more."""
     return quiet_engine() + [one.with_value(until(one.value, 600)) if one.labels else one for one in page]
 
 
 def fell_back(value: Value) -> Value:
-    """A counter that began anew ten minutes ago."""
+    """A counter that was reset ten minutes ago."""
     return lambda at: value(at) if at > 600 else (value(at) or 0) - (value(600) or 0)
 
 
@@ -413,12 +413,12 @@ TRAPS: dict[str, list[Trap]] = {
             bend=lambda page: page + [one.with_labels(pod="p") for one in page],
         ),
         Trap(
-            name="four GPUs tell",
+            name="four GPUs report",
             bend=lambda page: [one.with_labels(gpu=n, UUID=f"GPU-{n}") for n in "0123" for one in page],
             machine_type="g6.12xlarge",
         ),
         Trap(
-            name="a machine type that nobody knows, one GPU silent",
+            name="an unknown machine type, one GPU silent",
             bend=four_gpus(("0", "GPU-0")),
             idle=Reason.METRICS_MISSING,
             machine_type="x9.huge",
@@ -446,7 +446,7 @@ TRAPS: dict[str, list[Trap]] = {
     ],
     "engine": [
         Trap(
-            name="counters began anew",
+            name="counters were reset",
             bend=lambda page: [
                 one.with_value(fell_back(one.value)) if one.name.endswith("_total") and "vllm" in one.name else one
                 for one in unseen_requests(page)
@@ -475,7 +475,7 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(name="two processes with an engine 0 each, one at work", bend=second_process),
         Trap(
-            name="of two processes with an engine 0 each one does not tell its queue",
+            name="of two processes with an engine 0 each one does not report its queue",
             bend=both(without(WAITING), counting_none, second_process),
             idle=Reason.METRICS_MISSING,
         ),
@@ -511,7 +511,7 @@ TRAPS: dict[str, list[Trap]] = {
             bend=first_abort,
         ),
         Trap(
-            name="several engines, one does not tell what runs, and prefills",
+            name="several engines, one does not report running requests, and prefills",
             bend=both(counting_none, without(RUNNING), second_engine),
             idle=Reason.METRICS_MISSING,
         ),
@@ -525,7 +525,7 @@ TRAPS: dict[str, list[Trap]] = {
             idle=Reason.METRICS_MISSING,
         ),
         Trap(
-            name="finished requests are no number",
+            name="finished requests not finite",
             bend=both(counting_none, with_series(COUNTERS[2], flat(float("nan")))),
             idle=NO_MEASUREMENT,
         ),
@@ -569,17 +569,17 @@ TRAPS: dict[str, list[Trap]] = {
             idle=Reason.METRICS_MISSING,
         ),
         Trap(
-            name="one engine of two says NaN for all its work",
+            name="one engine of two reports NaN for all its work",
             bend=no_numbers(RUNNING, WAITING, *COUNTERS),
             idle=NO_MEASUREMENT,
         ),
         Trap(
-            name="one engine of two says NaN for its tokens",
+            name="one engine of two reports NaN for its tokens",
             bend=no_numbers(*COUNTERS),
             idle=NO_MEASUREMENT,
         ),
         Trap(
-            name="one engine of two says NaN for its queue",
+            name="one engine of two reports NaN for its queue",
             bend=both(without(*COUNTERS[2:]), no_numbers(WAITING)),
             idle=NO_MEASUREMENT,
         ),
@@ -589,7 +589,7 @@ TRAPS: dict[str, list[Trap]] = {
             idle=Reason.METRICS_MISSING,
         ),
         Trap(
-            name="one engine of two does not tell its queue",
+            name="one engine of two does not report its queue",
             bend=both(without(WAITING), second_engine),
             idle=Reason.METRICS_MISSING,
         ),

@@ -260,12 +260,12 @@ def test_people_are_notified_once_a_day_of_who_claims_a_pool_by_tags(
 def test_people_are_notified_of_who_claims_a_pool_and_no_environment() -> None:
     """The inventory of an environment is asked by its tag, so it lacks such an instance."""
     fake = idle_fleet(2)
-    unmanaged = replace(fake.instances[FIRST], id="i-stranger", pool=None, group=None, environment=None)
+    unmanaged = replace(fake.instances[FIRST], id="i-unmanaged", pool=None, group=None, environment=None)
     fake.claiming = [replace(unmanaged, tags={tags.POOL: "batch"})]
     for _ in range(2):
         make_watchdog(fake).apply()
     (message,) = [text for key, text in fake.messages.items() if key.startswith("claims:")]
-    assert "i-stranger" in message and "without an environment's tag" in message
+    assert "i-unmanaged" in message and "without an environment's tag" in message
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_after_a_kill_at_any_call_the_next_pass_continues(stage: str) -> None:
         if stage == "marking":
             assert all(one.idle_since is not None for one in fake.instances.values()), nth
             shown = [key for key in fake.messages if key.startswith("marked:")]
-            watchdog.apply()  # marked in the killed pass, told in this one at the latest
+            watchdog.apply()  # marked in the killed pass, notified in this one at the latest
             shown = [key for key in fake.messages if key.startswith("marked:")]
             assert len(shown) == 2, nth
             continue
@@ -613,7 +613,7 @@ def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
     ("third", "ended"),
     [
         pytest.param({"running_max": 1.0}, True, id="a busy one"),
-        pytest.param({"newest_age": timedelta(minutes=5)}, False, id="one whose engine is not heard"),
+        pytest.param({"newest_age": timedelta(minutes=5)}, False, id="one whose engine does not report"),
     ],
 )
 def test_the_second_look_leans_on_the_same_neighbours_as_the_plan(third: dict[str, Any], ended: bool) -> None:
@@ -635,7 +635,7 @@ def test_the_second_look_leans_on_the_same_neighbours_as_the_plan(third: dict[st
 @pytest.mark.parametrize(
     ("scope", "until", "ended"),
     [
-        pytest.param("batch", None, False, id="until somebody resumes"),
+        pytest.param("batch", None, False, id="until a person resumes"),
         pytest.param("batch", timedelta(hours=4), False, id="until later"),
         pytest.param("batch", timedelta(0), True, id="over"),
         pytest.param("other", None, True, id="another pool's"),
@@ -666,7 +666,7 @@ def test_a_target_held_during_a_drain_is_not_lowered_and_the_end_proceeds() -> N
 
 
 def test_a_target_held_after_a_drain_began_does_not_stop_the_drain() -> None:
-    """It serves nothing any more: kept, it would stand in the way of what the person asked for."""
+    """It serves nothing any more: keeping it would prevent what the person asked for."""
     fake = due(2)
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
     fake.agents[FIRST] = drained
@@ -813,7 +813,7 @@ TAKEN = replace(LEAVES, drain_by=DrainOwner.CLOUD, notice_at=START)
         pytest.param(lambda fake: fake.agents.pop(SECOND), False, id="its agent is silent"),
         pytest.param(silent, False, id="silent for twenty minutes"),
         pytest.param(lost_meanwhile, False, id="lost between plan and drain"),
-        pytest.param(lost_next_to_a_silent_one, False, id="lost, beside one whose engine is silent"),
+        pytest.param(lost_next_to_a_silent_one, False, id="lost, next to one whose engine is silent"),
     ],
 )
 def test_the_last_one_stays_unless_another_carries_the_pool(change: Callable[[FakeFleet], None], ended: bool) -> None:
@@ -850,7 +850,7 @@ def test_the_second_check_counts_only_the_same_pool() -> None:
 
 
 def slow_at_the_second_look(seconds: float) -> FakeFleet:
-    """Marked an hour ago; each query takes so long from then on."""
+    """Marked an hour ago; each later query takes this long."""
     fake, asked = idle_fleet(1), list[str]()
     mark(fake, 1, START - timedelta(hours=1))
 

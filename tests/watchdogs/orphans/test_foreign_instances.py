@@ -51,7 +51,7 @@ def asked(cloud: str, fleet: Path, *options: str) -> tuple[int, Any]:
 
 
 def test_an_account_that_this_product_never_touched(cloud: str, tmp_path: Path) -> None:
-    """By machine type or by tag; metrics that cannot be had hide nothing; afterwards all runs as before."""
+    """By machine type or by tag; missing metrics hide nothing; afterwards all runs as before."""
     fleet = tmp_path / "fleet.json"
     fleet.write_text(render(document(groups=[]).model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})))
     assert asked(cloud, fleet)[0] == 0

@@ -77,11 +77,11 @@ def test_two_fleets_of_one_environment_own_their_own_groups(order: slice) -> Non
         pytest.param({"name_like": "note*"}, {}, True, id="by name"),
         pytest.param({"name_like": "note*"}, {"tags": {}}, False, id="without a name"),
         pytest.param({"owner": "ana"}, {"tags": {"Owner": "ana"}}, True, id="by owner"),
-        pytest.param({"owner": "ana"}, {}, False, id="of nobody"),
+        pytest.param({"owner": "ana"}, {}, False, id="without an owner"),
         pytest.param({"older_than": 30 * DAY}, {}, True, id="old enough"),
         pytest.param({"older_than": 41 * DAY}, {}, False, id="too young"),
         pytest.param({"tags": {"team": "research"}, "older_than": 41 * DAY}, {}, False, id="both must hold"),
-        pytest.param({}, {}, False, id="a rule that says nothing"),
+        pytest.param({}, {}, False, id="a rule without conditions"),
     ],
 )
 def test_which_instances_a_rule_matches(rule: Mapping[str, Any], changes: Mapping[str, Any], named: bool) -> None:
@@ -122,7 +122,7 @@ CASES: list[Any] = [
         {"marked_at": {}},
         Action.MARK,
         Reason.IDLE,
-        id="a mark that this fleet never told of starts no grace",
+        id="a mark that this fleet did not record starts no grace",
     ),
     pytest.param(
         marked(orphan()),
@@ -140,7 +140,7 @@ CASES: list[Any] = [
         {},
         Action.KEEP,
         Reason.METRICS_MISSING,
-        id="no engine heard: never stopped",
+        id="no engine reports: never stopped",
     ),
     pytest.param(
         orphan(),
@@ -149,7 +149,7 @@ CASES: list[Any] = [
         {},
         Action.MARK,
         Reason.IDLE,
-        id="no engine heard: marked all the same",
+        id="no engine reports: marked all the same",
     ),
     pytest.param(marked(orphan()), stopping(), None, {}, Action.KEEP, Reason.METRICS_MISSING, id="no metrics"),
     pytest.param(orphan(), stopping(), UTILIZATION, {}, Action.MARK, Reason.IDLE, id="CloudWatch: marked"),
@@ -304,7 +304,7 @@ CASES: list[Any] = [
         {},
         Action.UNMARK,
         Reason.GPU_ACTIVE,
-        id="a GPU works, no engine heard",
+        id="a GPU works, no engine reports",
     ),
     pytest.param(
         marked(orphan()),
@@ -361,7 +361,7 @@ CASES: list[Any] = [
         {"gpus_expected": {}},
         Action.MARK,
         Reason.IDLE,
-        id="CloudWatch: a machine type that nobody knows, marked at most",
+        id="CloudWatch: an unknown machine type, marked at most",
     ),
     pytest.param(
         orphan(),
@@ -397,7 +397,7 @@ CASES: list[Any] = [
         {},
         Action.UNMARK,
         Reason.WARMING_UP,
-        id="started anew",
+        id="restarted",
     ),
 ]
 

@@ -191,7 +191,7 @@ def test_what_comes_up_meanwhile_holds_a_mark_back(change: Callable[[FakeFleet],
 
 
 @pytest.mark.parametrize(
-    ("scope", "until"), [("batch", None), ("all", START + DAY)], ids=["of somebody else", "that is over"]
+    ("scope", "until"), [("batch", None), ("all", START + DAY)], ids=["of another scope", "that is over"]
 )
 def test_a_brake_that_does_not_hold_here_holds_nothing_back(scope: str, until: datetime | None) -> None:
     fake = orphan_fleet()
@@ -259,7 +259,7 @@ def test_a_pass_whose_lease_is_over_stops_nothing_and_takes_no_mark_away(works: 
 
 @dataclass
 class WorkedInBetween(FakeMetrics):
-    """Tells of work to who looks further back than the rule's window."""
+    """Shows work only in a longer window than that of the rule."""
 
     def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
         seen = self.fleet.evidence
@@ -330,7 +330,7 @@ def test_a_failed_stop_fails_alone_and_notifies_once() -> None:
 
 @pytest.mark.parametrize("phase", ["mark", "stop"])
 def test_after_a_kill_at_any_call_the_next_passes_continue(phase: str) -> None:
-    """A kill before each call in turn; afterwards one mark or one stop stands, told of once."""
+    """A kill before each call in turn; afterwards there is one mark or one stop, with one message."""
     for number in range(1, 60):
         fake = orphan_fleet()
         watchdog = make_watchdog(fake)
@@ -411,7 +411,7 @@ def test_prices_are_in_every_decision() -> None:
 @pytest.mark.parametrize(
     ("rule", "wrong"),
     [
-        pytest.param({"tags": {}}, "names nothing", id="nobody"),
+        pytest.param({"tags": {}}, "names nothing", id="no conditions"),
         pytest.param({"evidence": "cloudwatch"}, "no engine", id="a stop by CloudWatch"),
     ],
 )

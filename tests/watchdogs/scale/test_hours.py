@@ -1,4 +1,4 @@
-"""Hours of a schedule on nights when clocks go back: one stretch for each day, whatever part of it is repeated."""
+"""Hours of a schedule on nights when clocks go back: one interval per day, whatever part of it is repeated."""
 
 from datetime import UTC, datetime, time, timedelta
 from itertools import groupby

@@ -44,7 +44,7 @@ def wanted(view: ScalePool) -> int:
 
 
 @given(works, works, works, works, replicas, replicas, policies)
-def test_more_demand_never_asks_for_fewer_replicas(  # noqa: PLR0913, PLR0917 - all that decide is told
+def test_more_demand_never_asks_for_fewer_replicas(  # noqa: PLR0913, PLR0917 - all inputs of decide
     now: float, peak: float, more_now: float, more_peak: float, target: int, ready: int, policy: ScalePolicy
 ) -> None:
     less = pool(now, peak, target, ready, policy)
@@ -55,7 +55,7 @@ def test_more_demand_never_asks_for_fewer_replicas(  # noqa: PLR0913, PLR0917 - 
 def test_a_target_is_never_below_what_the_highest_load_needs(
     now: float, more: float, target: int, ready: int, policy: ScalePolicy
 ) -> None:
-    """Nor does idle hear of fewer that are needed."""
+    """Nor is a lower need reported to the idle watchdog."""
     view = pool(now, more, target, ready, policy)
     needed = min(math.ceil(now + more - 1e-9), MAX)
     assert wanted(view) >= needed

@@ -36,7 +36,7 @@ def _history() -> Iterator[str]:
             at = (NOW - timedelta(minutes=ago)).timestamp()
             series = f'gpufleet:{name}_token_seconds_p95:pool{{environment="test",pool="young"}}'
             yield f"{series} {late if ago <= 120 else usual} {at:.0f}"
-            # goes on to tell of what came in its first three minutes
+            # still includes the requests of its first three minutes
             yield f"{series.replace('young', 'brief')} {late if ago > 172 else 0.01} {at:.0f}"
 
 
@@ -86,7 +86,7 @@ def _engines() -> Iterator[str]:
 
 
 def _silent_engines(name: str) -> Iterator[str]:
-    """Pool `mute`: i-1 has two engines of which one tells of no queue, i-2 none of what runs, i-3 is whole."""
+    """Pool `mute`: i-1 has an engine without a queue metric, i-2 without running requests, i-3 is complete."""
     for instance, engine, left_out in (("i-1", 0, ""), ("i-1", 1, "waiting"), ("i-2", 0, "running"), ("i-3", 0, "")):
         if not left_out or left_out not in name:
             labels = f'environment="test",pool="mute",job="engine",instance_id="{instance}",engine="{engine}"'
@@ -120,7 +120,7 @@ def _tokens() -> Iterator[str]:
 
 
 def _held() -> Iterator[str]:
-    """Three requests were held by a router, until a quarter of an hour ago; its gauge told of them only then.
+    """Three requests were held by a router, until a quarter of an hour ago; its gauge reported them only then.
 
     An engine's page claims to hold a thousand, all the time.
     """

@@ -111,7 +111,7 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
         ),
         pytest.param({"pressure": None}, Reason.METRICS_MISSING, id="no metrics"),
         pytest.param({"pressure": replace(IDLE, reporting=3)}, Reason.METRICS_MISSING, id="one replica is silent"),
-        pytest.param({"unread": 1}, Reason.METRICS_MISSING, id="a draining one is read, a ready one is not"),
+        pytest.param({"unread": 1}, Reason.METRICS_MISSING, id="metrics of a draining one, but not of a ready one"),
         pytest.param({"pressure": replace(IDLE, coverage=0.8)}, Reason.METRICS_MISSING, id="a young store"),
         pytest.param({"pressure": Pressure(reporting=4)}, Reason.METRICS_MISSING, id="no measure of load"),
         pytest.param(
@@ -128,7 +128,7 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
             {"policy": ScalePolicy(inter_token_s=0.1), "pressure": replace(IDLE, running_peak=2.0)},
             Reason.METRICS_MISSING, id="next token not reported",
         ),
-        pytest.param({"pressure": replace(IDLE, waiting_peak=1.0)}, Reason.LOAD_NEEDS_ALL, id="somebody waited"),
+        pytest.param({"pressure": replace(IDLE, waiting_peak=1.0)}, Reason.LOAD_NEEDS_ALL, id="a request waited"),
         pytest.param(
             {"pressure": replace(IDLE, running_peak=42.0, full=14.0)}, Reason.LOAD_NEEDS_ALL,
             id="as many as queued lately, with headroom",
@@ -179,7 +179,7 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
     [
         pytest.param({}, 3, id="one at a time"),
         pytest.param({"max": 4}, 3, id="from its max"),
-        pytest.param({"ready": 0}, 3, id="none is in service, and the engines say that nobody came"),
+        pytest.param({"ready": 0}, 3, id="none is in service, and the engines report no requests"),
         pytest.param({"pressure": replace(IDLE, coverage=0.9)}, 3, id="most of the window is seen"),
         pytest.param({"policy": ScalePolicy(first_token_s=1.0)}, 3, id="no traffic, no latency"),
         pytest.param(
@@ -198,12 +198,12 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
         pytest.param(
             {"pressure": replace(IDLE, waiting_peak=1.0), "demand": Demand(now=0.1, peak=2.2)},
             3,
-            id="somebody waited, and the policy says what a replica carries",
+            id="a request waited, and the policy states the capacity of a replica",
         ),
         pytest.param(
             {"policy": ScalePolicy(tokens_per_second_per_replica=900), "demand": Demand(now=0.1, peak=2.2)},
             3,
-            id="work told in tokens",
+            id="work in tokens",
         ),
         pytest.param(
             {"pressure": Pressure(reporting=4), "demand": Demand(now=0.1, peak=2.2)}, 3, id="work, without a KV cache"
@@ -220,7 +220,7 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
                 "demand": Demand(now=1.0, peak=30.0),
             },
             33,
-            id="as far as the highest load needs, where the policy says what a replica carries",
+            id="as far as the highest load needs, if the policy states the capacity of a replica",
         ),
         pytest.param(
             {"target": 40, "ready": 40, "min": 38, "max": 50, "pressure": replace(IDLE, reporting=40)},
@@ -244,7 +244,7 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
         pytest.param(
             {"pressure": replace(IDLE, running_peak=42.0, full=10.0), "demand": Demand(now=0.1, peak=2.2)},
             3,
-            id="the policy says what a replica carries",
+            id="the policy states the capacity of a replica",
         ),
         pytest.param({"demand": Demand(now=0.1, peak=2.2)}, 3, id="the highest load fits"),
         pytest.param(LAST, 0, id="the last one, idle"),
@@ -439,8 +439,8 @@ def test_demand_is_the_same_in_requests_and_tokens(policy: ScalePolicy, unit: st
 @pytest.mark.parametrize(
     ("present", "demand"),
     [
-        pytest.param({"requests": 30.0}, None, id="its peak is not told"),
-        pytest.param({"requests_peak": 30.0}, None, id="what is there now is not told"),
+        pytest.param({"requests": 30.0}, None, id="its peak is not reported"),
+        pytest.param({"requests_peak": 30.0}, None, id="the current load is not reported"),
         pytest.param({"requests": 30.0, "requests_peak": 20.0}, Demand(now=3.0, peak=3.0), id="now is the peak"),
         pytest.param({"requests": 20.0, "requests_peak": 30.0}, Demand(now=2.0, peak=3.0), id="the peak has passed"),
     ],
@@ -490,8 +490,8 @@ def test_each_pool_has_its_own_cold_start() -> None:
 @pytest.mark.parametrize(
     ("ready_after", "start"),
     [
-        pytest.param((4, 27 * 60), timedelta(minutes=4), id="one is ready anew"),
-        pytest.param((26 * 60, 27 * 60), BOOT_DEFAULT, id="all are: nobody has shown it"),
+        pytest.param((4, 27 * 60), timedelta(minutes=4), id="one is ready again"),
+        pytest.param((26 * 60, 27 * 60), BOOT_DEFAULT, id="all are: no boot was measured"),
         pytest.param((4, 60), timedelta(minutes=32), id="a slow start"),
     ],
 )
@@ -603,7 +603,7 @@ def test_a_pass_without_the_lease_writes_no_target() -> None:
             },
             id="held requests wake it",
         ),
-        pytest.param({}, {}, id="nobody waits"),
+        pytest.param({}, {}, id="no request waits"),
         pytest.param(BUSY, {}, id="work raises it"),
     ],
 )
@@ -619,7 +619,7 @@ def test_a_pool_that_scales_up_from_zero_notifies(stats: Mapping[str, float], me
     ("instance_changes", "status"),
     [
         pytest.param({"state": InstanceState.STOPPING}, READY, id="on its way out"),
-        pytest.param({"group": "elsewhere"}, READY, id="of nobody's group"),
+        pytest.param({"group": "elsewhere"}, READY, id="of an unknown group"),
         pytest.param({"group": None}, READY, id="of no group"),
         pytest.param({}, replace(READY, ready=False), id="not ready"),
         pytest.param({}, replace(READY, draining=True), id="draining"),
@@ -677,7 +677,7 @@ def test_history_is_read_from_series_that_are_recorded() -> None:
 
 
 def test_a_constant_load_is_tried_on_fewer_replicas_once_a_day() -> None:
-    """42 requests, engines of 16, no KV cache to speak of: two replicas queue, three do not."""
+    """42 requests, engines of 16, almost no KV cache in use: two replicas queue, three do not."""
     target, moves, queued_at = 4, list[int](), -10_000
     for minute in range(0, 24 * 60):
         running = min(42, 16 * target)

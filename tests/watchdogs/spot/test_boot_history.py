@@ -95,7 +95,7 @@ K = ActivityKind
 @pytest.mark.parametrize(
     ("boot", "why", "failed"),
     [
-        pytest.param(looks((None, 1), (None, 4), left=5), None, False, id="nobody says why: it may be taken"),
+        pytest.param(looks((None, 1), (None, 4), left=5), None, False, id="no stated cause: it may be reclaimed"),
         pytest.param(looks((LOADING, 4), left=5, **reports(K.ENDED_UNSTATED)), K.ENDED_UNSTATED, False, id="so"),
         pytest.param(
             looks((LOADING, 4), left=5, **POWERED_OFF, **reports(K.ENDED_UNSTATED)),
@@ -242,8 +242,8 @@ def test_instances_with_boot_progress_are_not_bought_twice(minutes: float) -> No
 @pytest.mark.parametrize(
     ("silent", "minutes", "more"),
     [
-        pytest.param(True, 7, False, id="nobody hears it"),
-        pytest.param(True, 10, True, id="nobody hears it, and its boot should be over"),
+        pytest.param(True, 7, False, id="no status"),
+        pytest.param(True, 10, True, id="no status, and its boot should be over"),
         pytest.param(False, 47, False, id="it reports progress"),
         pytest.param(False, 55, True, id="for longer than any boot may take"),
     ],
@@ -299,7 +299,7 @@ def test_engines_that_crash_together_are_replaced_at_once(count: int) -> None:
         assert fake.now - began < 10 * MINUTE, "after the time of one boot"
     alerts = [text for key, text in fake.messages.items() if "engine_crashed" in key]
     assert len(alerts) == 1 and "the engine ended again after 3 starts" in alerts[0]
-    assert not any(boots.failed(boot, spot=False) for boot in fake.boots.values()), "a crash is no failed boot"
+    assert not any(boots.failed(boot, spot=False) for boot in fake.boots.values()), "a crash is not a failed boot"
 
 
 def test_an_engine_that_crashes_again_and_again_is_replaced_less_and_less_often() -> None:
@@ -333,7 +333,7 @@ def test_an_engine_that_crashes_again_and_again_is_replaced_less_and_less_often(
         pytest.param([20, 0], None, [1], id="the second"),
         pytest.param([40, 20, 0], None, [2], id="the third"),
         pytest.param([*range(200, -1, -20)], None, [30, 10], id="the eleventh, and the tenth waits, too"),
-        pytest.param([80, 20, 0], None, [1], id="after a calm hour"),
+        pytest.param([80, 20, 0], None, [1], id="after an hour without crashes"),
         pytest.param([40, 20, 0], 10, [], id="a person has fixed it since"),
     ],
 )
@@ -373,7 +373,7 @@ def test_reserved_capacity_waits_in_place() -> None:
     ("changes", "ready_at", "age", "crashed"),
     [
         pytest.param({}, None, 10, False, id="a boot"),
-        pytest.param({"has_served": True}, None, 10, True, id="its agent says that it served"),
+        pytest.param({"has_served": True}, None, 10, True, id="its agent reports that it served"),
         pytest.param({}, 6, 10, True, id="the ledger does"),
         pytest.param({}, None, 300, True, id="no boot takes that long"),
         pytest.param({"phase_since": START - 290 * MINUTE}, None, 300, False, id="it failed long ago, as it booted"),

@@ -1,4 +1,4 @@
-"""Boots that fail again and again: what stops, what is told, and when it begins again."""
+"""Repeated boot failures: what stops, who is notified, and when it begins again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_an_image_that_never_boots_is_not_started_for_ever(failing: str, capacit
     alerts = [text for key, text in fleet.messages.items() if key.startswith("spot:alert:")]
     assert len(alerts) == 1 and failing in alerts[0] and "3 boots failed" in alerts[0]
 
-    for _ in range(60):  # the image is mended
+    for _ in range(60):  # the image is fixed
         passes(fleet, 1)
         fleet.boot()
     assert len(fleet.alive(failing)) == 1
@@ -114,7 +114,7 @@ def test_one_failed_boot_is_made_good_for_by_one() -> None:
             0,
             {"leaving": True, "drained": True, "drain_by": DrainOwner.SPOT},
             [(Action.END, Reason.SURPLUS)],
-            id="it has drained already: said once",
+            id="it has drained already: reported once",
         ),
     ],
 )
@@ -158,7 +158,7 @@ def ready(launched: float, since: float) -> PoolMember:
             [],
             [PoolMember(id=f"i-{n}", group=B, launched_at=START, failed=n > 0) for n in range(4)],
             3,
-            id="three are there, beside one that boots",
+            id="three are there, and one boots",
         ),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_person_may_request_that_boots_are_tried_again() -> None:
     noted = [
         ("i-2", Reason.NOT_READY),
         ("batch", Reason.NOT_READY),
-        ("i-2", Reason.AS_WANTED),  # ready again, which mends no image
+        ("i-2", Reason.AS_WANTED),  # ready again, which does not fix the image
         ("batch", Reason.AS_WANTED),
     ]
     actions = [

@@ -30,7 +30,7 @@ def member(name: str, **changes: object) -> PoolMember:
 
 
 def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: PoolMember, **more: object) -> SpotPool:
-    """Spot for a target of two, ready for long, and on-demand that stood in for it."""
+    """Spot for a target of two, ready for long, and on-demand that replaced it."""
     groups = [
         GroupView(name=f"{name}-a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=spot, max=200),
         GroupView(name=f"{name}-od", capacity_type=CapacityType.ON_DEMAND, zone=None, desired=on_demand, max=9),
@@ -53,7 +53,7 @@ def about(pools: list[SpotPool]) -> dict[str, tuple[Action, Reason]]:
 @pytest.mark.parametrize(
     ("pools", "ends", "kept"),
     [
-        pytest.param([pool()], 1, None, id="there is room"),
+        pytest.param([pool()], 1, None, id="within the budget"),
         pytest.param([pool(ended_this_hour=3)], 1, None, id="the last of the hour"),
         pytest.param([pool(ended_this_hour=4)], 0, Reason.HOUR_BUDGET, id="the hour is used up"),
         pytest.param([pool(policy=SpotPolicy(max_stops_per_run=0))], 0, Reason.RUN_BUDGET, id="none a run"),
@@ -148,7 +148,9 @@ def test_the_most_expensive_ends_first() -> None:
     assert {key for key, (action, _) in decided.items() if action is Action.END} == {"a-od/0", "c-od/0"}
 
 
-@pytest.mark.parametrize(("used", "moves"), [pytest.param(3, True, id="room"), pytest.param(4, False, id="none")])
+@pytest.mark.parametrize(
+    ("used", "moves"), [pytest.param(3, True, id="budget left"), pytest.param(4, False, id="budget used")]
+)
 def test_a_move_begins_only_if_the_budget_allows_its_end(used: int, moves: bool) -> None:
     """One and two spares in one zone, whose loss would take them all; the other zone is safe."""
     view = pool("chat", 3, 0, target=1, spare=2, ended_this_hour=used)

@@ -104,7 +104,7 @@ def test_growth_that_is_stopped_altogether_is_kept_with_its_reason_and_numbers()
 
 
 def test_on_demand_that_hangs_is_not_replaced_beyond_its_groups_largest_size() -> None:
-    """Each late one has a successor, and the pool would have room for them."""
+    """Each late one has a successor, within the max of the pool."""
     pool = spot_pool([spot(A), on_demand(2, most=2)], hanging(OD, 2), target=2, max=6, events=refused(A))
     decision = of(decide([pool], START), OD)
     assert (decision.action, decision.reason) == (Action.KEEP, Reason.FALLBACK)
@@ -174,7 +174,7 @@ def test_a_regional_loss_of_all_is_made_good_in_full_under_the_defaults() -> Non
     ("stated", "started", "more"),
     [
         pytest.param(None, 12, 0, id="three times max"),
-        pytest.param(None, 10, 2, id="room for two"),
+        pytest.param(None, 10, 2, id="two allowed"),
         pytest.param(20, 12, 4, id="stated"),
         pytest.param(0, 0, 0, id="none at all"),
     ],
@@ -201,8 +201,8 @@ def spend(limit: str, costs: str, **more: object) -> SpendRate:
     ("found", "more"),
     [
         pytest.param(spend("10", "0"), 4, id="far below"),
-        pytest.param(spend("10", "9"), 2, id="room for two at the dearest type's price"),
-        pytest.param(spend("10", "9.61"), 0, id="room for none"),
+        pytest.param(spend("10", "9"), 2, id="two allowed at the price of the most expensive type"),
+        pytest.param(spend("10", "9.61"), 0, id="none allowed"),
         pytest.param(spend("10", "11"), 0, id="above"),
         pytest.param(spend("10", "9", unpriced=3), 2, id="at least"),
         pytest.param(spend("10", "0", unpriced=1, unpriced_stops=True), 0, id="an unknown price stops it"),

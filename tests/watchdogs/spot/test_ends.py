@@ -1,4 +1,4 @@
-"""Why instances ended whose group cannot tell."""
+"""Reasons of ends that the group does not state."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -23,25 +23,32 @@ FIRST = instance(1).id
 @pytest.mark.parametrize(
     ("kind", "lost", "by_us", "stated", "why"),
     [
-        pytest.param(K.ENDED_UNSTATED, False, False, None, K.ENDED_UNSTATED, id="nobody says"),
+        pytest.param(K.ENDED_UNSTATED, False, False, None, K.ENDED_UNSTATED, id="no stated cause"),
         pytest.param(K.ENDED_UNSTATED, False, False, K.ENDED_UNSTATED, K.ENDED_UNSTATED, id="it powered off"),
         pytest.param(K.ENDED_UNSTATED, False, False, K.PREEMPTED, K.PREEMPTED, id="EC2 took it"),
         pytest.param(K.ENDED_UNSTATED, False, False, K.ENDED_BY_PERSON, K.ENDED_BY_PERSON, id="a person ended it"),
         pytest.param(K.ENDED_UNSTATED, False, False, K.UNHEALTHY, K.UNHEALTHY, id="EC2 failed"),
-        pytest.param(K.ENDED_UNSTATED, False, True, K.ENDED_BY_PERSON, K.ENDED, id="we ended it: EC2 cannot tell"),
+        pytest.param(
+            K.ENDED_UNSTATED,
+            False,
+            True,
+            K.ENDED_BY_PERSON,
+            K.ENDED,
+            id="a watchdog ended it: EC2 cannot distinguish it",
+        ),
         pytest.param(K.ENDED_UNSTATED, False, True, None, K.ENDED, id="we ended it, EC2 has forgotten it"),
         pytest.param(K.ENDED_UNSTATED, False, True, K.PREEMPTED, K.PREEMPTED, id="EC2 was quicker than we"),
         pytest.param(K.ENDED_UNSTATED, True, False, None, K.PREEMPTED, id="under notice"),
         pytest.param(K.ENDED_UNSTATED, True, False, K.ENDED_BY_PERSON, K.PREEMPTED, id="a person, under notice"),
         pytest.param(K.ENDED, True, True, None, K.PREEMPTED, id="ended by us under notice"),
         pytest.param(K.ENDED, False, True, None, K.ENDED, id="ended by us"),
-        pytest.param(K.ENDED, False, False, K.ENDED_BY_PERSON, K.ENDED, id="its group says more than EC2"),
+        pytest.param(K.ENDED, False, False, K.ENDED_BY_PERSON, K.ENDED, id="its group states more than EC2"),
         pytest.param(K.FAILED_BOOT, True, False, None, K.PREEMPTED, id="its boot was over under notice"),
         pytest.param(K.FAILED_BOOT, False, True, None, K.FAILED_BOOT, id="its boot failed, and we ended it"),
         pytest.param(K.UNHEALTHY, False, False, K.ENDED_BY_PERSON, K.UNHEALTHY, id="unhealthy"),
         pytest.param(K.LAUNCHED, True, False, K.PREEMPTED, K.LAUNCHED, id="its launch"),
         pytest.param(K.NO_CAPACITY, True, True, K.PREEMPTED, K.NO_CAPACITY, id="a refusal"),
-        pytest.param(K.UNKNOWN, False, False, K.PREEMPTED, K.UNKNOWN, id="a sentence that nobody knows"),
+        pytest.param(K.UNKNOWN, False, False, K.PREEMPTED, K.UNKNOWN, id="an unknown message"),
     ],
 )
 def test_why(kind: K, lost: bool, by_us: bool, stated: K | None, why: K) -> None:
@@ -127,7 +134,7 @@ def test_an_unexplained_spot_end_is_replaced_and_not_a_failed_boot() -> None:
 @pytest.mark.parametrize(
     ("stated", "failed"),
     [
-        pytest.param(None, False, id="nobody says"),
+        pytest.param(None, False, id="no stated cause"),
         pytest.param(K.ENDED_UNSTATED, True, id="it powered itself off"),
         pytest.param(K.PREEMPTED, False, id="EC2 took it"),
         pytest.param(K.ENDED_BY_PERSON, False, id="a person ended it"),

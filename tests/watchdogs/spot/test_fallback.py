@@ -1,4 +1,4 @@
-"""When what stands in is asked for: within `fallback_after`, whatever the number of zones and their answer times."""
+"""When fallback is bought: within `fallback_after`, whatever the number of zones and their answer times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -118,7 +118,9 @@ def passes(fake: SlowFakeFleet, watchdog: SpotWatchdog, span: timedelta = timede
 
 
 @pytest.mark.parametrize("cloud", Cloud)
-@pytest.mark.parametrize("most", [pytest.param(1, id="no room above the target"), pytest.param(6, id="room")])
+@pytest.mark.parametrize(
+    "most", [pytest.param(1, id="max at the target"), pytest.param(6, id="max above the target")]
+)
 @pytest.mark.parametrize("zones", [1, 2, 3, 6, 9])
 @pytest.mark.parametrize("answer_s", [1, 5, 30, 45, 59, 61, 300])
 def test_it_is_asked_for_within_fallback_after(cloud: Cloud, most: int, zones: int, answer_s: int) -> None:
@@ -141,7 +143,7 @@ def test_asks_at_the_same_time_stay_within_the_ceiling_and_are_withdrawn() -> No
     fake, watchdog = a_pool(dry(9, 300), max=1)
     watchdog.apply()
     assert fake.most <= 1 + 0 + 2
-    assert len(fake.due) == 3, "nobody is asked who would have no time to answer"
+    assert len(fake.due) == 3, "no zone is asked that would have no time to answer"
     assert {name: group.desired for name, group in fake.groups.items() if group.desired} == {OD: 1}
 
 

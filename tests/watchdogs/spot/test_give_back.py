@@ -1,4 +1,4 @@
-"""Which on-demand instance goes back, and the reason that is told."""
+"""Which on-demand instance is given back, and the reported reason."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -70,7 +70,7 @@ def test_the_reported_reason(target: int, spot: int, on_demand: int, reason: Rea
             id="one that does not answer cannot be asked to drain",
         ),
         pytest.param(
-            [member("busy", OD, launched=90, busy=3), member("rests", OD, launched=60)], "rests", id="the less busy"
+            [member("busy", OD, launched=90, busy=3), member("idle", OD, launched=60)], "idle", id="the less busy"
         ),
         pytest.param([member("old", OD, launched=90), member("young", OD, launched=60)], "old", id="the older"),
         pytest.param(

@@ -21,7 +21,7 @@ STABLE = Group(
 
 @dataclass
 class Asked:
-    """Groups that tell what they are given, and remember when they were asked from when on."""
+    """Groups that return a given answer, and record the start times of reads."""
 
     answer: Sequence[Activity] = ()
     since: list[datetime] = field(default_factory=list[datetime])
@@ -56,7 +56,7 @@ def test_a_stable_group_whose_history_is_not_needed_is_not_read() -> None:
     look(happened, groups, [STABLE], [], SINCE, START)
     assert groups.since == []
     look(happened, groups, [STABLE], ["a"], SINCE, START + MINUTE)
-    assert groups.since == [SINCE], "now it is, from the beginning on"
+    assert groups.since == [SINCE], "now it is read, from the beginning"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_what_is_known_already_is_not_kept_twice() -> None:
     look(happened, groups, [STABLE], ["a"], SINCE, START + MINUTE)
     assert happened.unsaved() == [], "it was not asked"
     look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START + 2 * MINUTE)
-    assert [len(one.events) for one in happened.unsaved()] == [0], "it was asked, and has said nothing new"
+    assert [len(one.events) for one in happened.unsaved()] == [0], "it was read, without new activities"
 
 
 def test_a_clock_that_was_ahead_skips_nothing() -> None:

@@ -35,7 +35,7 @@ def test_who_is_left_to_its_cloud(age: timedelta, changes: dict[str, Any], *, no
     one = instance(1, launched_at=START - age, **changes)
     agent = replace(READY, ready=False, draining=True, notice_at=START if noticed else None)
     assert is_left_to_its_cloud(one, agent, START) is left
-    assert not is_left_to_its_cloud(one, None, START), "it does not answer: nobody knows of a notice"
+    assert not is_left_to_its_cloud(one, None, START), "it does not answer: no notice is known"
 
 
 @pytest.mark.parametrize(

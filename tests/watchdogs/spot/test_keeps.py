@@ -1,4 +1,4 @@
-"""What people keep, or drained themselves, is left alone, and stands in nobody's way."""
+"""Instances that people keep, or drained themselves, are unchanged and block nothing."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -48,7 +48,7 @@ def surplus() -> FakeFleet:
 @pytest.mark.parametrize(
     ("scope", "ended"),
     [
-        pytest.param("", [FIRST], id="nobody keeps any"),
+        pytest.param("", [FIRST], id="none is kept"),
         pytest.param(FIRST, [SECOND], id="the one that would go"),
         pytest.param("its tag", [SECOND], id="the same, by its tag"),
         pytest.param(SECOND, [FIRST], id="the other one"),
@@ -138,9 +138,9 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: Drain
     [
         pytest.param({"drain_by": DrainOwner.CLOUD}, True, id="its cloud takes it"),
         pytest.param({"drain_by": DrainOwner.IDLE}, True, id="idle drains it"),
-        pytest.param({"drain_by": DrainOwner.IDLE, "drained": True}, False, id="idle drained it: it serves nobody"),
+        pytest.param({"drain_by": DrainOwner.IDLE, "drained": True}, False, id="idle drained it: it serves nothing"),
         pytest.param({"drain_by": DrainOwner.SPOT}, True, id="spot drains it"),
-        pytest.param({}, True, id="nobody says who drains it"),
+        pytest.param({}, True, id="an unknown drain owner"),
         pytest.param({"drain_by": DrainOwner.SPOT, "kept_by": "ana"}, False, id="spot drained it and ana keeps it"),
         pytest.param({"drain_by": DrainOwner.PERSON}, False, id="ana drained it"),
         pytest.param({"drain_by": DrainOwner.PERSON, "under_notice": True}, True, id="ana drained it, it is taken"),
@@ -170,7 +170,7 @@ def test_an_endless_drain_blocks_nothing_and_notifies_once_a_day(
         make_watchdog(fleet).apply()
         assert bool(fleet.ended) is (fleet.now - began > timedelta(minutes=16))
         fleet.now = fleet.now.replace(second=0) + timedelta(minutes=15)
-    assert fleet.ended[0] == THIRD, "what stood in goes"
+    assert fleet.ended[0] == THIRD, "fallback ends first"
     messages = [text for key, text in fleet.messages.items() if key.startswith("spot:draining:batch")]
     assert len(messages) == 2 and FIRST in messages[0], "the day and the next one"
     assert FIRST not in fleet.ended

@@ -93,10 +93,10 @@ def test_what_idle_drained_before_its_cloud_takes_it_is_ended_by_idle_and_lost_b
         ),
         pytest.param({"drain_by": DrainOwner.PERSON}, {}, Reason.PREEMPTED, id="a person drained it"),
         pytest.param({"drain_by": DrainOwner.ROLLOUT}, {}, Reason.PREEMPTED, id="a rollout drained it"),
-        pytest.param({"drain_by": None}, {}, Reason.PREEMPTED, id="nobody knows who drained it"),
+        pytest.param({"drain_by": None}, {}, Reason.PREEMPTED, id="unknown drain owner"),
         pytest.param({"drain_by": DrainOwner.PERSON, "under_notice": False}, {}, None, id="a person's alone"),
         pytest.param({"drain_by": DrainOwner.CLOUD, "under_notice": False}, {}, None, id="its group ends it"),
-        pytest.param({"drain_by": None, "under_notice": False}, {}, None, id="nobody's"),
+        pytest.param({"drain_by": None, "under_notice": False}, {}, None, id="no owner, no notice"),
     ],
 )
 def test_what_spot_ends_when_it_has_drained(

@@ -27,7 +27,7 @@ def weight(at: datetime, now: datetime) -> float:
 
 
 def remembered(events: Sequence[Activity], since: Sequence[datetime], now: datetime) -> tuple[float, float]:
-    """Losses and hours, faded. Each stretch between two changes weighs as its end does."""
+    """Losses and hours, with decay. Each interval between two changes has the weight of its end."""
     launches = [e.at for e in events if e.kind in MORE]
     unknown = [at for at in since if not any(abs(at - launch) <= MINUTE for launch in launches)]
     changes = [(e.at, 1 if e.kind in MORE else -1 if e.kind in FEWER else 0) for e in events if e.kind is not K.QUOTA]

@@ -36,7 +36,7 @@ def seen(*more: PoolMember, kept: int = 0, **changes: Any) -> SpotPool:
 
 
 def with_reserved(held: dict[str, int], reserved: int, target: int) -> SpotPool:
-    """So many spot, one of them to spare, beside reserved ones that carry a part of the target."""
+    """Spot with one spare, and reserved instances that carry a part of the target."""
     found = pool(held, losses=LOSSES, target=target, spare=1, more=[ready(f"r{n}", "r") for n in range(reserved)])
     return replace(
         found, groups=[replace(g, desired=reserved, max=reserved) if g.name == "r" else g for g in found.groups]
@@ -50,7 +50,7 @@ def moves(view: SpotPool) -> list[str]:
 @pytest.mark.parametrize(
     ("view", "goals"),
     [
-        pytest.param(seen(), ["c"], id="a calm pool"),
+        pytest.param(seen(), ["c"], id="a stable pool"),
         pytest.param(seen(policy=SpotPolicy(max_surge=0)), [], id="no surge is allowed"),
         pytest.param(seen(policy=SpotPolicy(max_surge=1)), ["c"], id="the least surge"),
         pytest.param(
@@ -60,7 +60,7 @@ def moves(view: SpotPool) -> list[str]:
         ),
         pytest.param(seen(target=3, spare=0), [], id="no spare"),
         pytest.param(seen(kept=2), ["c"], id="one of them is free"),
-        pytest.param(seen(kept=3), [], id="nobody would leave"),
+        pytest.param(seen(kept=3), [], id="all are kept"),
         pytest.param(seen(ready("od", "od"), kept=3), [], id="on-demand would, but is not what moves"),
         pytest.param(seen(ready("od", "od")), [], id="on-demand is there"),
         pytest.param(seen(ready("od", "od", **HANGS)), [], id="on-demand hangs"),

@@ -43,7 +43,7 @@ def at(fleet: FakeFleet, spot: str | None, on_demand: str | None) -> SpotWatchdo
 
 
 def growing(to: int) -> FakeFleet:
-    """Two serve, that many are wanted, and each zone has room."""
+    """Two serve, two are wanted, and each zone has capacity."""
     fleet = spread_fleet()
     wants(fleet, to)
     return fleet

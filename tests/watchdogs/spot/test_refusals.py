@@ -20,7 +20,7 @@ LAUNCH_BY_PERSON = SuspendedProcess(process="Launch", reason="User suspended at 
 LAUNCH_BY_CLOUD = SuspendedProcess(process="Launch", reason="Administratively suspended", by_cloud=True)
 
 
-def refused(fake: FakeFleet, group: str, kind: ActivityKind, detail: str = "the cloud's words") -> None:
+def refused(fake: FakeFleet, group: str, kind: ActivityKind, detail: str = "the message of the cloud") -> None:
     fake.happened(group, kind, None)
     fake.activities[-1] = replace(fake.activities[-1], detail=detail)
 
@@ -55,7 +55,7 @@ def test_a_zone_that_refuses_for_good_is_not_asked_again_and_people_are_notified
     assert len(asked) == 1
     decision = {d.resource: d for d in done.plan.decisions}[B]
     assert (decision.action, decision.reason) == (Action.KEEP, Reason.CANNOT_LAUNCH)
-    assert kind.sentence in decision.detail and "the cloud's words" in decision.detail
+    assert kind.sentence in decision.detail and "the message of the cloud" in decision.detail
     assert fake.groups[OD].desired == 1
     (text,) = (text for key, text in fake.messages.items() if key.startswith("spot:cannot_launch:"))
     assert "gpufleet resume batch" in text and kind.sentence in text
@@ -125,7 +125,15 @@ def event(kind: ActivityKind, minutes: int, detail: str = "") -> Activity:
         ([event(ActivityKind.UNSUPPORTED, -1)], False),
         ([], False),
     ],
-    ids=["refused", "launched since", "another machine type", "last", "throttled since", "before the change", "calm"],
+    ids=[
+        "refused",
+        "launched since",
+        "another machine type",
+        "last",
+        "throttled since",
+        "before the change",
+        "nothing",
+    ],
 )
 def test_the_last_answer_counts(events: list[Activity], closed: bool) -> None:
     assert (view_builder.refused_for_good("a", events, [], START) is not None) is closed

@@ -59,7 +59,7 @@ def test_a_zone_that_failed_lately_is_shunned_and_forgiven(kind: ActivityKind) -
     failed = recall([event(ActivityKind.LAUNCHED, 0), event(kind, 1)], [], T0 + HOUR)
     usual = (failed.losses + PRIOR_LOSSES) / (failed.hours + PRIOR_HOURS)
     assert failed.losses_per_hour == pytest.approx((1 + TROUBLE) * usual)
-    # hours away tell nothing of the average, and the trouble fades by halves
+    # time without instances does not change the average, and the increase decays
     later = failed.passed(T0 + HOUR + TROUBLE_HALF_LIFE, present=False)
     still = (later.losses + PRIOR_LOSSES) / (later.hours + PRIOR_HOURS)
     assert later.losses_per_hour == pytest.approx((1 + TROUBLE / 2) * still)

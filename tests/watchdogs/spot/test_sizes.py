@@ -60,7 +60,7 @@ def test_who_is_stable(since: object, stable: int) -> None:
         pytest.param([OLDER], 0, id="its boot should be over"),
         pytest.param([replace(OLDER, boot_expected=2 * BOOT)], 1, id="boots of its type take longer"),
         pytest.param([replace(BOOTS, ready_since=START - SECOND)], 0, id="it was ready sooner than usual"),
-        pytest.param([replace(BOOTS, group=ON_DEMAND)], 0, id="on demand boots, which nobody takes"),
+        pytest.param([replace(BOOTS, group=ON_DEMAND)], 0, id="on demand boots, which is never reclaimed"),
         pytest.param([BOOTS, BOOTS], 1, id="two boot, one was taken"),
     ],
 )
@@ -90,7 +90,7 @@ def test_what_idle_ends_is_missed_only_where_the_target_stays(
 @pytest.mark.parametrize(
     ("bought", "spot", "asked"),
     [
-        pytest.param(0, 0, 4, id="nothing stands in: all at once"),
+        pytest.param(0, 0, 4, id="no fallback: all at once"),
         pytest.param(2, 0, 4, id="as many as the surge"),
         pytest.param(3, 0, 3, id="one more"),
         pytest.param(4, 0, 2, id="the whole target: no more than the surge"),
@@ -104,6 +104,6 @@ def test_spot_returns_next_to_on_demand_within_the_surge(bought: int, spot: int,
 
 
 def test_idle_ends_and_fallback_both_leave_capacity() -> None:
-    """Of four wanted one is ending, so three are missed; three on demand leave room for three below the surge."""
+    """Of four wanted one is ending, so three are missed; three on demand allow three within the surge."""
     assert sizes(LEAVES, *[BOUGHT] * 3, target=4).spot_missing == 3
     assert sizes(*[LEAVES] * 2, *[BOUGHT] * 3, target=4).spot_missing == 2

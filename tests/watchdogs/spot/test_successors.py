@@ -1,4 +1,4 @@
-"""What stands in stays until what it stands in for serves; who cannot be asked to go, or will never come."""
+"""Fallback stays until its successor serves; instances that cannot drain, or never become ready."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,14 +34,14 @@ def group(name: str, desired: int, **changes: Any) -> GroupView:
 
 
 def serving(count: int, name: str = A, **changes: Any) -> list[PoolMember]:
-    """So many that have been ready for an hour."""
+    """Members that have been ready for an hour."""
     at = START - timedelta(hours=1)
     plain = PoolMember(id="", group=name, launched_at=at, ready_since=at, usd_per_hour=Decimal("0.25"))
     return [replace(plain, id=f"{name}-{n}", **changes) for n in range(count)]
 
 
 def booting(count: int, name: str, **changes: Any) -> list[PoolMember]:
-    """So many that were launched two minutes ago."""
+    """Members that were launched two minutes ago."""
     members = serving(count, name, launched_at=START - 2 * MINUTE, ready_since=None)
     return [replace(m, id=f"{m.id}-new", **changes) for m in members]
 
@@ -59,7 +59,7 @@ def ends(found: dict[str, Decision]) -> list[str]:
     [
         pytest.param(2, booting(2, RES), 0, 0, id="reserved capacity boots"),
         pytest.param(2, [*serving(1, RES), *booting(1, RES)], 0, 1, id="half of it serves"),
-        pytest.param(1, [*serving(1, RES), *booting(1, RES)], 0, 0, id="half of it serves, half stands in"),
+        pytest.param(1, [*serving(1, RES), *booting(1, RES)], 0, 0, id="half of it serves, half is replaced"),
         pytest.param(2, serving(2, RES), 0, 1, id="it serves"),
         pytest.param(3, booting(2, RES), 1, 0, id="it boots, one to spare"),
         pytest.param(3, [*serving(1, RES), *booting(1, RES)], 1, 1, id="half of it serves, one to spare"),
@@ -86,7 +86,7 @@ def test_spot_stays_until_what_replaces_it_serves(
 def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: Action, reason: Reason) -> None:
     found = decided([group(RES, 0), group(A, 2)], serving(2), boots=left_booting(RES, *minutes))
     assert (found[RES].action, found[RES].reason) == (action, reason)
-    assert not ends(found), "what stands in stays"
+    assert not ends(found), "fallback stays"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_who_serves_is_not_given_back_for_one_that_boots(*, ready: bool) -> None
     [
         pytest.param(True, True, True, id="asked and silent"),
         pytest.param(False, True, False, id="silent, and was not asked"),
-        pytest.param(True, False, False, id="asked, and heard of: its agent began anew and knows of no drain"),
+        pytest.param(True, False, False, id="asked, and reporting: its agent restarted and has no drain"),
     ],
 )
 def test_who_was_asked_to_drain_and_falls_silent_is_waited_for(*, asked: bool, silent: bool, waits: bool) -> None:
@@ -180,7 +180,7 @@ def test_who_was_asked_to_drain_and_falls_silent_is_waited_for(*, asked: bool, s
 
 
 def test_a_group_that_lists_the_dead_is_asked_so_that_its_answer_is_waited_for() -> None:
-    """Two died, and one is wanted now: as it stands, nobody would be asked at all."""
+    """Two ended, and one is wanted now: with the current size no zone would be asked."""
     found = decided([group(A, 2, unseen=2)], [], target=1)[A]
     assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SPOT_WANTED, 2, 2)
 
@@ -192,7 +192,7 @@ def test_failing_requests_of_a_group_are_dropped_while_it_lists_ended_instances(
 
 
 def test_only_requested_reserved_growth_replaces_spot() -> None:
-    """Two serve and a third is asked for: of four, one is missing beside them."""
+    """Two serve and a third is asked for: of four, one more is missing."""
     found = decided([group(RES, 2, max=3), group(A, 0, max=9)], serving(2, RES), target=4)
     assert (found[RES].from_size, found[RES].to_size) == (2, 3)
     assert (found[A].from_size, found[A].to_size) == (0, 1)
@@ -253,7 +253,7 @@ def test_growth_costs_what_is_new() -> None:
     [
         pytest.param(OD, 2, 1, 0, 1, id="on demand, one is asked for"),
         pytest.param(OD, 2, 2, 0, None, id="on demand, none is"),
-        pytest.param(OD, 3, 1, 1, 2, id="on demand, one is asked for beside a dead one"),
+        pytest.param(OD, 3, 1, 1, 2, id="on demand, one is requested next to an ended one"),
         pytest.param(OD, 2, 1, 1, None, id="on demand, one is there and a dead one"),
         pytest.param(RES, 2, 1, 0, 1, id="reserved, one is asked for"),
         pytest.param(RES, 2, 2, 0, None, id="reserved, none is"),
@@ -295,7 +295,7 @@ def test_what_idle_drained_saves_nothing_here_for_it_is_replaced() -> None:
     ("changes", "reason"),
     [
         pytest.param({}, Reason.BOOTS_FAILING, id="never ready"),
-        pytest.param({"why": ActivityKind.FAILED_BOOT}, Reason.BOOTS_FAILING, id="and its group says so"),
+        pytest.param({"why": ActivityKind.FAILED_BOOT}, Reason.BOOTS_FAILING, id="and its group reports it"),
         pytest.param({"ready_at": START - timedelta(hours=2)}, None, id="was ready"),
         pytest.param({"why": ActivityKind.ENDED}, None, id="ended by us"),
         pytest.param({"why": ActivityKind.ENDED_BY_PERSON}, None, id="ended by a person"),
@@ -310,7 +310,7 @@ def test_machines_that_power_off_as_they_boot_are_failed_boots(
     otherwise = Reason.FALLBACK if name == OD else Reason.RESERVED_IN_FULL
     assert decided([group(name, 0, max=4)], [], target=1, boots=ended_count)[name].reason is (reason or otherwise)
     found = decided([group(name, 1, max=4)], booting(1, name), target=1, boots=ended_count)
-    assert found[name].reason is (reason or otherwise), "its group goes on by itself"
+    assert found[name].reason is (reason or otherwise), "its group continues by itself"
 
 
 @pytest.mark.parametrize("name", [A, OD, RES])
@@ -325,7 +325,7 @@ def test_machines_that_power_off_as_they_boot_are_failed_boots(
 def test_what_a_closed_group_launches_by_itself_is_ended(
     name: str, launched: float, kept_by: str | None, *, ended: bool
 ) -> None:
-    """It would go on for ever: a group replaces what dies. The last one was seen eleven minutes ago."""
+    """Otherwise it never stops: a group replaces ended instances. The last one was seen eleven minutes ago."""
     new = [replace(booting(1, name)[0], launched_at=START - launched * MINUTE, kept_by=kept_by)]
     ended_count = left_booting(name, 40, 25, 10, why=ActivityKind.FAILED_BOOT)
     found = decided([group(name, 1, max=4)], new, target=1, boots=ended_count)

@@ -1,4 +1,4 @@
-"""How much spot is asked for beside on-demand that stands in for it."""
+"""How much spot is requested while on-demand replaces it."""
 
 import random
 from dataclasses import dataclass, replace
@@ -45,8 +45,8 @@ def pool(spot: int, on_demand: int, surge: int, **more: object) -> SpotPool:
         pytest.param(pool(0, 4, 0), 2, id="none: one at a time, for else it never came back"),
         pytest.param(pool(3, 4, 2), 0, id="it is full until one goes back"),
         pytest.param(pool(3, 3, 2), 1, id="one went back"),
-        pytest.param(pool(1, 1, 1), 4, id="what stands in for one holds up nobody else's successor"),
-        pytest.param(pool(0, 0, 1), 5, id="nothing stands in"),
+        pytest.param(pool(1, 1, 1), 4, id="the fallback of one does not block successors of others"),
+        pytest.param(pool(0, 0, 1), 5, id="no fallback"),
         pytest.param(pool(0, 4, 1, spare=0), 1, id="without a spare"),
     ],
 )
@@ -57,7 +57,7 @@ def test_spot_requests_while_on_demand_serves(view: SpotPool, asked: int) -> Non
 
 @dataclass
 class Counting:
-    """Ours; of each look it is noted how far it went beyond target and spare while on-demand stood in."""
+    """Records for each observation the instances above target and spare while fallback is used."""
 
     rule: spot.LiveSpotRule
     name: str = "own"

@@ -35,7 +35,7 @@ def member(name: str, group: str) -> PoolMember:
 
 
 def pool(*, in_block: int, in_spot: int = 0, desired: int | None = None, **more: object) -> SpotPool:
-    """Two of a block and spot beside it; two replicas are wanted."""
+    """Two of a block, and spot; two replicas are wanted."""
     members = [member(f"b{n}", BLOCK) for n in range(in_block)] + [member(f"s{n}", SPOT) for n in range(in_spot)]
     block = GroupView(
         name=BLOCK,
@@ -182,7 +182,7 @@ RES = "batch-res"
 
 
 def block_fleet() -> tuple[FakeFleet, SpotWatchdog]:
-    """Of a block that begins in an hour and is closed in a day, beside spot that is to be had."""
+    """Of a block that begins in an hour and is closed in a day, with spot available."""
     fleet = spread_fleet()
     now = fleet.now
     groups = [

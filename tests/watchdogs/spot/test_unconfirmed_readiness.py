@@ -1,4 +1,4 @@
-"""Instances that nobody hears: for how long they count as there, and what becomes of those that stay away."""
+"""Instances without status: how long they count, and what happens to those that do not return."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -25,7 +25,7 @@ RESTARTED = replace(READY, phase=Phase.CACHE, ready=False)
 
 
 def report(fake: FakeFleet, status: AgentStatus | None, *ids: str) -> None:
-    """From now on these agents say that; None: nothing."""
+    """These agents report `status`; None: they do not answer."""
     for key in ids:
         if status is None:
             fake.agents.pop(key, None)
@@ -52,7 +52,7 @@ def test_one_pass_without_readiness_reports_buys_nothing(status: AgentStatus | N
         assert sizes(fake) == (1, 1, 0) and not fake.messages
         fake.now += timedelta(minutes=1)
         fake.agents.update(before)
-        make_watchdog(fake).apply()  # heard again: what was missed does not add up
+        make_watchdog(fake).apply()  # ready again: missed times do not add up
         assert sizes(fake) == (1, 1, 0) and not fake.ended
         fake.now += timedelta(minutes=1)
 
@@ -73,7 +73,7 @@ def test_one_that_stays_silent_is_replaced_after_the_fallbacks_time(spot: int, t
     fake.now += timedelta(seconds=30)
     make_watchdog(fake).apply()
     assert (len(fake.alive(A)), len(fake.alive(B)), len(fake.alive(OD))) == there
-    assert not fake.ended, "silence is no proof: it may serve"
+    assert not fake.ended, "a missing answer proves nothing: it may serve"
 
 
 def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:
 
 
 def on_demand_fallback(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> SpotPool:
-    """Two wanted, no spot to be had, and on-demand of two hours: ready, or never heard of."""
+    """Two wanted, no spot available, and on-demand of two hours: ready, or without status."""
     groups = [
         GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=0),
         GroupView(name=OD, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=desired or len(ready), max=most),
@@ -161,7 +161,7 @@ def on_demand_fallback(*ready: bool, desired: int | None = None, most: int = 4, 
         ),
         pytest.param(on_demand_fallback(*[False] * 4), None, "replaces 2 missing", id="both successors hang, too"),
         pytest.param(
-            on_demand_fallback(True, False, most=2), None, "at its largest size of 2", id="no room for a successor"
+            on_demand_fallback(True, False, most=2), None, "at its largest size of 2", id="max reached: no successor"
         ),
         pytest.param(
             on_demand_fallback(True, False, desired=3), None, "1 requested", id="the successor is on its way"

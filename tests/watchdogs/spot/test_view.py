@@ -1,4 +1,4 @@
-"""What the spot watchdog makes of what clouds, agents, prices and its own ledger tell."""
+"""The view of the spot watchdog, built from clouds, agents, prices and its ledger."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -77,21 +77,21 @@ SINCE = START - timedelta(hours=1)
             },
             id="ready",
         ),
-        pytest.param(READY, {"ready_since": LAUNCHED, "missed_since": None}, id="ready, and does not say since when"),
+        pytest.param(READY, {"ready_since": LAUNCHED, "missed_since": None}, id="ready, without a time"),
         pytest.param(replace(READY, requests_running=3.0), {"busy": 3.0}, id="at work"),
-        pytest.param(replace(READY, requests_running=None), {"busy": 0}, id="says nothing of its work"),
+        pytest.param(replace(READY, requests_running=None), {"busy": 0}, id="without a request count"),
         pytest.param(None, {"ready_since": None, "missed_since": START, "silent": True, "busy": 0}, id="silent"),
         pytest.param(
             replace(READY, **BOOTS, phase_since=SINCE), {"ready_since": None, "missed_since": SINCE}, id="boots"
         ),
-        pytest.param(replace(READY, **BOOTS), {"missed_since": START}, id="boots, and does not say since when"),
+        pytest.param(replace(READY, **BOOTS), {"missed_since": START}, id="boots, without a time"),
         pytest.param(
             replace(READY, **BOOTS, phase_since=START + MINUTE), {"missed_since": START}, id="by a clock that is fast"
         ),
         pytest.param(
             replace(READY, ready=False, phase_since=SINCE),
             {"ready_since": None, "missed_since": START},
-            id="was ready, and is not: since when, its phase does not tell",
+            id="was ready, and is not: without a time",
         ),
         pytest.param(
             replace(
@@ -141,7 +141,7 @@ def test_what_idle_has_marked() -> None:
     [
         pytest.param({}, True, id="lives"),
         pytest.param({"state": InstanceState.STOPPING}, False, id="goes"),
-        pytest.param({"group": "somebody-elses"}, False, id="of another group"),
+        pytest.param({"group": "of-another-owner"}, False, id="of another group"),
         pytest.param({"group": None}, False, id="of none"),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_silent_zone_is_waited_for_once() -> None:
 
 
 def test_another_process_knows_which_zones_were_silent() -> None:
-    """Each pass may be a process of its own: what was waited for in vain is left alone, as what has refused."""
+    """Each pass may be a process of its own: a group without an answer is not asked again, like one that refused."""
     fleet = spread_fleet()
     fleet.lose(instance(1).id)
     silent(fleet, A, B)
@@ -94,11 +94,11 @@ def test_after_a_lost_ask_the_others_answers_are_still_acted_on() -> None:
 
 
 def test_a_zone_that_refused_in_an_earlier_pass_is_waited_for_when_it_is_asked_again() -> None:
-    """Its old refusal is no answer to the new ask, which the cloud answers after some seconds."""
+    """Its old refusal is not an answer to the new request, which the cloud answers after some seconds."""
     fleet = spread_fleet()
     fleet.lose(instance(1).id)
     make_watchdog(fleet).apply()
-    assert sizes(fleet) == (0, 1, 1), "both zones refused, and on-demand stands in"
+    assert sizes(fleet) == (0, 1, 1), "both zones refused, and on-demand replaces spot"
     fleet.now += timedelta(minutes=2)
     fleet.targets["batch"] = replace(fleet.targets["batch"], value=3)
     fleet.capacity |= {A: 1, B: 1}
@@ -154,7 +154,7 @@ def test_a_loss_that_its_group_has_not_noticed_is_made_up_for_once(
     fleet.happened(A, ActivityKind.PREEMPTED, lost)
     fleet.reconcile(A)
     watchdog.apply()
-    assert sizes(fleet) == (0, *left[1:]), "now that nobody else could be ended by a smaller size"
+    assert sizes(fleet) == (0, *left[1:]), "now that a smaller size cannot end another instance"
 
 
 def test_a_group_that_notices_its_loss_while_the_pass_waits_has_answered() -> None:

@@ -111,7 +111,7 @@ def test_a_long_drain_holds_no_fallback_up_and_is_ended_once() -> None:
         fake.boot()
         if fake.now < began + timedelta(minutes=29):
             assert fake.alive(OD)[:1] == [ended] and fake.drains == [ended]
-            assert len(fake.alive(OD)) == 2, "it drains, another one stands in"
+            assert len(fake.alive(OD)) == 2, "it drains, another one replaces it"
         fake.now += timedelta(minutes=1)
     assert (fake.drains, fake.ended) == ([ended], [ended])
     assert sizes(fake) == (1, 0, 1)

@@ -37,15 +37,17 @@ A_SAFE = {"a": 0.0, "b": 0.5, "c": 0.5}
         pytest.param(
             pool(NOTHING, losses=A_SAFE, spare=0, largest={"b": 0, "c": 1}),
             {"a": 3, "c": 1},
-            id="more than half there where no other zone has room",
+            id="more than half there if no other zone has capacity",
         ),
         pytest.param(
             pool({"a": 2, "b": 0, "c": 0}, target=10, losses=A_SAFE, spare=0, largest={"a": 3}),
             {"a": 1, "b": 3},
-            id="no more there than it has room for beside what it has",
+            id="no more there than its max allows",
         ),
         pytest.param(
-            pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": EXPENSIVE}), {"b": 2, "c": 2}, id="none too dear"
+            pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": EXPENSIVE}),
+            {"b": 2, "c": 2},
+            id="none that is too expensive",
         ),
         pytest.param(
             pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": Decimal("0.90")}),
@@ -84,7 +86,7 @@ UNEVEN = {"a": 2, "b": 2, "c": 1}
         pytest.param(pool(UNEVEN), 1, id="it pays"),
         pytest.param(pool(UNEVEN, spare=0, target=5), 0, id="people want no spare"),
         pytest.param(pool({"a": 2, "b": 2, "c": 0}), 0, id="the spare itself is missing"),
-        pytest.param(pool(UNEVEN, losses=dict.fromkeys("abc", 0.01)), 0, id="calm zones"),
+        pytest.param(pool(UNEVEN, losses=dict.fromkeys("abc", 0.01)), 0, id="stable zones"),
         pytest.param(pool({"a": 2, "b": 2, "c": 2}), 1, id="it is there and still pays"),
         pytest.param(
             pool({"a": 2, "b": 2, "c": 2}, losses=dict.fromkeys("abc", 0.01)), 0, id="it is there and pays no more"
@@ -104,7 +106,7 @@ UNEVEN = {"a": 2, "b": 2, "c": 1}
             1,
             id="all zones gave lately",
         ),
-        pytest.param(pool(UNEVEN, prices=dict.fromkeys("abc", EXPENSIVE)), 0, id="all zones are too dear"),
+        pytest.param(pool(UNEVEN, prices=dict.fromkeys("abc", EXPENSIVE)), 0, id="all zones are too expensive"),
         pytest.param(
             pool({"a": 3, "b": 2}, losses=dict.fromkeys("ab", 0.2), prices={"b": EXPENSIVE}),
             0,
@@ -149,7 +151,7 @@ def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], c
     [
         pytest.param(pool(UNEVEN), ["a", "b", "c"], id="all"),
         pytest.param(pool({"a": 3, "b": 1, "c": 1}), ["b", "c"], id="not one that holds its share"),
-        pytest.param(pool(UNEVEN, prices={"b": EXPENSIVE}), ["a", "c"], id="not one that is too dear"),
+        pytest.param(pool(UNEVEN, prices={"b": EXPENSIVE}), ["a", "c"], id="not one that is too expensive"),
         pytest.param(
             pool(UNEVEN, more=[ready("one", "c", leaving=True, under_notice=True)]),
             ["a", "b"],
@@ -209,7 +211,7 @@ NO_CAPACITY, LAUNCHED, PREEMPTED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCH
 @pytest.mark.parametrize(
     ("seen", "is_open"),
     [
-        pytest.param(looking(), True, id="it looks by itself and nothing was said yet"),
+        pytest.param(looking(), True, id="it launches by itself, without an answer yet"),
         pytest.param(looking(happened("c", NO_CAPACITY, 5)), False, id="it looks by itself and was refused"),
         pytest.param(looking(happened("c", NO_CAPACITY, 21)), True, id="refused longer ago than the back-off"),
         pytest.param(looking(happened("c", NO_CAPACITY, 5), desired=1), True, id="refused, and looks no more"),
@@ -217,7 +219,7 @@ NO_CAPACITY, LAUNCHED, PREEMPTED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCH
             looking(happened("c", NO_CAPACITY, 5), happened("c", LAUNCHED, 4)), True, id="it has given since"
         ),
         pytest.param(looking(happened("c", NO_CAPACITY, 0), desired=1), False, id="refused in this pass"),
-        pytest.param(looking(happened("c", UNKNOWN, 5)), False, id="refused for a reason that nobody knows"),
+        pytest.param(looking(happened("c", UNKNOWN, 5)), False, id="refused for an unknown reason"),
     ],
 )
 def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: SpotPool, is_open: bool) -> None:
@@ -235,7 +237,9 @@ def test_what_a_zone_refused_before_this_pass_does_not_answer_what_this_pass_ask
     [
         pytest.param(looking(), 1, Reason.SURPLUS, id="no more is needed"),
         pytest.param(looking(happened("c", NO_CAPACITY, 5)), 1, Reason.NO_SPOT, id="it was refused"),
-        pytest.param(looking(happened("c", UNKNOWN, 5)), 1, Reason.NO_SPOT, id="it was refused, nobody knows why"),
+        pytest.param(
+            looking(happened("c", UNKNOWN, 5)), 1, Reason.NO_SPOT, id="it was refused for an unknown reason"
+        ),
         pytest.param(replace(looking(desired=5), target=5), 2, Reason.SURPLUS, id="fewer are needed"),
         pytest.param(replace(looking(desired=2), target=5), 2, Reason.SPOT_WANTED, id="it is needed"),
         pytest.param(looking(desired=1), None, Reason.AS_WANTED, id="none is asked for"),
@@ -331,4 +335,4 @@ def test_who_was_taken_behind_a_launch_hook_was_young() -> None:
         for event in lived("a", 60, 10)
     ]
     assert zones.taken_young(pool(UNEVEN, events=events), START) == 1
-    assert zones.taken_young(pool(UNEVEN, events=events[1:]), START) == 0, "nobody knows how old it was"
+    assert zones.taken_young(pool(UNEVEN, events=events[1:]), START) == 0, "its age is unknown"
