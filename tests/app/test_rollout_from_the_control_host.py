@@ -19,16 +19,10 @@ from gpufleet.domain.model import Instance
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument
 from serving.cache.store import FolderStore
-from tests.cli.test_models import DOCUMENT
 from tests.fixtures.logs import RecordedLog
+from tests.fixtures.model_document import DOCUMENT
+from tests.fixtures.rollouts import NEW, OLD, POOL
 from tests.fixtures.watchdogs import plain
-
-OLD, NEW = "0" * 64, "1" * 64
-POOL: dict[str, Any] = {
-    "name": "chat", "model": "models/chat", "engine": "vllm", "owner": "team", "target": 2, "min": 1, "max": 3,
-    "drain_deadline": "90s", "watchdogs": {},
-    "groups": [{"type": "spot", "zone": "us-east-1a", "name": "chat-spot", "max": 3}],
-}  # fmt: skip
 
 
 def fleet(**pool: Any) -> FleetDocument:

@@ -12,6 +12,7 @@ from app.models import ModelRegistry
 from app.stores import open_place
 from cli.main import build
 from localcloud import tiny_model
+from tests.fixtures.model_document import DOCUMENT
 
 
 def run(*words: str | Path, code: int = 0) -> Any:
@@ -103,14 +104,6 @@ def of_environment(bucket: Path, environment: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**DOCUMENT, "environment": environment}))
     return path
-
-
-DOCUMENT: dict[str, Any] = {
-    "version": 1, "environment": "dev", "cloud": "aws", "region": "us-east-1", "account": "000000000000",
-    "generated_by": {"project": "gpu-fleet", "stack": "aws-dev", "revision": "1", "at": "2026-11-21T02:15:00Z"},
-    "bucket": "s3://models", "prometheus_url": "http://127.0.0.1:9090", "ledger_url": "sqlite:////tmp/ledger.db",
-    "router": {"url": "http://127.0.0.1:8080"}, "pools": [],
-}  # fmt: skip
 
 
 def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from cli import serverless
 from cli.main import build
 from gpufleet.toolchain.folders import ROOT
 from serving.cache.store import FolderStore
-from tests.app.test_rollout_from_the_control_host import NEW, POOL
-from tests.cli.test_models import DOCUMENT
+from tests.fixtures.model_document import DOCUMENT
+from tests.fixtures.rollouts import NEW, POOL
 
 
 def fleet_in(folder: Path, **more: Any) -> str:

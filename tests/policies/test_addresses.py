@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policies.addresses import MOST_IPV4, network, public
 from policies.resource import UNKNOWN, Resource
-from tests.policies.test_rules import DEV, INGRESS, broken_rules
+from tests.fixtures.policies.resources import DEV, INGRESS, broken_rules
 
 
 def size(*cidrs: str) -> tuple[int, int]:

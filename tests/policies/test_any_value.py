@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policies import exposure, ingress, machines, references, storage, templates
 from policies.resource import AWS_GROUP, FLEETS, GCP_GROUPS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource
-from tests.policies.test_rules import DEV
+from tests.fixtures.policies.resources import DEV
 
 RULES = tuple(
     rule for module in (exposure, ingress, machines, references, storage, templates) for rule in module.RULES

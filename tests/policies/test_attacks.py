@@ -20,8 +20,7 @@ from gpufleet.settings.environment import PolicyException
 from policies.context import Context, ContextError, from_config
 from policies.pack import RULES, check, policies
 from policies.resource import UNKNOWN, Resource
-from tests.fixtures.stacks.settings_files import a_pool
-from tests.policies.test_rules import (
+from tests.fixtures.policies.resources import (
     DEV,
     FIREWALL,
     GCP_TEMPLATE,
@@ -35,6 +34,7 @@ from tests.policies.test_rules import (
     group,
     judged,
 )
+from tests.fixtures.stacks.settings_files import a_pool
 
 KEY = "AKIA" + "I" * 16
 ROLE, ROLE_POLICY = "aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy"

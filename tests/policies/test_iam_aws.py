@@ -17,30 +17,24 @@ from policies.iam import actions
 from policies.pack import RULES, check
 from policies.resource import UNKNOWN, Resource
 from tests.fixtures.policies.iam import AWS, RULE, said
-from tests.policies.test_rules import TODAY
+from tests.fixtures.policies.iam_aws import (
+    ACCOUNT,
+    BUCKET,
+    GROUPS,
+    MODELS,
+    ON_BUCKET,
+    OURS,
+    POLICY,
+    REGION,
+    ROLE,
+    allow,
+    of_control,
+    text,
+)
+from tests.fixtures.policies.resources import TODAY
 
-ACCOUNT, BUCKET, REGION = "111122223333", "111122223333-gpu-fleet-prod", "us-east-1"
 ENGINE_KEY, ORDER_KEY = "/gpu-fleet/prod/engine-key", "/gpu-fleet/prod/order-key"
-GROUPS = f"arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:*"
-MODELS = f"arn:aws:s3:::{BUCKET}/models/*"
-OURS = {"StringEquals": {"autoscaling:ResourceTag/gpu-fleet:environment": "prod"}}
 GITHUB = "token.actions.githubusercontent.com"
-ROLE, POLICY = "aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy"
-ON_BUCKET = "aws:s3/bucketPolicy:BucketPolicy"
-
-
-def text(*statements: Any, **elements: Any) -> str:
-    return json.dumps({"Version": "2012-10-17", "Statement": list(statements), **elements})
-
-
-def allow(action: Any = "autoscaling:SetDesiredCapacity", resource: Any = GROUPS, **parts: Any) -> dict[str, Any]:
-    """A statement of the control host; a part that is None is left out."""
-    whole = {"Effect": "Allow", "Action": action, "Resource": resource, "Condition": OURS, **parts}
-    return {key: value for key, value in whole.items() if value is not None}
-
-
-def of_control(policy: Any, context: Context = AWS, role: Any = "gpu-fleet-prod-control-0a1b2c3") -> list[str]:
-    return said(POLICY, {"role": role, "policy": policy}, context, "gpu-fleet-prod-control")
 
 
 def read(resource: Any = MODELS, action: Any = "s3:GetObject", **parts: Any) -> dict[str, Any]:
@@ -352,7 +346,7 @@ def test_a_name_of_many_wildcards_is_expanded_at_once() -> None:
 
 def test_own_policies_need_no_database_of_actions() -> None:
     code = (
-        "import sys; from policies import pack; from tests.policies.test_iam_aws import allow, of_control, text;"
+        "import sys; from policies import pack; from tests.fixtures.policies.iam_aws import allow, of_control, text;"
         "assert of_control(text(allow())) == []; print('policy_sentry' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

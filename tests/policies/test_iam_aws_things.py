@@ -11,7 +11,7 @@ from components.aws.bucket import bucket_policy
 from policies.context import Context
 from policies.resource import UNKNOWN
 from tests.fixtures.policies.iam import AWS, said
-from tests.policies.test_iam_aws import ACCOUNT, BUCKET, MODELS, ON_BUCKET, REGION, allow, text
+from tests.fixtures.policies.iam_aws import ACCOUNT, BUCKET, MODELS, ON_BUCKET, REGION, allow, text
 
 QUEUE = f"arn:aws:sqs:{REGION}:{ACCOUNT}:gpu-fleet-prod-notices"
 RULE_ARN = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/gpu-fleet-prod-notices-0a1b2c3"

@@ -9,10 +9,10 @@ import pytest
 from policies.context import Context
 from policies.pack import check
 from policies.resource import UNKNOWN, Resource
+from tests.fixtures.policies import iam_aws as of_aws
+from tests.fixtures.policies import iam_google as of_google
 from tests.fixtures.policies.iam import AWS, GCP, RULE
-from tests.policies import test_iam_aws as of_aws
-from tests.policies import test_iam_google as of_google
-from tests.policies.test_rules import TODAY
+from tests.fixtures.policies.resources import TODAY
 
 ACCOUNT, PROFILE = "gcp:serviceaccount/account:Account", "aws:iam/instanceProfile:InstanceProfile"
 TEMPLATE, INSTANCE = "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/instance:Instance"

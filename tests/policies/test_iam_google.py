@@ -12,33 +12,30 @@ from gpufleet.settings.environment import PolicyException
 from policies.context import Context
 from policies.resource import UNKNOWN
 from tests.fixtures.policies.iam import GCP, RULE, said
-from tests.policies.test_rules import TODAY
-
-PROJECT, BUCKET = "example-project", "example-project-gpu-fleet-prod"
-DOMAIN = f"{PROJECT}.iam.gserviceaccount.com"
-GPU, CTL = f"serviceAccount:gpu-fleet-prod-gpu@{DOMAIN}", f"serviceAccount:gpu-fleet-prod-ctl@{DOMAIN}"
-VIEWER, SECRET_ROLE = "roles/storage.objectViewer", "roles/secretmanager.secretAccessor"
-ON_BUCKET, ON_PROJECT = "gcp:storage/bucketIAMMember:BucketIAMMember", "gcp:projects/iAMMember:IAMMember"
-ON_SECRET, CUSTOM = "gcp:secretmanager/secretIamMember:SecretIamMember", "gcp:projects/iAMCustomRole:IAMCustomRole"
-OBJECTS = f"projects/_/buckets/{BUCKET}/objects/"
-OWN = " || ".join(f'resource.name.startsWith("{OBJECTS}{what}/")' for what in ("agents", "approvals", "models"))
-CTL_ROLE = f"projects/{PROJECT}/roles/gpu_fleet_prod_ctl"
+from tests.fixtures.policies.iam_google import (
+    BUCKET,
+    CTL,
+    CTL_ROLE,
+    CUSTOM,
+    DOMAIN,
+    GPU,
+    ON_BUCKET,
+    ON_PROJECT,
+    ON_SECRET,
+    OWN,
+    PROJECT,
+    SECRET_ROLE,
+    VIEWER,
+    on_bucket,
+    on_project,
+)
+from tests.fixtures.policies.resources import TODAY
 
 GIVEN_TO_ALL = json.dumps({"bindings": [{"role": VIEWER, "members": ["allUsers"]}]})
 
 
-def on_bucket(**changes: Any) -> dict[str, Any]:
-    """What GPU instances read."""
-    condition = {"title": "own objects", "expression": OWN}
-    return {"bucket": BUCKET, "role": VIEWER, "member": GPU, "condition": condition, **changes}
-
-
 def where(expression: Any) -> dict[str, Any]:
     return on_bucket(condition={"title": "own objects", "expression": expression})
-
-
-def on_project(**changes: Any) -> dict[str, Any]:
-    return {"project": PROJECT, "role": CTL_ROLE, "member": CTL, **changes}
 
 
 def on_secret(**changes: Any) -> dict[str, Any]:

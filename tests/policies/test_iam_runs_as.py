@@ -9,7 +9,7 @@ from gpufleet.settings.environment import PolicyException
 from policies.context import Context
 from policies.resource import UNKNOWN
 from tests.fixtures.policies.iam import AWS, GCP, said
-from tests.policies.test_rules import TODAY
+from tests.fixtures.policies.resources import TODAY
 
 TEMPLATE, INSTANCE = "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/instance:Instance"
 TARGET = "aws:cloudwatch/eventTarget:EventTarget"

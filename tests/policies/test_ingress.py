@@ -11,7 +11,7 @@ from gpufleet.settings.environment import PolicyException
 from policies import ingress
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Violation
-from tests.policies.test_rules import DEV, FIREWALL, INGRESS
+from tests.fixtures.policies.resources import DEV, FIREWALL, INGRESS
 
 (RULE,) = ingress.RULES
 GROUP, GROUP_RULE = "aws:ec2/securityGroup:SecurityGroup", "aws:ec2/securityGroupRule:SecurityGroupRule"

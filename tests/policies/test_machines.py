@@ -9,7 +9,7 @@ import pytest
 from gpufleet.settings.environment import PolicyException
 from policies import exposure, machines
 from policies.resource import UNKNOWN, Resource
-from tests.policies.test_rules import DEV, GCP_TEMPLATE, SAFE_GCP, SAFE_TEMPLATE, TEMPLATE, TODAY
+from tests.fixtures.policies.resources import DEV, GCP_TEMPLATE, SAFE_GCP, SAFE_TEMPLATE, TEMPLATE, TODAY
 
 RULES = (*exposure.RULES, *machines.RULES)
 PUBLIC, METADATA, ACCESS, DISKS = (rule.id for rule in RULES)

@@ -16,7 +16,7 @@ from policies.preview import resources_of
 from policies.reference_table import NOTHING, REFERENCES
 from policies.resource import UNKNOWN, Resource
 from policies.resource_types import MADE
-from tests.policies.test_rules import DEV, GCP_TEMPLATE, GROUP, TEMPLATE
+from tests.fixtures.policies.resources import DEV, GCP_TEMPLATE, GROUP, TEMPLATE
 
 (RULE,) = references.RULES
 SG, INGRESS = "aws:ec2/securityGroup:SecurityGroup", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -15,66 +14,24 @@ from gpufleet.settings.environment import PolicyException
 from policies.context import Context, from_config
 from policies.pack import RULES, check
 from policies.resource import UNKNOWN, Properties, Resource, plain
-from policies.rule import Rule, Violation
+from tests.fixtures.policies.resources import (
+    DEV,
+    FIREWALL,
+    GCP_REGIONAL,
+    GCP_TEMPLATE,
+    GCP_ZONAL,
+    GROUP,
+    INGRESS,
+    RESERVATION,
+    SAFE_GCP,
+    SAFE_TEMPLATE,
+    TEMPLATE,
+    TODAY,
+    broken_rules,
+    but,
+    group,
+)
 from tests.fixtures.stacks.settings_files import a_pool
-
-TODAY = date(2026, 11, 21)
-CONTEXT = Context(cloud=Cloud.AWS, environment="prod", region="us-east-1", today=TODAY)
-
-DEV = Context(cloud=Cloud.AWS, environment="dev", region="us-east-1", today=TODAY)
-
-TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
-GROUP = "aws:autoscaling/group:Group"
-GCP_TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
-RESERVATION = "aws:ec2/capacityReservation:CapacityReservation"
-
-SAFE_TEMPLATE: dict[str, Any] = {
-    "networkInterfaces": [{"deviceIndex": 0, "associatePublicIpAddress": "false"}],
-    "metadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 1.0},
-    "blockDeviceMappings": [{"deviceName": "/dev/sda1", "ebs": {"encrypted": "true"}}],
-    "userData": base64.b64encode(b"#!/bin/bash\nengine_key=ssm:/gpu-fleet/dev/engine-key\n").decode(),
-}
-SAFE_GCP: dict[str, Any] = {
-    "machineType": "g2-standard-4",
-    "networkInterfaces": [{"subnetwork": "s"}],
-    "shieldedInstanceConfig": {"enableSecureBoot": True, "enableVtpm": True, "enableIntegrityMonitoring": True},
-    "metadata": {"enable-oslogin": "TRUE"},
-    "labels": {
-        "gpu-fleet-environment": "dev", "gpu-fleet-pool": "chat",
-        "gpu-fleet-capacity-type": "spot", "gpu-fleet-owner": "search",
-    },
-}  # fmt: skip
-
-
-def group(capacity_type: str = "spot", machines: tuple[str, ...] = ("g6.xlarge", "g5.xlarge"), **props: Any) -> Any:
-    tags = {
-        "gpu-fleet:environment": "prod", "gpu-fleet:pool": "chat",
-        "gpu-fleet:capacity-type": capacity_type, "gpu-fleet:owner": "search",
-    }  # fmt: skip
-    overrides = [{"instanceType": machine} for machine in machines]
-    return {
-        "minSize": 0.0,
-        "maxSize": 4.0,
-        "tags": [{"key": k, "value": v, "propagateAtLaunch": True} for k, v in tags.items()],
-        "mixedInstancesPolicy": {"launchTemplate": {"overrides": overrides}},
-    } | props
-
-
-def but(props: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """The same with some properties changed; None takes one away."""
-    return {key: value for key, value in {**props, **changes}.items() if value is not None}
-
-
-def judged(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:
-    """What rules say of properties: whether it makes such a type, and what that names, is a matter of its own."""
-    return [(rule, violation) for rule, violation in check(resources, context) if rule.id not in OF_PLACES]
-
-
-OF_PLACES = ("resource-type-listed", "references-in-plan")
-
-
-def broken_rules(*resources: Resource, context: Context = CONTEXT) -> list[str]:
-    return [rule.id for rule, _ in judged(resources, context)]
 
 
 def user_data(text: str) -> dict[str, Any]:
@@ -84,8 +41,6 @@ def user_data(text: str) -> dict[str, Any]:
 PUBLIC_INTERFACE = [{"associatePublicIpAddress": "true"}]
 IPV6_INTERFACE = [{"associatePublicIpAddress": "false", "ipv6AddressCount": 1}]
 UNSHIELDED = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True}
-FIREWALL = "gcp:compute/firewall:Firewall"
-INGRESS = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 
 
 @pytest.mark.parametrize(
@@ -230,10 +185,6 @@ def google_spot(**places: Any) -> list[Resource]:
         depends = {"versions": (urn,)}
         groups.append(Resource(type=kind, name=name, urn=f"urn:{name}", props=props, depends=depends))
     return [template, *groups]
-
-
-GCP_ZONAL = "gcp:compute/instanceGroupManager:InstanceGroupManager"
-GCP_REGIONAL = "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from gpufleet.settings.environment import PolicyException
 from policies import storage
 from policies.resource import UNKNOWN, Resource
-from tests.policies.test_rules import DEV
+from tests.fixtures.policies.resources import DEV
 
 (RULE,) = storage.RULES
 BUCKET, BLOCK = "aws:s3/bucket:Bucket", "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock"

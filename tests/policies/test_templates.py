@@ -9,7 +9,7 @@ from gpufleet.prices.plan.preview import parse
 from policies import templates
 from policies.preview import resources_of
 from policies.resource import UNKNOWN, Resource
-from tests.policies.test_rules import DEV, GCP_REGIONAL, GCP_TEMPLATE, GCP_ZONAL, GROUP, TEMPLATE
+from tests.fixtures.policies.resources import DEV, GCP_REGIONAL, GCP_TEMPLATE, GCP_ZONAL, GROUP, TEMPLATE
 
 (RULE,) = templates.RULES
 FLEET, INSTANCE = "aws:ec2/fleet:Fleet", "aws:ec2/instance:Instance"

@@ -49,25 +49,6 @@ def test_replicas_that_are_alone(tmp_path: Path, seed: int) -> None:
     assert ours == pytest.approx(plain_replay.timer(path, name, idle.TIMERS[name], cold), abs=2e-6, rel=1e-6)
 
 
-def rested(chance: random.Random, path: Path) -> Path:
-    """Replicas that rest for minutes or hours between their work; some are silent for a while, or from then on."""
-    lines = ["time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"]
-    replicas, step = [f"r{n}" for n in range(chance.choice([1, 1, 2, 4]))], chance.choice([60, 60, 300, 7.5])
-    until, busy, time = dict.fromkeys(replicas, 0), dict.fromkeys(replicas, True), 0.0
-    missing = chance.choice([0, 0, 0.02, 0.15])
-    silent = {name: range(chance.randrange(700), chance.choice([300, 500, 800])) for name in replicas[1:]}
-    for tick in range(800):
-        for name in replicas:
-            if tick >= until[name]:
-                busy[name] = not busy[name]
-                until[name] = tick + 1 + int(chance.lognormvariate(1 if busy[name] else 3, 1.5))
-            if chance.random() >= missing and tick not in silent.get(name, ()):
-                lines.append(f"{time},{name},{0.5 * busy[name]},{int(busy[name])},0,7")
-        time += step * chance.choice([1, 1, 1, 1, 1, 1, 1, 1, 1, 3 if missing else 1])
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_replicas_of_pools(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

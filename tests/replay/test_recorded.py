@@ -12,9 +12,9 @@ import pytest
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from replay import idle, pools, spot
 from replay.histories import load_activity
+from tests.fixtures.replay.histories import history
+from tests.fixtures.replay.recomputed import rested
 from tests.fixtures.replay.shapes import SHAPES, made
-from tests.replay.test_pools import history
-from tests.replay.test_recomputed import rested
 
 MINUTE = timedelta(minutes=1)
 

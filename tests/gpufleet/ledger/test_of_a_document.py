@@ -16,7 +16,7 @@ from gpufleet.ledger.database import open_database
 from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.settings import document
 from gpufleet.settings.document.ledger import why_unverified
-from tests.cli.test_models import DOCUMENT
+from tests.fixtures.model_document import DOCUMENT
 from tests.fixtures.stacks.settings_files import AWS, changed, said
 
 BUCKET, FILE = "s3://b/fleet/fleet.json", "/home/me/fleet.json"

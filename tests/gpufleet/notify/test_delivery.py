@@ -39,7 +39,7 @@ from gpufleet.notify.slack import (
     masked,
 )
 from tests.fixtures import local_token
-from tests.gpufleet.settings.test_document import a_document
+from tests.fixtures.documents import a_document
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 

@@ -6,36 +6,7 @@ import pytest
 from gpufleet.settings import document
 from gpufleet.settings.document import DocumentError
 from gpufleet.toolchain.folders import ROOT
-
-
-def a_document() -> dict[str, Any]:
-    """A whole document, as JSON values."""
-    return {
-        "version": 1,
-        "environment": "dev",
-        "cloud": "aws",
-        "region": "us-east-1",
-        "account": "000000000000",
-        "generated_by": {
-            "project": "gpu-fleet", "stack": "aws-dev", "revision": "8c1f0d2", "at": "2026-11-21T02:15:00Z",
-        },
-        "bucket": "s3://models",
-        "prometheus_url": "http://127.0.0.1:9090",
-        "ledger_url": "sqlite:////tmp/ledger.db",
-        "router": {"url": "http://127.0.0.1:8080"},
-        "budget": {"usd_per_month": "42000", "usd_per_hour_at_max": "160"},
-        "pools": [
-            {
-                "name": "chat", "model": "models/chat", "engine": "vllm", "owner": "search",
-                "target": 3, "min": 1, "max": 5, "drain_deadline": "90s",
-                "groups": [
-                    {"type": "spot", "zone": "us-east-1a", "name": "chat-a", "max": 2, "machine_types": ["g6"]},
-                    {"type": "on-demand", "zone": None, "name": "chat-od", "max": 2, "machine_types": ["g6"]},
-                ],
-                "watchdogs": {"idle": {"window": "30m"}},
-            }
-        ],
-    }  # fmt: skip
+from tests.fixtures.documents import a_document
 
 
 def test_a_rendered_document_reads_back_the_same() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hosts.control import ledger_file
 from hosts.control import releases as code
 from hosts.control.releases import ReleaseBusyError, ReleaseError, Releases
-from tests.hosts.control.test_releases import NOW, Host, make_host
+from tests.fixtures.control.releases import NOW, Host, make_host
 
 LATER = NOW + timedelta(minutes=5)
 FILES = (code.__file__, ledger_file.__file__)

@@ -1,161 +1,18 @@
 """Releases beside each other: real folders, real archives and a real ledger; the services alone are played."""
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
-from hosts.control import bundle, ledger_file
-from hosts.control.paths import Places
-from hosts.control.releases import ReleaseError, Releases
+from hosts.control import bundle
+from hosts.control.releases import ReleaseError
+from tests.fixtures.control.releases import NOW, Host, make_host
 
-NOW = datetime(2026, 11, 21, 2, 15, tzinfo=UTC)
 UNKNOWN = "0" * 64
-
-
-def clone(folder: Path, version: str) -> Path:
-    """Something that can be packed: one room."""
-    (folder / "cli").mkdir(parents=True)
-    (folder / "cli" / "main.py").write_text(f"VERSION = {version!r}\n")
-    (folder / "pyproject.toml").write_text('[tool.hatch.build.targets.wheel]\npackages = ["cli"]\n')
-    return folder
-
-
-@dataclass
-class Played:
-    """A machine whose services are words: they read what the current release holds, and write the ledger."""
-
-    places: Places
-    shelf: dict[str, Path] = field(default_factory=dict[str, Path])
-    refuses: set[str] = field(default_factory=set[str])
-    """Releases that say no when they are tried."""
-    breaks: set[str] = field(default_factory=set[str])
-    """Releases with which the services do not answer."""
-    migrates: set[str] = field(default_factory=set[str])
-    leaves: str = ""
-    """What a service that is not well leaves beside the ledger, when it is killed."""
-    log: list[str] = field(default_factory=list[str])
-    looks: Callable[[], None] = lambda: None
-    """Done when somebody looks whether services are well."""
-
-    @property
-    def running(self) -> str | None:
-        """What runs; of the machine, so that it outlives who started it."""
-        return self._runs.read_text() if self._runs.exists() else None
-
-    @property
-    def _runs(self) -> Path:
-        return self.places.root / "runs"
-
-    def fetch(self, sha256: str, target: Path) -> None:
-        if sha256 not in self.shelf:
-            raise FileNotFoundError(2, "no such object", sha256)
-        target.write_bytes(self.shelf[sha256].read_bytes())
-
-    def try_out(self, release: Path) -> None:
-        self.log.append(f"try {self.name(release)}")
-        if self.name(release) in self.refuses:
-            raise ReleaseError("its tables are newer")
-
-    def stop(self) -> None:
-        self.log.append("stop")
-        if self.leaves and self.running in self.breaks:
-            self.places.ledger.with_name(f"ledger.db{self.leaves}").write_bytes(b"of a service that was killed")
-        self._runs.unlink(missing_ok=True)
-
-    def start(self) -> None:
-        name = self.name(self.places.current)
-        self.log.append(f"start {name}")
-        if self.schema() == "next" and name not in self.migrates:
-            raise ReleaseError(f"{name} does not know these tables")
-        self._runs.write_text(name)
-        with closing(sqlite3.connect(self.places.ledger)) as ledger:
-            ledger.execute("insert into facts values (?)", [self.running])
-            if self.running in self.migrates:
-                ledger.execute("update schema set version = 'next'")
-            ledger.commit()
-
-    def unwell(self) -> str | None:
-        self.looks()
-        return "console: does not answer" if self.running in self.breaks else None
-
-    def schema(self) -> str | None:
-        with closing(sqlite3.connect(self.places.ledger)) as ledger:
-            return str(ledger.execute("select version from schema").fetchone()[0])
-
-    def save_ledger(self, into: BinaryIO) -> None:
-        ledger_file.save(self.places.ledger, into)
-
-    def put_back_ledger(self, source: BinaryIO) -> None:
-        ledger_file.put_back(self.places.ledger, source)
-
-    def name(self, release: Path) -> str:
-        """The version that a folder holds."""
-        return (release / "lib" / "cli" / "main.py").read_text().split("'")[1]
-
-    def facts(self) -> list[str]:
-        with closing(sqlite3.connect(self.places.ledger)) as ledger:
-            return [str(row[0]) for row in ledger.execute("select what from facts")]
-
-
-@dataclass
-class Host:
-    """A control host that runs its first release, and two more that lie in the bucket."""
-
-    releases: Releases
-    machine: Played
-    digests: dict[str, str]
-    said: list[str]
-
-    def upgrade(self, version: str) -> None:
-        self.releases.upgrade(self.digests[version], NOW)
-
-    @property
-    def linked(self) -> str:
-        return self.machine.name(self.releases.places.current)
-
-    @property
-    def staged(self) -> set[str]:
-        folders = self.releases.places.releases.iterdir()
-        return {self.machine.name(folder) for folder in folders}
-
-
-def make_host(root: Path, *, fresh: bool = True) -> Host:
-    """A control host below a folder; not `fresh`: what is there already."""
-    places = Places(root=root)
-    machine, digests, said = Played(places=places), dict[str, str](), list[str]()
-    host = Host(
-        releases=Releases(places=places, machine=machine, say=said.append),
-        machine=machine,
-        digests=digests,
-        said=said,
-    )
-    if not fresh:
-        return host
-    shelf = root.with_name(f"{root.name}-shelf")
-    for version in ("one", "two", "three"):
-        made = bundle.build(clone(shelf / version, version), None, shelf / f"{version}.tar.gz")
-        machine.shelf[made.sha256] = made.path
-        digests[version] = made.sha256
-    places.ledger.parent.mkdir(parents=True)
-    places.host.mkdir()
-    with closing(sqlite3.connect(places.ledger)) as ledger:
-        ledger.execute("create table facts (what text)")
-        ledger.execute("create table schema (version text)")
-        ledger.execute("insert into schema values ('first')")
-        ledger.commit()
-    host.releases.stage(digests["one"])
-    host.releases.link(digests["one"])
-    host.releases.choose(digests["one"], None, NOW)
-    machine.start()
-    machine.log.clear()
-    return host
 
 
 @pytest.fixture

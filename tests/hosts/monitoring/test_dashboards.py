@@ -24,8 +24,6 @@ from cli import monitoring
 from cli.output import Exit
 from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.console import exporter
-from gpufleet.costs.allocation import Charge, ChargeKind, UseState
-from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertSettings
 from gpufleet.settings.document.money import Budget
@@ -40,10 +38,10 @@ from serving.router.exporter import RouterSnapshot
 from serving.router.exporter import metrics as router_page
 from serving.router.meter import Meter
 from tests.fixtures.console.fleet import document
+from tests.fixtures.ledger_metrics import _charges, ledger_page
 from tests.fixtures.metrics_text import value
 from tests.fixtures.prometheus import running
 
-NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 LABELS = {
     "environment": "prod", "pool": "chat", "capacity_type": "spot", "zone": "z", "machine_type": "g6.xlarge",
     "group": "g", "instance_id": "i-1",
@@ -74,32 +72,6 @@ def _samples(metric: Metric, seconds: float) -> Iterator[str]:
         }
         value = seconds * 10 if metric.kind is Shape.COUNTER else 1
         yield f"{metric.name}{labels.get(metric, '')} {value}\n"
-
-
-def _charges() -> list[Charge]:
-    """One dollar in an hour."""
-    charge = Charge(
-        kind=ChargeKind.TIME, state=UseState.USED, resource="i-1", cloud=Cloud.AWS, region="r", zone="z",
-        machine_type="g6.xlarge", capacity_type=CapacityType.SPOT, pool="chat", model="m", owner="t",
-        reservation=None, start=NOW - timedelta(hours=1), end=NOW, duration=timedelta(hours=1), price=None,
-        amount=Decimal(3600),
-    )  # fmt: skip
-    return [charge]
-
-
-def ledger_page() -> str:
-    spends = [
-        exporter.WindowSpend(window=window, covered=timedelta(hours=1), charges=_charges())
-        for window in ("1h", "24h")
-    ]
-    return exporter.render(
-        [
-            exporter.FleetMetrics(
-                environment="prod", targets={"chat": 2}, known_until=NOW, budget_usd_per_month=Decimal(730),
-                spends=spends, preemptions={"chat": 1}, messages={"sent": 3},
-            )
-        ]
-    )  # fmt: skip
 
 
 class Pages(BaseHTTPRequestHandler):

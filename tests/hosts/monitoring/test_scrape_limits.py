@@ -28,8 +28,8 @@ from hosts.monitoring.prometheus import PrometheusSettings, render
 from hosts.monitoring.rules import RuleSettings, recordings
 from serving import metrics
 from serving.metrics import Source
+from tests.fixtures.ledger_metrics import ledger_page
 from tests.fixtures.prometheus import running
-from tests.hosts.monitoring.test_dashboards import ledger_page
 from watchdogs.scale import pressure
 from watchdogs.signals import SeriesSelector, engine_query, gpu_query
 

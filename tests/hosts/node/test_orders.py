@@ -19,9 +19,9 @@ from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, Drain, Switch
 from hosts.node import orders as node_orders
 from hosts.node.orders import MOST, REMEMBERED
 from tests.fixtures import signing
+from tests.fixtures.node.endpoints import Faces
 from tests.fixtures.node.world import Machine, settings
 from tests.fixtures.watchdogs import plain
-from tests.hosts.node.test_server import Faces
 
 MINUTE = timedelta(minutes=1)
 

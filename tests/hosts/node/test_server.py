@@ -1,14 +1,11 @@
 """The agent's faces on real sockets."""
 
-import json
-import secrets
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -16,64 +13,17 @@ import pytest
 
 from app.adapters import FleetAgents
 from gpufleet.clouds.agents import NodeAgents
-from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.http_server import ServerLimits
-from hosts.node import server
 from hosts.node.ports import CloudNotice, Notice
 from serving.exposition import parse
 from tests.fixtures import signing
+from tests.fixtures.node.endpoints import Faces
 from tests.fixtures.node.world import START, Machine
 from tests.fixtures.watchdogs import plain
 
-DRAIN = {"action": "drain", "by": "idle", "reason": "idle", "deadline_s": 60, "digest": None}
 SWITCH = {"action": "switch", "by": None, "reason": None, "deadline_s": None, "digest": "0" * 64}
-
-
-class Faces:
-    """An agent that serves on free ports."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.http, self.check = server.serve(
-            machine.life,
-            address="127.0.0.1",
-            checked=machine.orders,
-            ask=machine.agent.ask_to_drain,
-            switch=machine.switch.ask,
-            ports=(0, 0),
-        )
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-
-    def asked_by_haproxy(self) -> bytes:
-        port = self.check.server_address[1]
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-            return connection.makefile("rb").read()
-
-    def order(self, changes: Mapping[str, object] = MappingProxyType({}), **more: Any) -> dict[str, Any]:
-        """A drain that the agent would take, with changes."""
-        head = {"version": 1, "instance": self.machine.cloud.instance_id}
-        tail = {"at": self.machine.clock().isoformat(), "nonce": secrets.token_hex(16)}
-        return {**head, **DRAIN, **tail, **changes, **more}
-
-    def post(self, body: object, key: OrderKey | None = None, **headers: str) -> httpx.Response:
-        """Sign what is given, as it is, and post it."""
-        signed = body if isinstance(body, bytes) else json.dumps(body).encode()
-        authorization = orders.header((key or signing.key()).sign(signed))
-        head = {"Authorization": authorization, **headers}
-        return httpx.post(f"{self.url}{orders.PATH}", content=signed, headers=head)
-
-    def drain(self, **changes: object) -> httpx.Response:
-        return self.post(self.order(changes))
-
-    def refused(self, answer: httpx.Response, status: int, code: str) -> str:
-        """The message of a refusal, after which nothing has happened."""
-        assert (answer.status_code, answer.json()["code"]) == (status, code)
-        assert self.machine.life.ready
-        last = json.loads(self.machine.lines[-1])
-        assert (last["event"], last["outcome"], last["code"]) == ("order", "refused", code)
-        return answer.json()["error"]
 
 
 @pytest.fixture

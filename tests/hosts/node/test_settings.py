@@ -1,38 +1,14 @@
 """What user data writes is what the agent reads."""
 
-import copy
 import json
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpufleet.domain.model import CapacityType, Cloud
-from serving.engine import EngineKind
-from serving.instance_settings import EngineSettings, InstanceSettings, InstanceSettingsError, load, to_json
+from serving.instance_settings import InstanceSettingsError, load, to_json
 from tests.fixtures import signing
-
-WRITTEN = InstanceSettings(
-    environment="local",
-    cloud=Cloud.AWS,
-    region="us-east-1",
-    pool="chat",
-    capacity_type=CapacityType.SPOT,
-    bucket="s3://models",
-    model="models/chat",
-    served_name="chat",
-    engine=EngineSettings(kind=EngineKind.VLLM, image="e@sha256:0", args=("--max-model-len", "2048"), env={"A": "b"}),
-    dcgm_image="d@sha256:1",
-    engine_key="ssm:/engine-key",
-    order_keys=(signing.key().public.text, signing.key("next").public.text),
-    drain_deadline=timedelta(seconds=90),
-)
-
-
-def written() -> dict[str, Any]:
-    return copy.deepcopy(to_json(WRITTEN))
+from tests.fixtures.node.settings import WRITTEN, written
 
 
 def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:

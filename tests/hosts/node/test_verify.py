@@ -10,7 +10,7 @@ from hosts.node.__main__ import main
 from serving.cache.disk import Cache
 from serving.cache.store import FolderStore
 from serving.cache.sync import Progress, Sync, served_digest
-from tests.hosts.node.test_settings import written
+from tests.fixtures.node.settings import written
 
 
 @pytest.fixture

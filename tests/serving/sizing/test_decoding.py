@@ -12,7 +12,7 @@ from serving.sizing.decoding import Drafter, prefix_caching, speculation
 from serving.sizing.fit import Fit, FitRequest, fit
 from serving.sizing.memory import CacheShape, layout
 from serving.sizing.model import SizingError
-from tests.serving.sizing.test_fit import BERT, DEEPSEEK_V3, LLAMA_8B, MAMBA2_27B, weights
+from tests.fixtures.model_shapes import BERT, DEEPSEEK_V3, LLAMA_8B, MAMBA2_27B, weights
 
 DRAFTING_V3 = {**DEEPSEEK_V3, "num_nextn_predict_layers": 1}
 

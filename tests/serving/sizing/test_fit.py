@@ -8,20 +8,10 @@ from gpufleet.domain import catalogue
 from serving.sizing import families
 from serving.sizing.fit import GIB, FitRequest, ParallelSplit, fit, refusal, smallest_fit
 from serving.sizing.memory import CacheShape, layout
-from serving.sizing.model import ModelShape, SizingError, Weights, weigh
+from serving.sizing.model import ModelShape, SizingError, weigh
 from serving.weights import Tensor
+from tests.fixtures.model_shapes import BERT, DEEPSEEK_V3, LLAMA_8B, MAMBA2_27B, weights
 
-LLAMA_8B: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "torch_dtype": "bfloat16",
-}
 LLAMA_70B = {
     **LLAMA_8B,
     "hidden_size": 8192,
@@ -42,19 +32,6 @@ QWEN3_235B = {
     "max_position_embeddings": 40960,
     "sliding_window": None,
     "quantization_config": {"quant_method": "fp8"},
-}
-DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-    "max_position_embeddings": 163840,
 }
 GPT_OSS_120B = {
     "model_type": "gpt_oss",
@@ -105,25 +82,6 @@ FALCON_7B = {
     "max_position_embeddings": 2048,
 }
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
-MAMBA2_27B = {
-    "model_type": "mamba2",
-    "hidden_size": 2560,
-    "num_hidden_layers": 64,
-    "num_heads": 80,
-    "head_dim": 64,
-    "state_size": 128,
-    "n_groups": 1,
-    "conv_kernel": 4,
-    "vocab_size": 50288,
-}
-BERT = {
-    "model_type": "bert",
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "vocab_size": 30522,
-    "max_position_embeddings": 512,
-}
 LLAMA4_SCOUT = {
     "model_type": "llama4",
     "text_config": {
@@ -254,12 +212,6 @@ def test_an_encoder_keeps_nothing() -> None:
 def test_what_is_not_known_is_refused(config: dict[str, Any], says: str) -> None:
     with pytest.raises(SizingError, match=says):
         families.read(config)
-
-
-def weights(gib: float) -> Weights:
-    """Of which nothing is copied."""
-    size = int(gib * GIB)
-    return Weights(split=size, copied=0, key_value=0, ends=0, quantizable=size, parameters=size // 2)
 
 
 def test_weights_are_exact_and_split_by_their_kind() -> None:

@@ -1,6 +1,5 @@
 """Instances are read from EC2's answers as far as somebody reads them: nothing that is read is missing."""
 
-import io
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from xml.sax.saxutils import escape
@@ -17,6 +16,7 @@ from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
 from gpufleet.clouds.aws.instance_parser import INSTANCE, lean
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.instance_history import InstanceRecord
+from tests.fixtures.clouds.raw_answers import RawAnswers
 
 REGION, ENVIRONMENT = "us-east-1", "prod"
 TAGS = (
@@ -58,11 +58,6 @@ ANSWER = (
 )
 
 
-class _Raw(io.BytesIO):
-    def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
-        yield self.read()
-
-
 SESSION: Final = boto3.Session("key", "secret", region_name=REGION)
 ONCE: Final = Config(retries={"total_max_attempts": 1})
 
@@ -72,7 +67,7 @@ def answered(body: str, status: int = 200) -> Any:
     made: Any = SESSION.client("ec2", config=ONCE)
     made.meta.events.register(
         "before-send.ec2.DescribeInstances",
-        lambda request, **_: AWSResponse(request.url, status, {}, _Raw(body.encode())),
+        lambda request, **_: AWSResponse(request.url, status, {}, RawAnswers(body.encode())),
     )
     return made
 
@@ -189,7 +184,7 @@ class _Reading:
         return self._client.describe_instances()
 
     def _answer(self, request: Any, **_: Any) -> AWSResponse:
-        return AWSResponse(request.url, 200, {}, _Raw(self._body.encode()))
+        return AWSResponse(request.url, 200, {}, RawAnswers(self._body.encode()))
 
 
 @pytest.fixture(scope="module")

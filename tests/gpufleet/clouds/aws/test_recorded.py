@@ -22,8 +22,8 @@ from gpufleet.clouds.aws.notices import ABSENT, AwsNotices
 from gpufleet.clouds.aws.prices import AwsPrices
 from gpufleet.domain.activity import ActivityKind, CloudError
 from gpufleet.domain.model import CapacityType, InstanceState
+from tests.fixtures.clouds.raw_answers import RawAnswers
 from tests.fixtures.clouds.recorded import AWS, SENTENCES, calls, named, placebo
-from tests.gpufleet.clouds.aws.test_lean import _Raw
 
 INSTANCES = named("ec2_describe_instances_*.json")
 GROUPS = named("asg_*.json")
@@ -147,7 +147,9 @@ def answered(service: str, name: str, status: int = 200) -> AwsCalls:
     session = boto3.Session("key", "secret", region_name="us-west-2")
     client: Any = session.client(service, config=Config(retries={"total_max_attempts": 1}))  # pyright: ignore
     body = (AWS / name).read_bytes()
-    client.meta.events.register("before-send", lambda request, **_: AWSResponse(request.url, status, {}, _Raw(body)))
+    client.meta.events.register(
+        "before-send", lambda request, **_: AWSResponse(request.url, status, {}, RawAnswers(body))
+    )
     return AwsCalls("us-west-2", lambda _: client)
 
 

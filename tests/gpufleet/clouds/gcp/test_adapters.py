@@ -1,6 +1,5 @@
 """What watchdogs and rollouts do on Google Cloud, by the product's own adapters, on the embedded Compute Engine."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,9 +18,10 @@ from gpufleet.domain.activity import ActivityKind, CloudError, ConflictError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Instance, InstanceState
 from gpufleet.domain.ownership import OwnedGroup
-from gpufleet.settings.document import FleetDocument, parse
+from gpufleet.settings.document import FleetDocument
 from tests.fixtures.clouds.emulator import start_cloud, stop_cloud, wait_for
 from tests.fixtures.clouds.google import PROJECT, REGION, ZONE, Google
+from tests.fixtures.clouds.google_document import document
 
 pytestmark = pytest.mark.slow
 
@@ -59,22 +59,6 @@ def google(shared: Google, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
     for group in shared.groups.list(project=PROJECT, zone=ZONE):
         shared.groups.delete_unary(project=PROJECT, zone=ZONE, instance_group_manager=group.name)
     wait_for("the end of the test's groups", lambda: not list(shared.groups.list(project=PROJECT, zone=ZONE)))
-
-
-def document(group: str, *, kind: str = "spot", limit: int = 3, floor: int = 0) -> FleetDocument:
-    """A fleet of one pool with one zonal group."""
-    entry = {"type": kind, "zone": ZONE, "name": group, "max": limit, "machine_types": ["g2-standard-8"]}
-    pool: dict[str, Any] = {
-        "name": group, "model": "models/chat", "engine": "vllm", "owner": "o", "target": 1, "min": floor, "max": 4,
-        "drain_deadline": "20s", "watchdogs": {}, "groups": [entry],
-    }  # fmt: skip
-    whole = {
-        "version": 1, "environment": "test", "cloud": "gcp", "region": REGION, "account": PROJECT,
-        "generated_by": {"project": "p", "stack": "s", "revision": "r", "at": "2026-11-21T00:00:00Z"},
-        "bucket": "gs://b", "prometheus_url": "http://127.0.0.1:1", "ledger_url": "sqlite:///x.db",
-        "router": {"url": "http://127.0.0.1:1"}, "pools": [pool],
-    }  # fmt: skip
-    return parse(json.dumps(whole), "the test")
 
 
 def made(google: Google, name: str, size: int, **more: Any) -> list[Any]:
