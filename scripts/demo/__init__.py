@@ -1,1 +1,1 @@
-"""`make demo`: the main job on the embedded cloud, told with the product's own commands."""
+"""`make demo`: the main use case on the embedded cloud, with the product's own commands."""

@@ -22,13 +22,13 @@ from gpufleet.toolchain.folders import Folders, find_folders
 from gpufleet.toolchain.pulumi_cli import find_pulumi
 from scripts.demo import cast
 from scripts.demo.stage import Stage, StoryError, red
-from scripts.demo.story import farewell, tell
+from scripts.demo.story import farewell, run_story
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 the story went as told, 1 it did not, 2 wrong use, 130 interrupted."""
+    """Exit code: 0 all steps succeeded, 1 a step failed, 2 wrong use, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.AWS, help="whose story to tell")
+    parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.AWS, help="the cloud of the demo")
     parser.add_argument(
         "--engine", default=cast.SIMULATED.engine.value, help="what serves the pool chat: simulated, vllm"
     )
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.summary is not None:
         options.summary.write_text(json.dumps(stage.facts, indent=1, default=str) + "\n")
     if code == 0:
-        print(f"\nThe story went as told, in {stage.facts['seconds']:.0f} s. {players.closing}")
+        print(f"\nThe demo succeeded in {stage.facts['seconds']:.0f} s. {players.closing}")
     return code
 
 
@@ -72,10 +72,10 @@ def _play(stage: Stage, folders: Folders) -> int:
     try:
         _clear_earlier(stage, folders)
         if stage.cast.engine is cast.Engine.VLLM:
-            cast.prepare(stage.say)
+            cast.prepare(stage.note)
             stage.settings = cast.write_settings(folders, stack_of(stage.cloud))
-            stage.say("chat is served by real vLLM on the CPU, two replicas of it; batch stays simulated")
-        tell(stage)
+            stage.note("chat is served by real vLLM on the CPU, two replicas of it; batch stays simulated")
+        run_story(stage)
         farewell(stage)
         code = 0
     except (StoryError, LocalError, cast.CastError) as error:
@@ -92,7 +92,7 @@ def _play(stage: Stage, folders: Folders) -> int:
 
 def _clear_earlier(stage: Stage, folders: Folders) -> None:
     if _left(folders):
-        stage.say("an embedded cloud of this clone still runs (a demo that was killed?): it ends first")
+        stage.note("an embedded cloud of this clone still runs (a demo that was killed?): it ends first")
         stage.end_cloud()
 
 

@@ -66,11 +66,11 @@ def choose(name: str) -> Cast:
     casts = {one.engine.value: one for one in (SIMULATED, VLLM)}
     if name not in casts:
         known = " or ".join(casts)
-        raise CastError(f"ENGINE is {name!r}, which is no engine of the demo: take {known}")
+        raise CastError(f"ENGINE: expected {known}, got {name!r}")
     return casts[name]
 
 
-def prepare(say: Callable[[str], None], memory: Path = Path("/proc/meminfo")) -> None:
+def prepare(note: Callable[[str], None], memory: Path = Path("/proc/meminfo")) -> None:
     """Have vLLM's environment, installed when it is missing. Raises CastError."""
     available = _available_gib(memory)
     if available is not None and available < NEEDED_GIB:
@@ -79,9 +79,9 @@ def prepare(say: Callable[[str], None], memory: Path = Path("/proc/meminfo")) ->
             "end something else, or take ENGINE=simulated"
         )
     try:
-        install(say)
+        install(note)
     except (VllmError, OSError) as error:
-        raise CastError(f"vLLM cannot be had here: {error}; ENGINE=simulated needs none") from error
+        raise CastError(f"vLLM cannot be installed: {error}; use ENGINE=simulated, which does not need it") from error
 
 
 def _available_gib(memory: Path) -> float | None:
@@ -98,7 +98,7 @@ def image() -> str:
 
 
 def write_settings(folders: Folders, stack: str) -> tuple[str, ...]:
-    """The stack's settings with real vLLM in `chat`, below `.local`. Returns what tells Pulumi of them."""
+    """The stack's settings with real vLLM in `chat`, below `.local`. Returns the arguments of Pulumi for them."""
     shipped = folders.root / "stacks" / "config" / f"Pulumi.{stack}.yaml"
     changed = with_vllm(yaml.safe_load(shipped.read_text("utf-8")))
     file = folders.local / "demo" / shipped.name

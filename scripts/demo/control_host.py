@@ -38,18 +38,18 @@ class Host:
     address: str
     places: Places
 
-    def run(self, stage: Stage, *words: str) -> None:
+    def run(self, stage: Stage, *arguments: str) -> None:
         """A command of its release, as a person on the machine gives it, echoed and shown."""
-        self._there(stage).run(self._program, *words, codes=(0, 3))
+        self._there(stage).run(self._program, *arguments, codes=(0, 3))
 
-    def ask(self, stage: Stage, *words: str, codes: Sequence[int] = (0, 3)) -> Any:
+    def ask(self, stage: Stage, *arguments: str, codes: Sequence[int] = (0, 3)) -> Any:
         """The same, for its answer only: exit code and stdout."""
-        return self._there(stage).ask(self._program, *words, codes=codes)
+        return self._there(stage).ask(self._program, *arguments, codes=codes)
 
     def _there(self, stage: Stage) -> Stage:
         root = self.places.root
         fleet = {"GPUFLEET_FLEET": stage.facts["fleet_url"]}
-        # as its units do: a ledger without a whole path lies on the volume
+        # as its units do: a ledger with a relative path is on the volume
         environment = MachineSpec.load(root).environment(root) | fleet
         return replace(stage, environment=environment, folder=self.places.ledger.parent)
 
@@ -76,7 +76,7 @@ def replace_in_the_middle(stage: Stage, traffic: Traffic) -> None:
     failed, fleet = traffic.counted().failed, _gpu_instances()
     made = stage.run("gpufleet", "bundle", "--no-dependencies", "--json").json()
     stage.settings = write_settings(stage, made["sha256"])
-    stage.say("the settings of before and `control:`, with that bundle as its software")
+    stage.note("the settings of before and `control:`, with that bundle as its software")
     _up(stage)
     first = _wait_until_well(stage)
     traces = _leave_traces(stage, first)
@@ -99,7 +99,7 @@ def with_control(settings: dict[str, Any], cloud: Cloud, sha256: str) -> dict[st
 
 
 def write_settings(stage: Stage, sha256: str) -> tuple[str, ...]:
-    """What the stack has now, and a control host, below `.local`. Returns what tells Pulumi of it."""
+    """The stack's present settings with a control host, below `.local`. Returns Pulumi's arguments for them."""
     name = f"Pulumi.{stack_of(stage.cloud)}.yaml"
     now = stage.root / (stage.settings[-1] if stage.settings else f"stacks/config/{name}")
     changed = with_control(yaml.safe_load(now.read_text("utf-8")), stage.cloud, sha256)
@@ -110,14 +110,14 @@ def write_settings(stage: Stage, sha256: str) -> tuple[str, ...]:
 
 
 def unprotect(stage: Stage) -> None:
-    """Let its volume go with the rest: it is protected, since the ledger lies on it."""
-    stage.say("the control host's volume is protected from `pulumi destroy`; here it may go")
+    """Remove the protection of the volume with the ledger, so that `pulumi destroy` deletes it."""
+    stage.note("the control host's volume is protected from `pulumi destroy`; here it may go")
     stage.run("pulumi", "state", "unprotect", "--all", "--yes", hide=UNCHANGED)
 
 
 def _up(stage: Stage, *more: str) -> None:
-    words = ("--yes", "--non-interactive", "--skip-preview", "--policy-pack", "policies")
-    stage.run("pulumi", "up", *more, *words, *stage.settings, hide=UNCHANGED)
+    arguments = ("--yes", "--non-interactive", "--skip-preview", "--policy-pack", "policies")
+    stage.run("pulumi", "up", *more, *arguments, *stage.settings, hide=UNCHANGED)
 
 
 def _gpu_instances() -> frozenset[str]:
@@ -147,7 +147,7 @@ def _wait_until_well(stage: Stage) -> Host:
     host = _found(stage)
     if host is None:
         raise StoryError("the control host was well and is gone")
-    stage.say(f"{host.id} in {host.zone}, {host.address}; on it:")
+    stage.note(f"{host.id} in {host.zone}, {host.address}; on it:")
     host.run(stage, "host", "check")
     return host
 
@@ -163,7 +163,7 @@ def _leave_traces(stage: Stage, host: Host) -> Traces:
     at, serving = _serving(host, None)
     host.run(stage, "pause", "batch", "--reason", REASON, "--for", "1h")
     silence = _silence(host)
-    stage.say(f"and a silence in its Alertmanager: {silence}")
+    stage.note(f"and a silence in its Alertmanager: {silence}")
     _chat(stage, host, "its own router answers a chat request")
     return Traces(silence=silence, at=at, serving=serving)
 
@@ -185,7 +185,7 @@ def _find_traces(stage: Stage, host: Host, traces: Traces) -> None:
 
 
 def _end(stage: Stage, host: Host) -> None:
-    stage.say(f"{host.id} is terminated through the cloud's API, as when its hardware dies")
+    stage.note(f"{host.id} is terminated through the cloud's API, as when its hardware dies")
     if stage.cloud is Cloud.AWS:
         import boto3
 

@@ -44,13 +44,13 @@ def agent_status(instance: dict[str, Any]) -> dict[str, Any] | None:
 
 def engine_version(instance: dict[str, Any]) -> str | None:
     """What the engine says that it is; None when it does not answer."""
-    said: dict[str, Any] = get_json(f"http://{instance['address']}:{ENGINE_PORT}/version") or {}
-    return said.get("version")
+    version: dict[str, Any] = get_json(f"http://{instance['address']}:{ENGINE_PORT}/version") or {}
+    return version.get("version")
 
 
 @contextmanager
 def phases_of(instance: dict[str, Any]) -> Generator[list[str]]:
-    """Collect the phases that an instance's agent tells, in order, until the block ends. Short ones are seen, too."""
+    """Collect the phases that an instance's agent reports, also short ones, in order, until the block ends."""
     seen: list[str] = []
     over = threading.Event()
 
@@ -70,14 +70,14 @@ def phases_of(instance: dict[str, Any]) -> Generator[list[str]]:
 
 
 def boot_of(instance: dict[str, Any]) -> str:
-    """The steps of an instance's boot and their seconds, as its agent tells them."""
+    """The steps of an instance's boot and their seconds, as its agent reports them."""
     steps = (agent_status(instance) or {}).get("boot", [])
     return " → ".join(f"{step['step']} {_seconds(step)}" for step in steps)
 
 
 def _seconds(step: dict[str, Any]) -> str:
     if step["ended"] is None:
-        return "goes on"
+        return "in progress"
     took = datetime.fromisoformat(step["ended"]) - datetime.fromisoformat(step["started"])
     return f"{took.total_seconds():.1f} s"
 
@@ -104,9 +104,9 @@ def slack_messages() -> list[dict[str, Any]]:
     return get_json(f"{CLOUD.slack_url}/messages", token_of(find_folders(os.environ))) or []
 
 
-def slack_messages_about(words: str) -> list[dict[str, Any]]:
+def slack_messages_about(text: str) -> list[dict[str, Any]]:
     """Those that name an instance."""
-    return [one for one in slack_messages() if words in str(one)]
+    return [one for one in slack_messages() if text in str(one)]
 
 
 def router_pools(stage: Stage) -> dict[str, list[dict[str, Any]]]:

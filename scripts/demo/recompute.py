@@ -38,9 +38,9 @@ def recompute(report: dict[str, Any]) -> Recomputed:
         raise ValueError(
             f"counters' differences make {prompt} + {generation} tokens; the report has {total['tokens']}"
         )
-    said = total["usd_per_million_tokens"]["blended"]
+    reported = total["usd_per_million_tokens"]["blended"]
     if blended is not None:
-        _same("USD per million tokens", round(blended, 3), round(Decimal(said), 3))
+        _same("USD per million tokens", round(blended, 3), round(Decimal(reported), 3))
     return Recomputed(usd=usd, charges=len(report["charges"]), prompt=prompt, generation=generation, blended=blended)
 
 

@@ -1,4 +1,4 @@
-"""Whether a secret of the embedded environment lies where it should not."""
+"""Finds secrets of the embedded environment in places where they must not be."""
 
 import os
 from collections.abc import Iterator

@@ -28,7 +28,7 @@ _BOLD, _DIM, _GREEN, _RED, _OFF = "\033[1m", "\033[2m", "\033[32m", "\033[31m", 
 
 
 class StoryError(Exception):
-    """The story does not go as told. Says which part, and what was seen instead."""
+    """A step of the demo failed. The message states the step and what was observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,12 @@ class Stage:
     root: Path
     environment: Mapping[str, str]
     cloud: Cloud = Cloud.AWS
-    """Whose story is told; its commands are the same."""
+    """The cloud of the demo; the commands are the same for both."""
     cast: Cast = SIMULATED
     replaces_control_host: bool = False
     """Whether its control host is a machine, too, and is lost and replaced in the middle."""
     settings: Sequence[str] = ()
-    """What tells Pulumi of other settings than the stack's own."""
+    """Arguments of Pulumi for settings that differ from the stack's own."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     steps: dict[int, float] = field(default_factory=dict[int, float])
     """When each step began, in seconds."""
@@ -77,12 +77,12 @@ class Stage:
         self.steps[number] = round(self.elapsed(), 1)
         print(_styled(f"\n{number}  {text}", _BOLD) + _styled(f"  [{self.elapsed():.0f} s]", _DIM), flush=True)
 
-    def say(self, text: str) -> None:
-        """A remark of the narrator."""
+    def note(self, text: str) -> None:
+        """Print a comment."""
         print(_styled(f"   {text}", _DIM), flush=True)
 
     def fact(self, name: str, value: Any, text: str = "") -> None:
-        """Keep a fact for the summary; with `text`, tell it, too."""
+        """Store a fact for the summary; with `text`, print it, too."""
         self.facts[name] = value
         if text:
             print(_styled("   ✓ ", _GREEN) + text, flush=True)
@@ -116,7 +116,7 @@ class Stage:
 
     def wait(self, what: str, look: Callable[[], str | None], limit_s: float) -> float:
         """Poll until `look` gives None; it says what is still missing. Returns the seconds it took."""
-        self.say(f"waiting until {what} (at most {limit_s:.0f} s)")
+        self.note(f"waiting until {what} (at most {limit_s:.0f} s)")
         began = time.monotonic()
         missing = look()
         while missing is not None:

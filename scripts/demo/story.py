@@ -19,15 +19,15 @@ from scripts.demo.recompute import recompute
 from scripts.demo.stage import Done, Stage, StoryError
 from scripts.demo.traffic import Counted, Traffic
 
-DEED: Final = re.compile(r"^(resize|mark|end|replace|unmark) \S+: ")
+ACTION: Final = re.compile(r"^(resize|mark|end|replace|unmark) \S+: ")
 """A line of a watchdog that says what it did."""
 BUSY: Final = r"^@ |ing \(\d+s\)|^\s*$|history and configuration|remove the stack completely"
 """Lines of Pulumi that only say that something is on its way."""
 DOLLARS: Final = "gpufleet_spend_"
-"""In queries of what the exporter tells only once the ledger knows LEAST_COVERED, longer than most stories take."""
+"""Parts of queries for values that need LEAST_COVERED in the ledger, longer than most demos take."""
 
 
-def tell(stage: Stage) -> None:
+def run_story(stage: Stage) -> None:
     """The story from `local up` to the report. Ends what it measures with; `farewell` is the last step."""
     _bring_up(stage)
     _provision(stage)
@@ -87,12 +87,12 @@ def _boot(stage: Stage) -> None:
     stage.fact("boot_seconds", round(took, 1))
     stage.run("gpufleet", "router", "status")
     for one in observe.instances():
-        stage.say(
+        stage.note(
             f"{one['id']} {one['pool']:<5} {one['kind']:<8} {one['zone']} {one['address']}: {observe.boot_of(one)}"
         )
     engines = {one["pool"]: observe.engine_version(one) for one in observe.instances()}
-    told = ", ".join(f"{pool} {version}" for pool, version in sorted(engines.items()))
-    stage.fact("engines", engines, f"engines as they name themselves: {told}")
+    texts = ", ".join(f"{pool} {version}" for pool, version in sorted(engines.items()))
+    stage.fact("engines", engines, f"engines as they name themselves: {texts}")
     stage.fact("instances", {pool: len(observe.instances(pool)) for pool in stage.cast.served})
     stage.fact("reserved", sum(one["kind"] == "reserved" for one in observe.instances("chat")))
     stage.fact("spot_zones", sorted({one["zone"] for one in observe.instances("chat") if one["kind"] == "spot"}))
@@ -116,7 +116,7 @@ def _serve(stage: Stage, traffic: Traffic) -> None:
     before = _requests(stage)
     traffic.start()
     url = "http://127.16.0.10:8080/v1/chat/completions"
-    stage.say(f"{stage.cast.clients} clients send chat requests to {url} from now on")
+    stage.note(f"{stage.cast.clients} clients send chat requests to {url}")
     stage.wait("60 requests are answered", lambda: _answered(traffic, 60), stage.cast.wait_s)
     # the router's status is of its last pass, so it may be behind what the clients counted
     stage.wait("the router has counted them", lambda: _counted(_gained(stage, before), 60), stage.cast.wait_s)
@@ -152,16 +152,16 @@ def _requests(stage: Stage) -> dict[str, int]:
 def _preempt(stage: Stage, traffic: Traffic) -> None:
     stage.title("A spot instance is taken: drained by its agent, replaced by on-demand, given back when spot returns")
     stage.run("gpufleet", "watch", "spot", codes=(0, 3))
-    stage.say("a policy acts only after somebody saw a dry run of it: that was one")
+    stage.note("a policy acts only after an operator has seen a dry run of it: that was one")
     failed = traffic.counted().failed
     there = observe.instances("chat")
     taken = stage.run("gpufleet", "local", "preempt", "--pool", "chat", "--notice", "10s")
     instance = taken.stdout.split()[0]
     with observe.phases_of(next(one for one in there if one["id"] == instance)) as phases:
-        _watch_spot_until(stage, "it has drained and on-demand stands in", lambda: _replaced(instance))
+        _watch_spot_until(stage, "it has drained and on-demand replaces it", lambda: _replaced(instance))
     stage.fact("preempted", instance)
     stage.fact("preempted_phases", phases, f"{instance} was {', then '.join(phases)}, then gone")
-    stage.fact("fallback", [one["id"] for one in _on_demand()], "on-demand stands in for the missing spot")
+    stage.fact("fallback", [one["id"] for one in _on_demand()], "on-demand replaces missing spot")
     stage.run("gpufleet", "local", "restore")
     _watch_spot_until(stage, "spot is back and on-demand was given back", lambda: _fallback_over(stage))
     stage.fact("fallback_left", len(_on_demand()), "spot is ready again, on-demand was drained and given back")
@@ -173,21 +173,21 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
 
 def _watch_spot_until(stage: Stage, what: str, look_for: Callable[[], str | None]) -> None:
     stage.run("gpufleet", "watch", "spot", "--apply", codes=(0, 3))
-    stage.say("the same again and again, as cron would; what it does is shown")
+    stage.note("the same again and again, as cron would; what it does is shown")
 
     def again() -> str | None:
         missing = look_for()
         if missing is not None:
-            _say_deeds(stage, stage.ask("gpufleet", "watch", "spot", "--apply", "--quiet", codes=(0, 3)))
+            _print_actions(stage, stage.ask("gpufleet", "watch", "spot", "--apply", "--quiet", codes=(0, 3)))
         return missing
 
     stage.wait(what, again, stage.cast.wait_s)
 
 
-def _say_deeds(stage: Stage, done: Done) -> None:
+def _print_actions(stage: Stage, done: Done) -> None:
     for line in done.stdout.splitlines():
-        if DEED.match(line):
-            stage.say(line)
+        if ACTION.match(line):
+            stage.note(line)
 
 
 def _still_there(instance: str) -> str | None:
@@ -224,15 +224,15 @@ def _end_idle(stage: Stage) -> None:
     stage.wait("the window of the idle watchdog is covered", lambda: _would_not_act(stage, other), stage.cast.wait_s)
     unseen = stage.run("gpufleet", "watch", "idle", "--apply")
     if "--accept-policy" not in unseen.stdout or observe.slack_messages_about(other):
-        raise StoryError("the idle watchdog acted on a policy of which nobody has seen a dry run")
-    stage.fact("unseen_policy_waits", True, "its policy is new, so it waits until somebody has seen a dry run")
+        raise StoryError("the idle watchdog acted on a policy without an earlier dry run")
+    stage.fact("unseen_policy_waits", True, "its policy is new, so it waits until an operator has seen a dry run")
     stage.run("gpufleet", "watch", "idle", codes=(0, 3))
     stage.run("gpufleet", "watch", "idle", "--apply", codes=(0, 3))
-    stage.say("cron runs it again after the grace; it looks again before it acts")
+    stage.note("cron runs it again after the grace; it looks again before it acts")
 
     def again() -> str | None:
         if (missing := _still_there(other)) is not None:
-            _say_deeds(stage, stage.ask("gpufleet", "watch", "idle", "--apply", codes=(0, 3)))
+            _print_actions(stage, stage.ask("gpufleet", "watch", "idle", "--apply", codes=(0, 3)))
         return missing
 
     stage.wait(f"{other} is ended", again, stage.cast.wait_s)
@@ -247,9 +247,9 @@ def _end_idle(stage: Stage) -> None:
     messages = observe.slack_messages_about(other)
     stage.fact("slack_about_idle", len(messages))
     for message in messages[:2]:
-        stage.say(f"Slack {message['channel']}:")
+        stage.note(f"Slack {message['channel']}:")
         for line in str(message.get("text", "")).splitlines():
-            stage.say(f"  {line}")
+            stage.note(f"  {line}")
 
 
 def _would_not_act(stage: Stage, instance: str) -> str | None:
@@ -258,7 +258,7 @@ def _would_not_act(stage: Stage, instance: str) -> str | None:
     asked = stage.ask("gpufleet", "watch", "idle", "--apply", "--json", codes=(0, 3)).json()
     found = next((one for one in asked["decisions"] if one["resource"] == instance), None)
     if found is None:
-        raise StoryError(f"the idle watchdog says nothing of {instance}")
+        raise StoryError(f"the idle watchdog reports nothing of {instance}")
     if found["reason_code"] == Reason.POLICY_UNSEEN or found["action"] != Action.KEEP:
         return None
     return f"{instance} is kept: {found['reason']}, {found['detail']}"
@@ -290,10 +290,10 @@ def _report(stage: Stage) -> None:
         again = recompute(report)
     except ValueError as error:
         raise StoryError(f"the report cannot be recomputed from its JSON: {error}") from error
-    told = (
+    texts = (
         f"{again.charges} charges (seconds x price) make {again.usd:.4f} USD, counters' differences {again.prompt} "
     )
-    stage.fact("recomputed", again.charges, f"from --json: {told}tokens in and {again.generation} out")
+    stage.fact("recomputed", again.charges, f"from --json: {texts}tokens in and {again.generation} out")
     stage.fact("slack_reports", len(observe.slack_messages()) - before, "the report is in Slack, too")
     _check_dashboards(stage)
 
@@ -301,7 +301,7 @@ def _report(stage: Stage) -> None:
     found = secrets.places_with(key, find_folders(stage.environment, stage.root))
     stage.fact("secret_found_in", found)
     if found:
-        raise StoryError(f"the key that signs orders lies in clear in {', '.join(found)}")
+        raise StoryError(f"the key that signs orders is in plain text in {', '.join(found)}")
 
 
 def _check_dashboards(stage: Stage) -> None:
@@ -310,7 +310,7 @@ def _check_dashboards(stage: Stage) -> None:
     stage.run("gpufleet", "monitoring", "check", codes=(0, 3))
     asked = _queries(stage)
     empty = [one["query"] for one in asked if not one["series"]]
-    later = f" but dollars per hour, told from {LEAST_COVERED.total_seconds() / 60:.0f} minutes of facts on"
+    later = f" but dollars per hour, available from {LEAST_COVERED.total_seconds() / 60:.0f} minutes of facts on"
     stage.fact("dashboard_queries", len(asked))
     stage.fact("empty_queries", empty, f"the dashboards draw everything{later if empty else ''}")
 

@@ -12,7 +12,7 @@ TIMEOUT_S: Final = 30.0
 PROMPTS: Final = (
     "how is the weather in the cloud today",
     "answer in five words what a pool is",
-    "tell me of the quick brown fox",
+    "describe the quick brown fox",
 )
 
 
@@ -24,7 +24,7 @@ class Counted:
     answered: int
     failed: int
     failures: dict[str, int]
-    """By kind, in words."""
+    """Error messages by kind."""
     output_tokens: int
     slowest_s: float
 
@@ -35,7 +35,7 @@ class Failure:
 
     began: float
     ended: float
-    words: str
+    message: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Traffic:
                 sent=self._answered + failed,
                 answered=self._answered,
                 failed=failed,
-                failures=dict(Counter(one.words for one in self._failures)),
+                failures=dict(Counter(one.message for one in self._failures)),
                 output_tokens=self._tokens,
                 slowest_s=round(self._slowest, 2),
             )
@@ -101,7 +101,7 @@ class Traffic:
                     self._answered += 1
                     self._tokens += tokens
                 else:
-                    self._failures.append(Failure(began=at, ended=time.time(), words=problem))
+                    self._failures.append(Failure(began=at, ended=time.time(), message=problem))
             turn += 1
             self._stop.wait(self.pause_s)
 

@@ -26,7 +26,7 @@ def test_every_engine_has_a_cast_that_says_what_is_real(engine: cast.Engine) -> 
 
 def test_another_engine_is_refused_with_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--engine", "sglang"]) == 2
-    assert "ENGINE is 'sglang', which is no engine of the demo: take simulated or vllm" in capsys.readouterr().err
+    assert "ENGINE: expected simulated or vllm, got 'sglang'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("cloud", [*Cloud])

@@ -1,6 +1,6 @@
 """The plugin's process: `python -m localcloud.provider PACKAGE [--schema FILE] ENGINE`, started by the engine.
 
-It writes its port as the first line, serves until it is told to stop, and ends with its engine.
+It writes its port as the first line, serves until SIGTERM, and ends with its engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refusals before anything is made: types, unknown and missing properties, enumerations, conflicts, names."""
+"""Checks before a resource is created: types, unknown and missing properties, enumerations, conflicts, names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from localcloud.provider.wire import UNKNOWN, Properties, is_asset
 _NAME = re.compile(r"[.\[]")
 """Ends a name in a pattern."""
 BOOKKEEPING = "__defaults"
-"""Names of inputs that the provider filled in, kept beside the inputs as the real provider does."""
+"""Names of inputs that the provider filled in, stored with the inputs, as the real provider does."""
 
 
 def check(resource: Resource, schema: Schema, inputs: Properties) -> list[Failure]:
-    """All that is wrong with `inputs`; empty when they are fit to be made."""
+    """All errors of `inputs`; empty when they are valid."""
     own = schema.resources[resource.token]
     given = {k: v for k, v in inputs.items() if k != BOOKKEEPING}
     failures = list(_Types(schema).object(given, own.inputs, ""))
@@ -66,7 +66,7 @@ class _Types:
         if value == UNKNOWN or shape.kind == "any":
             return
         if not _is_kind(value, shape.kind):
-            yield Failure(path=path, reason=f"expected {_said(shape)}, got {_kind(value)} {_shown(value)}")
+            yield Failure(path=path, reason=f"expected {_kind_name(shape)}, got {_kind(value)} {_shown(value)}")
         elif shape.kind == "list" and shape.item is not None:
             for index, item in enumerate(value):
                 yield from self.value(item, shape.item, f"{path}[{index}]")
@@ -88,14 +88,14 @@ def _is_kind(value: Any, kind: str) -> bool:
     return isinstance(value, python)
 
 
-def _said(shape: Shape) -> str:
+def _kind_name(shape: Shape) -> str:
     return {"integer": "a whole number", "asset": "an asset", "object": "an object"}.get(
         shape.kind, f"a {shape.kind}"
     )
 
 
 _KINDS: Final = {"str": "string", "dict": "object"}
-"""What JSON calls Python's types."""
+"""JSON's names of Python types."""
 
 
 def _kind(value: object) -> str:
@@ -108,7 +108,7 @@ def _kind(value: object) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value as the message shows it; long or nested ones are left out, so that no secret is printed."""
+    """The value as the message shows it; texts and nested values are omitted, since they may be secrets."""
     return repr(value) if isinstance(value, bool | int | float) else ""
 
 
@@ -183,7 +183,7 @@ def matches(pattern: str, regex: str, meaning: str) -> Rule:
 
 
 def between(pattern: str, low: float, high: float) -> Rule:
-    """Numbers at `pattern` must lie in a closed range."""
+    """Numbers at `pattern` must be in a closed range."""
 
     def rule(given: Properties) -> list[Failure]:
         return [

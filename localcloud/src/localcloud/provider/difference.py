@@ -1,4 +1,4 @@
-"""What a new program says against what the old one said, and what the cloud says against both."""
+"""Compares the inputs of a new program with those of the old one, and both with the cloud."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def changed_keys(old: Properties, new: Properties) -> frozenset[str]:
 
 def _same(old: Any, new: Any) -> bool:
     if is_asset(old) and is_asset(new):
-        return old.get("hash") == new.get("hash")  # the same bytes at another path are no change
+        return old.get("hash") == new.get("hash")  # the same content at another path is not a change
     return old == new
 
 
@@ -60,7 +60,7 @@ def _step(path: str, key: str) -> str:
 
 
 def as_given(given: Any, live: Any) -> Any:
-    """The live value in the form in which the program gave it.
+    """The live value in the form of the program's input.
 
     The cloud answers with more fields, other orders and other spellings than it was given. Only what the program
     said is compared: fields that it did not name are left out, order counts only where the sets differ, JSON texts

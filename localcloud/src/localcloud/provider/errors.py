@@ -1,4 +1,4 @@
-"""Errors of the provider, each told to the engine in its own way."""
+"""Errors of the provider."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One input that the provider refuses: where, and why with a remedy."""
+    """An invalid input: its path, and the reason with what to do."""
 
     path: str
     reason: str
 
 
 class ProviderError(Exception):
-    """A request that the provider cannot fulfil; the text goes to the user."""
+    """A request that failed; the message is shown to the user."""
 
 
 class NotReadyError(Exception):
-    """The resource exists, but did not become what was asked for in time; it stays in the state."""
+    """The resource exists, but did not reach the requested state in time; it stays in the stack's state."""
 
 
 class CancelledError(Exception):

@@ -1,4 +1,4 @@
-"""Names that the provider makes up, by the rules of the real one."""
+"""Automatic names, by the rules of the real provider."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A provider for plans alone: it takes every type and property of the real one, and makes nothing.
+"""A provider for previews only: it accepts every type and property of the real one, and creates nothing.
 
-The local provider refuses what it does not model, since it would not make it. A plan is judged by its inputs, so
-there a type or property that is not modelled is passed on as the program wrote it.
+The local provider refuses types and properties that it does not model, since it could not create them. Policies check
+the inputs of a preview, so here the inputs of such types pass unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Planner(Provider):
 
     def Create(self, request: Any, context: grpc.ServicerContext) -> Any:
         if not request.preview:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{request.urn}: this provider makes plans alone")
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{request.urn}: this provider only supports previews")
         if request.type in self._package.resources:
             return super().Create(request, context)
         return pb.CreateResponse(id="", properties=request.properties)

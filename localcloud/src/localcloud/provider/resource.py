@@ -1,4 +1,4 @@
-"""The shape of a resource type that the provider models."""
+"""The base of resource types of the provider."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Change:
 
 
 class Resource(ABC):
-    """One resource type: what may be asked of it, and how it is done in the cloud.
+    """One resource type: its inputs, and its operations in the cloud.
 
     Inputs outside `force_new` and `mutable` are refused: what is not modelled is never silently dropped.
 
@@ -85,22 +85,22 @@ class Resource(ABC):
 
     @abstractmethod
     def create(self, cloud: Cloud, inputs: Properties) -> str:
-        """Make the resource and return its id."""
+        """Create the resource and return its id."""
 
     def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:  # noqa: B027
         """Finish a resource that exists already; a failure here keeps it in the state."""
 
     @abstractmethod
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        """What the cloud says now: computed outputs, and inputs that somebody else may change. None: it is gone."""
+        """The present outputs, and inputs that others may change. None: it does not exist."""
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
-        """Write what changed, and nothing else."""
+        """Write only what changed."""
         raise NotImplementedError(f"{self.token} has no update")
 
     @abstractmethod
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        """End the resource; one that is gone already is no error."""
+        """Delete the resource; no effect if it does not exist."""
 
 
 Function = Callable[[Cloud, Properties], dict[str, Any]]

@@ -1,8 +1,8 @@
-"""What the cloud's Pulumi package says about a resource type, read from its Python wheel.
+"""The schema of resource types, read from the Python package of Pulumi's provider.
 
 The wheel's argument classes name every input with its type and whether it is required, nested ones too. Reading
 them by introspection keeps the local provider in step with the pinned package; only what no wheel says (what
-forces a replacement, enumerations, conflicts) is written by hand, beside each type.
+forces a replacement, enumerations, conflicts) is written by hand, with each type.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def read_wheel(tokens: Iterable[str]) -> Schema:
 
 
 def _read_resource(token: str, objects: dict[str, Mapping[str, Property]]) -> ResourceSchema:
-    from pulumi import _types  # pyright: ignore[reportPrivateUsage] - it has no public door
+    from pulumi import _types  # pyright: ignore[reportPrivateUsage] - it has no public interface
 
     package, path, name = token.split(":")
     module = importlib.import_module(f"pulumi_{package}.{path.split('/')[0]}")
@@ -112,7 +112,7 @@ def _read_resource(token: str, objects: dict[str, Mapping[str, Property]]) -> Re
 
 
 def _read_object(cls: type, objects: dict[str, Mapping[str, Property]]) -> dict[str, Property]:
-    from pulumi import _types  # pyright: ignore[reportPrivateUsage] - it has no public door
+    from pulumi import _types  # pyright: ignore[reportPrivateUsage] - it has no public interface
 
     names = _types.input_type_py_to_pulumi_names(cls)
     parameters = inspect.signature(cls.__init__).parameters

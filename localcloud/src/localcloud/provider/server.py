@@ -1,4 +1,4 @@
-"""The provider's side of the engine's protocol. Knows no cloud: each type does its own work."""
+"""The provider's side of the engine's protocol, independent of clouds and types."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _AbortError(Exception):
 
 
 class Provider(provider_pb2_grpc.ResourceProviderServicer):
-    """One provider resource of a program: configured once, then asked to check, diff, make, read and end things."""
+    """One provider resource of a program: configured once; it checks, compares and changes resources."""
 
     def __init__(self, package: Package, schema: Schema) -> None:
         self._package = package
@@ -138,7 +138,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             self._require_own(from_struct(request.olds), request.urn)
             response = _diff_response(old, new, lambda path: resource.replaces(path, new))
             if response.replaces and resource.naming is not None:
-                # a name that the provider made up is made up anew for the replacement
+                # the provider generates a new name for the replacement, if it generated the old one
                 made_up = resource.naming.property in from_struct(request.news).get(BOOKKEEPING, [])
                 response.deleteBeforeReplace = not made_up and resource.naming.keeps_name(old, new)
             return response
@@ -222,7 +222,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
 
     @contextmanager
     def _errors_reported(self, context: grpc.ServicerContext) -> Generator[None]:
-        """Turn the errors that a user can do something about into the engine's messages."""
+        """Report errors that a user can fix as messages of the engine."""
         try:
             yield
         except _AbortError as error:
@@ -266,10 +266,10 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
     def _outputs(
         self, resource: Resource, cloud: Cloud, ident: str, inputs: Properties, state: Properties
     ) -> Properties:
-        """Inputs, over them what the cloud says now."""
+        """The inputs, overridden by the cloud's present values."""
         live = resource.read(cloud, ident, state | inputs)
         if live is None:
-            raise ProviderError(f"{ident}: made, but the cloud does not know it")
+            raise ProviderError(f"{ident}: created, but the cloud does not return it")
         computed = self._schema.resources[resource.token].computed
         kept = {k: v for k, v in state.items() if k in computed}
         return self._finished(resource, cloud, kept | inputs | live)
@@ -335,7 +335,7 @@ def _diff_response(old: Properties, new: Properties, replaces: Callable[[str], b
 def _abort_not_ready(
     context: grpc.ServicerContext, ident: str, outputs: Properties, inputs: Properties, reason: str
 ) -> None:
-    """Tell the engine that the resource exists but is not what was asked for; it stays in the state."""
+    """Report to the engine that the resource exists but is incomplete; it stays in the stack's state."""
     detail = pb.ErrorResourceInitFailed(
         id=ident, properties=to_struct(outputs), reasons=[reason], inputs=to_struct(inputs)
     )

@@ -1,4 +1,4 @@
-"""What the requests of one provider share: its settings, its clients, the end of waiting. Knows no cloud."""
+"""The settings and clients of one provider, and its waits; independent of clouds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLL_S = 0.3
 
 
 class NotLocalError(ValueError):
-    """The provider was pointed at something that is not the embedded cloud."""
+    """The provider's settings do not select the embedded cloud."""
 
 
 def require_loopback(url: str, source: str) -> str:
@@ -37,7 +37,7 @@ def require_loopback(url: str, source: str) -> str:
         local = False
     if not local:
         raise NotLocalError(
-            f"{source}: {url!r} is not a loopback address; the local provider speaks to the embedded cloud alone. "
+            f"{source}: {url!r} is not a loopback address; the local provider connects to the embedded cloud only. "
             "Run `gpufleet local up` and use the environment of `gpufleet local env`"
         )
     return url
@@ -51,7 +51,7 @@ def token_of(environment: Mapping[str, str]) -> str:
     """
     if not (token := environment.get(VARIABLE)):
         raise NotLocalError(
-            f"{VARIABLE} is not set: the embedded cloud answers no one without its token. "
+            f"{VARIABLE} is not set: the embedded cloud refuses requests without its token. "
             "Run `gpufleet local up` and use the environment of `gpufleet local env`"
         )
     return token
@@ -59,13 +59,13 @@ def token_of(environment: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the program's provider resource (or the stack's configuration) says.
+    """Settings of the program's provider resource or the stack's configuration.
 
     Attributes:
-        endpoint: where the embedded cloud answers.
-        token: what it asks for.
+        endpoint: address of the embedded cloud.
+        token: its token.
         project: Google's project; AWS has none.
-        zone: where what is given no zone goes on Google Cloud.
+        zone: the default zone on Google Cloud.
         default_tags: tags (labels) that each resource gets.
     """
 
@@ -147,7 +147,7 @@ class Cloud:
         return self.session.settings.project
 
     def wait(self, what: str, done: Callable[[], bool], *, limit_s: float | None = None) -> None:
-        """Ask `done` again and again until it says yes.
+        """Poll `done` until it returns True.
 
         Raises:
             NotReadyError: the limit is over; the text says what was waited for.

@@ -56,7 +56,7 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
     endpoint = (urls or [environment.get("AWS_ENDPOINT_URL", "")])[0]
     if not endpoint:
         raise NotLocalError(
-            "AWS_ENDPOINT_URL is not set: the local provider speaks to the embedded cloud alone. "
+            "AWS_ENDPOINT_URL is not set: the local provider connects to the embedded cloud only. "
             "Run `gpufleet local up` and use the environment of `gpufleet local env`"
         )
     region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")

@@ -16,7 +16,7 @@ def tag_list(tags: Mapping[str, str] | None) -> list[dict[str, str]]:
 
 
 def tag_map(cloud: Cloud, tags: Sequence[Mapping[str, Any]] | Mapping[str, str] | None) -> dict[str, str]:
-    """Tags as a map, without the cloud's own and those that the provider was told to ignore."""
+    """Tags as a map, without the cloud's own and those that the provider's settings ignore."""
     if tags is None:
         return {}
     pairs: list[tuple[str, str]] = (

@@ -1,4 +1,4 @@
-"""Health checks, and what stands in front of routers: backend services and forwarding rules."""
+"""Health checks, backend services and forwarding rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute Engine machines that no group holds."""
+"""Compute Engine instances outside groups."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Instance(RestResource):
         return shown
 
     def shown(self, cloud: Cloud, raw: Properties, state: Properties) -> Properties:
-        # what its disks were made from is told by the disks alone, so there is nothing to compare with
+        # only the disks themselves state from what they were created, so these inputs cannot be compared
         kept = {k: state[k] for k in ("bootDisk", "attachedDisks", "networkInterfaces") if k in state}
         live = super().shown(cloud, raw, {k: v for k, v in state.items() if k not in kept})
         found = [_interface(i) for i in raw.get("networkInterfaces", [])]

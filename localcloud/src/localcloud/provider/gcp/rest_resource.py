@@ -1,4 +1,4 @@
-"""What Google's resource types have in common: a path, a body, an answer, labels."""
+"""The base of Google's resource types: path, request body, response and labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from localcloud.provider.translate import from_answer, to_request
 from localcloud.provider.wire import UNKNOWN, Properties
 
 ATTRIBUTION: Mapping[str, str] = {"goog-pulumi-provisioned": "true"}
-"""The label that the real provider puts on all that it makes."""
+"""The label that the real provider adds to all its resources."""
 
 NAMING = Naming(limit=63, lower=True)
 NAME_RULE = matches(
@@ -54,11 +54,11 @@ def name_of(link: str) -> str:
 
 
 class RestResource(Resource):
-    """A type that lies at one path of one API and is made, read, patched and deleted there.
+    """A type at one path of one API, which creates, reads, patches and deletes it.
 
     Attributes:
         api: the discovery document's service and the name of the type's schema in it.
-        place: where it lies below the project, with `{region}` and `{zone}` where they belong.
+        place: its path below the project, with `{region}` and `{zone}` where they belong.
         renames: the API's field by property path where it differs by more than case or a plural.
         computed: the API's field by the name of an output that only the cloud sets.
         local: inputs that steer the provider and are not sent.
@@ -97,7 +97,7 @@ class RestResource(Resource):
     def replaces(self, path: str, new: Properties) -> bool:
         return path.split(".")[0].split("[")[0] in self.force_new | _PLACES
 
-    # -- where it is -------------------------------------------------------------------------------------------
+    # -- location -------------------------------------------------------------------------------------------
 
     def parent(self, cloud: Cloud, inputs: Properties) -> str:
         """Path of the collection."""
@@ -125,7 +125,7 @@ class RestResource(Resource):
         """The type's name in messages."""
         return self.token.rpartition(":")[2]
 
-    # -- what it says ------------------------------------------------------------------------------------------
+    # -- translation ------------------------------------------------------------------------------------------
 
     def to_wire(self, cloud: Cloud, inputs: Properties) -> Properties:
         """Inputs in the structure of the API, in Pulumi's names; overridden where the two differ."""
@@ -147,7 +147,7 @@ class RestResource(Resource):
         return request
 
     def shown(self, cloud: Cloud, raw: Properties, state: Properties) -> Properties:
-        """An answer in Pulumi's names, in the form in which the program said it."""
+        """A response with Pulumi's names, in the form of the program's inputs."""
         given = {k: v for k, v in state.items() if k in self.modelled - self.local - _PLACES}
         answer = self.from_wire(raw)
         found: Properties = _like(given, from_answer(given, answer, self.renames))
@@ -161,7 +161,7 @@ class RestResource(Resource):
             | {"project": state.get("project") or cloud.project}
         )
 
-    # -- what is done ------------------------------------------------------------------------------------------
+    # -- operations ------------------------------------------------------------------------------------------
 
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         parent = self.parent(cloud, inputs)
@@ -186,7 +186,7 @@ class RestResource(Resource):
         self.patch(cloud, ident, change, change.keys - self.local)
 
     def patch(self, cloud: Cloud, ident: str, change: Change, keys: frozenset[str]) -> None:
-        """Write the named inputs; one that is no longer given is set to null, which takes it back."""
+        """Write the named inputs; an input that was removed is set to null, which resets it."""
         if not keys:
             return
         whole = self.to_wire(cloud, change.new)
@@ -215,7 +215,7 @@ class RestResource(Resource):
 
 
 def delete_when_free(resource: RestResource, cloud: Cloud, ident: str) -> None:
-    """Delete something, waiting while other things still use it. One that is gone already is no error."""
+    """Delete a resource, after other resources stop using it. No effect if it does not exist."""
 
     def done() -> bool:
         try:
@@ -234,7 +234,7 @@ def delete_when_free(resource: RestResource, cloud: Cloud, ident: str) -> None:
 
 @contextmanager
 def error_context(what: str) -> Generator[None]:
-    """Puts what was tried in front of the cloud's refusal, as the real provider does."""
+    """Prefix errors of the cloud with the failed action, as the real provider does."""
     try:
         yield
     except GoogleError as error:
@@ -255,7 +255,7 @@ def _like(given: Any, live: Any) -> Any:
 
 
 def is_same_thing(given: str, link: str) -> bool:
-    """Whether a name or a partial path means the thing at a full link."""
+    """Whether a name or a partial path refers to the same resource as a full link."""
     if "projects/" not in link:
         return False
     whole, part = relative(link), relative(given)

@@ -1,4 +1,4 @@
-"""REST clients of the embedded Google Cloud. Nothing outside the loopback interface can be reached through them."""
+"""REST clients of the embedded Google Cloud. They connect to loopback only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NOT_FOUND = 404
 
 
 class GoogleError(ProviderError):
-    """A refusal, in the words that Google's Go client uses."""
+    """An error response, with the message of Google's Go client."""
 
     def __init__(self, status: int, message: str, reason: str) -> None:
         tail = f", {reason}" if reason else ""
@@ -56,7 +56,7 @@ class GoogleError(ProviderError):
         self.reason = reason
 
     def during(self, what: str) -> GoogleError:
-        """The same refusal with what was tried in front."""
+        """The same error, prefixed with the failed action."""
         other = GoogleError(self.status, "", self.reason)
         other.args = (f"{what}: {self}",)
         return other
@@ -96,7 +96,7 @@ class RestClient:
         raise _refusal(answer)
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """What lies at a path; None where there is nothing. Raises as `call`."""
+        """The resource at a path, or None. Raises as `call`."""
         try:
             return self.call("GET", path)
         except GoogleError as error:
@@ -129,7 +129,7 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
     for name in _ENDPOINTS:
         if not environment.get(name):
             raise NotLocalError(
-                f"{name} is not set: the local provider speaks to the embedded cloud alone. "
+                f"{name} is not set: the local provider connects to the embedded cloud only. "
                 "Run `gpufleet local up` and use the environment of `gpufleet local env`"
             )
         require_loopback(environment[name], name)

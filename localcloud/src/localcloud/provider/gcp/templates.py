@@ -1,4 +1,4 @@
-"""Instance templates: nothing of them can change, so each change is a new one."""
+"""Instance templates: immutable, so each change creates a new one."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class InstanceTemplate(RestResource):
             **super().shown(cloud, raw, {k: v for k, v in state.items() if k != "namePrefix"}),
             "metadataFingerprint": metadata.get("fingerprint"),
             "name": raw["name"],
-            # told apart from a later template of the same name
+            # distinguishes it from a later template of the same name
             "selfLinkUnique": f"{link}?uniqueId={raw.get('id', '')}",
         }
 
@@ -205,7 +205,7 @@ def _disk(disk: Properties) -> Properties:
 
 
 def machine_to_wire(machine: Properties) -> Properties:
-    """Metadata as items, tags under `items`, a reservation's name beside its key."""
+    """Metadata as items, tags under `items`, a reservation's name in addition to its key."""
     machine = dict(machine)
     metadata: dict[str, Any] = dict(machine.pop("metadata", {}))
     if script := machine.pop("metadataStartupScript", None):
