@@ -68,7 +68,7 @@ def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled
             if not declarations(connection, ledger_name(document)):
                 # no pass has written any: what it was computed with holds for the closed span, too
                 note_declared(connection, ledger_name(document), window.now, content_of(declared_of(document)))
-            eras = known.facts.over_time(known.book)
+            periods = known.facts.over_time(known.book)
             add_closed_period(
                 connection,
                 Confirmed(
@@ -80,7 +80,7 @@ def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled
                     billed_usd=decimal_of(compared.billed),
                     computed_usd=decimal_of(compared.computed),
                     at=window.now,
-                    prices=closing_prices(eras, compared.since, compared.until),
+                    prices=closing_prices(periods, compared.since, compared.until),
                     facts=closing_content(closing),
                 ),
             )

@@ -1,4 +1,4 @@
-"""What ran, times what it cost: charges that add up. Pure.
+"""Charges: the time of each run and reservation, multiplied by its price. Pure.
 
 A charge is the cost of one run (or of unused paid capacity) over one price in force and one state. States: *starting*
 (launch to first reading of an engine), *idle* and *used* by the measured slots, *unmeasured* where nothing is known
@@ -54,7 +54,7 @@ class ChargeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """One line of the bill as we compute it."""
+    """One line of the computed bill."""
 
     kind: ChargeKind
     state: UseState
@@ -99,23 +99,26 @@ class LedgerFacts:
     coverage: Coverage = field(default_factory=lambda: Coverage(DeclaredCosts(), ()))
     """Of all runs of the window, also where `runs` are fewer."""
     known: tuple[datetime, datetime] | None = None
-    """First and last complete look: what is shared is known to have been there between them."""
+    """First and last complete look. Shared resources are charged between these two times."""
     gaps: Sequence[tuple[datetime, datetime]] = ()
-    """Spans of the window without a look, long enough for others to use what is shared and to leave it again."""
-    eras: Sequence[PricingPeriod] = ()
-    """What was declared when; none: `declared` and `coverage` hold at all times."""
+    """Spans of the window without a look, long enough for others to use a shared reservation unobserved."""
+    periods: Sequence[PricingPeriod] = ()
+    """Pricing periods, oldest first; empty: `declared` and `coverage` apply at all times."""
     whose: Sequence[PricingPeriod] = ()
-    """What was declared of models and owners when; none: that of `eras`."""
+    """Pricing periods whose models and owners apply; empty: those of `periods`."""
     closed: Sequence["ClosedFacts"] = ()
     """Spans of the window that have facts of their own, in the order of time."""
 
     def over_time(self, book: PriceBook) -> Sequence[PricingPeriod]:
-        """What was declared when. `book`: that of facts without eras."""
+        """The pricing periods; one that covers all of time, with prices from `book`, where there are none."""
         always = PricingPeriod(since=EVER, until=FOREVER, declared=self.declared, coverage=self.coverage, book=book)
-        return self.eras or (always,)
+        return self.periods or (always,)
 
     def over(self, since: datetime, until: datetime) -> Iterator[tuple["LedgerFacts", datetime, datetime]]:
-        """The window cut at closed spans, each part with its facts. Charges of the parts are those of the window."""
+        """Yield the window in parts, cut at closed spans: facts, start and end of each part.
+
+        The charges of all parts add up to the charges of the window.
+        """
         at, rest = since, replace(self, closed=()) if self.closed else self
         for one in self.closed:
             start, stop = max(one.since, at), min(one.until, until)
@@ -130,7 +133,7 @@ class LedgerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedFacts:
-    """What was known of a span when it was closed, which holds for it."""
+    """The facts of a closed span, as they were known when it was closed. Later facts do not change them."""
 
     since: datetime
     until: datetime
@@ -150,25 +153,25 @@ def charges(
 def _of_runs(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
 ) -> Iterator[Charge]:
-    eras = facts.over_time(book)
-    covered = PricingOverTime(eras, allow_unpriced)
-    plain = PricingOverTime(eras, allow_unpriced, covered=False)
-    with_each = [span for span in declared_spans(eras, since, until) if span.shared.per_instance]
+    periods = facts.over_time(book)
+    covered = PricingOverTime(periods, allow_unpriced)
+    plain = PricingOverTime(periods, allow_unpriced, covered=False)
+    with_each = [span for span in declared_spans(periods, since, until) if span.shared.per_instance]
     for run in facts.runs:
-        life = _RunHistory(
+        history = _RunHistory(
             run=run,
             hours=slots.ActivityTotals(facts.activity.get(run.instance_id, ())),
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
-            eras=facts.whose or facts.eras,
+            periods=facts.whose or facts.periods,
         )
-        yield from _of_run(life, covered, since, until)
-        yield from _with_instance(run, life.eras, with_each, plain)
+        yield from _of_run(history, covered, since, until)
+        yield from _with_instance(run, history.periods, with_each, plain)
 
 
 def standing(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
-    """What costs money whether instances run or not: unused paid capacity, and what all pools share."""
+    """Charges that do not depend on running instances: unused paid capacity and shared resources."""
     for part, start, end in facts.over(since, until):
         yield from _standing(part, book, start, end, allow_unpriced=allow_unpriced)
 
@@ -177,43 +180,43 @@ def _standing(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
 ) -> Iterator[Charge]:
     yield from unused(facts, book, since, until, allow_unpriced=allow_unpriced)
-    eras = facts.over_time(book)
-    yield from _not_spent(facts, eras, since, until)
+    periods = facts.over_time(book)
+    yield from _not_spent(facts, periods, since, until)
     if facts.known is None:
         return
-    plain = PricingOverTime(eras, allow_unpriced, covered=False)
-    for span in declared_spans(eras, max(since, facts.known[0]), min(until, facts.known[1])):
+    plain = PricingOverTime(periods, allow_unpriced, covered=False)
+    for span in declared_spans(periods, max(since, facts.known[0]), min(until, facts.known[1])):
         if not span.shared.per_instance:
             yield from _environment(span, book.region, plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredSpan:
-    """A shared resource, as long as it and its split stayed the same."""
+    """A span in which a shared resource and its split over the pools stayed the same."""
 
     shared: SharedCost
     declared: DeclaredCosts
     start: datetime
     end: datetime
 
-    def goes_on(self, shared: SharedCost, declared: DeclaredCosts, start: datetime) -> bool:
-        """Whether nothing changes for it with the era that begins then."""
+    def continues(self, shared: SharedCost, declared: DeclaredCosts, start: datetime) -> bool:
+        """Whether the pricing period that begins at `start` changes neither the resource nor its split."""
         mine, other = self.declared, declared
         same_split = (mine.weights, mine.models, mine.owners) == (other.weights, other.models, other.owners)
         return self.end == start and self.shared == shared and (shared.per_instance or same_split)
 
 
-def declared_spans(eras: Iterable[PricingPeriod], since: datetime, until: datetime) -> list[DeclaredSpan]:
-    """What is shared and until when, in the order in which it is declared."""
+def declared_spans(periods: Iterable[PricingPeriod], since: datetime, until: datetime) -> list[DeclaredSpan]:
+    """The spans of all shared resources in the window, in the order of their declaration."""
     found: list[DeclaredSpan] = []
-    for era in eras:
-        start, end = max(era.since, since), min(era.until, until)
+    for period in periods:
+        start, end = max(period.since, since), min(period.until, until)
         if start >= end:
             continue
-        for one in era.declared.shared:
-            at = next((n for n, span in enumerate(found) if span.goes_on(one, era.declared, start)), None)
+        for one in period.declared.shared:
+            at = next((n for n, span in enumerate(found) if span.continues(one, period.declared, start)), None)
             if at is None:
-                found.append(DeclaredSpan(shared=one, declared=era.declared, start=start, end=end))
+                found.append(DeclaredSpan(shared=one, declared=period.declared, start=start, end=end))
             else:
                 found[at] = replace(found[at], end=end)
     return found
@@ -226,7 +229,7 @@ class _RunHistory:
     run: Run
     hours: slots.ActivityTotals
     ready: datetime | None
-    eras: Sequence[PricingPeriod] = ()
+    periods: Sequence[PricingPeriod] = ()
 
 
 def _ready(run: Run, signs: Iterable[datetime]) -> datetime | None:
@@ -234,27 +237,27 @@ def _ready(run: Run, signs: Iterable[datetime]) -> datetime | None:
     return min(inside) if inside else None
 
 
-def _of_run(life: _RunHistory, pricing: PricingOverTime, since: datetime, until: datetime) -> Iterator[Charge]:
-    run, end = life.run, end_of(life.run)
+def _of_run(history: _RunHistory, pricing: PricingOverTime, since: datetime, until: datetime) -> Iterator[Charge]:
+    run, end = history.run, end_of(history.run)
     start, stop = max(run.started_at, since), min(end, until)
     if start < stop:
-        yield from _time(life, pricing, start, stop)
+        yield from _time(history, pricing, start, stop)
     if run.ended_at is not None and since <= end < until:
-        yield from _at_the_end(life, pricing)
+        yield from _at_the_end(history, pricing)
 
 
-def _time(life: _RunHistory, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
-    for run, begin, finish in held(life.run, life.eras, start, stop):
-        yield from _time_of(run, life, pricing, begin, finish)
+def _time(history: _RunHistory, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
+    for run, begin, finish in held(history.run, history.periods, start, stop):
+        yield from _time_of(run, history, pricing, begin, finish)
 
 
 def _time_of(
-    run: Run, life: _RunHistory, pricing: PricingOverTime, start: datetime, stop: datetime
+    run: Run, history: _RunHistory, pricing: PricingOverTime, start: datetime, stop: datetime
 ) -> Iterator[Charge]:
     """A part of its time in which the run had one model and owner."""
     for price, begin, finish in pricing.of_run(run, start, stop):
         for on_demand, first, last in pricing.on_demand(run, begin, finish):
-            for state, since, until, duration in _states(life, first, last):
+            for state, since, until, duration in _states(history, first, last):
                 yield Charge(
                     kind=ChargeKind.TIME,
                     state=state,
@@ -278,29 +281,29 @@ def _time_of(
 
 
 def _states(
-    life: _RunHistory, start: datetime, stop: datetime
+    history: _RunHistory, start: datetime, stop: datetime
 ) -> Iterator[tuple[UseState, datetime, datetime, timedelta]]:
     """The span by state; durations add up to it exactly."""
     served_from = start
-    if life.ready is not None and life.ready > start:
-        served_from = min(life.ready, stop)
+    if history.ready is not None and history.ready > start:
+        served_from = min(history.ready, stop)
         yield UseState.STARTING, start, served_from, served_from - start
     if served_from >= stop:
         return
-    busy, idle = life.hours.measured(served_from, stop)
+    busy, idle = history.hours.measured(served_from, stop)
     unknown = stop - served_from - busy - idle
     for state, duration in ((UseState.USED, busy), (UseState.IDLE, idle), (UseState.UNMEASURED, unknown)):
         if duration:
             yield state, served_from, stop, duration
 
 
-def _at_the_end(life: _RunHistory, pricing: PricingOverTime) -> Iterator[Charge]:
-    """Rows that only the end of a run brings, at the instant of its end."""
-    run, end = life.run, end_of(life.run)
+def _at_the_end(history: _RunHistory, pricing: PricingOverTime) -> Iterator[Charge]:
+    """Charges that the end of a run causes (minimum charge, credit), dated at its end."""
+    run, end = history.run, end_of(history.run)
     length = end - run.started_at
     interrupted = run.end_cause is EndCause.PREEMPTED and run.capacity_type is CapacityType.SPOT
     if interrupted and length < FREE_IF_INTERRUPTED[run.cloud]:
-        for charge in _time(life, pricing, run.started_at, end):
+        for charge in _time(history, pricing, run.started_at, end):
             yield replace(
                 charge,
                 kind=ChargeKind.INTERRUPTED,
@@ -311,8 +314,10 @@ def _at_the_end(life: _RunHistory, pricing: PricingOverTime) -> Iterator[Charge]
             )
     elif length < MINIMUM and run.capacity_type is not CapacityType.RESERVED:
         begin = end - (MINIMUM - length)
-        # whose it was at its start: the time before it is made up
-        rest = _RunHistory(run=held_at(run, life.eras, run.started_at), hours=slots.ActivityTotals(()), ready=end)
+        # the model and owner at its start: the time before the start is hypothetical
+        rest = _RunHistory(
+            run=held_at(run, history.periods, run.started_at), hours=slots.ActivityTotals(()), ready=end
+        )
         for charge in _time(rest, pricing, begin, end):
             yield replace(charge, kind=ChargeKind.MINIMUM, start=end, end=end)
 
@@ -320,10 +325,10 @@ def _at_the_end(life: _RunHistory, pricing: PricingOverTime) -> Iterator[Charge]
 def unused(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
-    """Paid capacity that was unused: neither instances of this fleet nor, as its cloud reports, others ran on it.
+    """Paid capacity on which no instance ran: none of this fleet and, as the cloud reports, none of others.
 
-    A fleet that declares some of the seats of a reservation is charged that part of the unused ones, whoever left
-    them empty: every fleet can compute it alone, and the parts of all add up where their seats add up to the whole.
+    A fleet that declares only some instances of a reservation is charged that share of all unused ones. So each
+    fleet computes its share alone, and the shares of all fleets add up to the whole.
     """
     pricing = PricingOverTime(facts.over_time(book), allow_unpriced)
     for paid in facts.reservations:
@@ -332,26 +337,26 @@ def unused(
         if start >= stop:
             continue
         takers = [run for run in facts.runs if _takes(run, paid)]
-        for begin, finish in _stretches(takers, start, stop):
+        for begin, finish in _constant_spans(takers, start, stop):
             used = sum(run.started_at <= begin < end_of(run) for run in takers)
             free = paid.instances - paid.elsewhere - used
             if free <= 0:
                 continue
-            for own, since_then, until_then in held(paid, facts.whose or facts.eras, begin, finish):
+            for own, since_then, until_then in held(paid, facts.whose or facts.periods, begin, finish):
                 for price, first, last in pricing.of_reservation(own, since_then, until_then):
-                    yield _idle_seats(own, free, _of_seats(own, price), first, last)
+                    yield _idle_declared(own, free, _declared_share(own, price), first, last)
 
 
-def _of_seats(paid: Reservation, price: Price | None) -> Price | None:
-    """The part of a price that the fleet's declared seats are of all."""
+def _declared_share(paid: Reservation, price: Price | None) -> Price | None:
+    """The fleet's share of the price: its declared instances divided by all instances of the reservation."""
     if price is None or paid.seats is None or paid.seats >= paid.instances:
         return price
     weights = [Decimal(paid.seats), Decimal(paid.instances - paid.seats)]
     usd, _ = money.split(price.usd_per_hour, weights)
-    return _rated(price, usd, f"{paid.seats} of {paid.instances} seats")
+    return _rated(price, usd, f"{paid.seats} of {paid.instances} instances declared")
 
 
-def _idle_seats(paid: Reservation, free: int, price: Price | None, start: datetime, end: datetime) -> Charge:
+def _idle_declared(paid: Reservation, free: int, price: Price | None, start: datetime, end: datetime) -> Charge:
     duration = (end - start) * free
     return Charge(
         kind=ChargeKind.RESERVATION,
@@ -375,21 +380,21 @@ def _idle_seats(paid: Reservation, free: int, price: Price | None, start: dateti
 
 
 def _with_instance(
-    run: Run, eras: Sequence[PricingPeriod], spans: Iterable[DeclaredSpan], pricing: PricingOverTime
+    run: Run, periods: Sequence[PricingPeriod], spans: Iterable[DeclaredSpan], pricing: PricingOverTime
 ) -> Iterator[Charge]:
-    """What every instance brings along, its disks say: a row of its own, as long as the instance lives."""
+    """Resources that belong to each instance, such as its disks: one charge each, while the instance runs."""
     for span in spans:
         one, start, stop = span.shared, max(run.started_at, span.start), min(end_of(run), span.end)
         if start >= stop:
             continue
         sku = Sku(name=one.sku, region=run.region)
-        for own, since, until in held(run, eras, start, stop):
+        for own, since, until in held(run, periods, start, stop):
             for price, begin, finish in pricing.parts(sku, since, until):
                 usd = None if price is None else money.EXACT.multiply(price.usd_per_hour, one.units)
-                words = f"{one.units} units of {price.usd_per_hour} USD/h" if price is not None else ""
+                description = f"{one.units} units of {price.usd_per_hour} USD/h" if price is not None else ""
                 place = (own.cloud, own.region, own.zone)
                 names = (f"{own.instance_id}/{one.name}", own.pool, own.model, own.owner)
-                yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
+                yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, description))
 
 
 def _environment(span: DeclaredSpan, region: str, pricing: PricingOverTime) -> Iterator[Charge]:
@@ -400,21 +405,21 @@ def _environment(span: DeclaredSpan, region: str, pricing: PricingOverTime) -> I
         if price is None:
             yield _shared(one.sku, place, (one.name, None, None, None), (begin, finish), None)
             continue
-        for pool, (usd, words) in shares(
+        for pool, (usd, description) in shares(
             money.EXACT.multiply(price.usd_per_hour, one.units), declared.weights
         ).items():
             names = (one.name, pool, declared.models.get(pool or ""), declared.owners.get(pool or ""))
-            yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
+            yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, description))
 
 
-def _rated(price: Price | None, usd_per_hour: Decimal | None, words: str) -> Price | None:
+def _rated(price: Price | None, usd_per_hour: Decimal | None, description: str) -> Price | None:
     """The same price for some units or a share of them."""
     if price is None or usd_per_hour is None:
         return None
     return replace(
         price,
         usd_per_hour=usd_per_hour,
-        source=f"{price.source}; {words}",
+        source=f"{price.source}; {description}",
         list_usd_per_hour=price.usd_per_hour,
     )
 
@@ -450,20 +455,20 @@ def _shared(
 
 
 def _not_spent(
-    facts: LedgerFacts, eras: Iterable[PricingPeriod], since: datetime, until: datetime
+    facts: LedgerFacts, periods: Iterable[PricingPeriod], since: datetime, until: datetime
 ) -> Iterator[Charge]:
-    """What nobody used of a spend commitment, between the first and the last look."""
+    """The unused part of each spend commitment, between the first and the last look."""
     if facts.known is None:
         return
-    for era in eras:
-        first, last = max(since, facts.known[0], era.since), min(until, facts.known[1], era.until)
-        for spend, stretches in era.coverage.spends:
-            for stretch in stretches:
-                start, stop = max(stretch.start, first), min(stretch.end, last)
-                if start >= stop or not stretch.free:
+    for period in periods:
+        first, last = max(since, facts.known[0], period.since), min(until, facts.known[1], period.until)
+        for spend, intervals in period.coverage.spends:
+            for interval in intervals:
+                start, stop = max(interval.start, first), min(interval.end, last)
+                if start >= stop or not interval.free:
                     continue
-                words = f"not used of {spend.usd_per_hour} USD/h"
-                price = spend.price(f"commitment:{spend.name}", "", stretch.free, words)
+                description = f"not used of {spend.usd_per_hour} USD/h"
+                price = spend.price(f"commitment:{spend.name}", "", interval.free, description)
                 row = _shared(price.sku, (spend.cloud, "", ""), (spend.name, None, None, None), (start, stop), price)
                 yield replace(
                     row, kind=ChargeKind.COMMITTED, state=UseState.UNUSED, capacity_type=CapacityType.RESERVED
@@ -477,8 +482,8 @@ def _takes(run: Run, paid: Reservation) -> bool:
     return alike and run.capacity_type is CapacityType.RESERVED
 
 
-def _stretches(runs: Sequence[Run], start: datetime, stop: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """The span cut wherever a run begins or ends."""
+def _constant_spans(runs: Sequence[Run], start: datetime, stop: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """The span, cut wherever a run begins or ends."""
     cuts = {start, stop}
     for run in runs:
         cuts |= {at for at in (run.started_at, end_of(run)) if start < at < stop}

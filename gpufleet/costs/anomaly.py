@@ -1,11 +1,11 @@
-"""Whether money behaves: USD per hour and USD per million tokens against the same hour of earlier weeks. Pure.
+"""Cost anomalies: USD per hour and USD per million tokens, compared with the same hour of earlier weeks. Pure.
 
 A change of cost is split into three parts that add up to it exactly. With C = price × hours and hours = tokens ×
 hours per token: volume = P0·E0·(V1−V0), efficiency = P0·V1·(E1−E0), price = H1·(P1−P0). Where either hour has no
-tokens there is no efficiency to speak of, and what is not price counts as idle capacity under efficiency.
+tokens, hours per token is undefined: the part that is not price counts as efficiency (idle capacity).
 
-What has no price or was not collected is no cost of 0: a figure is compared by its lower bound with what would be a
-rise, and by its upper bound, where it has one, with what would be a fall.
+A cost without a price, or that was not collected, does not count as 0: a rise is judged by the lower bound of a
+figure, a fall by its upper bound, where it has one.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ FACTOR: Final = Fraction(3, 2)
 """A figure is an anomaly above (or its inverse below) this multiple of the usual."""
 
 LEAST_USD_PER_HOUR: Final = Fraction(1)
-"""Changes below this are nobody's business."""
+"""Smaller changes are not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Hour:
     instance_hours: Fraction
     tokens: int
     too_much: Fraction = Fraction(0)
-    """At most so much of `usd` may not have been."""
+    """The largest amount by which `usd` may be too high."""
     too_little: Fraction | None = Fraction(0)
-    """At most so much may be missing from it; None: something has no price or was not collected."""
+    """The largest amount by which `usd` may be too low; None: something has no price or was not collected."""
 
     @property
     def least(self) -> Fraction:
@@ -134,7 +134,7 @@ def _middle(ordered: Sequence[Item]) -> tuple[Item, Item]:
 
 
 def anomalies(now: Hour, weeks: Sequence[Hour], cause: str) -> list[Anomaly]:
-    """What is far from its usual value, also where that is nothing. Without comparable hours nothing is."""
+    """The figures that are far from their usual value, which may be 0. Empty without comparable hours."""
     before = usual(weeks)
     if before is None:
         return []
@@ -158,13 +158,13 @@ def _differs(now: Hour, before: Hour) -> bool:
 
 
 def _is_far(now: Hour, before: Hour, volume: Fraction) -> bool:
-    """Whether the hour is far from so many times the usual one, whatever is unknown of both."""
+    """Whether the hour is far from `volume` times the usual one for every value within the bounds of both."""
     rise = before.most is not None and now.least > before.most * volume * FACTOR
     return rise or (now.most is not None and now.most * FACTOR < before.least * volume)
 
 
 def name_cause(before: Sequence[Charge], after: Sequence[Charge], since: datetime) -> str:
-    """The change of the dearest kind, in words: capacity type, zone, pool, since when, how much an hour."""
+    """Describe the largest change of cost: capacity type, zone, pool, start time and USD per hour."""
     old, new = _by_kind(before), _by_kind(after)
     changes = {key: new.get(key, Fraction(0)) - old.get(key, Fraction(0)) for key in old.keys() | new.keys()}
     if not changes:
@@ -179,11 +179,11 @@ def name_cause(before: Sequence[Charge], after: Sequence[Charge], since: datetim
     ]
     began = f" since {min(starts):%H:%M}" if starts and min(starts) > since else ""
     sign = "+" if change > 0 else "−"
-    money_words = f"{sign}{float(abs(change)):.2f} USD/h"
+    amount = f"{sign}{float(abs(change)):.2f} USD/h"
     spot_fell = any(k[0] == pool and k[1] == CapacityType.SPOT.value and c < 0 for k, c in changes.items())
     if capacity == CapacityType.ON_DEMAND.value and change > 0 and spot_fell:
-        return f"spot fell back to on-demand in {zone} (pool {pool}){began}: {money_words}"
-    return f"{capacity} in {zone} (pool {pool or 'none'}){began}: {money_words}"
+        return f"spot fell back to on-demand in {zone} (pool {pool}){began}: {amount}"
+    return f"{capacity} in {zone} (pool {pool or 'none'}){began}: {amount}"
 
 
 def _by_kind(charges: Sequence[Charge]) -> dict[tuple[str, str, str], Fraction]:

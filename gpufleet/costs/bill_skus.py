@@ -60,12 +60,12 @@ def machine_of_aws(usage_type: str) -> str:
 
 
 def of_google(description: str) -> str:
-    """Our sku of an SKU's description; "" for none."""
+    """The price book's sku for the description of a Google SKU; "" if there is none."""
     return next((sku for pattern, sku in _GOOGLE if pattern.search(description)), "")
 
 
 def machine_of_google(labels: Iterable[Mapping[str, Any]]) -> str:
-    """The sku of an instance by the labels that the system gave its row; "" where they do not tell."""
+    """The sku of an instance by the system labels of its row; "" if they do not name a machine type."""
     kind = next((str(label.get("value")) for label in labels if label.get("key") == _GOOGLE_MACHINE), "")
     return f"gcp:compute:{kind}:on-demand" if kind else ""
 

@@ -1,11 +1,11 @@
 """Bills of the clouds as lines per resource and time: AWS CUR (2.0 and before), FOCUS, Google's detailed export.
 
-CSV, JSON lines (also .gz) and Parquet; a folder holds the parts of one bill. What instances, capacity reservations,
-commitments and the resources that a fleet shares cost is read; traffic, requests and taxes are counted apart.
+CSV, JSON lines (also .gz) and Parquet; a folder holds the parts of one bill. The reader keeps the lines of
+instances, capacity reservations, commitments and shared resources. It adds up traffic, requests and taxes separately.
 
-Rows of FOCUS and of Google have no id of their own, so equal ones are charges of their own and all count. A bill that
-was exported twice into one folder is refused all the same: by two equal files, by the same line of a CUR, or because
-every row has its double.
+Rows of FOCUS and of Google have no id, so equal rows are separate charges and all of them count. A bill that was
+exported twice into one folder is refused: two files are equal, a line id of a CUR occurs twice, or every row occurs
+at least twice.
 
 Columns: AWS "Data Exports: CUR 2.0 table dictionary"; FOCUS 1.0 to 1.2; Google Cloud Billing "Structure of Detailed
 data export".
@@ -36,7 +36,7 @@ _REDUCTIONS: Final = frozenset(
 )
 """Lines of their own in AWS' reports; where they name an instance they are part of what it cost."""
 _PAID_AHEAD: Final = frozenset(("SavingsPlanNegation", "SavingsPlanUpfrontFee"))
-"""What the covered lines hold already, at their effective cost."""
+"""Amounts that the covered lines contain already, as their effective cost."""
 _PIECE: Final = 1024 * 1024
 _INSTANCE_USAGE: Final = re.compile(r"(BoxUsage|SpotUsage|DedicatedUsage|HostUsage|Unused(Box|Ded)|Reservation)")
 
@@ -46,7 +46,7 @@ class BillError(ValueError):
 
 
 class Form(StrEnum):
-    """Whose table it is."""
+    """The format of a bill."""
 
     CUR = "AWS Cost and Usage Report"
     FOCUS = "FOCUS"
@@ -67,9 +67,9 @@ class BillLine:
     sku: str = ""
     """As the price book names it; "": not known."""
     unused: bool = False
-    """What nobody used of a Savings Plan or CUD."""
+    """Whether the line is the unused part of a Savings Plan or CUD."""
     fee: bool = False
-    """Paid at once for a longer time, as for a Capacity Block."""
+    """Whether it is an upfront fee for a longer time, as for a Capacity Block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +81,20 @@ class Bill:
     """SHA-256 of its bytes."""
     lines: tuple[BillLine, ...]
     others: Decimal
-    """USD of lines that nothing is compared with: traffic, requests, taxes."""
+    """USD of lines that are not compared with the ledger: traffic, requests, taxes."""
 
 
 def read_bill(path: Path) -> Bill:
-    """Read a bill. Raises BillError for one that is none, doubled, or in another currency."""
+    """Read a bill. Raises BillError if it is not a bill, occurs twice, or is in another currency."""
     try:
         files = _files(path)
         return _read(path, files, _digest(files))
     except (OSError, EOFError, zlib.error) as error:
-        raise BillError(f"{path}: cannot be read whole: {getattr(error, 'strerror', None) or error}") from error
+        raise BillError(f"{path}: cannot be read completely: {getattr(error, 'strerror', None) or error}") from error
     except UnicodeDecodeError as error:
-        raise BillError(f"{path}: is no text in UTF-8") from error
+        raise BillError(f"{path}: expected text in UTF-8") from error
     except csv.Error as error:
-        raise BillError(f"{path}: is no table: {error}") from error
+        raise BillError(f"{path}: is not a valid CSV table: {error}") from error
 
 
 def _files(path: Path) -> list[Path]:
@@ -103,7 +103,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     found = sorted(file for file in path.rglob("*") if file.name.endswith(_ENDINGS) and file.is_file())
     if not found:
-        raise BillError(f"{path}: holds no bill: no file that ends in {', '.join(_ENDINGS)}")
+        raise BillError(f"{path}: contains no bill: expected files that end in {', '.join(_ENDINGS)}")
     return found
 
 
@@ -118,33 +118,33 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 class _Repeats:
-    """Counts equal rows, to tell a bill that was written twice."""
+    """Counts equal rows, to detect a bill that was exported twice."""
 
     _FEW: Final = 2
-    """So few rows may all be there twice."""
+    """Bills with at most this number of different rows are not checked."""
 
     def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
         self._files: set[Path] = set()
-        """That have rows."""
+        """Files that have rows."""
 
     def add(self, row: Mapping[str, Any], file: Path, where: str) -> None:
-        """Raises BillError for a line of AWS' CUR, which has an id of its own, that is there already."""
+        """Count a row. Raises BillError if a line of AWS' CUR, which has an id, was counted before."""
         self._files.add(file)
         identity = hashlib.sha256(repr(sorted(row.items(), key=str)).encode()).digest()
         self._counts[identity] += 1
         if row.get("identity_line_item_id") and self._counts[identity] > 1:
-            raise BillError(f"{where}: stands in the bill twice: a doubled bill; export it again")
+            raise BillError(f"{where}: occurs twice in the bill; export it again into an empty folder")
 
     def check(self, path: Path) -> None:
-        """Raises BillError where two files are equal, or every row is there at least twice."""
+        """Raises BillError if two files are equal, or if every row occurs at least twice."""
         seen: dict[str, Path] = {}
         for file in sorted(self._files):
             known = seen.setdefault(_digest([file]), file)
             if known is not file:
-                raise BillError(f"{file}: is the same as {known}: a doubled bill; remove one of them")
+                raise BillError(f"{file}: is equal to {known}; remove one of them")
         if len(self._counts) > self._FEW and min(self._counts.values()) > 1:
-            raise BillError(f"{path}: every row stands in the bill twice: a doubled bill; export it again")
+            raise BillError(f"{path}: every row occurs twice in the bill; export it again into an empty folder")
 
 
 def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
@@ -160,7 +160,7 @@ def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
         try:
             line = _READERS[form](row)
         except (KeyError, ValueError, ArithmeticError, TypeError, AttributeError, RecursionError) as error:
-            raise BillError(f"{where}: {_words(error)}; nothing was taken from this bill") from error
+            raise BillError(f"{where}: {_reason(error)}; nothing was taken from this bill") from error
         if line is None:
             continue
         if line.end < line.start:
@@ -200,18 +200,21 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
         reader = csv.DictReader(cast(Iterable[str], text), strict=True)
         for row in reader:
             if None in row or None in row.values():
-                raise BillError(f"{path}: line {reader.line_num} has more or fewer fields than the header: cut?")
+                raise BillError(
+                    f"{path}: line {reader.line_num} has more or fewer fields than the header;"
+                    " the file may be incomplete"
+                )
             yield row
 
 
 def _check_header(path: Path, line: str) -> None:
-    """Raises BillError for columns that are not told apart by commas, and for one that is there twice."""
+    """Raises BillError if the columns are not separated by commas, or if a column name occurs twice."""
     other = next((mark for mark in ";\t|" if mark in line), None)
     if "," not in line and other is not None:
-        raise BillError(f"{path}: its columns are set apart by {other!r}: export it with commas")
+        raise BillError(f"{path}: expected columns separated by commas, got {other!r}; export it with commas")
     twice = [name for name, count in Counter(next(csv.reader([line]), ())).items() if count > 1]
     if twice:
-        raise BillError(f"{path}: has the column {twice[0]!r} twice: which of them counts is not known")
+        raise BillError(f"{path}: the column {twice[0]!r} occurs twice; remove one of them")
 
 
 def _json_lines(path: Path, text: Iterable[str]) -> Iterator[Mapping[str, Any]]:
@@ -220,9 +223,9 @@ def _json_lines(path: Path, text: Iterable[str]) -> Iterator[Mapping[str, Any]]:
         try:
             row: Any = json.loads(line, parse_float=Decimal)
         except (ValueError, RecursionError) as error:
-            raise BillError(f"{path}: line {number} is no JSON object: cut?") from error
+            raise BillError(f"{path}: line {number}: expected a JSON object; the file may be incomplete") from error
         if not isinstance(row, dict):
-            raise BillError(f"{path}: line {number} is no JSON object")
+            raise BillError(f"{path}: line {number}: expected a JSON object")
         yield cast(Mapping[str, Any], row)
 
 
@@ -239,7 +242,7 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
         for batch in reader.ParquetFile(path).iter_batches():
             yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
-        raise BillError(f"{path}: is no whole Parquet file: {error}") from error
+        raise BillError(f"{path}: is not a complete Parquet file: {error}") from error
 
 
 def _name(key: str) -> str:
@@ -257,8 +260,7 @@ def _form(row: Mapping[str, Any], path: Path) -> Form:
     if "usage_start_time" in row and "cost" in row:
         return Form.GOOGLE
     raise BillError(
-        f"{path}: is no bill that this reads: it needs the columns of AWS CUR 2.0, FOCUS 1.x or"
-        " Google's detailed export"
+        f"{path}: is not a supported bill: expected the columns of AWS CUR 2.0, FOCUS 1.x or Google's detailed export"
     )
 
 
@@ -291,13 +293,13 @@ def _cur(row: Mapping[str, Any]) -> BillLine | None:
 
 
 def _not_used(row: Mapping[str, Any]) -> Decimal:
-    """The rest of an hour's commitment: what it covered is on the lines that it covered."""
+    """The unused part of an hour's commitment. The covered lines contain the used part."""
     paid, used = "savings_plan_total_commitment_to_date", "savings_plan_used_commitment"
     return money.EXACT.subtract(_decimal(row[paid]), _decimal(row[used]))
 
 
 def _not_reserved(row: Mapping[str, Any]) -> Decimal:
-    """What nobody used of a reserved instance: what was used is on the lines that it discounted."""
+    """The unused part of a reserved instance. The discounted lines contain the used part."""
     names = ("reservation_unused_amortized_upfront_fee_for_billing_period", "reservation_unused_recurring_fee")
     return money.total(_decimal(row[name]) for name in names)
 
@@ -326,13 +328,15 @@ def _focus(row: Mapping[str, Any]) -> BillLine | None:
 
 
 _NULLS: Final = ("", "NULL", "null")
-"""How CSV files write a null: FOCUS leaves it to whoever writes the file."""
+"""How CSV files write a null: FOCUS does not define it."""
 _HOURS: Final = re.compile(r"h(ou)?rs?", re.IGNORECASE)
 
 
 def _sku_of_focus(row: Mapping[str, Any]) -> tuple[str, bool | None]:
-    """What a row has that pools share, and whether its amount is in hours; None: it is nothing of the kind."""
-    if row.get("x_ChargeKind") == ChargeKind.SHARED:  # our own export: its hours are those of each pool's share
+    """The sku of a shared resource, and whether its amount is in hours; None: the row is not a shared resource."""
+    if (
+        row.get("x_ChargeKind") == ChargeKind.SHARED
+    ):  # an export of gpufleet: its hours are those of each pool's share
         return str(json.loads(row["SkuPriceDetails"])["x_Sku"]), False
     sku, counts_hours = bill_skus.of_aws(str(row.get("x_UsageType") or ""))
     if sku:
@@ -360,8 +364,8 @@ def _google(row: Mapping[str, Any]) -> BillLine | None:
     # the ledger knows instances by their names; some rows number them in one of the two
     name = next((one for one in names if one and not _last_part(one).isdecimal()), names[0] or names[1])
     compute = (row.get("service_description") or service.get("description")) == "Compute Engine"
-    told = cast(Mapping[str, Any], row.get("sku") or {})
-    described = str(row.get("sku_description") or told.get("description") or "")
+    sku_fields = cast(Mapping[str, Any], row.get("sku") or {})
+    described = str(row.get("sku_description") or sku_fields.get("description") or "")
     unused, sku = described.startswith("Commitment"), bill_skus.of_google(described)
     mine = compute and "/disks/" not in str(name) and not sku and not unused
     return BillLine(
@@ -391,7 +395,7 @@ def _list(value: Any) -> list[Mapping[str, Any]]:
 
 def _same_currency(value: Any) -> None:
     if value != CURRENCY:
-        raise ValueError(f"is in {value!r}, and the ledger counts {CURRENCY}: export the bill in {CURRENCY}")
+        raise ValueError(f"expected the currency {CURRENCY}, got {value!r}; export the bill in {CURRENCY}")
 
 
 def _decimal(value: Any) -> Decimal:
@@ -399,15 +403,15 @@ def _decimal(value: Any) -> Decimal:
         raise ValueError("an amount is empty")
     text = str(value).strip()
     if not _NUMBER.fullmatch(text):
-        raise ValueError(f"an amount of {text[:40]!r} is no number")
+        raise ValueError(f"expected an amount, got {text[:40]!r}")
     amount = Decimal(text)
     if abs(amount) >= _TOO_MUCH:
-        raise ValueError(f"{text[:40]} is more than any bill has")
+        raise ValueError(f"expected an amount below {_TOO_MUCH}, got {text[:40]}")
     return amount
 
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
-"""Not what Python takes besides: underscores, digits of other scripts, words."""
+"""Stricter than Decimal(): no underscores, no digits of other scripts, no NaN or infinity."""
 _TOO_MUCH: Final = Decimal(10**15)
 
 
@@ -423,9 +427,9 @@ def _last_part(value: Any) -> str:
     return str(value or "").rsplit("/", 1)[-1]
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"column {error} is missing"
     if isinstance(error, AttributeError | RecursionError):
-        return "a column holds something else than its form has there"
-    return "an amount or a time is out of all bounds" if isinstance(error, ArithmeticError) else str(error)
+        return "a column contains a value of another type than its format defines"
+    return "an amount or a time is out of range" if isinstance(error, ArithmeticError) else str(error)

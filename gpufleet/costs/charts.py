@@ -22,7 +22,7 @@ COLOURS: Final[Mapping[CapacityType, str]] = {
     CapacityType.ON_DEMAND: "#cc6633",
     CapacityType.FLEX_START: "#aa3377",
 }
-"""Told apart by people with any colour vision (after Paul Tol's bright scheme)."""
+"""Distinguishable with any colour vision (from Paul Tol's bright scheme)."""
 IDLE: Final = "#bbbb33"
 _TEXT: Final = "#010203"
 _ENDS: Final = {EndCause.PREEMPTED: "x", EndCause.ENDED: "|", EndCause.ABSENT: "."}
@@ -61,7 +61,7 @@ def unit_cost_bars(values: Mapping[str, Decimal], unit: str) -> Any:
 
 
 def timeline(lane: Lane, timezone: str, window: tuple[datetime, datetime]) -> Any:
-    """A pool's instances from launch to end; a cross is a preemption, a stroke an end of ours."""
+    """A pool's instances from launch to end; a cross marks a preemption, a stroke an end by gpufleet or a user."""
     figure, axes = _canvas(0.8 + 0.16 * max(len(lane.bars), 2))
     for row, bar in enumerate(lane.bars):
         length = (bar.end - bar.start).total_seconds() / 86_400

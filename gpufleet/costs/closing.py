@@ -1,6 +1,6 @@
-"""What was known of a span when a bill closed it. Reports of it read that, whatever becomes known afterwards. Pure.
+"""The facts of a closed span, as known when a bill closed it. Later facts do not change its reports. Pure.
 
-What instances did and served is not copied, since it is larger than memory: no pass writes of a closed span any more.
+Activity and tokens are not copied, since they are larger than memory: passes write no more of them to closed spans.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,30 +37,30 @@ class Closing:
 
 
 def content_of(closing: Closing) -> str:
-    """As the ledger keeps it."""
+    """The JSON text that the ledger stores."""
     return _closing().dump_json(closing).decode()
 
 
 def read(confirmed: Iterable[Confirmed]) -> list[Closing]:
-    """The closed spans among them, oldest first. Raises ValueError for content that is none."""
+    """The closed spans among them, oldest first. Raises ValueError for malformed content."""
     found = [_closing().validate_json(one.facts) for one in confirmed if one.facts is not None]
     return sorted(found, key=lambda one: one.since)
 
 
 def cover(closings: Sequence[Closing], since: datetime, until: datetime) -> bool:
-    """Whether closed spans, which touch the window and are given in their order, leave nothing of it open."""
+    """Whether the closed spans, in the order of time, cover the whole window."""
     if not closings or closings[0].since > since or closings[-1].until < until:
         return False
     return all(one.until == following.since for one, following in pairwise(closings))
 
 
 def is_closed(at: datetime, spans: Iterable[Interval]) -> bool:
-    """Whether a time lies in a closed span."""
+    """Whether a time is in a closed span."""
     return any(since <= at < until for since, until in spans)
 
 
 def outside(hours: Iterable[ActivityHour], spans: Sequence[Interval]) -> list[ActivityHour]:
-    """What instances did, without the slots that reach into a closed span."""
+    """The activity of instances, without the slots that overlap a closed span."""
 
     def touch(start: datetime, end: datetime) -> bool:
         return any(since < end and start < until for since, until in spans)

@@ -1,6 +1,6 @@
-"""One pass of the cost watchdog: what the clouds and the metrics store tell becomes facts of the ledger.
+"""One pass of the cost watchdog: writes what the clouds and the metrics store report to the ledger.
 
-All of a pass is written in one transaction, so a pass that dies leaves nothing; one that runs twice leaves the same.
+A pass writes in one transaction, so an interrupted pass writes nothing. A repeated pass writes the same facts.
 """
 
 from collections import Counter
@@ -32,17 +32,17 @@ LOOKBACK: Final = timedelta(hours=6)
 """How far back a first pass (or one after a long gap) asks the metrics store."""
 
 OVERLAP: Final = timedelta(minutes=2)
-"""Asked again by the next pass: a difference needs the sample before it."""
+"""The end of a pass's span that the next pass reads again: a difference needs the sample before it."""
 
 PIECE: Final = timedelta(minutes=30)
 """Span of one query of raw samples."""
 
 
 class HistorySource(Protocol):
-    """The instances of a fleet, those included that ended not long ago."""
+    """The instances of a fleet, including those that ended recently."""
 
     def history(self) -> InstanceHistory:
-        """All of them, every page; a failed page raises OSError. What is malformed fails alone."""
+        """Every page of the list. Raises OSError if a page fails. A malformed instance is reported in `errors`."""
         ...
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
@@ -61,10 +61,10 @@ class PaidCapacitySource(Protocol):
 
 
 class CloudPrices(Protocol):
-    """Prices that a cloud tells."""
+    """Prices that a cloud reports."""
 
     def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
-        """What came into force in the span, and what was in force at its start."""
+        """Prices that came into force in the span, and those in force at its start."""
         ...
 
 
@@ -72,13 +72,13 @@ class SampleSource(Protocol):
     """Raw samples of a metrics store."""
 
     def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[RawSeries]:
-        """Every sample of the span. Raises OSError when the store cannot answer whole."""
+        """Every sample of the span. Raises OSError if the store does not return all of them."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSources:
-    """Where a pass looks."""
+    """The sources that a pass reads."""
 
     history: HistorySource
     paid: PaidCapacitySource
@@ -89,19 +89,19 @@ class CollectorSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:
-    """What the fleet document says of a pool."""
+    """The settings of a pool that a pass needs, from the fleet document."""
 
     model: str
     owner: str
     reservations: Mapping[str, int] = field(default_factory=dict[str, int])
     """Reservation to how many of its instances the pool declares."""
     gpu_active_below: float = Measure().gpu_active_below
-    """At or above it a GPU works: the noise floor by which the idle watchdog judges the pool, too."""
+    """Noise floor: a GPU at or above this activity counts as working, as for the idle watchdog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetFacts:
-    """What a pass must know of its fleet."""
+    """The properties of a fleet that a pass needs."""
 
     name: str
     """The fleet's name in the ledger: cloud/environment/region."""
@@ -114,7 +114,7 @@ class FleetFacts:
     account: str = ""
     """The account (AWS) or project (Google Cloud) that its instances run in."""
     declared: DeclaredCosts | None = None
-    """What the ledger is to keep with the time at which it was seen; None: nothing."""
+    """The declaration to store with the time of the pass; None: none is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,22 +133,22 @@ class Collected:
 
 
 def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: datetime) -> Collected:
-    """One pass. Raises OSError when the instances cannot be listed whole; prices or metrics that fail are noted."""
+    """Run one pass. Raises OSError if the instance list is incomplete; failed prices or metrics become notes."""
     with engine.connect() as connection:
         last = history.last_pass(connection, fleet.name)
         priced = history.last_priced_pass(connection, fleet.name)
         known = history.open_runs(connection, fleet.name)
-    # the control host and routers are `shared` of the fleet document: as runs, too, they would be paid twice
+    # the control host and routers are `shared` in the fleet document: as runs, they would be charged twice
     listed = sources.history.history()
-    seen = [life for life in listed.records if not life.instance.is_of_the_house]
-    ours = _ours(engine, fleet, known, [life for life in seen if not life.instance.alive and life.ended_at is None])
+    seen = [record for record in listed.records if not record.instance.is_of_the_house]
+    ours = _ours(
+        engine, fleet, known, [record for record in seen if not record.instance.alive and record.ended_at is None]
+    )
     notes: list[str] = []
-    # of one that cannot be read nothing is written: it has not ended, and its run goes on once it can be read
+    # nothing is written of an unreadable instance: it has not ended, and its run continues when it is readable again
     unread = [run for run in known if run.instance_id in listed.errors]
     if listed.errors:
-        notes.append(
-            f"{len(listed.errors)} instances: {next(iter(listed.errors.values()))}; the next pass asks again"
-        )
+        notes.append(f"{len(listed.errors)} instances: {next(iter(listed.errors.values()))}; the next pass retries")
     since = _metrics_since(last, now)
     with garbage.not_looked_for():
         series = _samples(sources, fleet, since, now, notes)
@@ -156,13 +156,13 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
         floors = {
             key: fleet.pools[pool].gpu_active_below
             for key, pool in (
-                *((life.instance.id, life.instance.pool) for life in seen),
+                *((record.instance.id, record.instance.pool) for record in seen),
                 *((run.instance_id, run.pool) for run in unread),
             )
             if pool is not None and pool in fleet.pools
         }
         hours = activity(fleet.name, sources.names, series or (), fleet.measure, floors)
-    types = sorted({*fleet.machine_types, *(life.instance.machine_type for life in seen)})
+    types = sorted({*fleet.machine_types, *(record.instance.machine_type for record in seen)})
     market = _market(sources, types, _market_since(seen, priced, now), now, notes)
     own = _in_reservations(seen, unread)
     unknown = len(listed.errors.keys() - {run.instance_id for run in unread})
@@ -170,12 +170,12 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
     paid = _certain(shown or (), own, unknown, notes)
     reserved = [_with_accounts(_reservation(p, fleet, own, now), sources, fleet, notes) for p in paid]
     begun = {(run.instance_id, run.started_at) for run in known}
-    runs = [_run(life, fleet, now) for life in seen if _has_run(life, begun)]
-    over = [life for life in seen if not life.instance.alive and _has_run(life, begun)]
-    ends = [_end(life, ours.of(life), now) for life in over if ours.can_date(life, begun, now)]
+    runs = [_run(record, fleet, now) for record in seen if _has_run(record, begun)]
+    over = [record for record in seen if not record.instance.alive and _has_run(record, begun)]
+    ends = [_end(record, ours.of(record), now) for record in over if ours.can_date(record, begun, now)]
     ends += [
-        _gone_end(run, told, ours.after(run.instance_id, run.last_seen_at), now)
-        for run, told in _gone(sources, [run for run in known if run not in unread], seen, now, notes)
+        _end_of_missing(run, reported, ours.after(run.instance_id, run.last_seen_at), now)
+        for run, reported in _missing(sources, [run for run in known if run not in unread], seen, now, notes)
     ]
     done = Collected(
         at=now,
@@ -209,7 +209,7 @@ def _write_metrics(
     hours: Sequence[facts.ActivityHour],
     by_team: Sequence[TeamReading],
 ) -> None:
-    """What instances did and served, but for spans that a bill has closed: they stay as they were."""
+    """Write activity and tokens, except in closed spans, which stay unchanged."""
     closed = closed_spans(connection, fleet.name)
     still_open = [one for one in counters if not is_closed(one.at, closed)]
     facts.add_readings(connection, still_open)
@@ -241,7 +241,7 @@ def _metrics_since(last: facts.CostPass | None, now: datetime) -> datetime:
 def _samples(
     sources: CollectorSources, fleet: FleetFacts, since: datetime, now: datetime, notes: list[str]
 ) -> list[RawSeries] | None:
-    """Raw samples, each series whole; None when the store did not answer."""
+    """Raw samples, each series in one piece; None if the store did not answer."""
     chosen = "|".join(sources.names.all())
     selector = f'{{__name__=~"{chosen}",environment="{fleet.environment}"}}'
     whole: dict[tuple[tuple[str, str], ...], RawSeries] = {}
@@ -257,51 +257,53 @@ def _samples(
                     whole[key] = RawSeries(part.labels, [*(before.samples if before else ()), *after])
             begin = end
     except OSError as error:
-        notes.append(f"metrics: {error}; the next pass asks again")
+        notes.append(f"metrics: {error}; the next pass retries")
         return None
     return list(whole.values())
 
 
 def _market_since(seen: Sequence[InstanceRecord], priced: datetime | None, now: datetime) -> datetime:
-    """Since the last pass that was told prices; at first since the oldest instance's launch."""
-    return min((life.instance.launched_at for life in seen), default=now) if priced is None else priced - OVERLAP
+    """The time of the last pass that read prices; for the first pass, the launch of the oldest instance."""
+    return min((record.instance.launched_at for record in seen), default=now) if priced is None else priced - OVERLAP
 
 
 def _market(
     sources: CollectorSources, types: Sequence[str], since: datetime, now: datetime, notes: list[str]
 ) -> Sequence[Price] | None:
-    """Prices since then; None when they could not be read."""
+    """Prices since then; None if they cannot be read."""
     try:
         return sources.market.prices(types, since, now) if types else ()
     except OSError as error:
-        notes.append(f"prices: {error}; older ones stay in force, the next pass asks again")
+        notes.append(f"prices: {error}; older prices stay in force; the next pass retries")
         return None
 
 
 def _paid(sources: CollectorSources, fleet: FleetFacts, notes: list[str]) -> list[PaidCapacity] | None:
-    """What the fleet names; None when it could not be read."""
+    """Paid capacity that the fleet declares; None if it cannot be read."""
     ours = {name for pool in fleet.pools.values() for name in pool.reservations}
     if not ours:
         return []
     try:
         return [paid for paid in sources.paid.paid() if paid.reservation in ours]
     except OSError as error:
-        notes.append(f"reservations: {error}; the next pass asks again")
+        notes.append(f"reservations: {error}; the next pass retries")
         return None
 
 
-def _has_run(life: InstanceRecord, begun: Collection[tuple[str, datetime]]) -> bool:
-    """A machine that is stopped may have been so for weeks: it has a run where its end is dated, or ours is open."""
-    instance = life.instance
-    if life.ended_at is not None or instance.state is not InstanceState.STOPPED:
+def _has_run(record: InstanceRecord, begun: Collection[tuple[str, datetime]]) -> bool:
+    """Whether an instance has a run. One that is stopped may be so for weeks: it has a run only if its end is dated,
+    or if the ledger has an open run of it.
+    """
+    instance = record.instance
+    if record.ended_at is not None or instance.state is not InstanceState.STOPPED:
         return True
     return (instance.id, instance.launched_at) in begun
 
 
-def _run(life: InstanceRecord, fleet: FleetFacts, now: datetime) -> facts.Run:
-    instance = life.instance
+def _run(record: InstanceRecord, fleet: FleetFacts, now: datetime) -> facts.Run:
+    instance = record.instance
     pool = fleet.pools.get(instance.pool or "")
-    last_seen = now if instance.alive else life.ended_at or instance.launched_at
+    last_seen = now if instance.alive else record.ended_at or instance.launched_at
     return facts.Run(
         cloud=instance.cloud,
         instance_id=instance.id,
@@ -322,96 +324,97 @@ def _run(life: InstanceRecord, fleet: FleetFacts, now: datetime) -> facts.Run:
 
 @dataclass(frozen=True, slots=True)
 class _OwnEnds:
-    """Ends that our watchdogs brought about."""
+    """Terminations and stops by the watchdogs, from the ledger."""
 
     at: Mapping[str, datetime]
-    """Instance to when one of them ended or stopped it last."""
+    """Instance to the last time at which a watchdog ended or stopped it."""
     last_seen: Mapping[tuple[str, datetime], datetime]
-    """Instance and launch to when a look saw it alive last."""
+    """Instance and launch to the last look that saw it alive."""
 
     def after(self, instance_id: str, last_seen: datetime) -> datetime | None:
-        """Our end of one that no look saw alive since: one that was, had only been asked to end."""
+        """When a watchdog ended the instance; None if a later look saw it alive, since its end was only requested."""
         ended = self.at.get(instance_id)
         return ended if ended is not None and ended >= last_seen else None
 
-    def of(self, life: InstanceRecord) -> datetime | None:
-        """Our end of one that its cloud still lists."""
-        return self.after(life.instance.id, self._seen(life))
+    def of(self, record: InstanceRecord) -> datetime | None:
+        """When a watchdog ended an instance that the cloud still lists."""
+        return self.after(record.instance.id, self._seen(record))
 
-    def can_date(self, life: InstanceRecord, begun: Collection[tuple[str, datetime]], now: datetime) -> bool:
-        """Whether a look at `now` says more of its end than is known. `begun`: runs without an end.
+    def can_date(self, record: InstanceRecord, begun: Collection[tuple[str, datetime]], now: datetime) -> bool:
+        """Whether a look at `now` can date the end better than the ledger. `begun`: runs without an end.
 
         A look whose clock was set back would move a known end to before its instance was seen alive.
         """
-        is_open = (life.instance.id, life.instance.launched_at) in begun
-        return life.ended_at is not None or is_open or self._seen(life) <= now
+        is_open = (record.instance.id, record.instance.launched_at) in begun
+        return record.ended_at is not None or is_open or self._seen(record) <= now
 
-    def _seen(self, life: InstanceRecord) -> datetime:
-        """When a look saw it alive last."""
-        launched = life.instance.launched_at
-        return self.last_seen.get((life.instance.id, launched), launched)
+    def _seen(self, record: InstanceRecord) -> datetime:
+        """The last look that saw it alive."""
+        launched = record.instance.launched_at
+        return self.last_seen.get((record.instance.id, launched), launched)
 
 
 def _ours(
     engine: Engine, fleet: FleetFacts, known: Sequence[facts.Run], undated: Sequence[InstanceRecord]
 ) -> _OwnEnds:
-    """Our own ends of the runs that are open and of instances whose cloud dates no end."""
+    """The watchdogs' terminations of open runs and of instances whose end the cloud does not date."""
     with engine.connect() as connection:
-        last_seen = history.last_seen(connection, fleet.name, [life.instance.id for life in undated])
-        since = [*(run.last_seen_at for run in known), *(life.instance.launched_at for life in undated)]
+        last_seen = history.last_seen(connection, fleet.name, [record.instance.id for record in undated])
+        since = [*(run.last_seen_at for run in known), *(record.instance.launched_at for record in undated)]
         at = history.ended_by_us(connection, fleet.name, min(since)) if since else {}
     return _OwnEnds(at, last_seen)
 
 
-def _end(life: InstanceRecord, ours: datetime | None, now: datetime) -> facts.RunEnd:
-    """The end of one that does not live: as its cloud dates it, else our own ledger, else before this look.
+def _end(record: InstanceRecord, ours: datetime | None, now: datetime) -> facts.RunEnd:
+    """The end of an instance that no longer runs: dated by the cloud, else by the ledger, else before this look.
 
-    One that its cloud took ended before we came to end it, at a time that nobody states.
+    A preempted instance without a date ended before any watchdog ended it, at an unknown time.
     """
-    instance = life.instance
+    instance = record.instance
     return facts.RunEnd(
         cloud=instance.cloud,
         instance_id=instance.id,
         started_at=instance.launched_at,
-        ended_at=max(life.ended_at or min(ours or now, now), instance.launched_at),
-        cause=facts.EndCause.PREEMPTED if life.preempted else facts.EndCause.ENDED,
-        exact=life.ended_at is not None or (ours is not None and ours <= now and not life.preempted),
+        ended_at=max(record.ended_at or min(ours or now, now), instance.launched_at),
+        cause=facts.EndCause.PREEMPTED if record.preempted else facts.EndCause.ENDED,
+        exact=record.ended_at is not None or (ours is not None and ours <= now and not record.preempted),
     )
 
 
-def _gone(
+def _missing(
     sources: CollectorSources,
     known: Sequence[facts.Run],
     seen: Sequence[InstanceRecord],
     now: datetime,
     notes: list[str],
 ) -> list[tuple[facts.Run, InstanceEnd | None]]:
-    """Runs that a whole list no longer shows (gone, or begun anew under a later launch time), and what their cloud
-    says of their ends.
+    """Runs that a complete list no longer shows, each with the end that the cloud reports.
+
+    Either the instance was terminated, or a new instance has its name and a later launch time.
     """
-    shown = {(life.instance.id, life.instance.launched_at) for life in seen}
-    gone = [run for run in known if (run.instance_id, run.started_at) not in shown and run.last_seen_at <= now]
-    if not gone:
+    shown = {(record.instance.id, record.instance.launched_at) for record in seen}
+    missing = [run for run in known if (run.instance_id, run.started_at) not in shown and run.last_seen_at <= now]
+    if not missing:
         return []
     try:
-        told = sources.history.endings({run.zone for run in gone})
+        reported = sources.history.endings({run.zone for run in missing})
     except OSError as error:
-        # they cost nothing after they were last seen, so the next pass is soon enough to say how they ended
-        notes.append(f"ends of {len(gone)} instances: {error}; the next pass asks again")
+        # no cost arises after they were last seen, so the next pass can still record how they ended
+        notes.append(f"ends of {len(missing)} instances: {error}; the next pass retries")
         return []
     starts = sorted({(run.instance_id, run.started_at) for run in known} | shown)
-    return [(run, _told_of(run, starts, told)) for run in gone]
+    return [(run, _reported_end(run, starts, reported)) for run in missing]
 
 
-def _told_of(
-    run: facts.Run, starts: Sequence[tuple[str, datetime]], told: Sequence[InstanceEnd]
+def _reported_end(
+    run: facts.Run, starts: Sequence[tuple[str, datetime]], reported: Sequence[InstanceEnd]
 ) -> InstanceEnd | None:
-    """The first end of that instance after the run began, and before the next of its name did."""
+    """The instance's first reported end after the run began and before the next run of its name began."""
     later = (at for name, at in starts if name == run.instance_id and at > run.started_at)
     until = next(later, None)
     its_own = (
         ending
-        for ending in told
+        for ending in reported
         if ending.instance_id == run.instance_id
         and ending.ended_at >= run.started_at
         and (until is None or ending.ended_at <= until)
@@ -419,13 +422,15 @@ def _told_of(
     return min(its_own, key=lambda ending: ending.ended_at, default=None)
 
 
-def _gone_end(run: facts.Run, told: InstanceEnd | None, ours: datetime | None, now: datetime) -> facts.RunEnd:
-    """How it ended: as its cloud says, else as our own ledger says, else at an unknown time before this look."""
+def _end_of_missing(
+    run: facts.Run, reported: InstanceEnd | None, ours: datetime | None, now: datetime
+) -> facts.RunEnd:
+    """The end of a missing run: from the cloud, else from the ledger, else at an unknown time before this look."""
     exact = True
-    if told is not None:
-        # announced while it was still seen alive: it lived on until then at least
-        ended_at = max(told.ended_at, run.last_seen_at)
-        cause = facts.EndCause.PREEMPTED if told.preempted else facts.EndCause.ENDED
+    if reported is not None:
+        # the end was announced while a look still saw it alive: it ran at least until that look
+        ended_at = max(reported.ended_at, run.last_seen_at)
+        cause = facts.EndCause.PREEMPTED if reported.preempted else facts.EndCause.ENDED
     elif ours is not None and ours <= now:
         ended_at, cause = ours, facts.EndCause.ENDED
     else:
@@ -441,24 +446,24 @@ def _gone_end(run: facts.Run, told: InstanceEnd | None, ours: datetime | None, n
 
 
 def _in_reservations(seen: Sequence[InstanceRecord], unread: Sequence[facts.Run]) -> Counter[str | None]:
-    """How many instances of ours each reservation holds; those count on that cannot be read now."""
-    living = [life.instance.reservation for life in seen if life.instance.alive]
+    """Reservation to the number of its instances of this fleet, including those that cannot be read now."""
+    living = [record.instance.reservation for record in seen if record.instance.alive]
     return Counter([*living, *(run.reservation for run in unread)])
 
 
 def _certain(
     paid: Sequence[PaidCapacity], own: Mapping[str | None, int], unknown: int, notes: list[str]
 ) -> Sequence[PaidCapacity]:
-    """Those of which it is known how much others use: an instance of which nothing is known may be ours, or not."""
+    """Paid capacity whose use by others is known. An unreadable instance may belong to this fleet or to others."""
     doubtful = [one.reservation for one in paid if unknown and _elsewhere(one, own) > 0]
     if doubtful:
-        notes.append(f"reservations {', '.join(doubtful)}: who uses them is not known; the next pass asks again")
+        notes.append(f"reservations {', '.join(doubtful)}: their users are unknown; the next pass retries")
     return [one for one in paid if one.reservation not in doubtful]
 
 
 def _elsewhere(paid: PaidCapacity, own: Mapping[str | None, int]) -> int:
-    """How many of its instances others use."""
-    # an instance of ours that begins or ends is in one answer and not in the other: not less than none
+    """The number of its instances that others use."""
+    # an instance of this fleet that starts or ends may be in only one of the two answers: never below 0
     ours = own.get(paid.reservation, 0)
     return 0 if paid.available is None else max(0, paid.instances - paid.available - ours)
 
@@ -490,19 +495,19 @@ def _reservation(
 def _with_accounts(
     one: facts.Reservation, sources: CollectorSources, fleet: FleetFacts, notes: list[str]
 ) -> facts.Reservation:
-    """Whose instances run in it that are not of this fleet, where its cloud tells."""
+    """The reservation with the accounts that use it, other than this fleet, where the cloud reports them."""
     if not one.elsewhere:
         return one
     try:
         used = sources.paid.used_by(one.reservation)
     except OSError as error:
-        notes.append(f"use of reservation {one.reservation} by account: {error}; the next pass asks again")
+        notes.append(f"use of reservation {one.reservation} by account: {error}; the next pass retries")
         return one
     if used is None:
         return one
     others = {account: count for account, count in used.items() if account != fleet.account and count}
-    # what the others do not use is of this account: of its other fleets, or of no fleet
+    # the remainder is used by this account: by its other fleets, or by no fleet
     rest = one.elsewhere - sum(others.values())
-    if rest < 0:  # the two answers are of different moments
+    if rest < 0:  # the two answers are from different times
         return one
     return replace(one, accounts=others | ({fleet.account: rest} if rest else {}))

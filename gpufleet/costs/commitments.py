@@ -1,14 +1,15 @@
-"""What people declare: shared resources, prices, Capacity Blocks, Savings Plans and CUDs. Pure.
+"""Declared costs: shared resources, prices, Capacity Blocks, Savings Plans and CUDs. Pure.
 
-The ledger keeps what was declared when (`gpufleet.costs.declarations`): a report of the past reads what held then.
+The ledger stores each declaration with its time (`gpufleet.costs.declarations`): a report of the past uses the
+declarations of that time.
 
 Rules, each constant at every instant, so that sums over any partition of a window are equal:
 - a *shared* resource of the environment is split over the pools by the declared weight (the most replicas that a pool
-  may have), in nano-dollars per hour, the rest to the last pool; one that belongs to each instance goes with it;
+  may have), in nano-dollars per hour, the remainder to the last pool; one of a single instance is charged with it;
 - a *Capacity Block*'s upfront fee is spread evenly over its instances and its time;
 - a *spend commitment* (Savings Plan, CUD) covers the oldest on-demand instances first, at the committed rate of their
-  machine type; the one at the edge is covered in part, and what nobody uses is a row of its own.
-AWS applies Savings Plans hour by hour to the usage with the highest saving; our order, age, is simpler and stated.
+  machine type; the last one may be covered in part, and the unused part is a separate row.
+AWS applies Savings Plans hour by hour to the usage with the highest saving. Ordering by age is simpler.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ PricePart = PricedInterval[Price | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCost:
-    """Something beside the GPU instances that costs money by the hour."""
+    """A resource other than a GPU instance that is charged per hour."""
 
     name: str
     sku: str
@@ -40,7 +41,7 @@ class SharedCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCommitment:
-    """A Capacity Block: paid at once, for some instances and a time."""
+    """A Capacity Block: an upfront fee for a number of instances and a time."""
 
     reservation: str
     instances: int
@@ -67,7 +68,7 @@ class BlockCommitment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendCommitment:
-    """A Savings Plan or CUD: so many USD an hour are paid, used or not."""
+    """A Savings Plan or CUD: a fixed rate in USD per hour is paid, used or not."""
 
     name: str
     cloud: Cloud
@@ -79,12 +80,12 @@ class SpendCommitment:
     source: str
     as_of: datetime
 
-    def price(self, sku: str, region: str, usd_per_hour: Decimal, words: str) -> Price:
+    def price(self, sku: str, region: str, usd_per_hour: Decimal, description: str) -> Price:
         return Price(
             sku=sku,
             region=region,
             usd_per_hour=usd_per_hour,
-            source=f"{self.source}; {words}",
+            source=f"{self.source}; {description}",
             as_of=self.as_of,
             valid_from=self.starts,
             rank=Rank.OVERRIDE,
@@ -93,40 +94,40 @@ class SpendCommitment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredCosts:
-    """All of it, as the fleet document says at one time."""
+    """All declared costs of the fleet document at one time."""
 
     shared: Sequence[SharedCost] = ()
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Pool to its weight in the split of what is shared."""
+    """Pool to its weight in the split of shared resources."""
     models: Mapping[str, str] = field(default_factory=dict[str, str])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Model to where it comes from (`hf://…`), by which it is compared with what others measured."""
+    """Model to its source (`hf://…`), which selects the reference measurement."""
     owners: Mapping[str, str] = field(default_factory=dict[str, str])
     split_by_team: frozenset[str] = frozenset()
     """Pools whose cost is split over teams by engine seconds."""
     blocks: Sequence[BlockCommitment] = ()
     spends: Sequence[SpendCommitment] = ()
     prices: Sequence[Price] = ()
-    """Prices that people state."""
+    """Prices stated in the settings."""
     gpu_active_below: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Pool to the share of its GPUs' time below which they count as idle, in reports and for the idle watchdog. What
-    instances did is judged by it when it is read, so reports of the past keep the threshold of then."""
+    """Pool to the GPU activity below which a GPU counts as idle, in reports and for the idle watchdog. Passes
+    apply it when they read activity, so reports of the past keep the threshold of their time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitmentInterval:
-    """A time in which the same runs share a spend commitment."""
+    """A time in which a spend commitment covers the same runs."""
 
     start: datetime
     end: datetime
     covered: Mapping[tuple[str, datetime], Decimal]
     """Run to the USD per hour that the commitment pays of it."""
     free: Decimal
-    """USD per hour that nobody uses."""
+    """USD per hour that no run uses."""
 
 
 class Coverage:
-    """Which run each commitment pays. Built once over all runs of a window."""
+    """Which runs each commitment covers. Built once over all runs of a window."""
 
     def __init__(self, declared: DeclaredCosts, runs: Iterable[Run]) -> None:
         self._blocks = {block.reservation: block for block in declared.blocks}
@@ -137,14 +138,14 @@ class Coverage:
             types = set(spend.rates) - taken
             taken |= types
             mine = [r for r in known if r.capacity_type is CapacityType.ON_DEMAND and r.machine_type in types]
-            self.spends.append((spend, list(_stretches(spend, mine))))
+            self.spends.append((spend, list(_intervals(spend, mine))))
 
     def block(self, reservation: str | None) -> BlockCommitment | None:
         """The declared Capacity Block of that id."""
         return self._blocks.get(reservation or "")
 
     def parts(self, run: Run, found: Sequence[PricePart]) -> Iterator[PricePart]:
-        """The prices of a run, with what is prepaid at its own rate."""
+        """The prices of a run, with prepaid parts at their committed rate."""
         block = self.block(run.reservation)
         if block is not None:
             own = block.price(run.machine_type, run.region)
@@ -154,20 +155,20 @@ class Coverage:
             return
         rest = list(found)
         if run.capacity_type is CapacityType.ON_DEMAND:
-            for spend, stretches in self.spends:
+            for spend, intervals in self.spends:
                 if run.machine_type in spend.rates:
-                    rest = list(_covered(run, rest, spend, stretches))
+                    rest = list(_covered(run, rest, spend, intervals))
         yield from rest
 
 
 def end_of(run: Run) -> datetime:
-    """Until when a run is known to have cost money: of an end that no cloud dated, until it was last seen."""
+    """When a run's cost ends: at its end; if the cloud does not date the end, when the run was last seen."""
     if run.ended_at is None:
         return run.last_seen_at
     return run.ended_at if run.end_exact else min(run.ended_at, run.last_seen_at)
 
 
-def _stretches(spend: SpendCommitment, runs: Sequence[Run]) -> Iterator[CommitmentInterval]:
+def _intervals(spend: SpendCommitment, runs: Sequence[Run]) -> Iterator[CommitmentInterval]:
     cuts = {spend.starts, spend.ends}
     for run in runs:
         cuts |= {at for at in (run.started_at, end_of(run)) if spend.starts < at < spend.ends}
@@ -184,14 +185,14 @@ def _stretches(spend: SpendCommitment, runs: Sequence[Run]) -> Iterator[Commitme
 
 
 def _covered(
-    run: Run, found: Sequence[PricePart], spend: SpendCommitment, stretches: Sequence[CommitmentInterval]
+    run: Run, found: Sequence[PricePart], spend: SpendCommitment, intervals: Sequence[CommitmentInterval]
 ) -> Iterator[PricePart]:
     rate = spend.rates[run.machine_type]
     for price, start, end in found:
         at = start
-        for stretch in stretches:
-            begin, finish = max(stretch.start, at), min(stretch.end, end)
-            pays = stretch.covered.get((run.instance_id, run.started_at))
+        for interval in intervals:
+            begin, finish = max(interval.start, at), min(interval.end, end)
+            pays = interval.covered.get((run.instance_id, run.started_at))
             if begin >= finish or pays is None or price is None:
                 continue
             if at < begin:
@@ -203,15 +204,15 @@ def _covered(
 
 
 def _mixed(spend: SpendCommitment, price: Price, pays: Decimal, rate: Decimal) -> Price:
-    """The committed rate; for one at the edge the rest of its time at the usual price."""
+    """The committed rate; for a run that is covered in part, the remaining share at its list price."""
     if pays == rate:
-        share, usd, words = Decimal(1), rate, f"covered by {spend.name}"
+        share, usd, description = Decimal(1), rate, f"covered by {spend.name}"
     else:
         share = _DIVIDE.divide(pays, rate)
         usd = _DIVIDE.add(pays, _DIVIDE.multiply(price.usd_per_hour, 1 - share)).quantize(money.NANO, context=_DIVIDE)
-        words = f"{share:.4%} covered by {spend.name}, the rest at list price"
+        description = f"{share:.4%} covered by {spend.name}, the rest at list price"
     return replace(
-        spend.price(price.sku, price.region, usd, words),
+        spend.price(price.sku, price.region, usd, description),
         list_usd_per_hour=price.usd_per_hour,
         committed=Committed(name=spend.name, usd_per_hour=pays, share=share),
     )
@@ -227,7 +228,7 @@ def _cut(found: Sequence[PricePart], starts: datetime, ends: datetime, *, inside
 
 
 def shares(usd_per_hour: Decimal, weights: Mapping[str, int]) -> dict[str | None, tuple[Decimal, str]]:
-    """Pool to its part of a rate, which add up to it; without pools all of it stays with none."""
+    """Pool to its part of a rate and the reason. The parts add up to the rate; without pools, None has all of it."""
     if not weights:
         return {None: (usd_per_hour, "no pools to split it over")}
     names = sorted(weights)

@@ -1,7 +1,7 @@
-"""Whose the time of an instance or of paid capacity is: the model and the owner that its pool was declared to have.
+"""The model and the owner of an instance or of paid capacity at each time, as declared for its pool. Pure.
 
-Rule: from the first declaration on that the ledger keeps, it has at every time what was declared of its pool then, so
-a change splits its charges; before that it has what the look that first saw it wrote. Pure.
+Rule: since the first declaration in the ledger, the declaration of each time applies, so a change splits the charges.
+Before that, the model and owner apply that the first look wrote.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ _Thing = TypeVar("_Thing", Run, Reservation)
 
 
 def held(
-    thing: _Thing, eras: Sequence[PricingPeriod], start: datetime, end: datetime
+    thing: _Thing, periods: Sequence[PricingPeriod], start: datetime, end: datetime
 ) -> Iterator[tuple[_Thing, datetime, datetime]]:
-    """It with the model and owner of each part of a span. Neighbours differ."""
+    """Yield the parts of a span, each with the model and owner of that part. Adjacent parts differ."""
     last: tuple[_Thing, datetime] | None = None
-    for era in eras:
-        begin = max(era.since, start)
-        if begin >= min(era.until, end):
+    for period in periods:
+        begin = max(period.since, start)
+        if begin >= min(period.until, end):
             continue
-        own = _in(thing, era)
+        own = _in(thing, period)
         if last is None:
             last = own, begin
         elif own != last[0]:
@@ -34,24 +34,27 @@ def held(
     yield *(last or (thing, start)), end
 
 
-def held_at(run: Run, eras: Sequence[PricingPeriod], moment: datetime) -> Run:
+def held_at(run: Run, periods: Sequence[PricingPeriod], moment: datetime) -> Run:
     """The run with its model and owner at that moment."""
-    return next((_in(run, era) for era in eras if era.since <= moment < era.until), run)
+    return next((_in(run, period) for period in periods if period.since <= moment < period.until), run)
 
 
-def changes(eras: Sequence[PricingPeriod], since: datetime, until: datetime) -> list[datetime]:
+def changes(periods: Sequence[PricingPeriod], since: datetime, until: datetime) -> list[datetime]:
     """When the model or owner of some pool changed within a span."""
     return [
         after.since
-        for before, after in pairwise(eras)
+        for before, after in pairwise(periods)
         if since < after.since < until
         and (before.assumed, before.declared.models, before.declared.owners)
         != (after.assumed, after.declared.models, after.declared.owners)
     ]
 
 
-def _in(thing: _Thing, era: PricingPeriod) -> _Thing:
-    if era.assumed or thing.pool is None:
+def _in(thing: _Thing, period: PricingPeriod) -> _Thing:
+    if period.assumed or thing.pool is None:
         return thing
-    model, owner = era.declared.models.get(thing.pool, thing.model), era.declared.owners.get(thing.pool, thing.owner)
+    model, owner = (
+        period.declared.models.get(thing.pool, thing.model),
+        period.declared.owners.get(thing.pool, thing.owner),
+    )
     return thing if (model, owner) == (thing.model, thing.owner) else replace(thing, model=model, owner=owner)

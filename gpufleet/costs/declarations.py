@@ -1,8 +1,8 @@
-"""What was declared when, and the prices of closed spans: read from the ledger, put together as eras. Pure.
+"""Builds pricing periods from the ledger's declarations and the prices of closed spans. Pure.
 
-Rules: what a look of the cost watchdog first saw declared holds for all of the time before, everything later from the
-look on that saw it. A price that is stated later fills only where none was known. In a span that a bill has closed,
-the prices that it was closed with hold, and nothing that was declared afterwards.
+Rules: the first declaration also applies to all time before it; each later one applies since the look that read it. A
+price that is stated later applies only where no price was known. In a closed span, the prices apply with which it was
+closed; later declarations change nothing.
 """
 
 import json
@@ -25,14 +25,14 @@ from gpufleet.prices.book import PriceBook, PricedInterval, Sku
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was declared from a time on."""
+    """A declaration and the time since when it applies."""
 
     at: datetime
     declared: DeclaredCosts
 
 
 def content_of(declared: DeclaredCosts) -> str:
-    """As the ledger keeps it: JSON that is equal for equal declarations."""
+    """The JSON text that the ledger stores; equal for equal declarations."""
     plain = _declared().dump_python(declared, mode="json", warnings=False)
     plain["split_by_team"] = sorted(declared.split_by_team)
     return json.dumps(plain, sort_keys=True)
@@ -46,27 +46,28 @@ def read(rows: Iterable[Declaration]) -> list[Kept]:
 def closing_prices(known: Iterable[PricingPeriod], since: datetime, until: datetime) -> str:
     """The prices that a computation over the span asked for, as JSON."""
     lines: dict[Sku, list[PricedInterval[Price | None]]] = {}
-    for era in known:
-        start, end = max(era.since, since), min(era.until, until)
+    for period in known:
+        start, end = max(period.since, since), min(period.until, until)
         if start < end:
-            for sku in era.book.asked():
-                lines.setdefault(sku, []).extend(era.book.parts(sku, start, end))
+            for sku in period.book.asked():
+                lines.setdefault(sku, []).extend(period.book.parts(sku, start, end))
     return json.dumps(_lines().dump_python(list(lines.items()), mode="json"))
 
 
 class Declarations:
-    """What a ledger knows to have been declared, and the books that go with it."""
+    """The declarations of a ledger, with the price book of each."""
 
     def __init__(self, kept: Sequence[Kept], closed: Sequence[Confirmed], book: PriceBook) -> None:
-        """`closed`: bills by the time at which they came. `book`: what is known beside stated prices."""
+        """`closed`: bills in the order of their arrival. `book`: prices other than the stated ones."""
         self._kept, self._book = kept, book
         self._closed = [one for one in closed if one.prices is not None]
-        self._open_books: dict[int, PriceBook] = {}
-        self._closed_books: dict[tuple[int, Confirmed], PriceBook] = {}
+        self._open_prices: dict[int, PriceBook] = {}
+        self._closed_prices: dict[tuple[int, Confirmed], PriceBook] = {}
 
-    def eras(self, runs: Sequence[Run], since: datetime, until: datetime) -> list[PricingPeriod]:
-        """All of the time, cut where something else was declared and around closed spans, as far as it matters to
-        the window and its runs. Without declarations there is none.
+    def periods(self, runs: Sequence[Run], since: datetime, until: datetime) -> list[PricingPeriod]:
+        """Pricing periods that cover all of time, cut at changed declarations and at closed spans.
+
+        Only the cuts that affect the window or its runs are made. Empty without declarations.
         """
         if not self._kept:
             return []
@@ -98,20 +99,20 @@ class Declarations:
         final = next((one for one in self._closed if one.since <= at < one.until), None)
         if final is None:
             return self._open_book(index)
-        if (index, final) not in self._closed_books:
+        if (index, final) not in self._closed_prices:
             lines = dict(_lines().validate_json(final.prices or "[]"))
-            self._closed_books[index, final] = self._open_book(index).closed(lines)
-        return self._closed_books[index, final]
+            self._closed_prices[index, final] = self._open_book(index).closed(lines)
+        return self._closed_prices[index, final]
 
     def _open_book(self, index: int) -> PriceBook:
-        if index not in self._open_books:
+        if index not in self._open_prices:
             own = self._kept[index].declared.prices
-            self._open_books[index] = self._book.stating(own, _later(self._kept[index + 1 :]))
-        return self._open_books[index]
+            self._open_prices[index] = self._book.stating(own, _later(self._kept[index + 1 :]))
+        return self._open_prices[index]
 
 
 def _later(kept: Iterable[Kept]) -> list[Price]:
-    """What was stated first of each sku."""
+    """The first stated price of each sku."""
     found: list[Price] = []
     for one in kept:
         known = {price.sku for price in found}

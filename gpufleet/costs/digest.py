@@ -1,4 +1,4 @@
-"""What people should read first: a few numbers with their trend, the top waste, what the month will cost. Pure."""
+"""The digest: key figures with their trend, the largest waste, savings, and the forecast of the month. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ MOST_ROWS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """Everything that the digest says, whatever it is written for."""
+    """The content of the digest, for every output format."""
 
     report: Report
     before: Report | None
-    """The window of the same length before it; None: the ledger does not reach so far."""
+    """The window of the same length before it; None: it begins before the ledger."""
     waste: Sequence[Waste]
     savings: Savings
     month: Forecast
@@ -43,7 +43,7 @@ def numbers(digest: Digest) -> list[Number]:
     """Four to six numbers."""
     report, before = digest.report, digest.before
     total, saved = report.total, digest.savings
-    # what is a lower bound has no trend
+    # a lower bound has no trend
     old = before.total if before is not None and not (report.at_least or before.at_least) else None
     unit = total.unit_costs()
     old_unit = old.unit_costs() if old else None
@@ -72,10 +72,10 @@ def numbers(digest: Digest) -> list[Number]:
             value=f"{_least(bool(saved.unpriced_stops or saved.uncompared))}"
             f"{render.dollars(money.total((saved.spot, saved.stopped)), step)} USD",
         ),
-        Number(name="this month", value=month_words(digest.month)),
+        Number(name="this month", value=month_text(digest.month)),
     ]
     if digest.budget is not None:
-        found.append(Number(name="budget", value=budget_words(digest.budget)))
+        found.append(Number(name="budget", value=budget_text(digest.budget)))
     return found
 
 
@@ -88,7 +88,7 @@ def trend(now: Decimal | None, before: Decimal | None) -> str:
     return f"{arrow} {abs(change):.0f} %"
 
 
-def month_words(month: Forecast) -> str:
+def month_text(month: Forecast) -> str:
     """Spent, expected and its range, and how much of it is known."""
     if not month.days_known:
         least = _least(bool(month.unknown) and not month.too_much)
@@ -106,8 +106,8 @@ def days(count: Decimal) -> str:
     return f"{count.normalize():f}"
 
 
-def budget_words(budget: BudgetUse) -> str:
-    """Used share of the budget and how it stands."""
+def budget_text(budget: BudgetUse) -> str:
+    """The used share of the budget and its state."""
     mark = {BudgetState.EXCEEDED: " ‼", BudgetState.WILL_EXCEED: " !"}.get(budget.state, "")
     unknown = f" ({'; '.join(budget.unknown[:3])})" if budget.unknown else ""
     used = f"{_least(budget.is_lower_bound)}{budget.share:.0%} of {render.show(budget.usd_per_month)} USD used"
@@ -120,7 +120,7 @@ def _bounds(report: Report) -> str:
 
 
 def _least(is_lower_bound: bool) -> str:
-    """What stands before a lower bound."""
+    """The prefix of a lower bound."""
     return "at least " if is_lower_bound else ""
 
 
@@ -130,7 +130,7 @@ def _no_price(names: Sequence[str]) -> str:
 
 
 def waste_lines(found: Sequence[Waste], most: int = MOST_ROWS) -> list[str]:
-    """The dearest wastes with what to do."""
+    """The most expensive waste, each with advice."""
     step = render.step_of(waste_total(found))
     lines = [
         f"{_least(bool(w.unpriced))}{render.dollars(w.amount, step)} USD  {w.cause} in {w.pool}: {w.advice}"
@@ -159,7 +159,7 @@ def savings_lines(found: Savings) -> list[str]:
     if len(found.stops) > MOST_ROWS:
         lines.append(f"    and {len(found.stops) - MOST_ROWS} more")
     fallback = f"{_least(bool(found.unpriced_fallback))}{render.dollars(found.fallback, step)} USD"
-    lines.append(f"−{fallback}  cost on-demand that stood in for spot{_no_price(found.unpriced_fallback)}")
+    lines.append(f"−{fallback}  cost of on-demand that replaced spot{_no_price(found.unpriced_fallback)}")
     return lines
 
 
@@ -167,7 +167,7 @@ def as_text(digest: Digest) -> str:
     """The digest for a terminal."""
     lines = [render.title(digest.report), ""]
     lines += [f"{n.name}: {n.value}{f'  {n.trend}' if n.trend else ''}" for n in numbers(digest)]
-    lines += [f"budget of {name}: {budget_words(use)}" for name, use in digest.budgets]
+    lines += [f"budget of {name}: {budget_text(use)}" for name, use in digest.budgets]
     lines += ["", "Waste:", *(f"  {line}" for line in waste_lines(digest.waste) or ["none"])]
     lines += ["", "Saved:", *(f"  {line}" for line in savings_lines(digest.savings))]
     lines += ["", pool_table(digest)]
@@ -177,7 +177,7 @@ def as_text(digest: Digest) -> str:
 
 
 def pool_table(digest: Digest) -> str:
-    """The dearest pools and the total, at most ten rows."""
+    """The most expensive pools and the total, at most ten rows."""
     rows = render.rows(digest.report, By.POOL)
     short = [*rows[: MOST_ROWS - 1], rows[-1]] if len(rows) > MOST_ROWS else rows
     return render.table([("pool", *render.HEADINGS[1:]), *short])

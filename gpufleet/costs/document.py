@@ -36,7 +36,7 @@ METHOD: Final[Mapping[str, str]] = {
     "input": "input share of cost / (prompt - cached) x 1,000,000",
     "output": "output share of cost / generation x 1,000,000",
     "tokens_per_second_per_gpu": "(prompt - cached + generation) / (used seconds x GPUs of the machine); the"
-    " reference is the most that somebody measured of that model on that many of those GPUs, fully used",
+    " reference is the highest rate measured for that model on the same number of those GPUs at full use",
     "spot_saving": "what the same spot seconds cost on demand, minus what they cost",
 }
 
@@ -143,7 +143,7 @@ def reservation_row(one: Reservation) -> dict[str, Any]:
 
 
 def _accounts(one: Reservation) -> list[tuple[str | None, int]]:
-    """Whose they are; None: other fleets or accounts, the cloud does not tell which."""
+    """Accounts and their instances; None: other fleets or accounts, which the cloud does not name."""
     if one.accounts is None:
         return [(None, one.elsewhere)] if one.elsewhere else []
     return sorted(one.accounts.items())
@@ -191,7 +191,7 @@ def unknown_row(span: UnknownSpan) -> dict[str, Any]:
     """What one resource may have cost from a time on, and what is charged of that; null: unknown."""
     like = span.like
     return {
-        "why": span.why.words,
+        "why": span.why.as_text,
         "why_code": span.why.value,
         "resource": like.resource,
         "pool": like.pool,

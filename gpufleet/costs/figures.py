@@ -17,8 +17,8 @@ from gpufleet.domain.model import CapacityType
 from gpufleet.ledger.counters import Tokens
 
 OUTPUT_WEIGHT: Final = Decimal(4)
-"""How much dearer an output token is taken to be than an input token where engines do not tell prefill and decode
-time. 4.0 is the default of Google's GKE inference recommender; OpenCost takes 2.5."""
+"""The assumed price ratio of an output token to an input token, where engines do not report prefill and decode time.
+4.0 is the default of Google's GKE inference recommender; OpenCost takes 2.5."""
 
 
 class Method(StrEnum):
@@ -70,15 +70,15 @@ class Figure:
     unpriced: int = 0
     """Charges without a price: amounts are lower bounds then."""
     too_much: Decimal = money.ZERO
-    """At most so much of `allocation` may not have been: see gpufleet.costs.uncertainty."""
+    """The largest amount by which `allocation` may be too high: see gpufleet.costs.uncertainty."""
     too_little: Decimal = money.ZERO
-    """At most so much may be missing from `allocation`, as far as prices are known."""
+    """The largest amount by which `allocation` may be too low, as far as prices are known."""
     unbounded: int = 0
     """Spans of unknown costs that have no price, either."""
     instances: set[str] = field(default_factory=set[str])
 
     def add(self, charge: Charge) -> None:
-        """Take a charge in."""
+        """Add a charge."""
         if charge.kind is ChargeKind.TIME:
             self.instances.add(charge.resource)
         if charge.kind in (ChargeKind.TIME, ChargeKind.RESERVATION, ChargeKind.SHARED, ChargeKind.COMMITTED):
@@ -100,7 +100,7 @@ class Figure:
             self.spot_on_demand = money.EXACT.add(self.spot_on_demand, charge.on_demand)
 
     def doubt(self, span: UnknownSpan) -> None:
-        """Take in what is not known of a cost."""
+        """Add the bounds of an unknown cost."""
         self.too_much = money.EXACT.add(self.too_much, money.EXACT.subtract(span.charged, span.least))
         if span.most is None:
             self.unbounded += 1
@@ -108,7 +108,7 @@ class Figure:
             self.too_little = money.EXACT.add(self.too_little, money.EXACT.subtract(span.most, span.charged))
 
     def include(self, part: "Figure") -> None:
-        """Take another figure in."""
+        """Add another figure."""
         for state, amount in part.amounts.items():
             self.amounts[state] = money.EXACT.add(self.amounts[state], amount)
         for state, time in part.times.items():
@@ -127,7 +127,7 @@ class Figure:
         self.instances |= part.instances
 
     def serve(self, tokens: Tokens) -> None:
-        """Take served tokens in."""
+        """Add served tokens."""
         self.tokens += tokens
 
     @property

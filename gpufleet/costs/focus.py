@@ -173,7 +173,7 @@ def rows(reports: Iterable[Report], account: str, fleet: str = "", *, by_team: b
     """Rows of reports that cover a UTC day each (or less). Raises UnpricedError.
 
     `fleet` makes the ids of what pools share unique. `by_team`: charges of pools that the report splits over teams
-    are split by the same weights; tokens stand once for each team then, as the report counts them.
+    are split by the same weights; tokens are then written once for each team, as the report counts them.
     """
     for report in reports:
         bought: dict[str, _Purchase] = {}
@@ -209,7 +209,7 @@ def _by_team(report: Report, shares: Iterable[TeamShare]) -> Iterator[tuple[Char
 
 
 def _used_first(charge: Charge) -> tuple[bool, datetime]:
-    """Tokens stand on one row of their instance: its first used one."""
+    """Tokens are written to one row of their instance: its first used one."""
     return charge.state is not UseState.USED, charge.start
 
 

@@ -1,10 +1,9 @@
-"""What the month will cost, and how much of the budget that is. Pure.
+"""The forecast of the month's cost, and how much of the budget it uses. Pure.
 
-Method: what the month has cost so far, plus its remaining days at the mean of the full days (at most 28); the range
-takes the 10th and 90th percentile of those days instead of the mean. A day counts by the share of it that was
-collected (a look knows the hour before it), and the range leaves out days of which less than half was. The rest of
-the month's time is unknown: it is expected to have cost as much as a known day. Time before the ledger began is not
-estimated.
+Method: the cost of the month so far, plus its remaining days at the mean of the full days (at most 28). The range
+uses the 10th and 90th percentile of those days instead of the mean. Each day has the weight of its collected share
+(a look covers the hour before it); the range leaves out days of which less than half was collected. Time of the month
+that was not collected is expected to cost as much as a known day. Time before the ledger began is not estimated.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,23 +20,23 @@ _DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 _HALF = Decimal("0.5")
 THRESHOLDS = (Decimal("0.5"), Decimal("0.8"), Decimal("1"))
-"""Shares of a budget at which people are told."""
+"""Shares of a budget at which people are notified."""
 KNOWN_DAYS = timedelta(days=28)
-"""How far back full days make a forecast."""
+"""The forecast is based on the full days of this span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one interval cost: amounts in dollar-seconds, or in USD where it is said."""
+    """The cost of one interval: amounts in dollar-seconds, or in USD where stated."""
 
     amount: Decimal
     """The value used."""
     too_much: Decimal = money.ZERO
-    """At most so much of it may not have been: see gpufleet.costs.uncertainty."""
+    """The largest amount by which `amount` may be too high: see gpufleet.costs.uncertainty."""
     too_little: Decimal = money.ZERO
-    """At most so much may be missing, as far as prices are known."""
+    """The largest amount by which `amount` may be too low, as far as prices are known."""
     unpriced: frozenset[str] = frozenset()
-    """What has no price: no amount holds it."""
+    """Charges without a price; no amount includes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +44,26 @@ class Forecast:
     """The month's cost in USD."""
 
     spent: Decimal
-    """The value used; it lies between `at_least` and `at_most`."""
+    """The value used; it is between `at_least` and `at_most`."""
     expected: Decimal
     low: Decimal
     high: Decimal
     days_known: Decimal
-    """Full days that the rest was computed from, each by the share of it that was collected; with none there is only
-    what was spent."""
+    """Full days that the remaining days are estimated from, weighted by their collected share; 0: no estimate, only
+    `spent`."""
     days_unknown: Decimal = money.ZERO
-    """What was not collected of those days. `expected` takes what of it lies in the month to have cost as much as the
-    rest."""
+    """The part of those days that was not collected. `expected` includes its part in the month at the cost of a known
+    day."""
     too_much: Decimal = money.ZERO
-    """At most so much of `spent` may not have been."""
+    """The largest amount by which `spent` may be too high."""
     too_little: Decimal = money.ZERO
-    """At most so much may be missing of what was collected and has a price."""
+    """The largest amount by which `spent` may be too low, of time that was collected and has a price."""
     unpriced: tuple[str, ...] = ()
-    """What of the month has no price: no sum holds it."""
+    """Charges of the month without a price; no sum includes them."""
     not_collected: tuple[Interval, ...] = ()
     """Times of the month without a look since the ledger began."""
     before: Interval | None = None
-    """The time of the month before the ledger began: no sum holds what had ended by then."""
+    """The time of the month before the ledger began; no sum includes runs that had ended by then."""
 
     @property
     def at_least(self) -> Decimal:
@@ -80,7 +79,7 @@ class Forecast:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Why `spent` is not all that is known to have been spent, in words."""
+        """The reasons why `spent` is not exact, for people."""
         found: list[str] = []
         if self.before is not None:
             found.append(f"not collected before {self.before[1]:%Y-%m-%d %H:%M} UTC")
@@ -98,11 +97,11 @@ class Forecast:
 
 
 class BudgetState(StrEnum):
-    """How a budget stands."""
+    """The state of a budget."""
 
     WITHIN = "within"
     UNKNOWN = "unknown in part"
-    """What is known is within it."""
+    """The known cost is within the budget."""
     WARNED = "above a threshold"
     WILL_EXCEED = "will be exceeded"
     EXCEEDED = "exceeded"
@@ -110,31 +109,31 @@ class BudgetState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUse:
-    """A monthly budget and what is used of it."""
+    """A monthly budget and its use."""
 
     usd_per_month: Decimal
     spent: Decimal
     expected: Decimal
     state: BudgetState
     crossed: tuple[Decimal, ...]
-    """Thresholds that what was spent has reached."""
+    """Thresholds that `spent` has reached."""
     unknown: tuple[str, ...] = ()
-    """What `spent` may lack or have too much of, in words."""
+    """The reasons why `spent` is not exact, for people."""
     at_least: Decimal = money.ZERO
     """The lower bound of `spent`."""
     at_most: Decimal | None = None
     """The upper bound of `spent`; None: something has no price or was not collected."""
     lacking: bool = False
-    """Whether something that was to be known has no price or was not collected, or the bounds reach above it."""
+    """Whether a price or collected time is missing, or the upper bound exceeds the budget."""
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether at least so much was spent, and perhaps more."""
+        """Whether `spent` is a lower bound."""
         return bool(self.unknown) and self.at_least == self.spent
 
     @property
     def share(self) -> Decimal:
-        """Used share; of a budget of nothing, 1 as soon as anything was spent."""
+        """The used share of the budget; for a budget of 0, 1 as soon as anything was spent."""
         if self.usd_per_month == 0:
             return Decimal(1) if self.spent else Decimal(0)
         return (self.spent / self.usd_per_month).quantize(Decimal("0.0001"))
@@ -149,7 +148,7 @@ def month_of(moment: datetime, timezone: str) -> tuple[datetime, datetime]:
 
 
 def local_days(since: datetime, until: datetime, timezone: str) -> list[tuple[datetime, datetime]]:
-    """Full days of a time zone that lie inside a window: 23, 24 or 25 hours long."""
+    """Full days of a time zone inside a window: 23, 24 or 25 hours long."""
     zone = ZoneInfo(timezone)
     start = since.astimezone(zone)
     first = start.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
@@ -157,7 +156,7 @@ def local_days(since: datetime, until: datetime, timezone: str) -> list[tuple[da
         first += timedelta(days=1)
     days: list[tuple[datetime, datetime]] = []
     while first + timedelta(days=1) <= until.astimezone(zone):
-        # wall-clock arithmetic: the next midnight, whatever happens at night; in UTC, where differences are true
+        # wall-clock arithmetic finds the next midnight across DST changes; UTC makes differences exact
         days.append((first.astimezone(UTC), (first + timedelta(days=1)).astimezone(UTC)))
         first += timedelta(days=1)
     return days
@@ -165,12 +164,12 @@ def local_days(since: datetime, until: datetime, timezone: str) -> list[tuple[da
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Month:
-    """The month that a moment lies in, cut into intervals whose costs make its forecast."""
+    """The month of a moment, cut into the intervals whose costs its forecast needs."""
 
     days: Sequence[Interval]
-    """Full days that are known, at most 28; they may lie before the month."""
-    beside: Sequence[Interval]
-    """What of the month lies beside its full days. Teams are split by the same days everywhere."""
+    """Known full days, at most 28; they may be before the month."""
+    edges: Sequence[Interval]
+    """The time of the month outside its full days. Costs of teams are split by the same intervals."""
     start: datetime
     moment: datetime
     begun: datetime | None
@@ -180,7 +179,7 @@ class Month:
     @property
     def intervals(self) -> list[Interval]:
         """All of them."""
-        return [*self.days, *self.beside]
+        return [*self.days, *self.edges]
 
     def forecast(
         self,
@@ -191,7 +190,7 @@ class Month:
         """The forecast from what each interval cost, in dollar-seconds. `uncollected`: times without a look; `last`:
         the last look.
         """
-        of_month = [*(day for day in self.days if day[0] >= self.start), *self.beside]
+        of_month = [*(day for day in self.days if day[0] >= self.start), *self.edges]
         total = sum_of(costs[interval] for interval in of_month)
         gaps = [span for span in uncollected if self.begun is not None and span[1] > self.begun]
         # a look sees what ended within the hour before it
@@ -213,7 +212,7 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class IntervalCost:
-    """What an interval cost in USD, its length in days and how much of that was not collected."""
+    """The cost of an interval in USD, its length in days, and the days that were not collected."""
 
     usd: Decimal
     days: Decimal
@@ -221,11 +220,11 @@ class IntervalCost:
 
     @property
     def known(self) -> Decimal:
-        """The share that was collected."""
+        """The collected share."""
         return 1 - self.lost / self.days if self.days else Decimal(1)
 
     def missing(self, usd_per_day: Decimal) -> Decimal:
-        """What may be missing if the time that was not collected cost as much as a day does."""
+        """The missing cost, if time that was not collected cost `usd_per_day`."""
         if not self.lost:
             return money.ZERO
         return max(money.ZERO, usd_per_day * self.days - self.usd) * self.lost / self.days
@@ -254,7 +253,7 @@ def sum_of(costs: Iterable[Cost]) -> Cost:
 
 
 def month(moment: datetime, timezone: str, begun: datetime | None) -> Month:
-    """The month of a moment. `begun`: since when costs are known; None: they are not."""
+    """The month of a moment. `begun`: since when costs are known; None: they are unknown."""
     start, end = month_of(moment, timezone)
     since = moment if begun is None else max(begun, moment - KNOWN_DAYS)
     days = local_days(since, moment, timezone)
@@ -263,7 +262,7 @@ def month(moment: datetime, timezone: str, begun: datetime | None) -> Month:
     left = Decimal(str((end - moment).total_seconds())) / 86_400
     return Month(
         days=days,
-        beside=[(first, last) for first, last in parts if first < last],
+        edges=[(first, last) for first, last in parts if first < last],
         start=start,
         moment=moment,
         begun=begun,
@@ -301,7 +300,7 @@ def forecast(
 
 
 def budget_use(usd_per_month: Decimal, month: Forecast, thresholds: Sequence[Decimal] = THRESHOLDS) -> BudgetUse:
-    """How a budget stands."""
+    """The use and the state of a budget."""
     crossed = tuple(share for share in sorted(thresholds) if month.spent and month.spent >= share * usd_per_month)
     if month.spent > usd_per_month:
         state = BudgetState.EXCEEDED

@@ -91,12 +91,14 @@ def _unit_costs(report: Report) -> str:
     values = {name: figure.unit_costs().blended for name, figure in report.groups[By.MODEL].items()}
     known = {name: value for name, value in values.items() if value is not None}
     quiet = [name for name, value in values.items() if value is None]
-    words = f'<p class="soft">No traffic: {escape(", ".join(sorted(quiet)[:20]))}</p>' if quiet else ""
+    idle = f'<p class="soft">No traffic: {escape(", ".join(sorted(quiet)[:20]))}</p>' if quiet else ""
     if not known:
-        return f"<h2>USD per million tokens</h2>{words or '<p>no traffic</p>'}"
-    dearest = dict(sorted(known.items(), key=lambda item: (-item[1], item[0]))[:20])
-    picture = charts.svg(charts.unit_cost_bars(dearest, "USD per million tokens, blended"), "USD per million tokens")
-    return f"<h2>USD per million tokens, by model</h2><figure>{picture}</figure>{words}"
+        return f"<h2>USD per million tokens</h2>{idle or '<p>no traffic</p>'}"
+    most_expensive = dict(sorted(known.items(), key=lambda item: (-item[1], item[0]))[:20])
+    picture = charts.svg(
+        charts.unit_cost_bars(most_expensive, "USD per million tokens, blended"), "USD per million tokens"
+    )
+    return f"<h2>USD per million tokens, by model</h2><figure>{picture}</figure>{idle}"
 
 
 def _table(report: Report, by: By, most: int = 200) -> str:
@@ -115,7 +117,7 @@ def _speeds(report: Report, most: int = 200) -> str:
         return ""
     head = "".join(f"<th>{escape(name)}</th>" for name in speed.HEADINGS)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in speed.words(row)) + "</tr>"
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in speed.as_text(row)) + "</tr>"
         for row in report.speeds[:most]
     )
     lines = "".join(f"<li>{escape(line)}</li>" for line in render.references(report)[:most])
@@ -198,6 +200,6 @@ def _prices(report: Report, most: int = 100) -> str:
 
 
 def _method() -> str:
-    items = "".join(f"<li>{escape(name.replace('_', ' '))}: {escape(words)}</li>" for name, words in METHOD.items())
+    items = "".join(f"<li>{escape(name.replace('_', ' '))}: {escape(text)}</li>" for name, text in METHOD.items())
     month = f"Amounts are in USD; {money.HOURS_PER_MONTH} hours are a month."
     return f'<h2>Method</h2><ul class="soft">{items}</ul><p class="soft">{month}</p>'

@@ -1,4 +1,4 @@
-"""Which price each part of a run's time has: from the book, and from what is prepaid. Pure."""
+"""The price of each part of a run's time, from the price book and from prepaid commitments. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricingPeriod:
-    """A time in which the same was declared, and prices come from the same book. `until` is exclusive."""
+    """A time in which the declaration and the price book are the same. `until` is exclusive."""
 
     since: datetime
     until: datetime
@@ -24,12 +24,12 @@ class PricingPeriod:
     coverage: Coverage
     book: PriceBook
     assumed: bool = False
-    """Whether it lies before all that the ledger keeps: what was declared first is taken for it."""
+    """Whether it is before the first declaration of the ledger, which then applies to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """The book, and what is prepaid. Built for one computation, since it remembers what it was asked."""
+    """Prices from the book and from commitments. It caches prices: create one for each computation."""
 
     book: PriceBook
     allow_unpriced: bool
@@ -39,7 +39,7 @@ class Pricing:
     )
 
     def of_run(self, run: Run, start: datetime, end: datetime) -> list[PricePart]:
-        """What a run costs, with what is prepaid at its own rate."""
+        """The prices of a run, with prepaid parts at their committed rate."""
         block = self.coverage.block(run.reservation) if self.coverage is not None else None
         if block is not None and block.starts <= start and end <= block.ends:  # no other price is needed
             return [PricedInterval(block.price(run.machine_type, run.region), start, end)]
@@ -48,7 +48,7 @@ class Pricing:
         return found if self.coverage is None else list(self.coverage.parts(run, found))
 
     def of_reservation(self, paid: Reservation, start: datetime, end: datetime) -> list[PricePart]:
-        """What an instance of paid capacity costs."""
+        """The prices of one instance of paid capacity."""
         if self.coverage is not None and (block := self.coverage.block(paid.reservation)) is not None:
             return [PricedInterval(block.price(paid.machine_type, paid.region), start, end)]
         kind = CapacityType.RESERVED
@@ -56,7 +56,7 @@ class Pricing:
         return self.parts(sku, start, end)
 
     def parts(self, sku: Sku, start: datetime, end: datetime) -> list[PricePart]:
-        """The prices in force; None where one may be unknown, and is. Raises MissingPriceError."""
+        """The prices in force; None where unknown. Raises MissingPriceError if unpriced rows are not allowed."""
         found = self._asked_once(sku, start, end)
         missing = next((begin for price, begin, _ in found if price is None), None)
         if missing is not None and not self.allow_unpriced:
@@ -64,13 +64,13 @@ class Pricing:
         return found
 
     def _asked_once(self, sku: Sku, start: datetime, end: datetime) -> list[PricePart]:
-        """What the book says; machines of one kind that ran over the same time share the answer."""
+        """The book's prices, cached for machines of one kind that ran over the same time."""
         if (sku, start, end) not in self._asked:
             self._asked[sku, start, end] = self.book.parts(sku, start, end)
         return self._asked[sku, start, end]
 
     def on_demand(self, run: Run, start: datetime, end: datetime) -> list[PricePart]:
-        """What the time would have cost on demand; None where that is unknown or moot."""
+        """The on-demand prices of a spot run's time; None if unknown, or if it is not a spot run."""
         if run.capacity_type is not CapacityType.SPOT:
             return [PricedInterval(None, start, end)]
         sku = self.book.machine(run.cloud, run.machine_type, CapacityType.ON_DEMAND, region=run.region, zone=run.zone)
@@ -78,13 +78,13 @@ class Pricing:
 
 
 class PricingOverTime:
-    """As `Pricing`, each era by its own book and commitments. What two eras price alike is one part."""
+    """As `Pricing`, with the book and commitments of each pricing period. Joins adjacent parts of equal price."""
 
-    def __init__(self, eras: Sequence[PricingPeriod], allow_unpriced: bool, *, covered: bool = True) -> None:
-        """`covered`: with what is prepaid."""
-        self._eras = [
-            (era.since, era.until, Pricing(era.book, allow_unpriced, era.coverage if covered else None))
-            for era in eras
+    def __init__(self, periods: Sequence[PricingPeriod], allow_unpriced: bool, *, covered: bool = True) -> None:
+        """`covered`: whether commitments apply."""
+        self._periods = [
+            (period.since, period.until, Pricing(period.book, allow_unpriced, period.coverage if covered else None))
+            for period in periods
         ]
 
     def of_run(self, run: Run, start: datetime, end: datetime) -> Sequence[PricePart]:
@@ -102,7 +102,7 @@ class PricingOverTime:
     def _over(
         self, start: datetime, end: datetime, ask: Callable[[Pricing, datetime, datetime], Sequence[PricePart]]
     ) -> Sequence[PricePart]:
-        touched = [era for era in self._eras if era[0] < end and start < era[1]]
+        touched = [period for period in self._periods if period[0] < end and start < period[1]]
         if len(touched) == 1:
             return ask(touched[0][2], start, end)
         asked = (ask(pricing, max(since, start), min(until, end)) for since, until, pricing in touched)
@@ -110,7 +110,7 @@ class PricingOverTime:
 
 
 def _joined(parts: Iterable[PricePart]) -> Iterator[PricePart]:
-    """Neighbours of one price as one."""
+    """Join adjacent parts of equal price."""
     last: PricePart | None = None
     for part in parts:
         if last is not None and last.price == part.price and last.end == part.start:

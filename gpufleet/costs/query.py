@@ -1,7 +1,7 @@
-"""Reads what one fleet's ledger knows of several windows: each fact once, over the longest of them.
+"""Reads the facts of one fleet for several windows: each fact once, over the longest of them.
 
-The reports, forecasts and budgets of one use case are then computed from memory. What instances did and the tokens
-that they served are larger than memory: they are read window by window, and only where a report needs them.
+The reports, forecasts and budgets of one use case are then computed from memory. Activity and tokens are larger than
+memory: they are read window by window, and only where a report needs them.
 """
 
 from collections import defaultdict
@@ -46,7 +46,7 @@ class CostQuery:
         packaged: Packaged,
         declared: DeclaredCosts = DeclaredCosts(),
     ) -> None:
-        """`overrides` and `declared`: what the document says today, which holds where the ledger says nothing."""
+        """`overrides` and `declared`: today's settings, which apply where the ledger has no declaration."""
         stated = tuple(overrides)
         self._engine, self._fleet, self._today = engine, fleet, replace(declared, prices=stated)
         with engine.connect() as connection:
@@ -56,14 +56,14 @@ class CostQuery:
             self._unreadable = list[str]()
             observed = history.prices(connection, region, unreadable=self._unreadable)
             self._kept = declarations.read(ledger_declared.declarations(connection, fleet))
-            """What was declared when."""
+            """Declarations, oldest first."""
         if self._kept and self._kept[-1].declared != self._today:
-            # no look has seen it yet: its prices fill where none is known, and nothing else of it counts
+            # no look has read it yet: only its prices apply, and only where no price is known
             self._kept.append(declarations.Kept(FOREVER, self._today))
         self.book = PriceBook(region=region, overrides=stated, observed=observed, packaged=packaged)
 
     def read(self, windows: Sequence[Interval]) -> None:
-        """Read the facts of these windows, of which there is one at least."""
+        """Read the facts of these windows, at least one."""
         since, until = min(start for start, _ in windows), max(end for _, end in windows)
         with self._engine.connect() as connection:
             self._runs = history.runs(connection, self._fleet, since, until, unended=True)
@@ -78,7 +78,7 @@ class CostQuery:
         self._closings = closing.read(closed)
 
     def known(self, since: datetime, until: datetime) -> WindowFacts:
-        """The facts of one window. What instances did is read when it is asked for."""
+        """The facts of one window. Activity is read when it is needed."""
         closings = self._touching(since, until)
         if closing.cover(closings, since, until):
             gaps = sorted({gap for one in closings for gap in one.gaps})
@@ -93,7 +93,7 @@ class CostQuery:
             facts = replace(self._facts(looks, since, until), closed=parts)
         return WindowFacts(
             facts=facts,
-            book=facts.eras[-1].book if facts.eras else self.book,
+            book=facts.periods[-1].book if facts.periods else self.book,
             last=looks.last,
             begun=looks.begun,
             gaps=_inside(looks.gaps, since, until),
@@ -116,11 +116,11 @@ class CostQuery:
         runs = [
             run
             for run in looks.runs
-            # one without a known end may have lived on, unseen
+            # a run without a known end may have continued, unobserved
             if run.started_at < until and (run.ended_at is None or run.ended_at > since or run.started_at >= since)
         ]
-        eras = self._declarations.eras(runs, since, until)
-        declared = eras[-1].declared if eras else self._today
+        periods = self._declarations.periods(runs, since, until)
+        declared = periods[-1].declared if periods else self._today
         return LedgerFacts(
             runs=runs,
             activity=history.ActivitySlots(
@@ -129,14 +129,14 @@ class CostQuery:
             first_signs=self._first_signs,
             reservations=[one for one in looks.reservations if one.started_at < until and known_until(one) > since],
             declared=declared,
-            coverage=eras[-1].coverage if eras else Coverage(declared, runs),
+            coverage=periods[-1].coverage if periods else Coverage(declared, runs),
             known=None if looks.begun is None or looks.last is None else (looks.begun, looks.last.at),
             gaps=_inside(looks.gaps, since, until),
-            eras=eras,
+            periods=periods,
         )
 
     def closing(self, since: datetime, until: datetime, at: datetime) -> Closing:
-        """What is known of a window, to close it with."""
+        """The facts of a window, to close it with."""
         known = self.known(since, until)
         return Closing(
             since=since,
@@ -157,7 +157,7 @@ class CostQuery:
         return [one for one in self._confirmed if one.since < until and one.until > since]
 
     def uncollected(self, since: datetime, horizon: datetime) -> list[Interval]:
-        """Times of a span that was read without a look."""
+        """Times without a look, in a span that was read before."""
         gaps = _inside(self._gaps, since, horizon)
         known = WindowFacts(facts=LedgerFacts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
         return uncollected(known, since, horizon)
@@ -174,15 +174,15 @@ class CostQuery:
         if is_closed:
             scope = replace(scope, now=max(one.at for one in closings))
         known = self.known(scope.since, scope.until)
-        found = compute(scope, known, self._tokens(scope.since, scope.until, known.facts.eras))
+        found = compute(scope, known, self._tokens(scope.since, scope.until, known.facts.periods))
         return replace(found, would_change=list(self._would_change(found))) if is_closed else found
 
     def _would_change(self, closed: Report) -> Iterator[str]:
-        """What would have changed of a closed window, had it not been closed."""
+        """The differences that today's settings and facts would make to a closed window."""
         since, until = closed.scope.since, closed.scope.until
         facts = priced_alone(self._facts(self._looks(), since, until))
         today = replace(
-            facts, eras=(), whose=facts.eras, declared=self._today, coverage=Coverage(self._today, facts.runs)
+            facts, periods=(), whose=facts.periods, declared=self._today, coverage=Coverage(self._today, facts.runs)
         )
         before = _by_name(closed.charges)
         after = _by_name(charges(today, self.book, since, until, allow_unpriced=True))
@@ -197,20 +197,20 @@ class CostQuery:
                 f" have cost {moved['']:+} USD ({', '.join(parts)})"
             )
 
-    def _tokens(self, since: datetime, until: datetime, eras: Sequence[PricingPeriod]) -> list[EngineTokens]:
-        """What engines served in a window, for each time in which no pool changed its model or owner."""
-        edges = [since, *cost_owners.changes(eras, since, until), until]
+    def _tokens(self, since: datetime, until: datetime, periods: Sequence[PricingPeriod]) -> list[EngineTokens]:
+        """Tokens per engine in a window, for each time in which no pool changed its model or owner."""
+        edges = [since, *cost_owners.changes(periods, since, until), until]
         with self._engine.connect() as connection:
             return [
                 one
                 for start, end in pairwise(edges)
-                for one in served(rollups.stretches(connection, self._fleet, start, end), start, end)
+                for one in served(rollups.reading_spans(connection, self._fleet, start, end), start, end)
             ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Looks:
-    """What the looks of the cost watchdog tell of a window, up to one of them."""
+    """The facts of a window, from the looks of the cost watchdog up to the last one considered."""
 
     begun: datetime | None
     last: CostPass | None

@@ -129,13 +129,13 @@ def coverage(report: Report) -> list[str]:
 
 
 def is_uncertain(report: Report) -> bool:
-    """Whether more is unknown than the minutes since the last look."""
+    """Whether costs are unknown for more than the minutes since the last look."""
     undated = any(span.why in (Why.UNDATED, Why.RECOUNTED) for span in report.unknown)
     return bool(report.unknown) and (bool(report.uncollected) or undated)
 
 
 def bounds(report: Report) -> str:
-    """Between which sums the cost lies, of what the ledger knows."""
+    """The bounds of the cost, of resources that the ledger knows."""
     total = report.total
     step = step_of(total.allocation)
     least, most = dollars(total.least, step), total.most
@@ -157,7 +157,7 @@ def unknown_rows(report: Report, most: int = 20) -> list[Row]:
     zone = report.scope.timezone
     step = step_of(report.total.allocation)
     lines = [
-        (span.like.resource, span.why.words, span.like.pool or NONE, clock(span.start, zone), clock(span.end, zone),
+        (span.like.resource, span.why.as_text, span.like.pool or NONE, clock(span.start, zone), clock(span.end, zone),
          "?" if span.most is None else dollars(more(span), step))
         for span in spans[:most]
     ]  # fmt: skip
@@ -207,7 +207,7 @@ def as_text(report: Report, by: Sequence[By] = (By.POOL, By.MODEL, By.CAPACITY_T
     if report.speeds and By.MODEL in by:
         parts += [
             "",
-            table([speed.HEADINGS, *map(speed.words, report.speeds)], frozenset({0, 1})),
+            table([speed.HEADINGS, *map(speed.as_text, report.speeds)], frozenset({0, 1})),
             *references(report),
         ]
     lines = unknown_rows(report)

@@ -63,7 +63,7 @@ QUIET: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Every figure of a window, with all that is needed to compute it again."""
+    """Every figure of a window, with all facts that are needed to recompute it."""
 
     scope: ReportScope
     known_until: datetime | None
@@ -73,7 +73,7 @@ class Report:
     charges: Sequence[Charge]
     engines: Sequence[EngineTokens]
     served_by: Sequence[Run | None] = ()
-    """The run of each engine's instance, as it was held then; None: the ledger does not know the instance."""
+    """The run of each engine's instance, as it was held then; None: the instance is not in the ledger."""
     notes: Sequence[str] = ()
     prices: Sequence[Price] = ()
     """Every price used, once."""
@@ -87,34 +87,34 @@ class Report:
     reservations: Sequence[Reservation] = ()
     """Paid capacity of the window and its use elsewhere; one for each time in which nothing of it changed."""
     unknown: Sequence[UnknownSpan] = ()
-    """Costs that may be more or less than what is charged; the figures hold their bounds."""
+    """Costs that may be higher or lower than charged; the figures include their bounds."""
     uncollected: Sequence[Interval] = ()
-    """Parts of the window without a look, for longer than `QUIET`: what came and went in them is missing."""
+    """Parts of the window without a look for longer than `QUIET`: runs that started and ended in them are missing."""
     not_frozen: Sequence[Interval] = ()
-    """Spans that an older release confirmed and did not close: what becomes known later still changes them."""
+    """Spans that an older release confirmed and did not close: later facts still change them."""
     speeds: Sequence[MeasuredSpeed] = ()
-    """Tokens per second and GPU beside what was measured; see gpufleet.costs.speed."""
+    """Tokens per second and GPU, compared with a reference; see gpufleet.costs.speed."""
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Model to where it comes from, as it was declared."""
+    """Model to its declared source."""
     would_change: Sequence[str] = ()
-    """What settings, prices and facts of today would make of a window that is closed. No part of the report, which
-    stays the same to the byte."""
+    """Differences that today's settings, prices and facts would make to a closed window. Not part of the report's
+    documents, which stay equal to the byte."""
 
     @property
     def collected(self) -> float:
-        """Share of the window, as far as it is over, that somebody looked at."""
+        """The collected share of the window's past."""
         whole = min(self.scope.until, self.scope.now) - self.scope.since
         missing = sum((end - start for start, end in self.uncollected), timedelta(0))
         return 1 - missing / whole if whole > timedelta(0) else 1.0
 
     @property
     def at_least(self) -> bool:
-        """Whether the sum leaves something out that it cannot bound: a price, or what came and went unseen."""
+        """Whether the sum leaves out costs without a bound: unknown prices, or instances that were never observed."""
         return bool(self.total.unpriced or self.uncollected)
 
 
 NONE = "(none)"
-"""Stands for a pool, model, team or zone that is not known."""
+"""The name of an unknown pool, model, team or zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,17 +127,17 @@ class WindowFacts:
     begun: datetime | None = None
     """The first complete look."""
     confirmed: Sequence[Confirmed] = ()
-    """What bills said of the window."""
+    """The bills that confirm parts of the window."""
     gaps: Sequence[Interval] = ()
-    """Spans of the window in which the cost watchdog did not look, long enough for instances to come and go."""
+    """Spans of the window without a look, long enough for instances to start and end unobserved."""
     uses: Mapping[tuple[str, str], TeamUse] = field(default_factory=dict[tuple[str, str], TeamUse])
-    """(pool, team) to what the router counted in the window."""
+    """(pool, team) to the use that the router counted in the window."""
     unreadable_prices: Sequence[str] = ()
-    """Rows of the ledger that hold no price."""
+    """Price rows of the ledger that cannot be read."""
 
 
 def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineTokens]) -> Report:
-    """The report of what was read."""
+    """Compute the report, with notes, from the facts of a window."""
     report = by_team(build(scope, known.facts, known.book, engines, known.last), known)
     notes = [
         f"trued up by a bill ({one.form}) from {one.since:%Y-%m-%dT%H:%MZ} to {one.until:%Y-%m-%dT%H:%MZ}:"
@@ -152,10 +152,12 @@ def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineToke
     ]
     if known.begun is not None and known.begun > scope.since:
         first = f"{known.begun:%Y-%m-%dT%H:%M:%SZ}"
-        notes.append(f"the window begins before the ledger ({first}): what had ended by then is not in these figures")
+        notes.append(
+            f"the window begins before the ledger ({first}): runs that had ended by then are not in these figures"
+        )
     notes += [
-        f"no complete look from {start:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}: instances that came and went in"
-        " between are not in these figures"
+        f"no complete look from {start:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}: instances that started and"
+        " ended in between are not in these figures"
         for start, end in known.gaps
     ]
     notes += [f"a price of the ledger cannot be read and is left out: {row}" for row in known.unreadable_prices]
@@ -184,20 +186,20 @@ def _paid(scope: ReportScope, reservations: Iterable[Reservation]) -> Iterator[R
 
 
 def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
-    """What a reader must know of reservations that a fleet has not for itself."""
+    """Notes about reservations that the fleet shares with others."""
     for name in sorted({one.reservation for one in paid}):
         times = [one for one in paid if one.reservation == name]
         elsewhere = sum(((one.last_seen_at - one.started_at) * one.elsewhere for one in times), timedelta())
         if elsewhere:
             yield (
-                f"reservation {name}: {elsewhere / timedelta(hours=1):.1f} instance-hours of it were used outside of"
-                f" this fleet ({_users(times)}): they are neither used nor unused here"
+                f"reservation {name}: {elsewhere / timedelta(hours=1):.1f} instance-hours were used outside of"
+                f" this fleet ({_users(times)}): this report counts them as neither used nor unused"
             )
         last = times[-1]
         if last.seats is not None and last.seats < last.instances:
             yield (
                 f"reservation {name}: this fleet declares {last.seats} of its {last.instances} instances and is"
-                " charged that part of the unused ones"
+                " charged that share of the unused ones"
             )
 
 
@@ -226,15 +228,15 @@ def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
     by_why = {why: [span for span in spans if span.why is why] for why in Why}
     if undated := by_why[Why.UNDATED]:
         ends = len({(span.like.resource, span.end) for span in undated if span.like.kind is not ChargeKind.SHARED})
-        yield f"no exact time of {ends} ends: charged until last seen; they may have cost {_bounds(undated)}"
+        yield f"{ends} ends have no exact time: charged until last seen; they may have cost {_bounds(undated)}"
     if unseen := by_why[Why.UNSEEN]:
         seen = len({span.like.resource for span in unseen})
         yield f"after the last look {seen} resources that it saw may have cost {_bounds(unseen)}"
     if others := by_why[Why.OTHERS]:
         names = ", ".join(sorted({span.like.resource for span in others}))
         yield (
-            f"what others used of {names} was not collected: its unused part is counted as the look before saw it,"
-            f" and may have cost {_bounds(others, '')}"
+            f"what others used of {names} was not collected: its unused part is counted as the last look observed"
+            f" it, and may have cost {_bounds(others, '')}"
         )
     if recounted := by_why[Why.RECOUNTED]:
         names = ", ".join(sorted({span.like.resource for span in recounted}))
@@ -248,12 +250,12 @@ def _bounds(spans: Sequence[UnknownSpan], why_less: str = " (a first hour may be
     doubt = Figure()
     for span in spans:
         doubt.doubt(span)
-    words = f"at most {money.usd(doubt.too_little, money.CENT)} USD more"
+    text = f"at most {money.usd(doubt.too_little, money.CENT)} USD more"
     if doubt.unbounded:
-        words += f", and what {doubt.unbounded} of unknown price cost"
+        text += f", and what {doubt.unbounded} of unknown price cost"
     if doubt.too_much:
-        words += f", or {money.usd(doubt.too_much, money.CENT)} USD less{why_less}"
-    return words
+        text += f", or {money.usd(doubt.too_much, money.CENT)} USD less{why_less}"
+    return text
 
 
 def by_team(report: Report, known: WindowFacts) -> Report:
@@ -265,7 +267,7 @@ def by_team(report: Report, known: WindowFacts) -> Report:
         uses = {team: use for (of, team), use in known.uses.items() if of == pool}
         parts = split(pool, report.groups[By.POOL][pool], uses)
         if not parts:
-            notes.append(f"pool {pool}: the router counted no engine seconds by team; all of it stands at its owner")
+            notes.append(f"pool {pool}: the router counted no engine seconds by team; its owner is charged all of it")
             pools -= {pool}
         shares += parts
     if not shares:
@@ -281,7 +283,7 @@ def by_team(report: Report, known: WindowFacts) -> Report:
 
 
 def _is_frozen(one: Confirmed, confirmed: Iterable[Confirmed]) -> bool:
-    """Whether a bill closed the span: this one, or another that covers it."""
+    """Whether this bill, or another that covers its span, closed the span."""
     return any(
         other.facts is not None and other.since <= one.since and one.until <= other.until for other in confirmed
     )
@@ -312,7 +314,7 @@ def build(
     served_by: list[Run | None] = []
     for engine in engines:
         run = runs.get(engine.instance_id)
-        served_by.append(None if run is None else held_at(run, facts.eras, engine.last.at))
+        served_by.append(None if run is None else held_at(run, facts.periods, engine.last.at))
         if (held := served_by[-1]) is None:
             unmatched += engine.tokens
         else:
@@ -338,7 +340,7 @@ def build(
 
 
 def _last_used(bill: Iterable[Charge]) -> dict[Price, datetime]:
-    """Until when each price was used. Most charges share one price object: it is told by its identity first."""
+    """Price to the last time of its use. Most charges share a price object, so its identity is compared first."""
     ends: dict[int, tuple[Price, datetime]] = {}
     for charge in bill:
         if charge.price is not None:
@@ -382,29 +384,29 @@ def _grouped(cells: Mapping[tuple[str, ...], Figure]) -> tuple[Figure, dict[By, 
 
 def _notes(scope: ReportScope, total: Figure, last: CostPass | None, unmatched: Tokens) -> Iterable[str]:
     if last is None:
-        yield "the ledger of this environment is empty: `gpufleet watch cost` fills it"
+        yield "the ledger of this environment is empty: run `gpufleet watch cost`"
     elif last.at < min(scope.until, scope.now):
-        yield f"the ledger knows until {last.at:%Y-%m-%dT%H:%M:%SZ}; what came after is not in these figures"
+        yield f"the ledger knows until {last.at:%Y-%m-%dT%H:%M:%SZ}; later facts are not in these figures"
     tokens = total.tokens
     if tokens.resets:
-        yield f"{tokens.resets} counter resets: what was served between a last reading and its reset is not counted"
+        yield f"{tokens.resets} counter resets: tokens between the last reading and the reset are not counted"
     if tokens.late:
-        yield f"{tokens.late} token differences span more than 15 minutes: right in size, vague in time"
+        yield f"{tokens.late} token differences span more than 15 minutes: exact in size, inexact in time"
     if tokens.unknown_before:
         yield f"{tokens.unknown_before} engines were first read long after their start: earlier tokens are unknown"
     if unmatched.total:
-        yield f"{unmatched.total} tokens are of instances that the ledger does not know; they are in the total only"
+        yield f"{unmatched.total} tokens belong to instances that are not in the ledger; only the total includes them"
     if total.coverage is not None and total.coverage < 0.9:
-        yield f"{total.coverage:.0%} of the serving time was measured; the rest counts as used"
+        yield f"{total.coverage:.0%} of the serving time was measured; the remainder counts as used"
     if total.spot_uncompared:
-        yield "some spot time has no on-demand price to compare with; the spot saving leaves it out"
+        yield "some spot time has no on-demand price for comparison; the spot saving leaves it out"
 
 
 def _unpriced_notes(bill: Iterable[Charge]) -> Iterable[str]:
     unpriced = [charge.priced_as for charge in bill if charge.amount is None]
     if unpriced:
         names = ", ".join(sorted(set(unpriced)))
-        yield f"{len(unpriced)} charges have no price ({names}): every total is at least what it says"
+        yield f"{len(unpriced)} charges have no price ({names}): every total is a lower bound"
 
 
 def _price_notes(last_used: Mapping[Price, datetime]) -> Iterable[str]:

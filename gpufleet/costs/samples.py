@@ -1,6 +1,6 @@
 """Turns raw samples of a metrics store into token readings and activity. Pure.
 
-Names of metrics are arguments: this room knows no engine.
+Names of metrics are arguments: this package does not depend on an engine.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ KEEP_EVERY: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNames:
-    """What the engines and GPU exporters call what we ask for."""
+    """The names of the metrics, as the engines and GPU exporters call them."""
 
     prompt: str
     cached: str
@@ -128,9 +128,9 @@ def _by_copy(counters: Iterable[RawSeries]) -> list[Mapping[str, RawSeries]]:
 
 
 def _once(copies: Sequence[RawSeries]) -> Sequence[ActivitySample]:
-    """The samples of one counter, of its first copy; of others only what lies before and after.
+    """The samples of one counter: those of its first copy, and samples of the others that are before or after these.
 
-    The clocks of two stores may differ, so that a mix of both would seem to fall, and a fall counts as a restart.
+    The clocks of two stores may differ. A mix of both could seem to decrease, which counts as a restart.
     """
     kept: list[ActivitySample] = []
     for copy in copies:

@@ -1,7 +1,7 @@
-"""What was not spent: spot against on-demand, idle instances that were ended. Pure.
+"""Savings: spot compared with on-demand, and idle instances that were ended. Pure.
 
-An ended instance saved money until its pool next launched one, or for a stated horizon, whichever came first. Ending
-prepaid capacity saved nothing.
+The end of an idle instance saves money until its pool launches the next one, or until a fixed horizon, whichever is
+first. Ending prepaid capacity saves nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ class Savings:
     spot_by_pool: dict[str, Decimal]
     stops: Sequence[Avoided]
     fallback: Decimal
-    """What on-demand cost in pools that have spot: the price of not waiting."""
+    """The cost of on-demand in pools that have spot."""
     uncompared: tuple[str, ...] = ()
     """Spot capacity of which one of the two prices is unknown: `spot` leaves it out."""
     unpriced_fallback: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Savings:
 
     @property
     def stopped(self) -> Decimal:
-        """What ending idle instances saved: at least so much where some of them have no price."""
+        """The saving by ending idle instances; a lower bound if some of them have no price."""
         return money.total(one.amount for one in self.stops if one.amount is not None)
 
     @property
@@ -67,7 +67,7 @@ class Savings:
 
 
 def savings(report: Report, stops: Sequence[Stop], runs: Sequence[Run], book: PriceBook) -> Savings:
-    """What was saved in the report's window. `runs` are those from its start on, launches after stops included."""
+    """The savings in the report's window. `runs`: all runs since its start, including launches after stops."""
     pools = report.groups[By.POOL]
     with_spot = {charge.pool for charge in report.charges if charge.capacity_type is CapacityType.SPOT}
     return Savings(
@@ -95,14 +95,14 @@ def _names(charges: Iterable[Charge]) -> tuple[str, ...]:
 
 
 def _is_fallback(charge: Charge, pools: set[str | None]) -> bool:
-    stands_in = charge.capacity_type in (CapacityType.ON_DEMAND, CapacityType.FLEX_START)
-    return stands_in and charge.kind is not ChargeKind.SHARED and charge.pool is not None and charge.pool in pools
+    is_fallback = charge.capacity_type in (CapacityType.ON_DEMAND, CapacityType.FLEX_START)
+    return is_fallback and charge.kind is not ChargeKind.SHARED and charge.pool is not None and charge.pool in pools
 
 
 def avoided(
     stops: Sequence[Stop], runs: Sequence[Run], book: PriceBook, until: datetime, horizon: timedelta = HORIZON
 ) -> list[Avoided]:
-    """What each stop saved. A launch ends the saving of the pool's earliest stop that no other launch has ended."""
+    """The saving of each stop. A launch ends the saving of the pool's earliest stop that is still saving."""
     by_id = {run.instance_id: run for run in runs}
     launches: dict[str | None, list[datetime]] = {}
     for run in sorted(runs, key=lambda run: run.started_at):
@@ -115,7 +115,11 @@ def avoided(
         later = [at for at in launches.get(stop.pool, []) if at > stop.at]
         if later:
             launches[stop.pool].remove(later[0])
-        ends = {"the pool needed one again": later[0] if later else None, "horizon": stop.at + horizon, "now": until}
+        ends = {
+            "the next launch of the pool": later[0] if later else None,
+            "horizon": stop.at + horizon,
+            "now": until,
+        }
         because, end = min(((why, at) for why, at in ends.items() if at is not None), key=lambda pair: pair[1])
         amount = money.ZERO if run.capacity_type is CapacityType.RESERVED else _price_of(run, book, stop.at, end)
         if run.capacity_type is CapacityType.RESERVED:

@@ -49,9 +49,9 @@ class Bar:
     start: datetime
     end: datetime
     end_cause: EndCause | None
-    """None: it goes on."""
+    """None: it continues."""
     idle: Sequence[tuple[datetime, datetime]] = ()
-    """When it did nothing, to the hour in a long window."""
+    """Idle spans; whole hours in a long window."""
 
 
 def edges(since: datetime, until: datetime, most: int = 60) -> list[datetime]:
@@ -86,7 +86,7 @@ def buckets(facts: LedgerFacts, book: PriceBook, cuts: Sequence[datetime]) -> li
 
 
 def priced_alone(facts: LedgerFacts) -> LedgerFacts:
-    """The facts without what instances did, which changes no sum: it only tells states apart, at much work."""
+    """The facts without activity. Sums stay the same: activity only distinguishes states, and is slow to read."""
     closed = [replace(one, facts=priced_alone(one.facts)) for one in facts.closed]
     return replace(facts, activity={}, first_signs={}, closed=closed)
 
@@ -150,7 +150,7 @@ def _idle(
 
 
 def _ones(bits: int) -> list[tuple[int, int]]:
-    """Stretches of set bits as first and one past the last."""
+    """Spans of set bits, as the first index and the index after the last."""
     found: list[tuple[int, int]] = []
     at = 0
     while bits >> at:

@@ -1,6 +1,6 @@
 """How busy an instance was: ten-second slots, filled from samples of its engines and GPUs. Pure.
 
-A slot is *busy* when something certainly worked in it, *idle* when its engines had nothing to do and every GPU was
+A slot is *busy* when work was measured in it, *idle* when its engines had nothing to do and every GPU was
 inactive, and unknown otherwise. Unknown is not idle: it costs as used and is shown as unmeasured.
 """
 
@@ -45,7 +45,7 @@ class Measure:
     """How samples are read."""
 
     reach: timedelta = timedelta(seconds=75)
-    """Two samples further apart say nothing of the time between them."""
+    """The time between two samples further apart than this is unknown."""
     gpu_active_below: float = 0.01
     """Noise floor, as in the idle watchdog."""
 
@@ -65,22 +65,22 @@ def slots(environment: str, instance_id: str, signals: ActivitySignals, measure:
     whole = bool(signals.requests) and bool(signals.gpus)
     found: list[ActivityHour] = []
     for hour in sorted(hours):
-        calm = _ALL if whole else 0
+        idle = _ALL if whole else 0
         for bits in known:
-            calm &= bits.get(hour, 0)
+            idle &= bits.get(hour, 0)
         works = busy.get(hour, 0)
-        if works or calm:
+        if works or idle:
             at = moment(hour * HOUR_US)
             found.append(
                 ActivityHour(
-                    environment=environment, instance_id=instance_id, hour=at, busy=works, idle=calm & ~works
+                    environment=environment, instance_id=instance_id, hour=at, busy=works, idle=idle & ~works
                 )
             )
     return found
 
 
 class ActivityTotals:
-    """The hours of one instance, summed up so that a long span is not counted slot by slot."""
+    """Sums over the hours of one instance, so that a long span is not counted slot by slot."""
 
     def __init__(self, hours: Iterable[ActivityHour]) -> None:
         self._hours = {_number(hour.hour): hour for hour in hours}
@@ -110,7 +110,7 @@ class ActivityTotals:
 
 @lru_cache(maxsize=8_192)
 def _number(hour: datetime) -> int:
-    """Hours since 1970. Instances share their hours, and working one out takes longer than looking it up."""
+    """Hours since 1970. Cached: instances share their hours."""
     return microseconds(hour) // HOUR_US
 
 
@@ -123,7 +123,7 @@ def _judge(
     """Slots that the series knows of; those in which it `works` are added to `busy`."""
     known: dict[int, int] = {}
     nothing, reach = timedelta(0), measure.reach
-    # spans, not slots: most samples go on where the one before them ended
+    # spans, not slots: most samples continue the span of the one before
     since: datetime | None = None
     works_since: datetime | None = None
     for before, after in pairwise(series):

@@ -1,7 +1,7 @@
-"""Tokens per second and GPU, beside what somebody measured for that model and GPU. Pure.
+"""Tokens per second and GPU, compared with a reference measurement for that model and GPU. Pure.
 
-A rate is a sum over a sum: tokens that were computed (prompt without what the prefix cache answered, and output) over
-the used time of the machines times their GPUs. What a reference is comes from outside: this room knows no engines.
+A rate is a sum divided by a sum: computed tokens (prompt without cached tokens, plus output) divided by the used time
+of the machines times their GPUs. References are an argument: this package does not depend on an engine.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,12 +24,12 @@ _ROUND: Final = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceSpeed:
-    """The most that somebody measured, fully used."""
+    """The highest rate that was measured at full use."""
 
     tokens_per_second_per_gpu: Decimal | None
-    """None: nobody measured it."""
+    """None: there is no measurement."""
     basis: str
-    """Whose measurement, or why it is unknown."""
+    """The source of the measurement, or why it is unknown."""
 
 
 References = Callable[[str, MachineType], ReferenceSpeed]
@@ -66,7 +66,7 @@ class MeasuredSpeed:
 
     @property
     def share_of_reference(self) -> Decimal | None:
-        """What was served of what was measured; None where one of them is unknown."""
+        """The served rate divided by the reference; None if one of them is unknown."""
         best, seconds = self.reference.tokens_per_second_per_gpu, self._gpu_seconds()
         if not best or not seconds or self.tokens is None:
             return None
@@ -119,8 +119,11 @@ def _computed(tokens: Tokens) -> int | None:
     return computed_input(tokens.prompt, tokens.cached) + tokens.generation
 
 
-def words(row: MeasuredSpeed) -> tuple[str, ...]:
-    """A row for people: model, GPUs, tokens per second and GPU, the reference, its share; unknown is said."""
+def as_text(row: MeasuredSpeed) -> tuple[str, ...]:
+    """A row for people: model, GPUs, tokens per second and GPU, the reference and the share of it.
+
+    An unknown value is shown as `unknown`.
+    """
     gpus = row.machine_type if row.gpu is None else f"{_count(row.gpus)} x {row.gpu}"
     served, best, share = (row.tokens_per_second_per_gpu, row.reference.tokens_per_second_per_gpu,
                            row.share_of_reference)  # fmt: skip

@@ -23,7 +23,7 @@ class EngineTokens:
 
 
 def served(engines: Iterable[Sequence[ReadingSpan]], since: datetime, until: datetime) -> Iterator[EngineTokens]:
-    """Tokens per engine in the window. Stretches that begin before it are its base."""
+    """Tokens per engine in the window. A span that begins before the window is the base of its differences."""
     for parts in engines:
         found = _of_engine(parts, since, until)
         if found is not None:

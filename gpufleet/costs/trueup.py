@@ -1,8 +1,8 @@
-"""A bill against the ledger: the difference of each resource and why. Pure.
+"""Compares a bill with the ledger: the difference of each resource and its cause. Pure.
 
-What is compared: instances and capacity reservations by their ids; what pools share by its sku (a bill names volumes
-and gateways by ids that no document knows); a Capacity Block with its instances as one, since its fee pays for them;
-and what nobody used of all spend commitments together.
+Compared are: instances and capacity reservations by their ids; shared resources by their sku (the ids of volumes and
+gateways are only in the bill); a Capacity Block together with its instances, since its fee pays for them; and the
+unused part of all spend commitments together.
 
 Everything is compared over the whole span; what differs by more than half a cent is compared again hour by hour (day
 by day, where the bill has no hours). There: hours part = (billed − known hours) × the known price, and the rest is
@@ -24,12 +24,12 @@ from gpufleet.costs.commitments import BlockCommitment, end_of
 from gpufleet.prices.book import PriceBook
 
 SAME: Final = Decimal("0.005")
-"""Differences up to half a cent are none: bills round their lines."""
+"""Differences up to half a cent are ignored: bills round their lines."""
 
 _Cell = tuple[datetime, datetime]
 
 COMMITMENTS: Final = "commitments, not used"
-"""Under this all Savings Plans and CUDs are compared: bills name them by ids, documents by names."""
+"""The key of all Savings Plans and CUDs: bills name them by ids, documents by names."""
 
 
 class DifferenceCause(StrEnum):
@@ -73,9 +73,9 @@ class TrueUp:
     same: int
     """Resources that agree."""
     agreeing: Fraction
-    """What those differ by all the same: less than half a cent each."""
+    """The sum of their differences, each less than half a cent."""
     not_compared: Fraction
-    """Lines of shared things that the fleet's document does not list; not in `billed`."""
+    """Lines of shared resources that the fleet document does not list; not in `billed`."""
     differences: Sequence[Difference]
     unpriced: tuple[str, ...] = ()
     """What has no price: `computed` is a lower bound then, and the bill of it is a difference of price."""
@@ -98,7 +98,7 @@ def span_of(bill: Bill) -> tuple[datetime, datetime]:
 
 
 def true_up(bill: Bill, facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime) -> TrueUp:
-    """Compare. Lines outside of the span are left out. Raises BillError for a bill that is short."""
+    """Compare the bill with the facts, without lines outside of the span. Raises BillError if days are missing."""
     keys = _Keys(facts)
     inside = [line for line in bill.lines if line.resource and since <= line.start < until]
     _refuse_short(inside, facts, since, until)
@@ -145,7 +145,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Billed:
-    """A line, as far as it lies in the window."""
+    """The part of a line that is in the window."""
 
     start: datetime
     end: datetime
@@ -155,10 +155,10 @@ class _Billed:
 
 
 class _Keys:
-    """Under which name charges and lines meet."""
+    """The keys under which charges and bill lines are compared."""
 
     def __init__(self, facts: LedgerFacts) -> None:
-        every = [facts.declared, *(era.declared for era in facts.eras)]
+        every = [facts.declared, *(period.declared for period in facts.periods)]
         self._blocks = {block.reservation: block for declared in every for block in declared.blocks}
         self._in_block = {
             run.instance_id: run.reservation
@@ -166,7 +166,7 @@ class _Keys:
             if run.reservation is not None and run.reservation in self._blocks
         }
         self._known = {run.instance_id for run in facts.runs} | {one.reservation for one in facts.reservations}
-        self._seats = {
+        self._declared_shares = {
             one.reservation: Fraction(one.seats, one.instances)
             for one in facts.reservations
             if one.seats is not None and one.seats < one.instances
@@ -175,8 +175,8 @@ class _Keys:
         self._commitments = any(declared.spends for declared in every)
 
     def share(self, line: BillLine, billed: "_Billed | None") -> "_Billed | None":
-        """A line of a reservation that fleets share: the bill has everything unused, the fleet its part."""
-        part = self._seats.get(line.resource)
+        """A line of a shared reservation, reduced to this fleet's share: the bill contains all unused instances."""
+        part = self._declared_shares.get(line.resource)
         return billed if billed is None or part is None else replace(billed, usd=billed.usd * part)
 
     def of_charge(self, charge: Charge) -> str:
@@ -187,7 +187,7 @@ class _Keys:
         return self._in_block.get(charge.resource, charge.resource)
 
     def of_line(self, line: BillLine) -> str | None:
-        """None: nothing is compared with it."""
+        """None: the line is not compared."""
         if line.unused:
             return COMMITMENTS if self._commitments else None
         if not line.resource or (line.resource not in self._known and line.sku in self._shared):
@@ -335,7 +335,7 @@ def _cells(lines: Sequence[_Billed], window: tuple[datetime, datetime]) -> dict[
 
 
 def _refuse_short(lines: Sequence[BillLine], facts: LedgerFacts, since: datetime, until: datetime) -> None:
-    """A day on which the ledger knows instances and the bill nothing at all is missing from the bill."""
+    """Raises BillError if the bill has no line for a day on which instances ran."""
     day = timedelta(days=1)
     billed = {
         _floor(line.start, day) + n * day
@@ -353,6 +353,6 @@ def _refuse_short(lines: Sequence[BillLine], facts: LedgerFacts, since: datetime
     if missing:
         raise BillError(
             f"the bill has no line for {len(missing)} days on which instances ran ({missing[0]:%Y-%m-%d} to"
-            f" {missing[-1]:%Y-%m-%d}): it is short; wait for the whole bill, or name its part with"
+            f" {missing[-1]:%Y-%m-%d}): it is incomplete; wait for the complete bill, or select its part with"
             " --since and --until"
         )

@@ -1,12 +1,13 @@
-"""What the ledger does not know of a window: costs that may be more or less than what is charged. Pure.
+"""Unknown costs of a window: costs that may be higher or lower than what is charged. Pure.
 
-A run is charged until it is known to have lived. Its cost from then on is a span with bounds:
+A run is charged until it was last observed. Its later cost is a span with bounds:
 - *undated*: it ended between the look that saw it last and the first one that missed it;
 - *unseen*: it was not observed since, so it may still run.
-What nobody used of a reservation is a span of its own where no look counted what others used (in a gap), between two
-looks that counted different numbers of its instances, and from the look that saw it last to the one that missed it.
-What is charged of it lies within the bounds. They hold for resources that the ledger knows: those that came and went
-between two looks are not in them.
+The unused part of a reservation is a span of its own in three cases: in a gap, where its use by others is unknown;
+between two looks that counted different numbers of its instances; and between the look that saw it last and the first
+one that missed it.
+The charged amount is within the bounds. They apply to resources in the ledger: an instance that started and ended
+between two looks is not included.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ _INSTANT: Final = timedelta(microseconds=1)
 
 
 class Why(StrEnum):
-    """Why costs are unknown: codes that never change."""
+    """Why costs are unknown. The values are stable codes."""
 
     UNDATED = "undated_end"
     UNSEEN = "not_observed"
@@ -37,8 +38,8 @@ class Why(StrEnum):
     RECOUNTED = "count_not_dated"
 
     @property
-    def words(self) -> str:
-        """The same for people."""
+    def as_text(self) -> str:
+        """The reason as text for people."""
         return {
             Why.UNDATED: "its end has no time",
             Why.UNSEEN: "not observed since",
@@ -49,16 +50,16 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownSpan:
-    """What one resource cost from `start` on, in dollar-seconds."""
+    """The cost of one resource since `start`, in dollar-seconds."""
 
     like: Charge
-    """One of its charges, for what it belongs to."""
+    """One of its charges, which names its pool, model and owner."""
     start: datetime
     end: datetime
     """The first look that missed it, or the end of the window or the time of the report."""
     why: Why
     charged: Decimal
-    """What the report takes. Below zero where the cloud gives back the first hour of a spot instance that it took."""
+    """The amount in the report. Below zero where the cloud credits the first hour of a preempted spot instance."""
     least: Decimal
     most: Decimal | None
     """None: its price is unknown."""
@@ -72,7 +73,7 @@ _Bill = dict[_Key, tuple[Charge, Decimal | None]]
 def unknown_spans(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, now: datetime
 ) -> Iterator[UnknownSpan]:
-    """Every span of the window, run by run, then what is paid whether instances run or not."""
+    """Every span of the window, run by run, then the spans of charges that do not depend on running instances."""
     for part, start, end in facts.over(since, until):
         yield from _unknown_spans(part, book, start, end, now)
 
@@ -89,7 +90,7 @@ def _unknown_spans(
         start = max(end_of(run), since)
         if start < min(stop, until):
             spans = _of_run(run, alone, book, (start, stop, until), why)
-            if _is_paid_either_way(run, facts, min(stop, until)):  # but for what it brings along
+            if _is_paid_either_way(run, facts, min(stop, until)):  # except resources that belong to the instance
                 spans = (span for span in spans if span.like.kind is ChargeKind.SHARED)
             yield from spans
     for paid in facts.reservations:
@@ -99,17 +100,17 @@ def _unknown_spans(
 
 
 def known_until(paid: Reservation) -> datetime:
-    """Until when paid capacity may have been there, as far as the ledger knows."""
+    """The latest time at which paid capacity may have existed, from the ledger."""
     return paid.last_seen_at if paid.missed_at is None else paid.missed_at
 
 
 def _of_paid(
     paid: Reservation, facts: LedgerFacts, book: PriceBook, span: tuple[datetime, datetime], horizon: datetime
 ) -> Iterator[UnknownSpan]:
-    """What was not used of paid capacity where its count or its use by others is not known, then after it was seen.
+    """Unused paid capacity where its count or its use by others is unknown, and after it was last seen.
 
-    Between two looks that counted differently it had one count or the other. In a gap others may have used all of
-    it, or nothing: no reservation is known to be out of reach of the other machines of its account.
+    Between two looks with different counts, it had one count or the other. In a gap, others may have used all or
+    nothing of it: other instances of its account can use any reservation.
     """
     since, until = span
     start, stop = max(paid.started_at, since), min(paid.last_seen_at, paid.ends_at or paid.last_seen_at, until)
@@ -126,27 +127,27 @@ def _of_paid(
         else:
             continue
         bounds = (None, replace(most, elsewhere=0)) if is_unseen else (least, most)
-        yield from _of_seats(paid, bounds, (facts, facts), book, (begin, end, why))
+        yield from _unused_part(paid, bounds, (facts, facts), book, (begin, end, why))
     if paid.missed_at is not None and facts.known is not None and paid.last_seen_at < facts.known[1]:
         start = max(paid.last_seen_at, since)
         stop = min(paid.missed_at, paid.ends_at or paid.missed_at, horizon)
-        # runs that may have lived on have spans of their own, with what they took of it
+        # runs that may have continued have their own spans, which include their use of it
         later = replace(facts, runs=[_longest(run, paid, stop) for run in facts.runs])
         whole = replace(paid, last_seen_at=stop, elsewhere=0)
         why = Why.UNSEEN if paid.missed_at == NOT_MISSED else Why.UNDATED
-        yield from _of_seats(paid, (None, whole), (facts, later), book, (start, stop, why))
+        yield from _unused_part(paid, (None, whole), (facts, later), book, (start, stop, why))
 
 
-def _of_seats(
+def _unused_part(
     paid: Reservation,
     bounds: tuple[Reservation | None, Reservation],
     facts: tuple[LedgerFacts, LedgerFacts],
     book: PriceBook,
     span: tuple[datetime, datetime, Why],
 ) -> Iterator[UnknownSpan]:
-    """The unused part of a reservation as it is charged and as it may have been at least (None: nothing) and at most.
+    """The unused part of a reservation as charged, and its bounds. `bounds`: least (None: nothing unused) and most.
 
-    `facts`: those of the charge and of the least, and those of the most.
+    `facts`: those of the charge and the lower bound, then those of the upper bound.
     """
     start, end, why = span
     if start >= end:
@@ -169,49 +170,49 @@ def _unused(paid: Reservation, facts: LedgerFacts, book: PriceBook, start: datet
 
 
 def _fewest(paid: Reservation, then: Recount) -> Reservation:
-    """As few unused seats as two looks allow for the time between them."""
-    seats = min((one.seats for one in (paid, then) if one.seats is not None), default=None)
+    """The reservation with the fewest unused declared instances that two looks allow for the time between them."""
+    declared = min((one.seats for one in (paid, then) if one.seats is not None), default=None)
     return replace(
         paid,
         instances=min(paid.instances, then.instances),
         elsewhere=max(paid.elsewhere, then.elsewhere),
-        seats=seats,
+        seats=declared,
     )
 
 
 def _most(paid: Reservation, then: Recount) -> Reservation:
-    """As many unused seats as two looks allow for the time between them."""
-    seats = None if paid.seats is None or then.seats is None else max(paid.seats, then.seats)
+    """The reservation with the most unused declared instances that two looks allow for the time between them."""
+    declared = None if paid.seats is None or then.seats is None else max(paid.seats, then.seats)
     return replace(
         paid,
         instances=max(paid.instances, then.instances),
         elsewhere=min(paid.elsewhere, then.elsewhere),
-        seats=seats,
+        seats=declared,
     )
 
 
 def _longest(run: Run, paid: Reservation, stop: datetime) -> Run:
-    """The run as if it had ended as late as it may have, where it belongs to the pool that pays the reservation."""
+    """The run with the latest possible end, if it belongs to the pool that pays for the reservation."""
     if run.pool != paid.pool or (run.ended_at is not None and run.end_exact):
         return run
     return replace(run, last_seen_at=max(run.last_seen_at, run.ended_at or stop))
 
 
 def _alone(facts: LedgerFacts) -> LedgerFacts:
-    """What is declared of single runs: what goes with each instance, and whose it is."""
+    """Facts without runs, with only the declarations that apply to single runs."""
 
     def each(declared: DeclaredCosts) -> DeclaredCosts:
         shared = tuple(one for one in declared.shared if one.per_instance)
         return DeclaredCosts(shared=shared, models=declared.models, owners=declared.owners)
 
-    eras = [replace(era, declared=each(era.declared)) for era in facts.eras]
-    return LedgerFacts(runs=[], declared=each(facts.declared), coverage=facts.coverage, eras=eras)
+    periods = [replace(period, declared=each(period.declared)) for period in facts.periods]
+    return LedgerFacts(runs=[], declared=each(facts.declared), coverage=facts.coverage, periods=periods)
 
 
 def _of_run(
     run: Run, facts: LedgerFacts, book: PriceBook, span: tuple[datetime, datetime, datetime], why: Why
 ) -> Iterator[UnknownSpan]:
-    """`span`: since when it is unknown, when it had ended at the latest, and the end of the window."""
+    """`span`: the start of the unknown time, the latest possible end, and the end of the window."""
     start, stop, until = span
     charged = _bill(run, facts, book, start, until)
     bills = [charged, *(_bill(one, facts, book, start, until) for one in _possible(run, start, stop, until))]
@@ -234,9 +235,9 @@ def _of_run(
 
 
 def _possible(run: Run, start: datetime, stop: datetime, until: datetime) -> Iterator[Run]:
-    """The run with every end at which its cost in the window may be least or most.
+    """The run with each end at which its cost in the window may be lowest or highest.
 
-    Between them it grows evenly, or not at all where all of it is given back.
+    Between these ends, the cost grows linearly, or stays 0 where the cloud credits all of it.
     """
     known, free = end_of(run), run.started_at + FREE_IF_INTERRUPTED[run.cloud]
     if run.end_cause in (EndCause.ENDED, EndCause.PREEMPTED):
@@ -266,10 +267,10 @@ def _add(bill: _Bill, charge: Charge) -> None:
 
 
 def _is_paid_either_way(run: Run, facts: LedgerFacts, until: datetime) -> bool:
-    """Whether a reservation is paid for all of that time, with the run on it or without."""
+    """Whether a reservation pays for all of that time, with or without the run."""
     return run.capacity_type is CapacityType.RESERVED and any(
         run.reservation in (None, paid.reservation)
-        # of one that is declared in part, an empty seat costs less than one that is used
+        # if only some instances are declared, an unused instance costs less than a used one
         and (paid.seats is None or paid.seats >= paid.instances)
         and (run.cloud, run.machine_type, run.zone) == (paid.cloud, paid.machine_type, paid.zone)
         and until <= min(paid.last_seen_at, paid.ends_at or paid.last_seen_at)
@@ -278,7 +279,7 @@ def _is_paid_either_way(run: Run, facts: LedgerFacts, until: datetime) -> bool:
 
 
 def _standing(facts: LedgerFacts, book: PriceBook, start: datetime, horizon: datetime) -> Iterator[UnknownSpan]:
-    """What is paid anyway, after the last look: at most as if all that it saw were still there."""
+    """Charges after the last look that need no running instance: at most as if all resources still existed."""
     if facts.known is None or start >= horizon:
         return
     begun, last = facts.known
@@ -290,7 +291,7 @@ def _standing(facts: LedgerFacts, book: PriceBook, start: datetime, horizon: dat
         reservations=paid,
         coverage=Coverage(facts.declared, runs),
         known=(begun, horizon),
-        eras=[replace(era, coverage=Coverage(era.declared, runs)) for era in facts.eras],
+        periods=[replace(period, coverage=Coverage(period.declared, runs)) for period in facts.periods],
     )
     bill: _Bill = {}
     for charge in standing(later, book, start, horizon):

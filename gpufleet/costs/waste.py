@@ -1,4 +1,4 @@
-"""Where money went without serving: by cause and pool, with what can be done about it. Pure."""
+"""Waste: cost of capacity that served no requests, by cause and pool, with advice. Pure."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from gpufleet.domain.decisions import KeptUnseen
 
 
 class WasteCause(StrEnum):
-    """Why money served nobody."""
+    """Why capacity served no requests."""
 
     IDLE = "idle"
     UNUSED = "unused reservation"
@@ -24,10 +24,10 @@ class WasteCause(StrEnum):
 
 
 UNSEEN_LEAST: Final = timedelta(days=1)
-"""Metrics may be missing for a night: for longer, somebody has to look."""
+"""Shorter times without metrics do not count as waste."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _UNKNOWN_WORK: Final = frozenset({UseState.UNMEASURED, UseState.IDLE, UseState.STARTING})
-"""What one may have done of which nobody can say whether it works. What is known to be used is no waste."""
+"""States that may be waste if the metrics are missing. Time that is known to be used is not waste."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Waste:
 
 
 def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
-    """Every cause in every pool, the dearest first. Credits of interrupted instances are taken off.
+    """Every cause in every pool, the most expensive first. Credits for interrupted instances are subtracted.
 
     `unseen`: the times for which instances were kept without metrics; those longer than a day count.
     """
@@ -98,7 +98,7 @@ def _long(unseen: Iterable[KeptUnseen], now: datetime) -> dict[str, list[tuple[d
 
 
 def _parts(charge: Charge, spans: Iterable[tuple[datetime, datetime]]) -> Iterator[tuple[WasteCause | None, Charge]]:
-    """A charge by cause: what lies in one of the spans, oldest first, and the rest."""
+    """The parts of a charge by cause: the parts in one of the spans, oldest first, and the remainder."""
     begin, cause = charge.start, _cause(charge)
     if charge.state in _UNKNOWN_WORK and charge.kind is ChargeKind.TIME:
         for since, until in spans:
@@ -137,20 +137,20 @@ def _advice(cause: WasteCause, resources: int, time: timedelta) -> str:
     match cause:
         case WasteCause.IDLE:
             return (
-                f"{count} idled {hours:.1f} h in all: let `gpufleet watch idle --apply` end them,"
+                f"{count} idled {hours:.1f} h in all: run `gpufleet watch idle --apply` to end them,"
                 " or lower the pool's target or min"
             )
         case WasteCause.UNUSED:
-            return (
-                "no instance ran on paid capacity: raise the target, move a pool onto it, or let the reservation go"
-            )
+            return "no instance ran on paid capacity: raise the target, move a pool to it, or cancel the reservation"
         case WasteCause.STARTING:
             each = time.total_seconds() / max(resources, 1)
-            return f"{each:.0f} s from launch to first reading on average: fewer restarts, or a nearer model cache"
+            return (
+                f"{each:.0f} s from launch to first reading on average: reduce restarts, or use a nearer model cache"
+            )
         case WasteCause.UNSEEN:
             return (
-                f"{count} kept for {hours:.1f} h in all because the metrics say nothing:"
-                " look whether Prometheus reaches engine and GPU exporter (`gpufleet watch why INSTANCE`)"
+                f"{count} kept for {hours:.1f} h in all because their metrics are missing:"
+                " check that Prometheus reaches the engine and the GPU exporter (`gpufleet watch why INSTANCE`)"
             )
         case WasteCause.MINIMUM:
-            return "instances that lived less than a minute are billed a minute: look at why boots fail"
+            return "instances that ran for less than a minute are billed for a minute: find out why boots fail"

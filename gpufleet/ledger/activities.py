@@ -18,7 +18,7 @@ _READ: Final[Mapping[str, MergeRule]] = dict.fromkeys(
 _HAPPENED: Final[Mapping[str, MergeRule]] = dict.fromkeys(
     ("at", "kind", "instance_id", "detail", "zones", "account_wide"), MergeRule.REPLACE
 )
-"""What went on when it was read is over later."""
+"""An activity that was in progress when it was read may end later."""
 
 
 def note_activities(engine: Engine, fleet: str, read: Collection[GroupActivities], since: datetime) -> None:

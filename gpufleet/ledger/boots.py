@@ -15,7 +15,7 @@ from gpufleet.ledger.tables import BOOTS
 KEPT_FOR: Final = timedelta(days=3)
 """How long an instance is remembered after it left."""
 NEWEST_KEPT: Final = 10
-"""Boots that became ready are kept longer: so many of each pool and machine type, the newest."""
+"""The number of newest boots that became ready that are kept longer, per pool and machine type."""
 _MOVES: Final = {
     "last_seen_at": MergeRule.GROW,
     "ready_at": MergeRule.REPLACE,

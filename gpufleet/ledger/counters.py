@@ -1,9 +1,9 @@
-"""Counter arithmetic: what two raw readings of an engine tell of the tokens between them. Pure.
+"""Counter arithmetic: the tokens between two raw readings of an engine. Pure.
 
-Rules. A counter that falls, or whose process is a younger one, was reset: what it shows then was made since. A
+Rules. A counter that decreases, or whose process is newer, was reset: its value then counts from zero. A
 difference is counted at the time of its later reading, so that the sums over any partition of a window are equal.
 The first reading of an engine counts from zero when its process began to count not long before (`MAX_GAP`); else
-what lies before it is unknown. A difference over more than `MAX_GAP` is exact in size, vague in time, and marked so.
+the tokens before it are unknown. A difference over more than `MAX_GAP` is exact in size, inexact in time, and marked.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ MAX_GAP: Final = timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What engines served in a window. None: no reading told, which is not zero."""
+    """What engines served in a window. None: unknown, which is not zero."""
 
     prompt: int | None = None
     """Input tokens, cached ones included."""
@@ -28,9 +28,9 @@ class Tokens:
     decode_ms: int | None = None
     resets: int = 0
     late: int = 0
-    """Differences over a long gap: right in size, vague in time."""
+    """Differences over a long gap: exact in size, inexact in time."""
     unknown_before: int = 0
-    """Engines whose first reading said nothing of what was before it."""
+    """Engines whose tokens before their first reading are unknown."""
 
     def __add__(self, other: "Tokens") -> "Tokens":
         return Tokens(
@@ -108,7 +108,7 @@ def _fell(before: int | None, after: int | None) -> bool:
 
 
 def _minus(after: int | None, before: int | None) -> int | None:
-    """A counter read now but not before tells nothing of the time between."""
+    """The difference; 0 if the counter was not read before, None if it is not read now."""
     if after is None:
         return None
     return 0 if before is None else after - before

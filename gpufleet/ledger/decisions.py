@@ -129,17 +129,19 @@ def unfinished(engine: Engine, fleet: str, watchdog: str) -> tuple[Decision, ...
 
 
 def stopped_something() -> ColumnElement[bool]:
-    """Whether an outcome is an end or a stop that happened. An end that was said again is none: it ends but once.
+    """Whether an outcome is an end or a stop that happened. A repeated end does not count: an instance ends once.
 
-    Until November 2026 each pass said it anew of an instance that took its time to go.
+    Until November 2026, each pass recorded the end again while the instance was still shutting down.
     """
     earlier = OUTCOMES.alias()
-    said_before = exists().where(
+    reported_before = exists().where(
         *(earlier.c[name] == OUTCOMES.c[name] for name in ("fleet", "watchdog", "resource", "action", "kind")),
         earlier.c.id < OUTCOMES.c.id,
     )
     stop = OUTCOMES.c.action == Action.STOP
-    return and_(OUTCOMES.c.kind == OutcomeKind.DONE, or_(stop, and_(OUTCOMES.c.action == Action.END, ~said_before)))
+    return and_(
+        OUTCOMES.c.kind == OutcomeKind.DONE, or_(stop, and_(OUTCOMES.c.action == Action.END, ~reported_before))
+    )
 
 
 def _may_have_stopped() -> ColumnElement[bool]:

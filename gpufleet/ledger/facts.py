@@ -25,9 +25,9 @@ class EndCause(StrEnum):
     PREEMPTED = "preempted"
     """The cloud took it."""
     ENDED = "ended"
-    """Somebody or something of ours ended it."""
+    """A watchdog or a user ended it."""
     ABSENT = "absent"
-    """A complete inventory no longer showed it: the end is known to lie before that."""
+    """A complete inventory no longer listed it: it ended before that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class Run:
     """None: not known to have ended."""
     end_cause: EndCause | None = None
     end_exact: bool = False
-    """Whether the time is known; else it lies between `last_seen_at` (until which it is charged) and `ended_at`."""
+    """Whether the time is known; else it is between `last_seen_at` (until which it is charged) and `ended_at`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """What somebody said of the end of a run."""
+    """The end of a run, as the cloud or the ledger reports it."""
 
     cloud: Cloud
     instance_id: str
@@ -133,15 +133,15 @@ class Reservation:
     owner: str | None = None
     ends_at: datetime | None = None
     elsewhere: int = 0
-    """Instances in it that are not of this fleet: of other fleets, other accounts, or of nobody's fleet."""
+    """Instances in it that do not belong to this fleet: of other fleets, of other accounts, or of no fleet."""
     accounts: Mapping[str, int] | None = None
     """Account to how many of those are its own; None: not known."""
     seats: int | None = None
     """How many of its instances this fleet declares; None: all of them."""
     recount: Recount | None = None
-    """What the look at `last_seen_at` counted, where it counted other `instances`; the change lies before it."""
+    """The count of the look at `last_seen_at`, if it differs from `instances`; it changed before that look."""
     missed_at: datetime | None = None
-    """The first look that did not show it any more, or `NOT_MISSED`; None: another time of it follows, or unknown."""
+    """The first look that no longer listed it, or `NOT_MISSED`; None: a later row continues it, or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

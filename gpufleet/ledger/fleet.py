@@ -20,7 +20,7 @@ LEASE_TERM: Final = timedelta(minutes=10)
 """Longer than the longest call: a drain's deadline, and what boto3 may spend on its retries."""
 
 
-def _nobody(holder: str) -> bool:
+def _never_dead(holder: str) -> bool:
     return False
 
 
@@ -28,9 +28,9 @@ class FleetLedger:
     """The ledger, seen from one fleet and one holder of its lease."""
 
     def __init__(
-        self, engine: Engine, fleet: str, lease: str, holder: str, is_dead: Callable[[str], bool] = _nobody
+        self, engine: Engine, fleet: str, lease: str, holder: str, is_dead: Callable[[str], bool] = _never_dead
     ) -> None:
-        """`is_dead` says of another holder whether it cannot give its lease back any more."""
+        """`is_dead`: whether another holder can no longer release its lease."""
         self._engine = engine
         self._fleet = fleet
         self._lease = f"{fleet}:{lease}"

@@ -217,7 +217,7 @@ def gaps(
 
 
 def begun(connection: Connection, environment: str) -> datetime | None:
-    """The first complete look: from then on the ledger knows of every run; None: there was none."""
+    """The first complete look, since which the ledger records every run; None: there was none."""
     statement = select(PASSES.c.at).where(PASSES.c.environment == environment).order_by(PASSES.c.at).limit(1)
     return connection.execute(statement).scalar_one_or_none()
 

@@ -55,9 +55,9 @@ def verify(connection: Connection) -> Iterator[Breach]:
 def _file(connection: Connection) -> Iterator[Breach]:
     if connection.dialect.name != "sqlite":
         return
-    for (said,) in connection.execute(text("pragma integrity_check")):
-        if said != "ok":
-            yield Breach(rule="the file is whole", where="SQLite", found=said)
+    for (problem,) in connection.execute(text("pragma integrity_check")):
+        if problem != "ok":
+            yield Breach(rule="the file is whole", where="SQLite", found=problem)
 
 
 def _runs(connection: Connection) -> Iterator[Breach]:
@@ -102,19 +102,21 @@ def _readings(connection: Connection) -> Iterator[Breach]:
 
 
 def _roll_ups(connection: Connection) -> Iterator[Breach]:
-    """Hours with raw readings must say what the readings say. Hours whose readings were dropped stand alone."""
+    """Roll-ups of hours with raw readings must equal the readings. Hours without raw readings are not checked."""
     order = [TOKEN_HOURS.c[column.name] for column in TOKEN_HOURS.primary_key]
     rows = connection.execution_options(yield_per=_STREAM).execute(select(TOKEN_HOURS).order_by(*order))
     known = {(*engine_of_row(row), row.hour): hash(tuple(row)) for row in rows}
     names = [column.name for column in TOKEN_HOURS.columns]
     raw = select(READINGS).order_by(*(READINGS.c[column.name] for column in READINGS.primary_key))
     readings = connection.execution_options(yield_per=_STREAM).execute(raw)
-    for hour, stretch in rolled_hours(map(reading_of, readings)):
-        key = (*engine_of(stretch.first), hour)
-        expected = hour_row(hour, stretch)
+    for hour, span in rolled_hours(map(reading_of, readings)):
+        key = (*engine_of(span.first), hour)
+        expected = hour_row(hour, span)
         if known.get(key) != hash(tuple(expected[name] for name in names)):
             found = "differs" if key in known else "missing"
-            yield Breach(rule="hours say what their readings say", where=" ".join(map(str, key[1:])), found=found)
+            yield Breach(
+                rule="hours equal the sums of their readings", where=" ".join(map(str, key[1:])), found=found
+            )
 
 
 def _activity(connection: Connection) -> Iterator[Breach]:

@@ -1,4 +1,4 @@
-"""Hours whose alerts were told, so that a pass that died after its facts and before its messages loses none."""
+"""Hours whose alerts were sent, so that a pass that dies between facts and messages loses no alert."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ def add_notified_hour(connection: Connection, fleet: str, hour: datetime) -> Non
 
 
 def last_notified_hour(connection: Connection, fleet: str) -> datetime | None:
-    """The newest hour whose alerts were told; None: there was none."""
+    """The newest hour whose alerts were sent; None: there was none."""
     return connection.execute(
         select(func.max(NOTIFIED_HOURS.c.hour)).where(NOTIFIED_HOURS.c.fleet == fleet)
     ).scalar_one_or_none()

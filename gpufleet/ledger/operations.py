@@ -191,7 +191,7 @@ def acquire_lease(
 ) -> str | None:
     """Take or renew a lease from `span`'s time on, for its term. None: we hold it; else who does.
 
-    `is_dead` tells whether a holder is known to be gone, so that a killed run on the same machine blocks nobody.
+    `is_dead`: whether a holder is known to have stopped, so that a killed run on the same machine blocks no other.
     """
     now, term = span
     with writing(engine) as connection:

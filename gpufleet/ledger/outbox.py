@@ -1,9 +1,9 @@
 """The durable outbox: each message, by its key, reaches its channel once.
 
-A message is `waiting` until somebody takes it (`sending`, with a token and a time, committed before the post), and
-then `sent`, `waiting` again (it surely did not arrive) or still `sending` (nobody knows: the poster died or timed
-out). The order of a channel is the order of its ids; a channel sends one message at a time. A message that failed
-`HOLDS_UP` times holds up nobody any longer: those behind it pass while it waits.
+A message is `waiting` until a poster takes it (`sending`, with a token and a time, committed before the post). Then
+it is `sent`, `waiting` again (it did not arrive) or still `sending` (unknown: the poster died or timed out). The
+order of a channel is the order of its ids; a channel sends one message at a time. A message that failed `HOLDS_UP`
+times no longer blocks its channel: later messages are sent while it waits.
 
 Texts come in plain and are stored as Slack's markup: this is the one place that escapes. Names, tags and error texts
 of others can therefore neither mention people nor hide a link (Slack, "Formatting text for app surfaces"), and
@@ -135,11 +135,11 @@ class OutboxMessages:
             enqueue(connection, Message(key=key, channel=self.channel, text=text, detail=detail), self.now)
 
 
-def take(engine: Engine, channel: str, token: str, now: datetime, patience: timedelta) -> Posted | None:
-    """The channel's next message, now `sending` under `token`; None when nothing is to be done yet.
+def take(engine: Engine, channel: str, token: str, now: datetime, timeout: timedelta) -> Posted | None:
+    """The channel's next message, now `sending` under `token`; None if there is nothing to send yet.
 
-    One that another poster took stays his for `patience`; after that it comes back with its old state `sending`
-    (nobody knows whether it arrived), so look it up before posting again.
+    A message that another poster took belongs to that poster for `timeout`. After that, it is returned with its old
+    state `sending`: it may have arrived, so look it up before posting again.
     """
     with writing(engine) as connection:
         passed = and_(OUTBOX.c.attempts >= HOLDS_UP, OUTBOX.c.not_before > now)
@@ -154,7 +154,7 @@ def take(engine: Engine, channel: str, token: str, now: datetime, patience: time
         row = connection.execute(statement).one_or_none()
         if row is None or row.not_before > now:
             return None
-        if row.state == MessageState.SENDING and row.taken_at + patience > now:
+        if row.state == MessageState.SENDING and row.taken_at + timeout > now:
             return None
         found = _posted(row)
         connection.execute(
@@ -173,14 +173,14 @@ def mark_sent(engine: Engine, message_id: int, token: str, receipt: str, now: da
 
 
 def mark_waiting(engine: Engine, message_id: int, token: str, not_before: datetime, error: str) -> None:
-    """It surely did not arrive; try again from `not_before` on."""
+    """It did not arrive; retry at `not_before` or later."""
     _settle(
         engine, message_id, token, state=MessageState.WAITING.value, not_before=not_before, error=error, token=None
     )
 
 
 def mark_unknown(engine: Engine, message_id: int, token: str, not_before: datetime, error: str) -> None:
-    """Nobody knows whether it arrived; it stays `sending`, free to be taken from `not_before` on."""
+    """It is unknown whether it arrived; it stays `sending` and can be taken at `not_before` or later."""
     _settle(engine, message_id, token, taken_at=EPOCH, not_before=not_before, error=error, token=None)
 
 
@@ -190,7 +190,7 @@ def mark_refused(engine: Engine, message_id: int, token: str, error: str) -> Non
 
 
 def retry_refused(engine: Engine, now: datetime) -> int:
-    """Give refused messages another chance (after a bad token was mended, say). How many."""
+    """Retry refused messages, for example after a bad token was replaced. Returns their number."""
     with writing(engine) as connection:
         done = connection.execute(
             update(OUTBOX)

@@ -22,7 +22,7 @@ _SEEN: Final = tuple(
     if column.name not in ("environment", "cloud", "at", "last_seen_at")
 )
 _Key: TypeAlias = tuple[str, str, datetime]
-"""Cloud, name and start: a deleted reservation may begin anew under its name."""
+"""Cloud, name and start: a new reservation may have the name of a deleted one."""
 _ONE: Final = (RESERVATION_READS.c.cloud, RESERVATION_READS.c.reservation, RESERVATION_READS.c.started_at)
 
 

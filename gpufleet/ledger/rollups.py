@@ -1,7 +1,7 @@
 """Hours of token readings, written as readings arrive, so that a month of a large fleet is read in seconds.
 
-A roll-up holds the first and the last reading of an engine's hour and what was served between them. Differences
-telescope, so sums over roll-ups equal sums over the raw readings, to the token.
+A roll-up contains the first and the last reading of an engine's hour and the tokens between them. Sums over roll-ups
+equal sums over the raw readings exactly.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ _STREAM: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ReadingSpan:
-    """Readings of one engine from `first` to `last` and what was served between them."""
+    """Readings of one engine from `first` to `last`, and the tokens between them."""
 
     first: Reading
     last: Reading
@@ -56,29 +56,30 @@ def roll_up(connection: Connection, added: Iterable[Reading]) -> None:
     touched = {(*engine_of(reading), floor_hour(reading.at)) for reading in readings}
     moves = {column.name: MergeRule.REPLACE for column in TOKEN_HOURS.columns if not column.primary_key}
     hours = _hours(connection, touched)
-    while rows := [hour_row(hour, stretch) for hour, stretch in islice(hours, _STREAM)]:
+    while rows := [hour_row(hour, span) for hour, span in islice(hours, _STREAM)]:
         merge(connection, TOKEN_HOURS, rows, moves)
 
 
 def engine_of(reading: Reading) -> tuple[str, str, str, str]:
-    """What tells one engine from another."""
+    """The key of the reading's engine."""
     return reading.environment, reading.instance_id, reading.engine, reading.model
 
 
 def condense(readings: Sequence[Reading]) -> ReadingSpan:
-    """Readings of one engine, in the order of time, as one stretch."""
+    """Readings of one engine, in the order of time, as one span."""
     inner = Tokens()
     for before, after in pairwise(readings):
         inner += step(before, after)
     return ReadingSpan(readings[0], readings[-1], inner)
 
 
-def stretches(
+def reading_spans(
     connection: Connection, environment: str, since: datetime, until: datetime
 ) -> Iterator[list[ReadingSpan]]:
-    """Per engine: what is known from its last reading before `since` until `until` (exclusive).
+    """The reading spans of each engine from its last reading before `since` until `until` (exclusive).
 
-    The first stretch may lie before `since`: it is the base. Whole hours come from roll-ups, the edges from readings.
+    The first span may be before `since`: it is the base of the differences. Whole hours are read from roll-ups, the
+    edges from raw readings.
     """
     begin, end = floor_hour(since), floor_hour(until)
     whole = _rolled(connection, environment, begin if begin == since else begin + HOUR, end)
@@ -102,7 +103,7 @@ def stretches(
 def _raw(
     connection: Connection, environment: str, since: datetime, until: datetime
 ) -> Iterator[tuple[tuple[str, ...], list[ReadingSpan]]]:
-    """Raw readings of a span, each its own stretch."""
+    """Raw readings between two times, each as a span of its own."""
     statement = (
         select(READINGS)
         .where(READINGS.c.environment == environment, READINGS.c.at >= since, READINGS.c.at < until)
@@ -116,42 +117,42 @@ def _raw(
 def _rolled(
     connection: Connection, environment: str, since: datetime, until: datetime
 ) -> Iterator[tuple[tuple[str, ...], list[ReadingSpan]]]:
-    """Roll-ups of whole hours, condensed into one stretch per engine, mostly by the database itself.
+    """Roll-ups of whole hours, condensed into one span per engine, mostly by the database.
 
-    Differences telescope: from the first to the last reading it is the sums of the hours, and of the steps between
-    them. Steps at which a counter fell or a process began anew, and engines that told a counter only at times, are
-    few; `gpufleet.ledger.counters.step` counts those.
+    The tokens from the first to the last reading are the sums of the hours plus the steps between them. Steps at
+    which a counter decreased or a process restarted, and engines that reported a counter only in some hours are rare:
+    `gpufleet.ledger.counters.step` counts these.
     """
     if since >= until:
         return
     within = _within(TOKEN_HOURS, environment, since, until)
     ends: dict[tuple[str, ...], list[ReadingSpan]] = {}
     for row in connection.execute(_edges(within)):
-        ends.setdefault(engine_of_row(row), []).append(_stretch(row))
+        ends.setdefault(engine_of_row(row), []).append(_span_of(row))
     breaks: dict[tuple[str, ...], list[tuple[datetime, int]]] = {}
     for row in connection.execute(_breaks(connection.dialect.name, environment, since, until)):
         breaks.setdefault(engine_of_row(row), []).append((row.hour, row.kind))
     for row in connection.execute(_sums(within)).all():
         engine = engine_of_row(row)
-        mine = sorted(ends[engine], key=lambda stretch: stretch.first.at)
+        mine = sorted(ends[engine], key=lambda span: span.first.at)
         if any(row_counts not in (0, row.hours) for row_counts in _counts(row)):
-            whole = [_stretch(hour) for hour in connection.execute(_of_engine(engine, within))]
+            whole = [_span_of(hour) for hour in connection.execute(_of_engine(engine, within))]
             yield engine, [_joined(whole)]
             continue
         broken = breaks.get(engine, [])
         served = _telescoped(row, mine[0].first, mine[-1].last)
-        for hour in (at for at, kind in broken if kind & _ANEW):
+        for hour in (at for at, kind in broken if kind & _RESTARTED):
             before, after = connection.execute(_of_engine(engine, (*within, TOKEN_HOURS.c.hour <= hour), 2)).all()[
                 ::-1
             ]
-            last, first = _stretch(before).last, _stretch(after).first
+            last, first = _span_of(before).last, _span_of(after).first
             served += _difference(step(last, first), first, last)
         late = int(row.late) + sum(kind & _LATE for _, kind in broken)
         yield engine, [ReadingSpan(mine[0].first, mine[-1].last, replace(served, late=late))]
 
 
 _LATE: Final = 1
-_ANEW: Final = 2
+_RESTARTED: Final = 2
 
 
 def _within(hours: Any, environment: str, since: datetime, until: datetime) -> tuple[ColumnElement[bool], ...]:
@@ -169,7 +170,7 @@ def _edges(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
 
 
 def _sums(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
-    """Per engine: sums of what its hours served, and of what its last readings are above its first ones."""
+    """Per engine: the sums of the tokens of its hours, and of the differences from first to last readings."""
     column = TOKEN_HOURS.c
     engine: list[ColumnElement[Any]] = [column[name] for name in _ENGINE]
     sums: list[ColumnElement[Any]] = [func.count().label("hours"), func.sum(column.resets).label("resets")]
@@ -184,9 +185,9 @@ def _sums(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
 
 
 def _breaks(dialect: str, environment: str, since: datetime, until: datetime) -> Select[Any]:
-    """Hours whose first reading follows late, or anew, on the one before it.
+    """Hours whose first reading is late or of a restarted counter, compared with the hour before.
 
-    SQLite finds the row before by the key sooner than with a window; PostgreSQL the other way round.
+    SQLite finds the row before faster by its key than with a window function; PostgreSQL is the reverse.
     """
     hours = TOKEN_HOURS.alias("hours")
     names = [hours.c[name] for name in (*_ENGINE, "hour")]
@@ -194,7 +195,7 @@ def _breaks(dialect: str, environment: str, since: datetime, until: datetime) ->
         earlier = TOKEN_HOURS.alias("earlier")
         same = [earlier.c[name] == hours.c[name] for name in _ENGINE]
         newest = (
-            select(_kind(hours.c, {name: earlier.c[f"last_{name}"] for name in _TOLD}))
+            select(_kind(hours.c, {name: earlier.c[f"last_{name}"] for name in _COMPARED}))
             .where(*same, earlier.c.hour >= since, earlier.c.hour < hours.c.hour)
             .order_by(earlier.c.hour.desc())
             .limit(1)
@@ -203,23 +204,23 @@ def _breaks(dialect: str, environment: str, since: datetime, until: datetime) ->
         each = select(*names, newest.label("kind")).where(*_within(hours, environment, since, until)).subquery()
     else:
         order: dict[str, Any] = {"partition_by": [hours.c[name] for name in _ENGINE], "order_by": hours.c.hour}
-        before = [func.lag(hours.c[f"last_{name}"]).over(**order).label(f"before_{name}") for name in _TOLD]
-        first = [hours.c[f"first_{name}"] for name in _TOLD]
+        before = [func.lag(hours.c[f"last_{name}"]).over(**order).label(f"before_{name}") for name in _COMPARED]
+        first = [hours.c[f"first_{name}"] for name in _COMPARED]
         pairs = select(*names, *first, *before).where(*_within(hours, environment, since, until)).subquery()
-        kind = _kind(pairs.c, {name: pairs.c[f"before_{name}"] for name in _TOLD})
+        kind = _kind(pairs.c, {name: pairs.c[f"before_{name}"] for name in _COMPARED})
         each = select(*(pairs.c[name.name] for name in names), kind.label("kind")).subquery()
     return select(each).where(each.c.kind > 0)
 
 
-_TOLD: Final = (*COUNTERS, "at", "created_at")
+_COMPARED: Final = (*COUNTERS, "at", "created_at")
 
 
 def _kind(column: Any, before: Mapping[str, ColumnElement[Any]]) -> ColumnElement[int]:
-    """`_LATE` and `_ANEW`, added. A comparison with what was not read is neither true nor false, and so false."""
+    """`_LATE` and `_RESTARTED`, added. A comparison with a counter that was not read is null, and counts as false."""
     gap = type_coerce(column.first_at, BigInteger) - type_coerce(before["at"], BigInteger)
     fell = [column[f"first_{name}"] < before[name] for name in COUNTERS]
-    anew = or_(column.first_created_at > before["created_at"], *fell)
-    return case((gap > MAX_GAP // timedelta(microseconds=1), _LATE), else_=0) + case((anew, _ANEW), else_=0)
+    restarted = or_(column.first_created_at > before["created_at"], *fell)
+    return case((gap > MAX_GAP // timedelta(microseconds=1), _LATE), else_=0) + case((restarted, _RESTARTED), else_=0)
 
 
 def _of_engine(
@@ -234,14 +235,14 @@ def _of_engine(
 
 
 def _counts(row: Row[Any]) -> Iterator[int]:
-    """In how many hours each counter was told."""
+    """The number of hours in which each counter was reported."""
     for name in COUNTERS:
         yield getattr(row, f"first_{name}")
         yield getattr(row, f"last_{name}")
 
 
 def _joined(parts: Sequence[ReadingSpan]) -> ReadingSpan:
-    """Hours of one engine, in the order of time, as one stretch."""
+    """Hours of one engine, in the order of time, as one span."""
     inner = parts[0].inner
     for before, after in pairwise(parts):
         inner += step(before.last, after.first) + after.inner
@@ -249,7 +250,7 @@ def _joined(parts: Sequence[ReadingSpan]) -> ReadingSpan:
 
 
 def _telescoped(row: Row[Any], first: Reading, last: Reading) -> Tokens:
-    """What was served if no counter fell between two hours. Sums may come as Decimal; None: nothing was read."""
+    """The tokens if no counter decreased between two hours. Sums may be Decimal; None: nothing was read."""
     counted: dict[str, Any] = {}
     for name in COUNTERS:
         inner: Any = getattr(row, f"inner_{name}")
@@ -262,19 +263,19 @@ def _telescoped(row: Row[Any], first: Reading, last: Reading) -> Tokens:
     return Tokens(**counted, resets=int(row.resets))
 
 
-def _difference(told: Tokens, first: Reading, last: Reading) -> Tokens:
-    """What a step at which counters fell adds to what telescoping made of it."""
+def _difference(counted: Tokens, first: Reading, last: Reading) -> Tokens:
+    """The correction of `_telescoped` for a step at which counters decreased."""
     parts: dict[str, Any] = {}
     for name in COUNTERS:
-        now, then, value = getattr(first, name), getattr(last, name), getattr(told, name)
+        now, then, value = getattr(first, name), getattr(last, name), getattr(counted, name)
         parts[name] = None if now is None or then is None or value is None else value - (now - then)
-    return Tokens(**parts, resets=told.resets)
+    return Tokens(**parts, resets=counted.resets)
 
 
 def _hour_before(
     connection: Connection, engines: Iterable[tuple[str, ...]], hour: datetime
 ) -> dict[tuple[str, ...], ReadingSpan]:
-    """The roll-ups of the hour before an hour: of nearly all engines the newest before it, in few queries."""
+    """The roll-ups of the hour before an hour, in few queries. For nearly all engines, this is the newest roll-up."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for environment, instance_id, engine, model in engines:
         alike.setdefault((environment, engine, model), []).append(instance_id)
@@ -285,7 +286,7 @@ def _hour_before(
         for start in range(0, len(instances), _FEW):
             some = column.instance_id.in_(instances[start : start + _FEW])
             rows = connection.execute(select(TOKEN_HOURS).where(*same, some, column.hour == hour - HOUR))
-            found |= {engine_of_row(row): _stretch(row) for row in rows}
+            found |= {engine_of_row(row): _span_of(row) for row in rows}
     return found
 
 
@@ -296,13 +297,13 @@ def _before(connection: Connection, engine: tuple[str, ...], hour: datetime) -> 
         select(TOKEN_HOURS).where(*same, TOKEN_HOURS.c.hour < hour).order_by(TOKEN_HOURS.c.hour.desc()).limit(1)
     )
     row = connection.execute(statement).one_or_none()
-    return None if row is None else _stretch(row)
+    return None if row is None else _span_of(row)
 
 
 def _hours(
     connection: Connection, touched: Iterable[tuple[str, str, str, str, datetime]]
 ) -> Iterator[tuple[datetime, ReadingSpan]]:
-    """The hours of those engines as the raw readings tell them."""
+    """The hours of those engines, computed from raw readings."""
     alike: dict[tuple[str, str, str, datetime], list[str]] = {}
     for environment, instance_id, engine, model, hour in sorted(touched):
         alike.setdefault((environment, engine, model, hour), []).append(instance_id)
@@ -334,9 +335,9 @@ def _processes(readings: Iterable[Reading]) -> list[dict[str, Any]]:
     ]
 
 
-def hour_row(hour: datetime, stretch: ReadingSpan) -> dict[str, Any]:
+def hour_row(hour: datetime, span: ReadingSpan) -> dict[str, Any]:
     """A row of TOKEN_HOURS."""
-    first, last, inner = stretch.first, stretch.last, stretch.inner
+    first, last, inner = span.first, span.last, span.inner
     row: dict[str, Any] = dict(zip(_ENGINE, engine_of(first), strict=True))
     row |= {"hour": hour, "first_at": first.at, "first_created_at": first.created_at}
     row |= {"last_at": last.at, "last_created_at": last.created_at, "resets": inner.resets, "late": inner.late}
@@ -346,7 +347,7 @@ def hour_row(hour: datetime, stretch: ReadingSpan) -> dict[str, Any]:
     return row
 
 
-def _stretch(row: Row[Any]) -> ReadingSpan:
+def _span_of(row: Row[Any]) -> ReadingSpan:
     known = row._mapping  # pyright: ignore[reportPrivateUsage]
 
     def end(which: str) -> Reading:
@@ -370,7 +371,7 @@ def reading_of(row: Any) -> Reading:
 
 
 def engine_of_row(row: Any) -> tuple[str, ...]:
-    """What tells one engine from another."""
+    """The key of the row's engine."""
     return row.environment, row.instance_id, row.engine, row.model
 
 

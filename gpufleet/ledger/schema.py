@@ -57,12 +57,12 @@ def open_ledger(url: str) -> Engine:
 
 
 def file_of(url: str) -> Path | None:
-    """Where a SQLite ledger lies; None: it is in no file, or the URL is none (`open_ledger` says so)."""
+    """The file of a SQLite ledger; None: it is in memory, or the URL is not valid (`open_ledger` reports that)."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         return None
-    # "file:" starts SQLite's own URL of a file, which is no path
+    # "file:" starts a SQLite URI, which is not a path
     if parsed.get_backend_name() != "sqlite" or (parsed.database or ":memory:").startswith((":memory:", "file:")):
         return None
     return Path(parsed.database or "")
@@ -74,11 +74,11 @@ def shown_url(url: str) -> str:
 
 
 def share_ledger(url: str) -> Engine:
-    """As `open_ledger`, but one engine for all of a process that name the same PostgreSQL, of a few connections that
-    stay open between two questions: each engine of its own leaves one behind until it is collected.
+    """As `open_ledger`, but with one engine per process for each PostgreSQL URL. Its few connections stay open
+    between queries; separate engines would each leave a connection open until garbage collection.
 
-    Whoever disposes it ends connections that nobody uses, and others go on. A SQLite ledger is opened anew: an engine
-    that stays would hold on to a file that a restore has replaced.
+    Disposing the engine closes only idle connections; other users continue. A SQLite ledger is opened each time: a
+    shared engine would keep using a file that a restore has replaced.
     """
     with _sharing:
         known = _shared.get(url)
@@ -113,7 +113,7 @@ def explained(shown: str) -> Generator[None]:
     try:
         yield
     except DatabaseError as error:
-        raise LedgerError(f"{shown}: {_words(str(error.orig))}") from error
+        raise LedgerError(f"{shown}: {_explained(str(error.orig))}") from error
     except SQLAlchemyError as error:
         raise LedgerError(f"{shown}: {error}") from error
 
@@ -180,19 +180,19 @@ def migrate(connection: Connection, to: str) -> None:
         raise LedgerError(f"the ledger's schema is not one of gpufleet's: {error}") from error
 
 
-def _words(said: str) -> str:
-    said = said.strip().splitlines()[0] if said.strip() else "the database refused"
+def _explained(message: str) -> str:
+    message = message.strip().splitlines()[0] if message.strip() else "the database refused"
     hints = {
-        "disk is full": "make room on its disk, then run this again: what was begun is taken back whole",
-        "disk I/O error": "its disk may be full or failing: make room, or look at the machine's log",
+        "disk is full": "free space on its disk, then retry; the whole change was rolled back",
+        "disk I/O error": "its disk may be full or failing: free space, or read the machine's log",
         "malformed": "restore a backup of the file, or import an export (`gpufleet ledger import`)",
         "not a database": "point ledger_url at a ledger, or move this file away",
-        "readonly": "give this user the right to write the file and its folder",
-        "locked": "another process holds it; try again when that one is done",
+        "readonly": "give this user write access to the file and its folder",
+        "locked": "another process uses it; retry when that process has finished",
         "unable to open": "check that the folder exists and that this user may write there",
         "password authentication": "check user and password of ledger_url",
         "onnection refused": "start the database server, or check host and port of ledger_url",
-        "onnection timeout": "check host and port of ledger_url, and that the network lets them be reached",
+        "onnection timeout": "check host and port of ledger_url, and that the network allows the connection",
     }
-    hint = next((hint for word, hint in hints.items() if word in said), None)
-    return f"{said}: {hint}" if hint else said
+    hint = next((hint for word, hint in hints.items() if word in message), None)
+    return f"{message}: {hint}" if hint else message

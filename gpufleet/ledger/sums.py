@@ -49,7 +49,7 @@ _NAMES: Final = tuple(name for name in SUMS.columns.keys() if name not in ("flee
 
 
 def write_sums(connection: Connection, fleet: str, sums: Iterable[CostSum]) -> None:
-    """These stand for the fleet from now on; those of earlier looks are gone."""
+    """Store these sums for the fleet. They replace those of earlier looks."""
     rows = [
         {"fleet": fleet, "span": one.span.value, "pool": one.pool or ""}
         | {name: getattr(one, name) for name in _NAMES}

@@ -59,7 +59,7 @@ def moment(value: int) -> datetime:
 
 
 def _engine() -> tuple[Column[str], ...]:
-    """What tells one engine from another."""
+    """The columns that identify an engine."""
     return (
         Column("environment", String(128), primary_key=True),
         Column("instance_id", String(128), primary_key=True),
@@ -99,7 +99,7 @@ ENDS: Final = Table(
     Column("ended_at", UtcMicroseconds, nullable=False),
     Column("exact", Integer, nullable=False),
 )
-"""How runs ended, by who says so. `exact` 1: the cloud told the time; 0: the end lies before `ended_at`."""
+"""Ends of runs, by source. `exact` 1: the cloud reported the time; 0: the run ended before `ended_at`."""
 
 READINGS: Final = Table(
     "token_readings",
@@ -162,7 +162,7 @@ PRICES: Final = Table(
     Column("usd_per_hour", Exact(40), nullable=False),
     Column("observed_at", UtcMicroseconds, nullable=False),
 )
-"""Prices that a cloud told us. `zone` is '' where the price is that of the region. `observed_at` only grows."""
+"""Prices that a cloud reported. `zone` is '' where the price is that of the region. `observed_at` only grows."""
 
 RESERVATIONS: Final = Table(
     "reservations",
@@ -396,7 +396,7 @@ CLOSED_PERIODS: Final = Table(
     Column("facts", Text),
 )
 """One row per bill and span: what the bill made of the facts. `prices`: those that the span was computed with (JSON),
-`facts`: what was known of its instances and reservations (JSON). Both hold for it from then on.
+`facts`: what was known of its instances and reservations (JSON). Later facts change neither of them.
 """
 
 TEAM_READINGS: Final = Table(

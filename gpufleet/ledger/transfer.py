@@ -2,7 +2,7 @@
 
 The first line says what it is, the last one how many rows of each table came before it, so that a cut file is
 refused. Times are microseconds since 1970, amounts are text. Leases are not carried: they belong to running hosts;
-nor are sums, which the next pass of the cost watchdog makes anew, and what groups did, which the next pass of the
+nor are sums, which the next pass of the cost watchdog recomputes, and group activities, which the next pass of the
 spot watchdog reads again.
 
 An older export lacks columns that came later: they are NULL here; where it has the sentences of release 0.1, codes
@@ -66,7 +66,7 @@ _MOVES: Final[Mapping[str, Mapping[str, MergeRule]]] = {
 }
 
 
-_WORDS: Final[Mapping[Column[Any], type[StrEnum]]] = {
+_CODES: Final[Mapping[Column[Any], type[StrEnum]]] = {
     RUNS.c.cloud: Cloud,
     RUNS.c.capacity_type: CapacityType,
     ENDS.c.cloud: Cloud,
@@ -108,7 +108,7 @@ def export(connection: Connection, now: datetime) -> Iterator[str]:
 def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[str, int]:
     """Write what `export` made; rows that are there already stay. Gives rows read by table.
 
-    Raises LedgerError for a file that is none, newer, cut, or at odds with rows of this ledger.
+    Raises LedgerError for a file that is not an export, newer, incomplete, or in conflict with rows of this ledger.
     """
     numbered = enumerate(lines, 1)
     schema = _schema(next(numbered, (1, ""))[1], source)
@@ -136,7 +136,7 @@ def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[s
         current = table
         pending.append(_row(table, value["row"], schema, f"{source}: line {number}"))
     if ended is None or ended != dict(counts):
-        raise LedgerError(f"{source}: is cut: its last line is missing; nothing was imported; export it again")
+        raise LedgerError(f"{source}: is incomplete: its last line is missing; nothing was imported; export it again")
     if current is not None:
         _write(connection, current, pending, source)
     return dict(counts)
@@ -146,7 +146,7 @@ def _schema(line: str, source: str) -> str:
     """The schema of the release that made the export."""
     head = _parsed(line, source, 1)
     if head.get("kind") != KIND:
-        raise LedgerError(f"{source}: is no export of a ledger (`gpufleet ledger export` makes one)")
+        raise LedgerError(f"{source}: is not an export of a ledger; write one with `gpufleet ledger export`")
     schema = str(head.get("schema"))
     if head.get("version") != VERSION or (schema > HEAD and str(head.get("oldest_reader", schema)) > HEAD):
         found = f"version {head.get('version')}, schema {head.get('schema')}"
@@ -160,9 +160,9 @@ def _parsed(line: str, source: str, number: int) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise LedgerError(f"{source}: line {number} is no JSON; nothing was imported") from error
+        raise LedgerError(f"{source}: line {number}: expected JSON; nothing was imported") from error
     if not isinstance(value, dict):
-        raise LedgerError(f"{source}: line {number} is no object; nothing was imported")
+        raise LedgerError(f"{source}: line {number}: expected a JSON object; nothing was imported")
     return cast(dict[str, Any], value)
 
 
@@ -250,7 +250,7 @@ def _plain(value: Any) -> Any:
 def _typed(column: Column[Any], value: Any) -> Any:
     """A value as its column keeps it. Raises ValueError, OverflowError or OSError for one that no reader understands.
 
-    SQLite would take a word for a number, and every report of that ledger would fail from then on.
+    SQLite stores text in a number column without an error, and then every report of the ledger fails.
     """
     if value is None:
         return None
@@ -263,8 +263,8 @@ def _typed(column: Column[Any], value: Any) -> Any:
         raise ValueError(f"{column.name} is {value!r:.80}: no text")
     if isinstance(kind, Exact):
         return _amount(column, value)
-    if column in _WORDS:
-        _WORDS[column](value)
+    if column in _CODES:
+        _CODES[column](value)
     if column in _JSON:
         json.loads(value)
     return value

@@ -1,7 +1,7 @@
-"""The price book: which price was in force when, and who says so.
+"""The price book: which price was in force when, and its source.
 
-Sources in order: overrides of the fleet document → what a cloud told us (ledger) → packaged history. At any moment
-the first source that knows a price wins. Nothing is made up: no price is an error that names the sku and the remedy.
+Sources in order: overrides of the fleet document → prices that a cloud reported (ledger) → packaged history. At each
+time, the first source that has a price applies. A missing price is an error that names the sku and the remedy.
 """
 
 from bisect import bisect_right
@@ -21,8 +21,8 @@ STALE_AFTER: Final = {
     CapacityType.FLEX_START: timedelta(days=45),
     CapacityType.RESERVED: timedelta(days=45),
 }
-"""How old `as_of` may be before a report flags the price, and watchdogs know it no more. AWS spot moves by the hour;
-Google's by the month."""
+"""The age of `as_of` from which a report flags the price, and watchdogs treat it as unknown. AWS changes spot prices
+by the hour, Google by the month."""
 
 GCP_SPOT_STALE_AFTER: Final = timedelta(days=30)
 """Google changes a spot price at most once in 30 days (its documentation)."""
@@ -80,7 +80,7 @@ def parse_as_of(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"as_of {text!r} is no date: write it as 2026-06-01") from error
+        raise ValueError(f"as_of: expected a date such as 2026-06-01, got {text!r}") from error
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 

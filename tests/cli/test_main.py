@@ -50,8 +50,8 @@ main.main()
         ("OSError(28, 'No space left on device')", "gpufleet: [Errno 28] No space left on device\n"),
         (
             "OperationalError('insert', {}, Exception('database or disk is full'))",
-            "gpufleet: the ledger: database or disk is full: make room on its disk, then run this again: what was"
-            " begun is taken back whole\n",
+            "gpufleet: the ledger: database or disk is full: free space on its disk, then retry; the whole"
+            " change was rolled back\n",
         ),
     ],
     ids=["disk", "ledger"],

@@ -289,7 +289,7 @@ def test_a_read_only_ledger_is_reported_from_and_not_posted_from(
     fleet.write_text(json.dumps(whole))
     monkeypatch.chdir(tmp_path)
     assert read_json("cost", "--fleet", fleet, *WINDOW)["total"] == free["total"]
-    assert "give this user the right to write" in refusal("cost", "--fleet", fleet, *WINDOW, "--post")
+    assert "give this user write access to" in refusal("cost", "--fleet", fleet, *WINDOW, "--post")
     assert slack.channels.messages == []
     assert not Path("file:").exists(), "SQLite's URL of a file was taken for a path"
 

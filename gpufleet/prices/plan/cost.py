@@ -1,8 +1,8 @@
-"""From a preview to its cost: hours × price at the least, at the desired and at the highest size of each pool.
+"""The cost of a preview: hours × price at the lowest, the desired and the highest size of each pool.
 
-- reserved capacity is paid whether it is used or not, so it costs the same at every size;
-- spot is a range: p5 to p95 of what its price was, weighted by time, over the machine types that it may start;
-- the highest size is the pool's `max` with on-demand standing in for as much spot as it may.
+- reserved capacity is paid whether it is used or not, so its cost is the same at every size;
+- spot is a range: p5 to p95 of its past prices, weighted by time, over the machine types that it may start;
+- the highest size is the pool's `max`, with as much on-demand fallback for spot as the pool allows.
 """
 
 from collections import defaultdict
@@ -41,14 +41,14 @@ class PlanCostError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """What it costs when all spot of a pool is lost."""
+    """The fallback of a pool, and its cost, when all its spot capacity is lost."""
 
     pool: str
     kind: CapacityType
     """On-demand or flex-start."""
     on_demand: int
     missing: int
-    """Replicas of the target that nothing stands in for."""
+    """Replicas of the target that have no fallback."""
     usd_per_hour: Decimal
 
 
@@ -59,7 +59,7 @@ class PlanCost:
     lines: tuple[CostLine, ...]
     fallbacks: tuple[Fallback, ...]
     by_use: tuple[str, ...]
-    """Resources billed by use, which a plan cannot know."""
+    """Types of resources that are billed by use, which a plan cannot know."""
 
     @property
     def usd_per_hour(self) -> Decimal:
@@ -75,7 +75,7 @@ class PlanCost:
 
     @property
     def usd_per_month(self) -> Decimal:
-        """At the desired size, for 730 hours, or as many as capacity was bought for."""
+        """At the desired size, for 730 hours, or for the hours that capacity was bought for."""
         return total(line.usd_per_month for line in self.lines)
 
 
@@ -110,7 +110,7 @@ class Rates:
         except MissingPriceError:
             return price.usd_per_hour, price.usd_per_hour
         spans = sorted((part.price.usd_per_hour, (part.end - part.start).total_seconds()) for part in history)
-        # a price outside of what was usual is still what is paid now
+        # a price outside of the usual range is still the price that is paid now
         return min(_quantile(spans, 0.05), price.usd_per_hour), max(_quantile(spans, 0.95), price.usd_per_hour)
 
 
@@ -163,7 +163,8 @@ def plan_cost(preview: Preview, declared: Sequence[PlannedResource], rates: Rate
     lines += _extra_lines(priced, rates, problems)
     lines += _root_disks(declared, lines, rates, problems)
     problems += [
-        f"{resource.name}: nobody said what a {resource.type} costs; add the type to gpufleet/prices/plan/extras.py"
+        f"{resource.name}: no price is defined for the type {resource.type};"
+        " add the type to gpufleet/prices/plan/extras.py"
         for resource in unknown
     ]
     if problems:
@@ -174,19 +175,19 @@ def plan_cost(preview: Preview, declared: Sequence[PlannedResource], rates: Rate
 
 @contextmanager
 def _as_the_program_writes() -> Generator[None]:
-    """Of a preview that somebody wrote or cut by hand nothing can be said. Raises PlanCostError."""
+    """Raises PlanCostError if a resource lacks what the Pulumi program always writes, as in an edited preview."""
     try:
         yield
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        words = (
-            f"a resource of the preview is not as the program writes it: {error!r};"
-            " make it with `pulumi preview --json --show-sames`"
+        message = (
+            f"a resource of the preview is not as the Pulumi program writes it: {error!r};"
+            " create the preview with `pulumi preview --json --show-sames`"
         )
-        raise PlanCostError((words,)) from error
+        raise PlanCostError((message,)) from error
 
 
 def _block(group: PlannedGroup, term: blocks.BlockTerm, rates: Rates, problems: list[str]) -> Iterator[CostLine]:
-    """A block is paid whatever runs in it; nothing of it counts for the size of its pool, which outlives it."""
+    """A block is paid whether instances run in it or not. It does not count for the size of its pool."""
     if term.block.ends <= rates.now:
         return
     sku = term.sku(rates.cloud)
@@ -272,14 +273,14 @@ class _Pool:
             group.desired for group in of_pool if group.capacity_type is CapacityType.RESERVED
         )
 
-        stand_in = settings.capacity.stand_in
-        self._stand_in_max = stand_in.max if stand_in else 0
+        fallback = settings.capacity.stand_in
+        self._fallback_max = fallback.max if fallback else 0
 
     def lines(self) -> Iterator[CostLine]:
         yield from self._prepaid()
         limits = self._settings
-        on_demand_most = max(min(self._stand_in_max, limits.max - self._reserved), 0)
-        spot, on_demand = self._of(CapacityType.SPOT), self._standing_in()
+        on_demand_most = max(min(self._fallback_max, limits.max - self._reserved), 0)
+        spot, on_demand = self._of(CapacityType.SPOT), self._fallback_groups()
         least = max(limits.min - self._reserved, 0)
         if spot:
             most = max(limits.max + limits.spare - self._reserved - on_demand_most, 0)
@@ -312,20 +313,20 @@ class _Pool:
                 )
 
     def fallback(self) -> Iterator[Fallback]:
-        """What stands in when all spot is lost at once."""
-        spot, on_demand = self._of(CapacityType.SPOT), self._standing_in()
+        """The fallback when all spot is lost at once."""
+        spot, on_demand = self._of(CapacityType.SPOT), self._fallback_groups()
         if not spot:
             return
         wanted = max(self._settings.target - self._reserved, 0)
-        stands_in = min(wanted, self._stand_in_max) if on_demand else 0
-        price = self._mixed(on_demand) if stands_in else None
-        cost = stands_in * price.usd_per_hour if price else ZERO
+        fallback_count = min(wanted, self._fallback_max) if on_demand else 0
+        price = self._mixed(on_demand) if fallback_count else None
+        cost = fallback_count * price.usd_per_hour if price else ZERO
         kind = on_demand[0].capacity_type if on_demand else CapacityType.ON_DEMAND
-        missing = wanted - stands_in
-        yield Fallback(pool=spot[0].pool, kind=kind, on_demand=stands_in, missing=missing, usd_per_hour=cost)
+        missing = wanted - fallback_count
+        yield Fallback(pool=spot[0].pool, kind=kind, on_demand=fallback_count, missing=missing, usd_per_hour=cost)
 
-    def _standing_in(self) -> list[PlannedGroup]:
-        """What stands in for spot: on-demand, or flex-start where the pool has that instead."""
+    def _fallback_groups(self) -> list[PlannedGroup]:
+        """The groups that replace lost spot: on-demand, or flex-start if the pool has that instead."""
         return self._of(CapacityType.ON_DEMAND) or self._of(CapacityType.FLEX_START)
 
     def _of(self, kind: CapacityType) -> list[PlannedGroup]:

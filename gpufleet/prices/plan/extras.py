@@ -1,8 +1,8 @@
-"""What a plan costs beside GPU instances: disks, NAT, endpoints, load balancers, small machines.
+"""The cost of a plan besides GPU instances: disks, NAT, endpoints, load balancers, small machines.
 
-Every type of resource is one of three: it has a price per hour here, it is free, or it is billed by what is used
-(requests, stored bytes), which a plan cannot know and which is named instead. A type that is none of them is an
-error: a resource that costs money must not count as 0.
+Each type of resource has a price per hour here, is free, or is billed by use (requests, stored bytes). A plan cannot
+know the use, so it only names the types billed by use. Any other type is an error: a resource that costs money must
+not count as 0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,7 +60,7 @@ def gp3_units(gib: int, iops: int, mib_per_second: int) -> Iterator[tuple[str, s
 
 
 def root_disk_units(template: PlannedResource) -> Iterator[tuple[str, Decimal]]:
-    """What the root disk of each instance of a template is billed for; nothing for what is no template."""
+    """What the root disk of each instance of a template is billed for; nothing if the resource is not a template."""
     if template.type == "aws:ec2/launchTemplate:LaunchTemplate":
         for mapping in map(as_map, as_list(template.inputs.get("blockDeviceMappings"))):
             for _, sku, units in volume_units(as_map(mapping.get("ebs")), "volumeSize"):

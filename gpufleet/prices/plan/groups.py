@@ -1,4 +1,4 @@
-"""The groups and reservations of a plan, in words that both clouds share."""
+"""The groups and reservations of a plan, in a form common to both clouds."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""What the engine writes for a value that only `pulumi up` will know."""
+"""The placeholder that the engine writes for a value that only `pulumi up` will know."""
 
 LEAVES: Final = frozenset({"delete", "delete-replaced", "discard", "discard-replaced"})
-"""Operations after which the resource of that step is gone."""
+"""Operations that remove the resource of their step."""
 
 
 READS: Final = frozenset({"read", "read-replacement", "read-discard"})
@@ -17,12 +17,12 @@ READS: Final = frozenset({"read", "read-replacement", "read-discard"})
 
 
 class PreviewError(ValueError):
-    """The text is no complete preview; says what is wrong and what to run instead."""
+    """The text is not a complete preview. The message says what is wrong and what to run instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedResource:
-    """One resource: what the program says (`inputs`) and what the cloud last said (`outputs`)."""
+    """One resource: the inputs from the Pulumi program, and the last outputs from the cloud."""
 
     type: str
     name: str
@@ -34,7 +34,7 @@ class PlannedResource:
     provider: str = ""
     """URN of the provider that makes it; empty for a component."""
     is_read: bool = False
-    """Whether it is only looked up: somebody else made it."""
+    """Whether it is only looked up, and not managed by the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,12 @@ def parse(text: str | bytes) -> Preview:
     try:
         raw: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise PreviewError(f"this is no JSON: {error}; make it with `pulumi preview --json --show-sames`") from error
+        raise PreviewError(
+            f"the preview is not valid JSON: {error}; create it with `pulumi preview --json --show-sames`"
+        ) from error
     digest = as_map(raw)
     if "steps" not in digest:
-        raise PreviewError("this is no preview: it has no `steps`; make it with `pulumi preview --json --show-sames`")
+        raise PreviewError("the preview has no `steps`; create it with `pulumi preview --json --show-sames`")
     notes = [as_map(note) for note in as_list(digest.get("diagnostics"))]
     if errors := [str(note.get("message")).strip() for note in notes if note.get("severity") == "error"]:
         raise PreviewError("the preview failed: " + "; ".join(errors[:3]))
@@ -65,9 +67,11 @@ def parse(text: str | bytes) -> Preview:
             continue
         if kind == "same":
             raise PreviewError(
-                "the preview leaves out what stays the same, so its cost would be too low; add --show-sames to it"
+                "the preview leaves out unchanged resources, so its cost is too low; create it with --show-sames"
             )
-        raise PreviewError(f"the preview has {shown} of {stated} steps `{kind}`, so it was cut; make it again")
+        raise PreviewError(
+            f"the preview has {shown} of {stated} steps `{kind}`, so it is incomplete; create it again"
+        )
     try:
         return Preview(
             config=as_map(digest.get("config")),
@@ -75,11 +79,13 @@ def parse(text: str | bytes) -> Preview:
             after=_states([step for step in steps if step.get("op") not in LEAVES], "newState"),
         )
     except KeyError as error:
-        raise PreviewError(f"a step has no {error}; make it with `pulumi preview --json --show-sames`") from error
+        raise PreviewError(
+            f"a step has no {error}; create the preview with `pulumi preview --json --show-sames`"
+        ) from error
 
 
 def _states(steps: Sequence[Mapping[str, Any]], key: str) -> tuple[PlannedResource, ...]:
-    # a replacement shows the same resource in three steps; the last word on a URN counts
+    # a replacement lists the same resource in three steps; the last step of a URN applies
     found = {str(step["urn"]): _declared(step, as_map(step[key])) for step in steps if step.get(key)}
     return tuple(found.values())
 

@@ -46,7 +46,7 @@ def notes(cost: PlanCost) -> Iterator[str]:
     """What the table does not say: lost spot, what is billed by use, sources, prices that nobody verified."""
     for fallback in cost.fallbacks:
         yield (
-            f"If all spot of {fallback.pool} is lost: {fallback.on_demand} {fallback.kind} stand in for"
+            f"If all spot of {fallback.pool} is lost: {fallback.on_demand} {fallback.kind} replace it for"
             f" {money(fallback.usd_per_hour)} USD/h"
             + (f", {fallback.missing} replicas of the target are missing." if fallback.missing else ".")
         )

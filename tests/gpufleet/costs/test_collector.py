@@ -325,7 +325,7 @@ def test_accounts_that_use_a_reservation_are_named_where_the_cloud_tells(
         (found,) = reservations(connection, FLEET, at(0), at(3600))
     assert (found.elsewhere, found.accounts) == (2, accounts)
     made = report(ledger)
-    assert f"2.3 instance-hours of it were used outside of this fleet ({words})" in " ".join(made.notes)
+    assert f"2.3 instance-hours were used outside of this fleet ({words})" in " ".join(made.notes)
     (row,) = document(made)["reservations"]
     named = [(None, 2)] if accounts is None else sorted(accounts.items())
     assert row["used_elsewhere_by"] == [{"account": account, "instances": count} for account, count in named]
@@ -334,7 +334,7 @@ def test_accounts_that_use_a_reservation_are_named_where_the_cloud_tells(
 def test_use_by_account_that_cannot_be_read_is_said_and_asked_for_again(ledger: Engine, world: World) -> None:
     world.paid_now = [replace(world.paid_now[0], instances=4, available=1)]
     world.broken = {"usage"}
-    note = "use of reservation cr-1 by account: usage is down; the next pass asks again"
+    note = "use of reservation cr-1 by account: usage is down; the next pass retries"
     assert one_pass(ledger, world, 3600).notes == (note,)
     world.broken, world.usage_now = set(), {OTHER: 2}
     assert one_pass(ledger, world, 3900).notes == ()
@@ -515,7 +515,7 @@ def test_an_instance_made_anew_under_its_name_ends_the_life_before(ledger: Engin
 def test_ends_that_cannot_be_asked_for_are_said_and_asked_for_again(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 1800)
     world.lives_now, world.broken = world.lives_now[:1], {"endings"}
-    assert one_pass(ledger, world, 2100).notes == ("ends of 1 instances: endings is down; the next pass asks again",)
+    assert one_pass(ledger, world, 2100).notes == ("ends of 1 instances: endings is down; the next pass retries",)
     assert spot_run(ledger).ended_at is None
     world.broken, world.endings_now = set(), [ending(1900, preempted=True)]
     one_pass(ledger, world, 2400)
@@ -552,7 +552,7 @@ def test_an_instance_that_cannot_be_read_has_not_ended_and_the_rest_is_written(l
     world.malformed = {"i-spot": "i-spot cannot be read"}
     done = one_pass(ledger, world, 2100)
     assert (done.instances, done.ended) == (1, 0)
-    assert "1 instances: i-spot cannot be read; the next pass asks again" in done.notes
+    assert "1 instances: i-spot cannot be read; the next pass retries" in done.notes
     assert spot_run(ledger).ended_at is None
     world.malformed = {}
     one_pass(ledger, world, 2400)
@@ -597,7 +597,7 @@ def test_prices_of_a_span_whose_market_was_down_are_asked_for_again(ledger: Engi
     for minute, broken in ((60, True), (70, False), (80, True), (90, True), (100, False), (110, False)):
         world.broken = {"prices"} if broken else set()
         done = collect(ledger, world.sources(), FACTS, at(minute * 60))
-        assert any("prices is down; older ones stay in force" in note for note in done.notes) is broken
+        assert any("prices is down; older prices stay in force" in note for note in done.notes) is broken
     first, second = at(70 * 60) - OVERLAP, at(100 * 60) - OVERLAP
     assert world.asked_since == [launched, launched, first, first, first, second]
 
@@ -753,8 +753,10 @@ def test_a_report_charges_an_undated_end_until_it_was_last_seen_and_says_so(ledg
     assert (spot["usd_at_least"], spot["usd_at_most"]) == ("0.300000000", "3.300000000")
     # one hour of 0.30 USD
     assert document(made)["by"]["capacity-type"]["spot"]["usd"] == "0.300000000"
-    assert "no exact time of 1 ends: charged until last seen; they may have cost at most 3.00 USD more" in made.notes
-    gap = "no complete look from 2026-07-01T07:10Z to 2026-07-01T17:10Z: instances that came and went in between"
+    assert (
+        "1 ends have no exact time: charged until last seen; they may have cost at most 3.00 USD more" in made.notes
+    )
+    gap = "no complete look from 2026-07-01T07:10Z to 2026-07-01T17:10Z: instances that started and ended in between"
     assert any(note.startswith(gap) for note in made.notes)
 
 

@@ -245,7 +245,7 @@ def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
     last = CostPass(environment="e", at=moment(12 * 3600), host="h", metrics_from=None, metrics_until=None)
 
     def found(since: int, until: int) -> Report:
-        eras = over.eras(runs, moment(since), moment(until))
+        periods = over.periods(runs, moment(since), moment(until))
         scope = ReportScope(
             fleet="e",
             environment="e",
@@ -255,8 +255,8 @@ def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
             until=moment(until),
             now=moment(until),
         )
-        known = LedgerFacts(runs=runs, eras=eras, known=(OCTOBER, last.at))
-        return build(scope, known, eras[-1].book, (), last)
+        known = LedgerFacts(runs=runs, periods=periods, known=(OCTOBER, last.at))
+        return build(scope, known, periods[-1].book, (), last)
 
     edges = [0, *sorted(set(cuts)), 12 * 3600]
     whole, parts = found(0, 12 * 3600), [found(a, b) for a, b in zip(edges, edges[1:], strict=False)]
@@ -360,9 +360,9 @@ def test_parts_add_up_whatever_changes_when(
     kept = Declarations([Kept(at, one) for at, one in seen.items()], [], PriceBook(region="us-east-1"))
 
     def total(since: datetime, until: datetime) -> tuple[Decimal, timedelta]:
-        eras = kept.eras(runs, since, until)
-        known = LedgerFacts(runs=runs, eras=eras, known=(OCTOBER, OCTOBER + 6 * HOUR))
-        found = list(charges(known, eras[-1].book, since, until, allow_unpriced=True))
+        periods = kept.periods(runs, since, until)
+        known = LedgerFacts(runs=runs, periods=periods, known=(OCTOBER, OCTOBER + 6 * HOUR))
+        found = list(charges(known, periods[-1].book, since, until, allow_unpriced=True))
         unknown = sum((row.duration for row in found if row.amount is None), timedelta())
         return money.total(row.amount for row in found if row.amount is not None), unknown
 

@@ -273,14 +273,14 @@ def stop(name: str, hours: float) -> Stop:
             [run("a", 0, 1), run("b", 2, None)],
             [stop("a", 1)],
             5,
-            [("0.72", "the pool needed one again")],
+            [("0.72", "the next launch of the pool")],
             id="until the next need",
         ),
         pytest.param(
             [run("a", 0, 1), run("b", 0, 1), run("c", 2, None)],
             [stop("a", 1), stop("b", 1)],
             3,
-            [("0.72", "the pool needed one again"), ("1.44", "now")],
+            [("0.72", "the next launch of the pool"), ("1.44", "now")],
             id="one launch ends one saving",
         ),
         pytest.param(

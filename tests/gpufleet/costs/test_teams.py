@@ -159,4 +159,4 @@ def test_without_engine_seconds_the_cost_stays_with_the_owner_and_that_is_said(t
     path.write_text(json.dumps(whole))
     found = read_json("cost", "--fleet", path, *WINDOW)
     assert found["teams"] == []
-    assert "pool chat: the router counted no engine seconds by team; all of it stands at its owner" in found["notes"]
+    assert "pool chat: the router counted no engine seconds by team; its owner is charged all of it" in found["notes"]

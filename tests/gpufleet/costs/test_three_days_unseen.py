@@ -244,7 +244,7 @@ def test_the_hole_is_said_wherever_the_sum_is(fleet: tuple[Cloud, Path]) -> None
         "share": 0.5,
         "not_looked_at": [{"start": "2026-11-04T06:00:00Z", "end": "2026-11-07T06:00:00Z"}],
     }
-    assert any("instances that came and went" in note for note in found["notes"])
+    assert any("instances that started and ended" in note for note in found["notes"])
     text = said("cost", "--fleet", path, *window(0, END))
     assert "collected: 50.0% of the window; 72.0 h were not collected" in text
     assert "cost with what is unknown: " in text

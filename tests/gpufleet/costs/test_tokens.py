@@ -16,7 +16,7 @@ from gpufleet.costs.tokens import EngineTokens, served
 from gpufleet.ledger.counters import MAX_GAP, Tokens
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import Reading, add_readings
-from gpufleet.ledger.rollups import roll_up, stretches
+from gpufleet.ledger.rollups import reading_spans, roll_up
 from gpufleet.ledger.schema import open_ledger
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
@@ -52,7 +52,7 @@ def write(ledger: Engine, readings: Sequence[Reading], fleet: str = FLEET) -> No
 
 def read(ledger: Engine, since: float, until: float, fleet: str = FLEET) -> list[EngineTokens]:
     with ledger.connect() as connection:
-        return list(served(stretches(connection, fleet, at(since), at(until)), at(since), at(until)))
+        return list(served(reading_spans(connection, fleet, at(since), at(until)), at(since), at(until)))
 
 
 def total(ledger: Engine, since: float, until: float, fleet: str = FLEET) -> Tokens:

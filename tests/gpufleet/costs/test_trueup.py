@@ -226,13 +226,13 @@ def test_google_rows_take_their_credits_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        pytest.param([*whole(), *whole()], "doubled", id="doubled"),
+        pytest.param([*whole(), *whole()], "occurs twice", id="occurs twice"),
         pytest.param([cur("i-1", 0, "1", line_item_currency_code="EUR")], "'EUR'", id="another currency"),
-        pytest.param([cur("i-1", 0, "NaN")], "an amount of 'NaN' is no number", id="no number"),
-        pytest.param([cur("i-1", 0, "much")], "no number", id="a word"),
+        pytest.param([cur("i-1", 0, "NaN")], "expected an amount, got 'NaN'", id="expected an amount"),
+        pytest.param([cur("i-1", 0, "much")], "expected an amount", id="a word"),
         pytest.param([cur("i-1", 0, "")], "empty", id="no amount"),
         pytest.param([cur("i-1", 0, "1", line_item_usage_start_date="soon")], "row 1", id="no time"),
-        pytest.param([{"a": "b"}], "is no bill", id="no bill"),
+        pytest.param([{"a": "b"}], "is not a supported bill", id="no bill"),
     ],
 )
 def test_what_is_no_bill_is_refused_with_its_row(tmp_path: Path, rows: list[dict[str, str]], said: str) -> None:
@@ -244,9 +244,9 @@ def test_what_is_no_bill_is_refused_with_its_row(tmp_path: Path, rows: list[dict
     ("body", "said"),
     [
         pytest.param(b"", "has no rows", id="empty"),
-        pytest.param(b"PAR1 and nothing more", "no whole Parquet", id="cut Parquet"),
+        pytest.param(b"PAR1 and nothing more", "not a complete Parquet", id="cut Parquet"),
         pytest.param(b"\xff\xfe\x00a,b\n", "UTF-8", id="binary"),
-        pytest.param(b"line_item_usage_start_date,cost\n2026\n", "cut", id="cut line"),
+        pytest.param(b"line_item_usage_start_date,cost\n2026\n", "incomplete", id="cut line"),
     ],
 )
 def test_a_file_that_is_broken_is_named(tmp_path: Path, body: bytes, said: str) -> None:
@@ -260,7 +260,7 @@ def test_a_bill_that_is_short_is_refused_and_marks_nothing(fleet: Path, tmp_path
     short = as_csv(tmp_path / "bill.csv", [cur("i-idle", 7 * 24, "1")])
     days = ("--since", "2026-11-20", "--until", "2026-11-30")
     refused = call("trueup", "--fleet", fleet, "--bill", short, *days)
-    assert isinstance(refused.exception, AppError) and "it is short" in str(refused.exception)
+    assert isinstance(refused.exception, AppError) and "it is incomplete" in str(refused.exception)
     assert json.loads(call("cost", "--fleet", fleet, *days, "--json").stdout)["state"] == "estimated"
 
 

@@ -15,7 +15,7 @@ from app import alerts, reports
 from app.ledgers import ledger_name
 from app.windows import Window
 from gpufleet.costs.anomaly import Hour, anomalies, usual
-from gpufleet.costs.digest import as_text, budget_words, month_words
+from gpufleet.costs.digest import as_text, budget_text, month_text
 from gpufleet.costs.document import document as as_document
 from gpufleet.costs.forecast import BudgetState, Forecast, IntervalCost, budget_use, forecast
 from gpufleet.costs.render import as_text as report_text
@@ -198,7 +198,7 @@ HOLE_OF_HOURS = (MONTH + DAY, MONTH + DAY + 5 * HOUR)
     ],
 )
 def test_a_forecast_says_how_much_of_its_basis_is_known(month: dict[str, Any], words: str) -> None:
-    assert month_words(replace(PLAIN, **month)) == words
+    assert month_text(replace(PLAIN, **month)) == words
 
 
 PLAIN = Forecast(spent=Decimal(50), expected=Decimal(100), low=Decimal(90), high=Decimal(110), days_known=Decimal(6))
@@ -282,7 +282,7 @@ def test_waste_and_savings_without_a_price_are_lower_bounds(tmp_path: Path) -> N
     assert "idle, starting, unused: at least 0.0000 USD" in said
     assert "at least 0.0000 USD  idle in batch: 1 instance idled 24.0 h in all" in said
     assert "at least 0.0000 USD  spot against on-demand (no price of x99.giant spot in us-east-1a)" in said
-    assert "−at least 0.0000 USD  cost on-demand that stood in for spot (no price of x99.giant on-demand" in said
+    assert "−at least 0.0000 USD  cost of on-demand that replaced spot (no price of x99.giant on-demand" in said
     whole = reports.digest_json(found)
     assert [(one["cause"], one["usd"], one["at_least"]) for one in whole["waste"]] == [("idle", "0.000000000", True)]
     assert whole["savings"]["spot_at_least"] and whole["savings"]["fallback_at_least"]
@@ -299,7 +299,7 @@ def test_a_budget_lists_what_is_unknown_and_how_it_stands_all_the_same() -> None
     )
     use = budget_use(Decimal(100), month)
     assert use.state is BudgetState.EXCEEDED
-    assert budget_words(use) == "at least 120% of 100 USD used, exceeded ‼ (no price of x)"
+    assert budget_text(use) == "at least 120% of 100 USD used, exceeded ‼ (no price of x)"
 
 
 HOURS = st.builds(

@@ -24,7 +24,7 @@ from gpufleet.ledger.facts import (
     add_readings,
     add_runs,
 )
-from gpufleet.ledger.rollups import roll_up, stretches
+from gpufleet.ledger.rollups import reading_spans, roll_up
 from gpufleet.ledger.schema import LedgerError, explained, open_ledger
 from gpufleet.ledger.tables import ACTIVITY
 from tests.fixtures.ledgers import Ledgers
@@ -80,7 +80,7 @@ def test_facts_come_back_as_they_went_in(url: str, ledgers: Ledgers) -> None:
         assert (found.last_seen_at, found.ended_at) == (NOW + timedelta(hours=1), end.ended_at)
         assert (found.model, found.end_cause) == ("acme/modèle-🚀", EndCause.PREEMPTED)
         assert history.prices(connection, "us-east-1") == [price]
-        (engine_parts,) = stretches(connection, FLEET, NOW - timedelta(hours=3), NOW + timedelta(hours=3))
+        (engine_parts,) = reading_spans(connection, FLEET, NOW - timedelta(hours=3), NOW + timedelta(hours=3))
         assert engine_parts[0].first == reading
 
 

@@ -67,10 +67,10 @@ def test_a_ledger_that_was_filled_by_passes_is_sound(full: Engine) -> None:
             "counters are 0 or more, cached at most prompt",
             id="negative counter",
         ),
-        pytest.param("delete from token_hours", "hours say what their readings say", id="hours lost"),
+        pytest.param("delete from token_hours", "hours equal the sums of their readings", id="hours lost"),
         pytest.param(
             "update token_hours set inner_prompt = inner_prompt + 1",
-            "hours say what their readings say",
+            "hours equal the sums of their readings",
             id="a token too many",
         ),
         pytest.param("update activity_hours set busy = idle", "a slot is busy or idle, of 360", id="busy and idle"),
@@ -146,15 +146,15 @@ def test_two_halves_of_a_ledger_make_the_whole(full: Engine, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        pytest.param(lambda rows: rows[:-1], "is cut", id="no last line"),
-        pytest.param(lambda rows: [*rows[:3], *rows[4:]], "is cut", id="a line lost"),
-        pytest.param(lambda rows: [*rows[:3], rows[3][:20], *rows[4:]], "line 4 is no JSON", id="a line cut"),
-        pytest.param(lambda rows: rows[1:], "is no export", id="no first line"),
-        pytest.param(lambda rows: [], "line 1 is no JSON", id="empty"),
+        pytest.param(lambda rows: rows[:-1], "is incomplete", id="no last line"),
+        pytest.param(lambda rows: [*rows[:3], *rows[4:]], "is incomplete", id="a line lost"),
+        pytest.param(lambda rows: [*rows[:3], rows[3][:20], *rows[4:]], "line 4: expected JSON", id="a line cut"),
+        pytest.param(lambda rows: rows[1:], "is not an export", id="no first line"),
+        pytest.param(lambda rows: [], "line 1: expected JSON", id="empty"),
         pytest.param(lambda rows: ['{"kind":"gpu-fleet ledger","version":9}', *rows[1:]], "upgrade", id="newer"),
         pytest.param(lambda rows: [rows[0], '{"table":"sqlite_master","row":{}}'], "is not a row", id="no table"),
         pytest.param(lambda rows: [rows[0], '{"table":"runs","row":{"x":1}}'], "columns", id="other columns"),
-        pytest.param(lambda rows: [rows[0], "[]"], "line 2 is no object", id="no object"),
+        pytest.param(lambda rows: [rows[0], "[]"], "line 2: expected a JSON object", id="no object"),
     ],
 )
 def test_a_damaged_export_is_refused_whole(full: Engine, tmp_path: Path, damage, said: str) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
@@ -197,7 +197,7 @@ def test_a_value_that_no_report_could_read_is_refused(
 @pytest.mark.parametrize("line", ['{"table":[],"row":{}}', "[" * 100_000], ids=["a list for a name", "too deep"])
 def test_a_line_that_is_no_row_is_refused(full: Engine, tmp_path: Path, line: str) -> None:
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
-    with pytest.raises(LedgerError, match="line 2 is no"):
+    with pytest.raises(LedgerError, match="line 2: expected"):
         take_in(other, [lines(full)[0], line])
 
 

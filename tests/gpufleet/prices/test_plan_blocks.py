@@ -141,5 +141,7 @@ def test_a_block_without_a_price_is_an_error_that_says_where_to_write_it() -> No
 
 
 def test_a_fee_of_no_day_is_an_error_that_names_it() -> None:
-    with pytest.raises(PlanCostError, match="the fee of the block cr-1: as_of 'soon' is no date"):
+    with pytest.raises(
+        PlanCostError, match="the fee of the block cr-1: as_of: expected a date such as 2026-06-01, got 'soon'"
+    ):
         priced(block_group(), TWO_WEEKS, commitments={"blocks": [FEE | {"as_of": "soon"}]})

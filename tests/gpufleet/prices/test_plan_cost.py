@@ -248,7 +248,11 @@ def test_the_change_against_now_counts_what_goes() -> None:
         pytest.param([group("a", "spot", ("g6.2xlarge",), 1)], "no price for aws:ec2:g6.2xlarge:spot", id="no price"),
         pytest.param([group("a", "spot", (), 1)], "a: names no machine type", id="no machine type"),
         pytest.param([group("a", "spot", G6, 1, pool="other")], "pool other: its limits", id="unknown pool"),
-        pytest.param([resource("aws:rds/instance:Instance", "db", {})], "db: nobody said what", id="unknown type"),
+        pytest.param(
+            [resource("aws:rds/instance:Instance", "db", {})],
+            "db: no price is defined for the type",
+            id="unknown type",
+        ),
         pytest.param(
             [resource("aws:lb/loadBalancer:LoadBalancer", "lb", {})], "lb: no price for aws:elb", id="extra"
         ),
@@ -263,7 +267,7 @@ def test_what_has_no_price_is_an_error_and_never_zero(resources: list[dict[str, 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("", "no JSON", id="empty"),
+        pytest.param("", "not valid JSON", id="empty"),
         pytest.param("[1]", "no `steps`", id="a list"),
         pytest.param('{"steps": [], "changeSummary": {"same": 4}}', "--show-sames", id="sames left out"),
         pytest.param(
@@ -321,5 +325,5 @@ def test_settings_that_no_program_took_are_named(settings: Any, said: str) -> No
     ],
 )
 def test_resources_that_no_program_declared_are_named(found: dict[str, Any]) -> None:
-    with pytest.raises(PlanCostError, match="a resource of the preview is not as the program writes it"):
+    with pytest.raises(PlanCostError, match="a resource of the preview is not as the Pulumi program writes it"):
         cost_of(preview(found, pools={"chat": CHAT}))

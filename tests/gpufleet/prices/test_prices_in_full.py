@@ -141,7 +141,7 @@ def test_dates_of_prices() -> None:
     assert parse_as_of("2026-06-01") == datetime(2026, 6, 1, tzinfo=UTC)
     moment = parse_as_of("2026-06-01T02:00:00+02:00")
     assert moment == datetime(2026, 6, 1, tzinfo=UTC) and moment.tzinfo is UTC
-    with pytest.raises(ValueError, match=r"^as_of 'soon' is no date: write it as 2026-06-01$"):
+    with pytest.raises(ValueError, match=r"^as_of: expected a date such as 2026-06-01, got 'soon'$"):
         parse_as_of("soon")
     with pytest.raises(ValueError, match="EUR"):
         price("1", currency="EUR")
