@@ -13,12 +13,11 @@ from gpufleet.domain.decisions import Reason
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
+from tests.fixtures.digests import DIGEST, UNSEEN
 from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import document, instance
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
-
-UNSEEN, DIGEST = {instance(1).id: Reason.POLICY_UNSEEN}, digests(document(), "idle")["batch"]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cli.watch_pass import Show, over_fleets
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
-from tests.cli.test_accept_policy import DIGEST
+from tests.fixtures.digests import DIGEST
 from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import document
 from watchdogs.idle.watchdog import IdleWatchdog

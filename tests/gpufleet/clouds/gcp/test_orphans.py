@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 from pydantic import TypeAdapter
-from tests.fixtures.watchdogs.worlds import FakeClock, FakeMetrics, World
 
 from app.unmanaged import SearchScope
 from app.wiring import wire
@@ -29,8 +28,6 @@ from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.fake_ports import FakeClock, FakeMetrics
 from tests.fixtures.watchdogs.orphans import LONG_QUIET
 from tests.fixtures.watchdogs.recordings import engine, exporter
-from tests.gpufleet.clouds.gcp.test_adapters import document as google_document
-from tests.watchdogs.orphans.test_rules import LONG_QUIET
 from watchdogs.orphans.watchdog import OrphanWatchdog
 
 pytestmark = pytest.mark.slow
