@@ -16,7 +16,7 @@ from tests.chaos import checker, heard
 from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, Played
 from tests.chaos.fault import draw
 from tests.chaos.faults import FAULTS
-from tests.fixtures.networks import end_process
+from tests.fixtures.networks import end_process, free_network
 
 LAUNCHED, ENDED = "2026-11-21T10:00:00.500000+00:00", "2026-11-21T10:10:00.700000+00:00"
 BEGIN_US, END_US = 1795255200_000_000, 1795255800_000_000
@@ -167,9 +167,10 @@ def test_sizes_and_marks() -> None:
 
 
 def test_what_is_left_over(tmp_path: Path) -> None:
-    assert checker.left_over(tmp_path, "127.99").wrong == ()
+    network = free_network()
+    assert checker.left_over(tmp_path, network).wrong == ()
     with socket.socket() as listening:
-        listening.bind(("127.99.0.7", 0))
+        listening.bind((f"{network}.0.7", 0))
         listening.listen()
         sleeper = subprocess.Popen(
             [sys.executable, "-c", "import time; print('there', flush=True); time.sleep(300)"],
@@ -179,13 +180,13 @@ def test_what_is_left_over(tmp_path: Path) -> None:
         try:
             assert sleeper.stdout is not None
             assert sleeper.stdout.readline() == b"there\n"
-            found = " ".join(checker.left_over(tmp_path, "127.99").wrong)
+            found = " ".join(checker.left_over(tmp_path, network).wrong)
         finally:
             end_process(sleeper)
             if sleeper.stdout is not None:
                 sleeper.stdout.close()
     assert f"process {sleeper.pid}" in found
-    assert "127.99.0.7:" in found
+    assert f"{network}.0.7:" in found
 
 
 def test_a_seed_draws_one_order_and_each_round_has_every_fault() -> None:

@@ -20,7 +20,7 @@ from gpufleet.domain.decisions import Reason
 from tests.fixtures.e2e.embedded_cloud import CLONE, wait_for
 from tests.fixtures.e2e.half_answers import before
 from tests.fixtures.e2e.watched import Fleet, watched
-from tests.fixtures.networks import end_process, free_network, free_port
+from tests.fixtures.networks import end_process, free_address, free_network
 
 pytestmark = [
     pytest.mark.slow,
@@ -101,8 +101,8 @@ def _killed_at_random_moments(fleet: Fleet) -> None:
 @contextmanager
 def _daemon(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
     """One that looks for idle instances each second, when it answers on its port."""
-    address = f"127.0.0.1:{(port := free_port())}"
-    words = ("watch", "run", "--apply", "--every", "idle=1s", "--listen", address)
+    address = free_address()
+    words = ("watch", "run", "--apply", "--every", "idle=1s", "--listen", "{}:{}".format(*address))
     with (fleet.folder / "daemon.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "cli.main", *words],
@@ -112,16 +112,16 @@ def _daemon(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
             stderr=log,
         )
     try:
-        wait_for("the daemon's page", lambda: process.poll() is not None or _answers(port), 300)
+        wait_for("the daemon's page", lambda: process.poll() is not None or _answers(address), 300)
         yield process
     finally:
         if process.poll() is None:
             end_process(process, 200)
 
 
-def _answers(port: int) -> bool:
+def _answers(address: tuple[str, int]) -> bool:
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex(address) == 0
 
 
 def _dry(fleet: Fleet) -> dict[str, str]:

@@ -12,9 +12,11 @@ import pytest
 from localcloud.lifecycle import processes, sockets
 from localcloud.lifecycle.processes import Process
 
-SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
+from tests.fixtures.networks import free_network
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 )
 
 Start = Callable[..., Process]
@@ -30,8 +32,9 @@ def start(tmp_path: Path) -> Generator[Start]:
             name, [sys.executable, "-c", program], environment=environment, cwd=tmp_path, log=log
         )
         begun.append(process)
-        until = time.monotonic() + 10
-        while "up" not in log.read_text() and time.monotonic() < until:
+        until = time.monotonic() + 60
+        while "up" not in log.read_text():
+            assert time.monotonic() < until, f"{name} did not start"
             time.sleep(0.02)
         return process
 
@@ -44,7 +47,7 @@ def test_a_process_is_found_again_by_its_record_and_ended(start: Start, tmp_path
     found = processes.load(tmp_path / "run", "part")
     assert found is not None
     assert found.alive
-    assert processes.end([found], 10) == ()
+    assert processes.end([found], 60) == ()
     assert not found.alive
 
 
@@ -79,7 +82,7 @@ def test_marked_processes_are_found_with_their_children_and_never_the_caller(sta
     def is_mine(environment: Mapping[str, str]) -> bool:
         return environment.get("GPUFLEET_TEST") == str(tmp_path)
 
-    child = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    child = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     parent = start(child + "print('up', flush=True); p.wait()", GPUFLEET_TEST=str(tmp_path))
     other = start(SLEEPER, "other", GPUFLEET_TEST="theirs")
     found = processes.find_marked(is_mine)
@@ -96,23 +99,24 @@ def test_marked_processes_are_found_with_their_children_and_never_the_caller(sta
 
 
 def test_a_listener_is_found_with_its_owner() -> None:
+    network = free_network()
     with socket.socket() as server:
-        server.bind(("127.77.0.1", 0))
+        server.bind((f"{network}.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
-        found = sockets.find_listener("127.77.0.1", port)
+        found = sockets.find_listener(f"{network}.0.1", port)
         assert found is not None
         assert found.pid == os.getpid()
-        assert not sockets.can_listen("127.77.0.1", port)
-        assert sockets.find_listeners_in("127.77.0.0/16") == (found,)
-    assert sockets.find_listener("127.77.0.1", port) is None
-    assert sockets.can_listen("127.77.0.1", port)
+        assert not sockets.can_listen(f"{network}.0.1", port)
+        assert sockets.find_listeners_in(f"{network}.0.0/16") == (found,)
+    assert sockets.find_listener(f"{network}.0.1", port) is None
+    assert sockets.can_listen(f"{network}.0.1", port)
 
 
 def test_a_wildcard_listener_is_in_the_way_too() -> None:
     with socket.socket() as server:
         server.bind(("0.0.0.0", 0))  # noqa: S104
         server.listen()
-        found = sockets.find_listener("127.77.0.2", server.getsockname()[1])
+        found = sockets.find_listener(f"{free_network()}.0.2", server.getsockname()[1])
         assert found is not None
         assert found.address == "0.0.0.0"  # noqa: S104

@@ -14,7 +14,7 @@ from tests.chaos.names import make_names, url
 from tests.chaos.preload import environment
 from tests.fixtures import prometheus
 from tests.fixtures.moto_account import moto_account
-from tests.fixtures.networks import free_port
+from tests.fixtures.networks import free_address
 from tests.fixtures.watchdogs.plain import document
 
 pytestmark = [
@@ -26,13 +26,13 @@ pytestmark = [
 
 
 def test_an_unresolved_name_fails_the_pass_and_the_next_one_continues(tmp_path: Path) -> None:
-    names, port = make_names(tmp_path), free_port()
-    known = url(names, "prometheus", "127.0.0.1", port)
+    names, (host, port) = make_names(tmp_path), free_address()
+    known = url(names, "prometheus", host, port)
     read = document(groups=[], watchdogs={"idle": {}}, target=0)
     places = {"prometheus_url": known, "ledger_url": f"sqlite:///{tmp_path}/ledger.db"}
     (tmp_path / "fleet.json").write_text(render(read.model_copy(update=places)))
     (tmp_path / "prometheus.yml").write_text("scrape_configs: [{job_name: engine}, {job_name: dcgm}]\n")
-    with moto_account() as cloud, prometheus.running(tmp_path, f"127.0.0.1:{port}"):
+    with moto_account() as cloud, prometheus.running(tmp_path, f"{host}:{port}"):
 
         def watch() -> subprocess.CompletedProcess[str]:
             return subprocess.run(

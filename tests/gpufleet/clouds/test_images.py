@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import json
-import socket
 import subprocess
 import tarfile
 import time
@@ -18,14 +17,12 @@ import pytest
 
 from gpufleet.clouds.images import Registry
 from gpufleet.domain.activity import CloudError
-from tests.fixtures.networks import served
+from tests.fixtures.networks import free_address, served
 
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = "{}:{}".format(*free_address())
     settings = tmp_path / "registry.yml"
     settings.write_text(
         f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '{address}'}}\n"
@@ -42,14 +39,14 @@ def registry(tmp_path: Path) -> Iterator[str]:
 
 
 def _wait_for(url: str) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         try:
-            if httpx.get(url, timeout=1).status_code == 200:
+            if httpx.get(url, timeout=60).status_code == 200:
                 return
         except httpx.HTTPError:
             time.sleep(0.05)
-    raise AssertionError(f"{url} did not answer within 20 s")
+    raise AssertionError(f"{url} did not answer within 120 s")
 
 
 def an_image(folder: Path) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from gpufleet.console import server
 from gpufleet.console.access import Access
 from tests.fixtures.console.pages import TOKEN, FakeBook
-from tests.fixtures.networks import free_port
+from tests.fixtures.networks import free_address
 
 FOREIGN = {
     "another host": {"Host": "rebound.evil.example:9600"},
@@ -29,16 +29,16 @@ ASKED = {
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    port = free_port()
-    own = f"127.0.0.1:{port}"
-    running = server.serve(server.Console(FakeBook(), Access(token=TOKEN), own=own), "127.0.0.1", port)
+    host, port = free_address()
+    own = f"{host}:{port}"
+    running = server.serve(server.Console(FakeBook(), Access(token=TOKEN), own=own), host, port)
     yield own
     running.stop()
 
 
 def ask(address: str, name: str, headers: dict[str, str]) -> tuple[int, str]:
     method, path, body = ASKED[name]
-    connection = HTTPConnection(address, timeout=10)
+    connection = HTTPConnection(address, timeout=60)
     connection.request(method, path, body, {"Authorization": f"Bearer {TOKEN}", **headers})
     answer = connection.getresponse()
     said = answer.status, answer.read().decode()

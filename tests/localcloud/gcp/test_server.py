@@ -11,7 +11,7 @@ from localcloud.gcp.server import Endpoint
 
 from gpufleet.http_server import Answer
 from tests.fixtures import local_token
-from tests.fixtures.networks import free_port
+from tests.fixtures.networks import free_address
 
 
 def seen(request: Request) -> Answer:
@@ -21,9 +21,9 @@ def seen(request: Request) -> Answer:
 
 @pytest.fixture
 def asking() -> Iterator[http.client.HTTPConnection]:
-    own = f"127.0.0.1:{free_port()}"
-    host, _, port = own.partition(":")
-    endpoint = Endpoint(host, int(port), seen, CallerCheck(local_token.callers(), {own}))
+    host, port = free_address()
+    own = f"{host}:{port}"
+    endpoint = Endpoint(host, port, seen, CallerCheck(local_token.callers(), {own}))
     endpoint.start()
     connection = http.client.HTTPConnection(own, timeout=20)
     yield connection
