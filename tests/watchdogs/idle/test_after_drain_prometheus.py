@@ -35,7 +35,7 @@ pytestmark = [
 FIRST = instance(1).id
 EVERY_S = 3
 """Seconds from scrape to scrape: within them work begins, and `drained` is said and asked for."""
-FLEET = document(watchdogs={"idle": {"window": "12s", "grace": "1s", "min_age": "12s", "coverage": 0.5}})
+FLEET = document(watchdogs={"idle": {"window": "30s", "grace": "1s", "min_age": "12s", "coverage": 0.2}})
 BEGAN = time.time()
 
 
