@@ -29,7 +29,7 @@ def test_an_unknown_processor_is_wrong_use(tmp_path: Path) -> None:
 
 def test_every_package_of_a_bundle_is_asked_for_by_its_hash() -> None:
     uv = find_folders(os.environ).tools / "uv"
-    done = subprocess.run([uv, *EXPORT], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([uv, *EXPORT], cwd=ROOT, capture_output=True, text=True, timeout=180, check=True)
     wanted = [
         one for one in done.stdout.replace("\\\n", " ").splitlines() if one and not one.lstrip().startswith("#")
     ]

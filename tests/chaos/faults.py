@@ -256,4 +256,4 @@ def silence_slack(stage: Stage, seed: int) -> None:
     """Slack is down all along: refuses, drops and hangs up, sometimes after it took the message."""
     kinds = ["500", "drop", "429", "500-after", "drop-after"]
     body = {"kinds": kinds, "share": 1.0, "seed": seed}
-    httpx.post(f"{stage.slack_url}/faults", json=body, headers=BEARER).raise_for_status()
+    httpx.post(f"{stage.slack_url}/faults", json=body, headers=BEARER, timeout=60).raise_for_status()

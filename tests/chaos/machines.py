@@ -46,7 +46,7 @@ def lose_gpus(stage: Stage, memory: Memory) -> None:
 
 def _xid(stage: Stage, instance: str) -> str | None:
     query = {"query": f'max(DCGM_FI_DEV_XID_ERRORS{{instance_id="{instance}"}})'}
-    found = httpx.get(f"{stage.prometheus_url}/api/v1/query", params=query).json()["data"]["result"]
+    found = httpx.get(f"{stage.prometheus_url}/api/v1/query", params=query, timeout=60).json()["data"]["result"]
     return found[0]["value"][1] if found else None
 
 

@@ -42,7 +42,7 @@ class Preload:
         if compiler is not None:
             words = [compiler, "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(self.library), "-ldl"]
             whole = _HEAD.replace("@VARIABLE@", self.variable) + source
-            subprocess.run(words, input=whole.encode(), check=True, timeout=60)
+            subprocess.run(words, input=whole.encode(), check=True, timeout=180)
 
     @property
     def is_there(self) -> bool:

@@ -76,7 +76,7 @@ def _counted(counted: Counted) -> str:
 
 def _judge(stage: Stage) -> list[Verdict]:
     stage.say("every fault is mended: settling")
-    httpx.post(f"{stage.slack_url}/faults", json={"share": 0.0}, headers=BEARER).raise_for_status()
+    httpx.post(f"{stage.slack_url}/faults", json={"share": 0.0}, headers=BEARER, timeout=60).raise_for_status()
     wait_for("chat whole, batch at its floor", lambda: stage.is_whole() and not stage.instances("batch"), SETTLE_S)
     quiet = _Quiet(stage)
     if not _within(quiet.long_enough, SETTLE_S):
@@ -149,13 +149,13 @@ class _Quiet:
         return time.monotonic() - self._since > 3 * GROUP_INTERVAL.total_seconds()
 
     def _fires(self) -> bool:
-        active = httpx.get(f"{self.stage.alertmanager_url}/api/v2/alerts").json()
+        active = httpx.get(f"{self.stage.alertmanager_url}/api/v2/alerts", timeout=60).json()
         return bool({one["labels"]["alertname"] for one in active} & {"GpuErrors", "GpuGone"})
 
     def _counted(self) -> float:
         """Losses of chat that Prometheus knows of."""
         query = {"query": 'max(gpufleet_preemptions_total{pool="chat"})'}
-        answer = httpx.get(f"{self.stage.prometheus_url}/api/v1/query", params=query).json()
+        answer = httpx.get(f"{self.stage.prometheus_url}/api/v1/query", params=query, timeout=60).json()
         found = answer["data"]["result"]
         return float(found[0]["value"][1]) if found else -1
 

@@ -140,7 +140,7 @@ class Stage:
             "console": f"http://{self.control_host}:9600/healthz",
         }
         if (url := ready.get(part)) is not None:
-            wait_for(part, lambda: httpx.get(url).is_success, START_LIMIT_S)
+            wait_for(part, lambda: httpx.get(url, timeout=60).is_success, START_LIMIT_S)
         if part == "prometheus" and self._blind_since:
             self.blind.append((self._blind_since, time.time()))
 
@@ -304,7 +304,7 @@ class Stage:
     def delete(self, path: str) -> None:
         """DELETE of the control API."""
         httpx.request(
-            "DELETE", f"{self.cloud.url}/_localcloud/{path}", json={}, headers=local_token.BEARER
+            "DELETE", f"{self.cloud.url}/_localcloud/{path}", json={}, headers=local_token.BEARER, timeout=60
         ).raise_for_status()
 
 

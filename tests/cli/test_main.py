@@ -17,7 +17,7 @@ def test_an_interrupt_while_it_loads_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; from cli.main import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 130
     assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
@@ -38,7 +38,7 @@ main.build = build
 main.main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=180, check=False
     )
     assert (done.returncode, json.loads(done.stdout)) == (130, {"error": "interrupted"})
     assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
@@ -70,7 +70,7 @@ def build(group):
 main.build = build
 main.main()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (1, said)
 
 
@@ -78,7 +78,7 @@ def test_a_full_disk_under_stdout_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "cli.main", "settings", "schema"],
-            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=180, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "gpufleet: [Errno 28] No space left on device\n")
 
@@ -128,7 +128,7 @@ def test_who_asks_for_json_gets_it_in_errors_too(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", *words, "--fleet", f"{tmp_path}/gone.json"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == code and done.stderr
     if answer is None:
@@ -168,7 +168,7 @@ main.main()
 """
     done = subprocess.run(
         ["sh", "-c", f"{{ {sys.executable} -c '{script}'; echo $? >&2; }} | head -1"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("a line\n", "0\n")
 
@@ -185,7 +185,7 @@ main.main()
 def test_a_closed_stdout_is_no_failure(words: str, closed: str, left: tuple[int, str]) -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m cli.main {words} {closed}"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     code, said = left
     assert (done.returncode, done.stdout, bool(done.stderr)) == (code, "", bool(said))

@@ -64,7 +64,7 @@ SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("page", [page for page in PAGES if SHELL.search((ROOT / page).read_text())])
 def test_a_shell_takes_what_a_page_gives_it(page: str) -> None:
     for block in SHELL.findall((ROOT / page).read_text()):
-        done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, timeout=180, check=False)
         assert (done.returncode, done.stderr) == (0, ""), block
 
 

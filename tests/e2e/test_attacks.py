@@ -100,7 +100,9 @@ def _a_throttled_cloud_ends_nothing(fleet: Fleet) -> None:
 
 def mend(fleet: Fleet) -> None:
     """No call fails any more."""
-    httpx.request("DELETE", f"{fleet.cloud.url}/_localcloud/api-fault", json={}, headers=BEARER).raise_for_status()
+    httpx.request(
+        "DELETE", f"{fleet.cloud.url}/_localcloud/api-fault", json={}, headers=BEARER, timeout=60
+    ).raise_for_status()
 
 
 def _kept_between_the_last_look_and_the_end(fleet: Fleet) -> None:

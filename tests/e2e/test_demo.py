@@ -36,7 +36,7 @@ def left() -> list[str]:
 
 def work_tree() -> str:
     return subprocess.run(
-        ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, timeout=180, check=True
     ).stdout
 
 
@@ -77,7 +77,7 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             said, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=60)
+            said, _ = process.communicate(timeout=180)
             pytest.fail(f"the demo took longer than {LIMIT_S} s:\n{said[-4000:]}")
     if left():
         end()

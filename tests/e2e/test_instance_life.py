@@ -111,12 +111,13 @@ def test_a_boot_ends_in_an_engine_that_serves_whoever_has_its_key(
     found = status(address)
     assert [step["step"] for step in found["boot"]] == ["disks", "cache", "engine", "warm-up"]
     wait_for(
-        "the exporter", lambda: "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in httpx.get(f"http://{address}:9400/metrics").text
+        "the exporter",
+        lambda: "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in httpx.get(f"http://{address}:9400/metrics", timeout=60).text,
     )
 
     url, wish = f"http://{address}:8000/v1/completions", {"model": "chat", "prompt": "hello"}
-    assert httpx.post(url, json=wish).status_code == 401
-    answer = httpx.post(url, json=wish, headers=WITH_KEY)
+    assert httpx.post(url, json=wish, timeout=60).status_code == 401
+    answer = httpx.post(url, json=wish, headers=WITH_KEY, timeout=60)
     assert answer.headers["X-Simulated-Engine"] == "true"
     assert answer.json()["choices"][0]["text"]
 

@@ -39,7 +39,7 @@ def serving(handler: Handler = echo, limits: ServerLimits = SMALL, host: str = "
 
 
 def connect(server: HttpServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
 
 
 def sent(server: HttpServer, request: bytes) -> bytes:
@@ -62,7 +62,7 @@ def test_silent_connections_hold_threads_up_to_the_limit_and_other_clients_are_a
         for _ in range(40):
             silent = stack.enter_context(connect(server))
             silent.sendall(b"POST / HTTP/1.1\r\nX: ")
-        assert httpx.post(server.url, content=b"yes").text == "yes"
+        assert httpx.post(server.url, content=b"yes", timeout=60).text == "yes"
         until(lambda: threading.active_count() - before <= SMALL.connections + 2)
 
 
@@ -86,7 +86,7 @@ def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(where: str) -> Non
 
 
 def test_a_connection_takes_one_request_after_another() -> None:
-    with serving() as server, httpx.Client(base_url=server.url) as client:
+    with serving() as server, httpx.Client(base_url=server.url, timeout=60) as client:
         for text in ("one", "two"):
             assert client.post("/", content=text.encode()).text == text
             # longer than one request may take: between two requests the idle limit counts
@@ -162,7 +162,7 @@ def test_routes_know_methods_paths_and_beginnings() -> None:
             "POST /form": echo,
         }
     )
-    with serving(routes) as server, httpx.Client(base_url=server.url) as client:
+    with serving(routes) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         found = client.get("/", params={"a": "1"})
         assert (found.text, found.headers["x-all"], found.headers["server"]) == ("root", "yes", "gpufleet")
         assert client.get("/one/a%20b").text == "/one/a%20b"
@@ -212,7 +212,7 @@ def test_an_error_of_a_handler_is_logged_and_not_sent(crashes: list[Line]) -> No
 
     with serving(fail) as server:
         for _ in range(2):
-            answer = httpx.get(f"{server.url}/secret-1?secret-2", headers={"Cookie": "secret-3"})
+            answer = httpx.get(f"{server.url}/secret-1?secret-2", headers={"Cookie": "secret-3"}, timeout=60)
             assert (answer.status_code, answer.text) == (500, "internal error\n")
     assert [(line["event"], line["error"]) for line in crashes] == [("crash", "ValueError: the page is broken")] * 2
     assert "secret" not in str(crashes)
@@ -266,7 +266,7 @@ def test_a_stop_ends_idle_connections_and_lets_an_answer_be_finished() -> None:
         return Answer(body="done")
 
     server = HttpServer(("127.0.0.1", 0), slow).start("test", poll_s=0.05)
-    idle, busy = (http.client.HTTPConnection("127.0.0.1", server.port, timeout=10) for _ in range(2))
+    idle, busy = (http.client.HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in range(2))
     idle.request("GET", "/")
     assert idle.getresponse().read() == b"done"
     busy.request("GET", "/slow")
@@ -286,4 +286,4 @@ def test_it_listens_on_either_loopback() -> None:
     for host, url in (("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")):
         with serving(host=host) as server:
             assert server.url.startswith(url)
-            assert httpx.post(server.url, content=b"x").text == "x"
+            assert httpx.post(server.url, content=b"x", timeout=60).text == "x"

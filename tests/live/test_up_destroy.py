@@ -100,7 +100,7 @@ def test_up_and_destroy(project: Project) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     sys.stderr.write(priced.stdout + priced.stderr)

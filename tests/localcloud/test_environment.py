@@ -65,7 +65,7 @@ def test_a_shell_that_evaluates_the_exports_has_the_same_environment(folders: Fo
     pulumi = Path("/opt/pulumi/bin/pulumi")
     text = exports(folders, pulumi, REAL | HARMLESS)
     done = subprocess.run(
-        ["/bin/sh", "-c", f"{text}\nexec env -0"], env=REAL | HARMLESS, capture_output=True, check=True, timeout=10
+        ["/bin/sh", "-c", f"{text}\nexec env -0"], env=REAL | HARMLESS, capture_output=True, check=True, timeout=180
     )
     seen = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
     wanted = local_environment(folders, pulumi, REAL | HARMLESS)

@@ -99,7 +99,7 @@ PAGES: dict[str, dict[str, str | None]] = {
 def ask(url: str, target: Target, headers: Mapping[str, str | None]) -> tuple[int, str]:
     """Status and body, with exactly these headers; None: without one that each request has."""
     host = urlsplit(url).netloc
-    connection = http.client.HTTPConnection(host, timeout=20)
+    connection = http.client.HTTPConnection(host, timeout=60)
     with contextlib.closing(connection):
         connection.putrequest(target.method, target.path, skip_host=True, skip_accept_encoding=True)
         # what a page may send without asking first (a "simple" request of CORS)

@@ -32,14 +32,14 @@ def host(uid: int) -> Iterator[Any]:
 
 def test_processes_of_the_same_user_are_answered() -> None:
     with host(os.getuid()) as stub:
-        assert stub.GetPluginInfo(empty_pb2.Empty(), timeout=20).version
-        assert list(stub.InstallDependencies(language.InstallDependenciesRequest(), timeout=20))
+        assert stub.GetPluginInfo(empty_pb2.Empty(), timeout=120).version
+        assert list(stub.InstallDependencies(language.InstallDependenciesRequest(), timeout=120))
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "one answer": lambda stub: stub.Run(language.RunRequest(), timeout=20),
+    "one answer": lambda stub: stub.Run(language.RunRequest(), timeout=120),
     "a stream of answers": lambda stub: list(
-        stub.InstallDependencies(language.InstallDependenciesRequest(), timeout=20)
+        stub.InstallDependencies(language.InstallDependenciesRequest(), timeout=120)
     ),
 }
 

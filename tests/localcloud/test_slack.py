@@ -26,7 +26,7 @@ def sink() -> Iterator[tuple[SlackSink, str]]:
 
 def _get(url: str) -> str:
     wish = urllib.request.Request(url, headers=local_token.BEARER)
-    with urllib.request.urlopen(wish, timeout=5) as answer:
+    with urllib.request.urlopen(wish, timeout=60) as answer:
         return answer.read().decode()
 
 
@@ -98,7 +98,7 @@ def test_a_changed_message_that_is_not_there_is_said(sink: tuple[SlackSink, str]
 def test_on_demand_it_answers_429_as_often_as_asked(sink: tuple[SlackSink, str]) -> None:
     body = json.dumps({"times": 2, "retry_after": 3}).encode()
     request = urllib.request.Request(f"{sink[1]}/throttle", data=body, headers=local_token.BEARER)
-    with urllib.request.urlopen(request, timeout=5):
+    with urllib.request.urlopen(request, timeout=60):
         pass
     hook = WebhookClient(f"{sink[1]}{local_token.WEBHOOK}", retry_handlers=[])
     answers = [hook.send(text="t") for _ in range(3)]
@@ -124,6 +124,6 @@ def test_mark_up_becomes_html(text: str, expected: str) -> None:
 def test_bad_json_on_the_webhook_is_refused(sink: tuple[SlackSink, str]) -> None:
     request = urllib.request.Request(f"{sink[1]}{local_token.WEBHOOK}", data=b"{", method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=5)
+        urllib.request.urlopen(request, timeout=60)
     with caught.value as error:
         assert (error.code, error.read()) == (400, b"invalid_payload")

@@ -164,11 +164,11 @@ def test_the_commands_print_exactly_their_fields(
     policy.write_text("{}")
     given = [str(path) if word == "FILE" else word for word in arguments]
     command = [sys.executable, "-m", "cli.main", "replay", *given, "--json", "--policy", str(policy)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert list(json.loads(done.stdout)) == fields.split()
     path.write_text(text + "x\n")
-    broken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    broken = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert broken.returncode == 1
     assert "line " in broken.stderr and "Traceback" not in broken.stderr
 

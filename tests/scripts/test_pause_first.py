@@ -32,7 +32,7 @@ def paused(folder: Path, stack_output: str, stack: str = "aws-dev", *more: str) 
     stand_in.chmod(0o755)
     environment = {**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}"}
     words = [sys.executable, "-m", "scripts.pause_first", stack, "--reason", "pulumi destroy of aws-dev", *more]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
     return Answer(code=done.returncode, said=done.stdout + done.stderr)
 
 
@@ -131,7 +131,7 @@ def test_make_goes_on_only_after_it(target: str) -> None:
         env=os.environ | {"MAKEFLAGS": ""},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=True,
     ).stdout
     assert said.index("scripts.cut_off") < said.index("scripts.pause_first") < said.index(f"&& pulumi {target}")

@@ -93,7 +93,7 @@ def comment_of(report: bytes, tmp_path: Path) -> str:
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
         "RESULT": "failure",
     }
-    subprocess.run(["bash", "-euo", "pipefail", "-c", script], env=environment, check=True, timeout=30)
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], env=environment, check=True, timeout=180)
     return (tmp_path / "comment.md").read_bytes().decode("ascii")
 
 

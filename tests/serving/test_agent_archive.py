@@ -27,7 +27,7 @@ def sources(tmp_path: Path) -> Path:
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Python as on an instance: without this project's packages."""
     return subprocess.run(
-        [sys.executable, "-I", "-S", *arguments], capture_output=True, text=True, timeout=60, check=False, cwd="/"
+        [sys.executable, "-I", "-S", *arguments], capture_output=True, text=True, timeout=180, check=False, cwd="/"
     )
 
 

@@ -165,7 +165,7 @@ def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     told = [line for line in done.stderr.splitlines() if name in line]

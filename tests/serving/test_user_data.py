@@ -57,7 +57,7 @@ def boot(
         "CALLS": str(folder / "calls"),
         "AGENT": AGENT.decode(),
     }
-    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=180, check=False)
 
 
 def _python3(version: str, runs: str) -> str:
@@ -169,7 +169,7 @@ def test_no_setting_becomes_a_command(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("cloud", list(Cloud))
 def test_it_is_bash_on_both_clouds(cloud: Cloud) -> None:
     script = render(replace(SETTINGS, cloud=cloud), SHA256)
-    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False, timeout=20).returncode == 0
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False, timeout=180).returncode == 0
 
 
 def test_what_the_cloud_would_refuse_is_refused_here() -> None:
@@ -188,7 +188,7 @@ def test_the_token_of_a_boot_on_google_is_no_argument_of_a_process(tmp_path: Pat
     (tmp_path / "curl").chmod(0o755)
     script = f"set -euo pipefail\nfetch() {{\n  {FETCH[Cloud.GCP]}\n}}\nfetch gs://b/agents/a.pyz {tmp_path}/out\n"
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SEEN": str(tmp_path / "seen")}
-    subprocess.run(["bash", "-c", script], env=env, check=True, timeout=20)
+    subprocess.run(["bash", "-c", script], env=env, check=True, timeout=180)
     arguments = (tmp_path / "seen.arguments").read_text()
     assert "/storage/v1/b/b/o/agents%2Fa.pyz?alt=media" in arguments
     assert "ya29" not in arguments

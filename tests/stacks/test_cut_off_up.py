@@ -40,7 +40,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def groups() -> set[str]:
-    return {group["name"] for group in httpx.get(f"{CONTROL}/state", headers=BEARER).json()["groups"]}
+    return {group["name"] for group in httpx.get(f"{CONTROL}/state", headers=BEARER, timeout=60).json()["groups"]}
 
 
 def only_groups_are_being_made(engine: Engine) -> bool:
@@ -59,7 +59,7 @@ def kill_in_the_middle(engine: Engine) -> None:
     Nothing else is being made by then: what the cloud refuses to make twice would end the update after it.
     """
     slow = {"service": "autoscaling", "operation": "DescribeAutoScalingGroups", "code": "Throttling", "status": 400}
-    httpx.post(f"{CONTROL}/api-fault", json=slow | {"times": 10_000}, headers=BEARER).raise_for_status()
+    httpx.post(f"{CONTROL}/api-fault", json=slow | {"times": 10_000}, headers=BEARER, timeout=60).raise_for_status()
     with (engine.folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [str(engine.pulumi), *UP, "--non-interactive"],
@@ -76,7 +76,7 @@ def kill_in_the_middle(engine: Engine) -> None:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
-        httpx.request("DELETE", f"{CONTROL}/api-fault", json={}, headers=BEARER).raise_for_status()
+        httpx.request("DELETE", f"{CONTROL}/api-fault", json={}, headers=BEARER, timeout=60).raise_for_status()
 
 
 def cut_off(engine: Engine) -> tuple[int, str]:
@@ -120,7 +120,9 @@ def test_what_a_killed_update_left_is_named_ended_and_made_once(engine: Engine) 
     assert left < groups()
     [answer] = asked(engine, "watch", "orphans")
     instances = {
-        i["id"] for i in httpx.get(f"{CONTROL}/state", headers=BEARER).json()["instances"] if i["group"] in left
+        i["id"]
+        for i in httpx.get(f"{CONTROL}/state", headers=BEARER, timeout=60).json()["instances"]
+        if i["group"] in left
     }
     assert instances
     assert {one["resource"] for one in answer["decisions"]} == instances

@@ -67,7 +67,7 @@ class Checkouts:
 
 def git(folder: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, timeout=180)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository") / "base"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-        capture_output=True, timeout=60,
+        capture_output=True, timeout=180,
     ).stdout.decode()  # fmt: skip
     for name in filter(None, listed.split("\0")):
         if name.startswith(("tests/", "docs/")) or not (ROOT / name).is_file():

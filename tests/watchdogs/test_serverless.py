@@ -186,7 +186,9 @@ def test_a_cloud_run_job_prints_json_and_exits_0(tmp_path: Path, database: str, 
         "GPUFLEET_FLEET": fleet_file(tmp_path, ledger_url=database),
     }
     command = [sys.executable, "-m", "cli.serverless", "spot"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fleets"][0]["watchdog"] == "spot"
 

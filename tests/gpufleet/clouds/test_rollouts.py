@@ -114,7 +114,7 @@ def test_an_unknown_pool_is_named(cloud: RunningCloud, tmp_path: Path) -> None:
     del cloud
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", "rollout", "nope", "--fleet", str(_document(tmp_path, "x"))],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False,
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert "no pool 'nope'; there is chat" in done.stderr

@@ -214,7 +214,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tls") / "certificate.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", str(path.with_name("key.pem")), "-out", str(path), "-days", "2", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-addext", "subjectAltName=DNS:localhost"], capture_output=True, check=True, timeout=60)
+    subprocess.run(
+        [*command, "-addext", "subjectAltName=DNS:localhost"], capture_output=True, check=True, timeout=180
+    )
     return path
 
 

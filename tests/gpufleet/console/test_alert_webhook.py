@@ -100,10 +100,15 @@ def test_the_webhook_needs_the_token_and_answers_what_is_wrong() -> None:
     book = FakeBook()
     bearer = {"authorization": f"Bearer {TOKEN}"}
     with serving(book) as url:
-        assert httpx.post(f"{url}/alerts", json=post(["firing"])).status_code == 401
-        assert httpx.post(f"{url}/alerts", content=b"{", headers=bearer).status_code == 400
-        assert httpx.post(f"{url}/alerts", content=b"[" * 100_000, headers=bearer).status_code == 400
-        assert httpx.post(f"{url}/alerts", content=json.dumps(post(["firing"])), headers=bearer).status_code == 200
+        assert httpx.post(f"{url}/alerts", json=post(["firing"]), timeout=60).status_code == 401
+        assert httpx.post(f"{url}/alerts", content=b"{", headers=bearer, timeout=60).status_code == 400
+        assert httpx.post(f"{url}/alerts", content=b"[" * 100_000, headers=bearer, timeout=60).status_code == 400
+        assert (
+            httpx.post(f"{url}/alerts", content=json.dumps(post(["firing"])), headers=bearer, timeout=60).status_code
+            == 200
+        )
         book.broken = "the ledger is locked"
-        assert httpx.post(f"{url}/alerts", json=post(["firing"]), headers=bearer).status_code == 503, "try again"
+        assert httpx.post(f"{url}/alerts", json=post(["firing"]), headers=bearer, timeout=60).status_code == 503, (
+            "try again"
+        )
     assert [notice.firing for notice in book.told] == [1]

@@ -27,7 +27,7 @@ def book() -> FakeBook:
 
 @pytest.fixture
 def signed_in(book: FakeBook) -> Iterator[httpx.Client]:
-    with serving(book) as url, httpx.Client(base_url=url, follow_redirects=True, timeout=20) as client:
+    with serving(book) as url, httpx.Client(base_url=url, follow_redirects=True, timeout=60) as client:
         assert client.post("/sign-in", data={"token": TOKEN}).status_code == 200
         yield client
 
@@ -41,7 +41,7 @@ def stamp_of(page: str) -> str:
 @pytest.mark.parametrize("path", ["/", "/status.json", "/costs", "/instances", "/instance/i-1", "/other"])
 def test_nothing_of_the_fleet_is_shown_without_signing_in(book: FakeBook, path: str) -> None:
     with serving(book) as url:
-        answer = httpx.get(url + path)
+        answer = httpx.get(url + path, timeout=60)
     assert answer.status_code == 401
     assert "aws/prod" not in answer.text
     assert 'type="password"' in answer.text
@@ -49,8 +49,8 @@ def test_nothing_of_the_fleet_is_shown_without_signing_in(book: FakeBook, path: 
 
 def test_a_wrong_token_is_refused_and_a_right_one_gives_a_strict_cookie(book: FakeBook) -> None:
     with serving(book) as url:
-        wrong = httpx.post(f"{url}/sign-in", data={"token": TOKEN + "x"})
-        right = httpx.post(f"{url}/sign-in", data={"token": TOKEN})
+        wrong = httpx.post(f"{url}/sign-in", data={"token": TOKEN + "x"}, timeout=60)
+        right = httpx.post(f"{url}/sign-in", data={"token": TOKEN}, timeout=60)
     assert (wrong.status_code, right.status_code) == (401, 303)
     assert "set-cookie" not in wrong.headers
     assert all(word in right.headers["set-cookie"] for word in ("HttpOnly", "SameSite=Strict", "Path=/"))
@@ -160,7 +160,7 @@ def test_what_cannot_be_kept_is_said(signed_in: httpx.Client, book: FakeBook) ->
 
 def test_keep_is_refused_without_signing_in(book: FakeBook) -> None:
     with serving(book) as url:
-        assert httpx.post(f"{url}/keep", data={"instance": "i-1", "stamp": ""}).status_code == 401
+        assert httpx.post(f"{url}/keep", data={"instance": "i-1", "stamp": ""}, timeout=60).status_code == 401
     assert book.kept == []
 
 
@@ -185,7 +185,7 @@ def test_the_pages_of_a_large_fleet_stay_small(signed_in: httpx.Client, book: Fa
 
 def test_metrics_need_no_token_and_know_no_secret(book: FakeBook) -> None:
     with serving(book) as url:
-        answer = httpx.get(f"{url}/metrics")
+        answer = httpx.get(f"{url}/metrics", timeout=60)
     assert answer.status_code == 200
     assert 'gpufleet_target{environment="prod",pool="chat"} 3' in answer.text
 
@@ -196,7 +196,7 @@ def test_metrics_need_no_token_and_know_no_secret(book: FakeBook) -> None:
 def test_large_posts_are_refused_unread(book: FakeBook, path: str, size: int, status: int) -> None:
     with serving(book) as url:
         host, _, port = url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=20) as client:
+        with socket.create_connection((host, int(port)), timeout=60) as client:
             client.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), size))
             assert b" %d " % status in client.recv(4096).split(b"\r\n")[0]
 

@@ -11,11 +11,13 @@ from tests.fixtures.logs import RecordedLog
 def test_a_refused_request_is_a_line_without_a_secret() -> None:
     log = RecordedLog()
     with serving(FakeBook(), log=log) as url:
-        httpx.post(f"{url}/alerts?x=secret-1", content=b"{}", headers={"Authorization": "Bearer secret-2"})
-        httpx.post(f"{url}/sign-in", data={"token": "secret-3"})
-        httpx.get(f"{url}/instances", headers={"Cookie": "gpufleet=secret-4"})
-        httpx.get(f"{url}/healthz")
-        httpx.post(f"{url}/alerts", content=b"x", headers={"Authorization": f"Bearer {TOKEN}"})
+        httpx.post(
+            f"{url}/alerts?x=secret-1", content=b"{}", headers={"Authorization": "Bearer secret-2"}, timeout=60
+        )
+        httpx.post(f"{url}/sign-in", data={"token": "secret-3"}, timeout=60)
+        httpx.get(f"{url}/instances", headers={"Cookie": "gpufleet=secret-4"}, timeout=60)
+        httpx.get(f"{url}/healthz", timeout=60)
+        httpx.post(f"{url}/alerts", content=b"x", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
     assert [(one["method"], one["path"], one["status"]) for one in log.lines] == [
         ("POST", "/alerts", 401), ("POST", "/sign-in", 401), ("GET", "/instances", 401),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ def test_an_error_of_a_page_is_reported_and_not_shown(capsys: pytest.CaptureFixt
             raise ValueError("the page is broken")
 
     with serving(Broken()) as url:
-        answer = httpx.get(f"{url}/metrics")
+        answer = httpx.get(f"{url}/metrics", timeout=60)
     assert (answer.status_code, answer.text) == (500, "internal error\n")
     assert answer.headers["content-security-policy"]
     assert "the page is broken" in capsys.readouterr().err
@@ -32,7 +32,7 @@ def test_what_no_form_of_ours_sends_is_answered(
     method: str, target: str, body: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(FakeBook()) as url:
-        asked = HTTPConnection(url.removeprefix("http://"), timeout=10)
+        asked = HTTPConnection(url.removeprefix("http://"), timeout=60)
         asked.request(method, target, body)
         assert asked.getresponse().status == 401
         asked.close()

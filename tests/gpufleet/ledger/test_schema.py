@@ -90,7 +90,7 @@ def test_two_writers_at_once_lose_no_slot(url: str, ledgers: Ledgers) -> None:
 
     def write(bits: range) -> None:
         engine = ledgers.open(url)
-        ready.wait(timeout=10)
+        ready.wait(timeout=60)
         for bit in bits:
             with writing(engine) as connection:
                 slot = ActivityHour(environment=FLEET, instance_id="i-1", hour=hour, busy=1 << bit, idle=0)
@@ -116,7 +116,7 @@ def test_two_posters_at_once_take_a_message_once(url: str, ledgers: Ledgers) -> 
 
     def take(name: str) -> None:
         mine = ledgers.open(url)
-        ready.wait(timeout=10)
+        ready.wait(timeout=60)
         if outbox.take(mine, "#c", name, NOW, timedelta(minutes=1)) is not None:
             taken.append(name)
 
@@ -133,7 +133,7 @@ def test_many_may_open_a_new_ledger_at_once(url: str, ledgers: Ledgers) -> None:
     ready = threading.Barrier(4)
 
     def open_it() -> None:
-        ready.wait(timeout=10)
+        ready.wait(timeout=60)
         try:
             ledgers.open(url)
         except BaseException as error:  # noqa: BLE001 - the test shows whatever went wrong

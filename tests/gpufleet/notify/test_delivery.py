@@ -38,6 +38,7 @@ from gpufleet.notify.slack import (
     from_environment,
     masked,
 )
+from gpufleet.toolchain.folders import ROOT
 from tests.fixtures import local_token
 from tests.fixtures.documents import a_document
 
@@ -290,10 +291,11 @@ from datetime import UTC, datetime, timedelta
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.notify.deliver import Clock, Delivery
 from gpufleet.notify.slack import SlackBot
-from tests import local_token
+from tests.fixtures import local_token
 bot = SlackBot(local_token.BOT, sys.argv[2], timeout_s=0.2)
 delivery = Delivery(engine=open_ledger(sys.argv[1]), receiver=bot, now=Clock().now,
                     patience=timedelta(seconds=0.3), settle=timedelta(seconds=0.05))
+print("at work", flush=True)
 while delivery.run(most=50).later is not None:
     pass
 """
@@ -310,14 +312,16 @@ def test_four_thousand_messages_through_faults_and_kills(tmp_path: Path, sink: S
     sink.faults.draw(list(Fault), 0.03, seed=7)
     chance, kills, deadline = random.Random(7), 0, time.monotonic() + 400
     while open_channels(ledger) and time.monotonic() < deadline:
-        poster = subprocess.Popen([sys.executable, "-c", POSTER, url, f"{sink.url}/api/"], cwd=Path.cwd())
+        command = [sys.executable, "-c", POSTER, url, f"{sink.url}/api/"]
+        poster = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         try:
+            assert poster.stdout is not None and poster.stdout.readline() == "at work\n"
             end = time.monotonic() + chance.uniform(3, 6)
             while time.monotonic() < end and open_channels(ledger):
                 time.sleep(0.2)
         finally:
             poster.send_signal(signal.SIGKILL)
-            poster.wait(timeout=10)
+            poster.communicate(timeout=180)
         kills += 1
     assert counts(ledger)[MessageState.SENT] == 4_000
     for channel in channels:

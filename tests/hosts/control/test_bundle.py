@@ -80,7 +80,7 @@ def test_it_runs_from_its_folder(made: bundle.Bundle, tmp_path: Path) -> None:
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     done = subprocess.run(
         [tmp_path / "current" / "bin" / "gpufleet", "host", "check"],
-        cwd=tmp_path, env=environment | {"GPUFLEET_ROOT": str(tmp_path)}, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, env=environment | {"GPUFLEET_ROOT": str(tmp_path)}, capture_output=True, text=True, timeout=180,
         check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "is this a control host?" in done.stderr, done.stderr

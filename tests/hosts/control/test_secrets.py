@@ -40,7 +40,7 @@ def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
 def seen_by_a_shell(places: Places, variable: str) -> str:
     """The value as whoever reads the file has it; quotes are the same in systemd's and in a shell's."""
     script = f'set -a; . "{places.secrets(User.WATCH)}"; printf %s "${variable}"'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=180, check=True)
     return done.stdout
 
 

@@ -68,7 +68,7 @@ def test_an_empty_one_is_formatted_once(disk: Disk, tmp_path: Path) -> None:
 
 
 def ext4(path: Path) -> None:
-    subprocess.run(["mkfs.ext4", "-q", str(path)], check=True, stdin=subprocess.DEVNULL, timeout=60)
+    subprocess.run(["mkfs.ext4", "-q", str(path)], check=True, stdin=subprocess.DEVNULL, timeout=180)
 
 
 def partitions(path: Path) -> None:

@@ -59,7 +59,7 @@ def test_amtool_accepts_it(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     path = tmp_path / "alertmanager.yml"
     path.write_text(alertmanager.render(settings(tmp_path)))
-    done = subprocess.run(["amtool", "check-config", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["amtool", "check-config", str(path)], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 receivers" in done.stdout
 
@@ -80,7 +80,7 @@ def test_the_command_writes_what_the_programs_accept(tmp_path: Path) -> None:
     done = subprocess.run([*command, *more], cwd=CLONE, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     for check in (["amtool", "check-config", "alertmanager.yml"], ["promtool", "check", "config", "prometheus.yml"]):
-        judged = subprocess.run(check, cwd=out, capture_output=True, text=True, timeout=60)
+        judged = subprocess.run(check, cwd=out, capture_output=True, text=True, timeout=180)
         assert judged.returncode == 0, judged.stdout + judged.stderr
     assert "LatencyHigh" in (out / "rules.yml").read_text()
     assert "job_name: host\n" in (out / "prometheus.yml").read_text()
@@ -106,7 +106,10 @@ def test_five_hundred_failing_instances_are_one_message_and_their_end_another(tm
 
         def texts() -> list[str]:
             deliver(open_ledger(ledger), slack, lambda: datetime.now(UTC))
-            return [one["text"] for one in httpx.get(f"{sink.url}/messages", headers=local_token.BEARER).json()]
+            return [
+                one["text"]
+                for one in httpx.get(f"{sink.url}/messages", headers=local_token.BEARER, timeout=60).json()
+            ]
 
         gpus.xid = 79
         _until(lambda: len(texts()) >= 1, "the storm is told")
@@ -145,13 +148,13 @@ def test_an_alert_waits_for_alertmanager_and_console_and_is_told_once_whoever_di
 
 
 def _firing() -> list[str]:
-    found = httpx.get(f"http://{NETWORK}.0.10:9090/api/v1/alerts").json()["data"]["alerts"]
+    found = httpx.get(f"http://{NETWORK}.0.10:9090/api/v1/alerts", timeout=60).json()["data"]["alerts"]
     return [one["labels"]["alertname"] for one in found if one["state"] == "firing"]
 
 
 def _requests(what: str) -> float:
     """How often this Alertmanager asked the console; `_failed`: without an answer."""
-    page = httpx.get(f"http://{NETWORK}.0.10:9093/metrics").text
+    page = httpx.get(f"http://{NETWORK}.0.10:9093/metrics", timeout=60).text
     name = f'alertmanager_notification_requests{what}_total{{integration="webhook"'
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name))
 
@@ -258,7 +261,7 @@ def _running(command: list[str], log: Path, ready: str) -> Iterator[subprocess.P
     with log.open("wb") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, cwd=CLONE, env=dict(os.environ))
     try:
-        _until(lambda: httpx.get(ready).is_success, command[0])
+        _until(lambda: httpx.get(ready, timeout=60).is_success, command[0])
         yield process
     finally:
         process.terminate()

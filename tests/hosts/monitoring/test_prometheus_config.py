@@ -57,7 +57,7 @@ def test_promtool_accepts_it(node_exporter: bool, tmp_path: Path) -> None:
             )
         )
     )
-    done = subprocess.run(["promtool", "check", "config", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", "check", "config", str(path)], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -245,7 +245,7 @@ def _wait_for(url: str, query: str, all_of: str = "") -> list[dict[str, Any]]:
 
 def _ask(url: str, query: str) -> list[dict[str, Any]]:
     try:
-        with urlopen(f"{url}/api/v1/query?{urlencode({'query': query})}", timeout=5) as answer:
+        with urlopen(f"{url}/api/v1/query?{urlencode({'query': query})}", timeout=60) as answer:
             return json.load(answer)["data"]["result"]
     except OSError:
         return []

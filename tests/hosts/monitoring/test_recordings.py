@@ -39,6 +39,6 @@ def test_engines_of_a_pool_are_counted_by_instance(tmp_path: Path) -> None:
     test = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": [case]}
     (tmp_path / "test.yml").write_text(json.dumps(test))
     done = subprocess.run(
-        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -161,13 +161,15 @@ def test_secrets_are_in_no_line_and_refusals_are(machine: Machine) -> None:
     with closing(Served(machine)) as served:
 
         def post(body: bytes, authorization: str, path: str = orders.PATH) -> httpx.Response:
-            return httpx.post(f"{served.url}{path}", content=body, headers={"Authorization": authorization})
+            return httpx.post(
+                f"{served.url}{path}", content=body, headers={"Authorization": authorization}, timeout=60
+            )
 
         def header(body: bytes) -> str:
             return orders.header(signing.key().sign(body))
 
         answers = [
-            httpx.get(f"{served.url}/{KEY}?token={KEY}"),
+            httpx.get(f"{served.url}/{KEY}?token={KEY}", timeout=60),
             post(signed, f"Bearer {KEY}", f"{orders.PATH}?key={KEY}"),
             post(signed, header(nonsense)),
             post(nonsense, header(nonsense)),

@@ -65,7 +65,7 @@ def test_the_engines_user_reaches_no_metadata_and_root_and_name_servers_do(tmp_p
     kill %1
     """
     command = ["unshare", "--net", "bash", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     if done.returncode == 9 or "unshare" in done.stderr:
         pytest.skip(f"no network namespaces here: {done.stderr}")
     assert done.stdout.splitlines() == ["1", "root 80", "root 53", "engine 53"], done.stderr
@@ -103,7 +103,7 @@ def test_the_gpu_exporter_answers_and_opens_no_connection(tmp_path: Path) -> Non
     kill %1
     """
     command = ["unshare", "--net", "bash", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     if done.returncode == 9 or "unshare" in done.stderr:
         pytest.skip(f"no network namespaces here: {done.stderr}")
     assert done.stdout.split() == ["1", "root", "metrics"], done.stderr

@@ -53,13 +53,13 @@ def body(faces: Faces, **changes: object) -> bytes:
 def post(faces: Faces, signed: bytes, claim: Claim | None = None) -> httpx.Response:
     """A body with the signature of another one, or a fitting one."""
     head = {"Authorization": orders.header(claim or signing.key().sign(signed))}
-    return httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head)
+    return httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head, timeout=60)
 
 
 def raw(faces: Faces, head: str) -> bytes:
     """All that the agent answers to a head, before it has got a byte of a body."""
     host, port = faces.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(f"POST {orders.PATH} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
@@ -368,8 +368,8 @@ def test_keys_change_without_an_order_that_is_refused(
 
 def test_status_and_metrics_name_the_keys_that_are_taken(faces: Faces) -> None:
     fingerprint = signing.key().public.fingerprint
-    assert httpx.get(f"{faces.url}/status").json()["order_keys"] == [fingerprint]
-    page = httpx.get(f"{faces.url}/metrics").text
+    assert httpx.get(f"{faces.url}/status", timeout=60).json()["order_keys"] == [fingerprint]
+    page = httpx.get(f"{faces.url}/metrics", timeout=60).text
     assert f'gpufleet_node_order_key{{pool="chat",key="{fingerprint}"}} 1' in page
 
 
@@ -383,7 +383,7 @@ def test_nothing_of_an_instance_signs_an_order(faces: Faces) -> None:
     signed = body(faces)
     for secret in (signing.ENGINE_KEY, *machine.settings.order_keys):
         head = {"Authorization": f"Bearer {secret}"}
-        answer = httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head)
+        answer = httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head, timeout=60)
         faces.refused(answer, 401, "unsigned")
 
 

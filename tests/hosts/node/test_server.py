@@ -64,7 +64,7 @@ def test_a_drain_is_taken_once_and_haproxy_hears_of_it(faces: Faces) -> None:
     }
     faces.machine.engine.running = 1
     faces.machine.pass_time(timedelta(seconds=2))
-    status = httpx.get(f"{faces.url}/status").json()
+    status = httpx.get(f"{faces.url}/status", timeout=60).json()
     assert (status["phase"], status["ready"], status["requests_running"]) == ("draining", False, 1)
 
 
@@ -131,7 +131,7 @@ def test_nonsense_is_refused_with_words_though_it_is_signed(faces: Faces, body: 
 )
 def test_a_body_without_an_end_is_refused_before_it_is_read(faces: Faces, head: str) -> None:
     host, port = faces.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(f"POST {orders.PATH} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 411 ")
@@ -139,7 +139,7 @@ def test_a_body_without_an_end_is_refused_before_it_is_read(faces: Faces, head: 
 
 
 def test_metrics_tell_the_phase(faces: Faces) -> None:
-    answer = httpx.get(f"{faces.url}/metrics")
+    answer = httpx.get(f"{faces.url}/metrics", timeout=60)
     samples = {(s.name, s.labels.get("phase")): s.value for s in parse(answer.text)}
     assert samples["gpufleet_node_phase", "ready"] == 1
     assert samples["gpufleet_node_phase", "failed"] == 0
@@ -149,16 +149,16 @@ def test_metrics_tell_the_phase(faces: Faces) -> None:
 
 def test_metrics_tell_why_it_drains(faces: Faces) -> None:
     faces.drain(by="spot", reason='spot: "safer" zone')
-    samples = parse(httpx.get(f"{faces.url}/metrics").text)
+    samples = parse(httpx.get(f"{faces.url}/metrics", timeout=60).text)
     reasons = [s.labels["reason"] for s in samples if s.name == "gpufleet_node_drain_deadline_timestamp_seconds"]
     assert reasons == ['spot: "safer" zone']
 
 
 def test_the_page_that_says_it_lives(faces: Faces) -> None:
-    assert httpx.get(f"{faces.url}/healthz").status_code == 200
-    assert httpx.get(f"{faces.url}/other").status_code == 404
-    assert httpx.post(f"{faces.url}/other", content="").status_code == 404
-    assert httpx.post(f"{faces.url}/status", content="").status_code == 405
+    assert httpx.get(f"{faces.url}/healthz", timeout=60).status_code == 200
+    assert httpx.get(f"{faces.url}/other", timeout=60).status_code == 404
+    assert httpx.post(f"{faces.url}/other", content="", timeout=60).status_code == 404
+    assert httpx.post(f"{faces.url}/status", content="", timeout=60).status_code == 405
 
 
 @pytest.mark.parametrize("face", ["http", "check"])
@@ -169,6 +169,6 @@ def test_connections_that_say_nothing_keep_nobody_out(faces: Faces, face: str) -
         for _ in range(ServerLimits().connections + 40):
             silent = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             silent.sendall(b"POST /orders HTTP/1.1\r\nX: ")
-        assert httpx.get(f"{faces.url}/healthz").status_code == 200
+        assert httpx.get(f"{faces.url}/healthz", timeout=60).status_code == 200
         assert faces.asked_by_haproxy().startswith(b"up")
         assert threading.active_count() - before <= ServerLimits().connections + 40

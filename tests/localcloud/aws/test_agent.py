@@ -83,7 +83,7 @@ def script(session_cloud: RunningCloud) -> str:
 
 def _status(address: str) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=60) as answer:
             return json.load(answer)
     except OSError:
         return {}
@@ -91,7 +91,7 @@ def _status(address: str) -> dict[str, Any]:
 
 def _page(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.read().decode()
     except OSError:
         return ""
@@ -104,7 +104,7 @@ def ready(cloud: RunningCloud, script: str, request: pytest.FixtureRequest) -> t
     hook = {
         "LifecycleHookName": "drain",
         "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
-        "HeartbeatTimeout": 300,
+        "HeartbeatTimeout": 7200,
         "DefaultResult": "CONTINUE",
     }
     template = make_template(cloud, name, script)
@@ -113,16 +113,16 @@ def ready(cloud: RunningCloud, script: str, request: pytest.FixtureRequest) -> t
     )
     member = wait_for("the machine", lambda: cloud.in_service(name))[0]["InstanceId"]
     address = cloud.instances(name)[0]["PrivateIpAddress"]
-    wait_for("the agent to be ready", lambda: _status(address).get("ready"), 60)
+    wait_for("the agent to be ready", lambda: _status(address).get("ready"), 180)
     return name, member, address
 
 
 def test_an_agent_boots_serves_and_shows_its_gpus(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
     wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(wish, timeout=5) as answer:
+    with urllib.request.urlopen(wish, timeout=60) as answer:
         assert json.load(answer)["data"][0]["id"] == "chat"
-    with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=60) as answer:
         assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 8
     host = wait_for("the node exporter", lambda: _page(f"http://{address}:9100/metrics"), 60)
     assert 'node_filesystem_avail_bytes{mountpoint="/mnt/nvme"} ' in host
@@ -132,7 +132,7 @@ def test_an_agent_boots_serves_and_shows_its_gpus(cloud: RunningCloud, ready: tu
     logs = "".join(path.read_text("utf-8", "replace") for path in (cloud.machines / member).rglob("*.log"))
     assert KEY not in logs
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(wish.full_url, timeout=5)
+        urllib.request.urlopen(wish.full_url, timeout=60)
 
 
 def test_an_agent_drains_before_its_group_ends_it(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
@@ -140,12 +140,12 @@ def test_an_agent_drains_before_its_group_ends_it(cloud: RunningCloud, ready: tu
     cloud.client("autoscaling").terminate_instance_in_auto_scaling_group(
         InstanceId=member, ShouldDecrementDesiredCapacity=True
     )
-    wait_for("it to be drained", lambda: _status(address).get("drained"), 40)
-    # the hook waits for 300 s of the cloud's time; the control host, which hears that it has drained, does not
+    wait_for("it to be drained", lambda: _status(address).get("drained"))
+    # the hook waits for two hours of the cloud's time; the control host, which hears that it has drained, does not
     groups = AwsGroups(AwsCalls("us-east-1", cloud.client))
     assert groups.groups([name])[0].waiting_to_end == {member}
     assert groups.complete_hooks(name, serving=(), drained=[member]) == {}
-    wait_for("the end", lambda: not cloud.group(name)["Instances"], 40)
+    wait_for("the end", lambda: not cloud.group(name)["Instances"])
     log = (cloud.machines / member / "var/log/machine.log").read_text("utf-8")
     assert "gpufleet-engine.service: process" in log
     called = {row["operation"] for row in cloud.control("GET", "calls")[1] if row["principal"] == f"node/{member}"}
@@ -157,17 +157,17 @@ def test_an_agent_drains_when_it_is_preempted(cloud: RunningCloud, ready: tuple[
     cloud.control("POST", "preempt", {"instance": member, "notice_s": 15, "capacity_lost": True})
     wait_for("the agent to drain", lambda: _status(address).get("draining"), 10)
     assert _status(address)["deadline"] is not None
-    wait_for("it to be drained", lambda: _status(address).get("drained"), 15)
+    wait_for("it to be drained", lambda: _status(address).get("drained"))
 
 
 def test_a_silent_exporter_leaves_engine_and_agent_alone(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
     cloud.control("POST", "fault", {"instance": member, "what": "exporter"})
     with pytest.raises(OSError):
-        urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5)
+        urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=60)
     assert _status(address)["ready"]
-    with urllib.request.urlopen(f"http://{address}:8000/health", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}:8000/health", timeout=60) as answer:
         assert answer.status == 200
     cloud.control("DELETE", "fault", {"instance": member})
-    with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=60) as answer:
         assert answer.status == 200

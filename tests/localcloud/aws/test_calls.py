@@ -13,7 +13,7 @@ from gpufleet.clouds.aws.prices import AwsPrices
 from tests.fixtures.clouds.emulator import RunningCloud, make_group, make_template, wait_for
 
 
-def _run(cloud: RunningCloud, **more: Any) -> str:
+def _run(cloud: RunningCloud, **more: Any) -> dict[str, Any]:
     assert cloud.network is not None
     made = cloud.client("ec2").run_instances(
         ImageId="ami-0d1a0000000000001",
@@ -23,7 +23,7 @@ def _run(cloud: RunningCloud, **more: Any) -> str:
         MaxCount=1,
         **more,
     )
-    return made["Instances"][0]["InstanceId"]
+    return made["Instances"][0]
 
 
 def _instance(cloud: RunningCloud, instance_id: str) -> dict[str, Any]:
@@ -36,8 +36,9 @@ def _wait(cloud: RunningCloud, instance_id: str, state: str) -> None:
 
 def test_a_single_instance_stops_and_starts_and_is_billed_while_it_runs(cloud: RunningCloud) -> None:
     ec2 = cloud.client("ec2")
-    made = _run(cloud)
-    assert _instance(cloud, made)["State"]["Name"] == "pending"
+    launched = _run(cloud)
+    made = launched["InstanceId"]
+    assert launched["State"]["Name"] == "pending"
     _wait(cloud, made, "running")
     address = _instance(cloud, made)["PrivateIpAddress"]
     ec2.stop_instances(InstanceIds=[made])

@@ -295,9 +295,8 @@ def test_what_ec2_would_not_start_does_not_start_here(
     name = f"efa-{machine_type}-{len(interfaces)}-{len(group)}"
     template = make_template(cloud, name, InstanceType=machine_type, NetworkInterfaces=interfaces)
     make_group(cloud, name, template, size=1, zones="a", **group)
-    wait_for("a failed activity", lambda: cloud.activities(name))
-    failed = cloud.activities(name)[-1]
-    assert failed["StatusCode"] == "Failed" and message in failed["StatusMessage"]
+    failed = wait_for("a failed activity", lambda: _failed(cloud, name))[-1]
+    assert message in failed["StatusMessage"]
     assert cloud.group(name)["Instances"] == []
 
 

@@ -53,7 +53,7 @@ def prometheus(cloud: RunningCloud, tmp_path: Path) -> Iterator[str]:
 def _active(url: str) -> list[dict[str, Any]]:
     """Series of the exporter that Prometheus knows now."""
     try:
-        with urlopen(f"{url}/api/v1/query?query=DCGM_FI_PROF_GR_ENGINE_ACTIVE", timeout=5) as answer:
+        with urlopen(f"{url}/api/v1/query?query=DCGM_FI_PROF_GR_ENGINE_ACTIVE", timeout=60) as answer:
             return [found["metric"] for found in json.load(answer)["data"]["result"]]
     except OSError:
         return []
@@ -63,7 +63,7 @@ def test_machines_are_found_and_forgotten(cloud: RunningCloud, prometheus: str) 
     template = make_template(cloud, "exporters", _EXPORTER)
     make_group(cloud, "exporters", template, size=2, spot=True, Tags=_TAGS)
     make_group(cloud, "strangers", template, size=1, spot=True, Tags=_TAGS)
-    wait_for("both machines to be scraped", lambda: len(_active(prometheus)) == 2, 40)
+    wait_for("both machines to be scraped", lambda: len(_active(prometheus)) == 2, 120)
     labels = _active(prometheus)
     assert {found["instance_id"] for found in labels} == {
         one["InstanceId"] for one in cloud.group("exporters")["Instances"]
@@ -73,4 +73,4 @@ def test_machines_are_found_and_forgotten(cloud: RunningCloud, prometheus: str) 
     }
     assert {found["zone"] for found in labels} == {"us-east-1a", "us-east-1b"}
     cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName="exporters", DesiredCapacity=1)
-    wait_for("the one that ended to be forgotten", lambda: len(_active(prometheus)) == 1, 40)
+    wait_for("the one that ended to be forgotten", lambda: len(_active(prometheus)) == 1, 120)

@@ -25,7 +25,7 @@ def asking() -> Iterator[http.client.HTTPConnection]:
     own = f"{host}:{port}"
     endpoint = Endpoint(host, port, seen, CallerCheck(local_token.callers(), {own}))
     endpoint.start()
-    connection = http.client.HTTPConnection(own, timeout=20)
+    connection = http.client.HTTPConnection(own, timeout=60)
     yield connection
     connection.close()
     endpoint.stop()

@@ -26,9 +26,9 @@ def test_plugin_starts_from_a_folder_with_spaces_says_its_port_and_ends_when_tol
         port = int(plugin.stdout.readline())
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = provider_pb2_grpc.ResourceProviderStub(channel)
-            info = stub.GetPluginInfo(empty_pb2.Empty(), timeout=10)
+            info = stub.GetPluginInfo(empty_pb2.Empty(), timeout=120)
         plugin.send_signal(signal.SIGINT)
-        assert plugin.wait(timeout=10) == 0
+        assert plugin.wait(timeout=180) == 0
     assert info.version == plugin_version()
 
 

@@ -110,7 +110,7 @@ def test_neither_credentials_nor_proxies_of_the_shell_are_used(monkeypatch: pyte
         VARIABLE: "t",
     }
     AwsSession(read_settings({}, environment)).client("ec2", "us-east-1").describe_regions()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     server.server_close()
     assert len(_Recorder.seen) == 1
     assert "Credential=local/" in _Recorder.seen[0]

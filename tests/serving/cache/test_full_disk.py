@@ -117,7 +117,7 @@ def test_a_disk_that_fills_up_leaves_nothing_half_there(
     inside = [sys.executable, "-c", SCRIPT, str(bucket[0]), str(disk), bucket[1], when]
     done = subprocess.run(
         ["unshare", "-Urm", "sh", "-c", MOUNT, "sh", str(DISK_MIB), str(disk), *inside],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

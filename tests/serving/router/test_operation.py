@@ -46,6 +46,8 @@ def test_a_client_library_chats_streams_and_understands_errors(steady: Router) -
         with pytest.raises(openai.APITimeoutError):
             client.with_options(timeout=0.2).chat.completions.create(model="chat", messages=[])
         steady.replicas["i-1"].does.delay_s = 0.0
+    # the tests to come count what reaches the replica
+    steady.until(lambda: steady.sessions("i-1") == 0, "the request that was given up has ended")
 
 
 def test_a_client_library_gets_embeddings(steady: Router) -> None:
@@ -106,7 +108,7 @@ def test_a_body_of_300_mb_is_refused_at_once_without_the_model_and_passed_on_wit
     with httpx.Client(timeout=120) as client:
         page = f"{steady.url}/v1/chat/completions"
         # cut while it was still sending: refused, too
-        with contextlib.suppress(httpx.WriteError):
+        with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
             assert client.post(page, content=body(), headers=head).status_code == 413
         assert client.post(page, content=body(), headers={**head, "x-model": "chat"}).status_code == 200
     assert steady.replicas["i-1"].does.seen[-1]["body_bytes"] == 300_000_000
@@ -145,9 +147,10 @@ def test_neither_prompt_nor_key_is_written_anywhere(router: Router) -> None:
     assert answer.status_code == 200
     router.until(lambda: router.controller.meter.lines > 0, "the log is read")
     for path in router.controller.paths.state.rglob("*"):
-        if path.is_file():
-            assert b"very-secret" not in path.read_bytes(), path
-            assert router.fleet.key.encode() not in path.read_bytes() or path == router.controller.paths.engine_key
+        with contextlib.suppress(OSError):  # no file, or one that a pass has just replaced
+            text = path.read_bytes()
+            assert b"very-secret" not in text, path
+            assert router.fleet.key.encode() not in text or path == router.controller.paths.engine_key
     assert router.controller.paths.engine_key.stat().st_mode & 0o777 == 0o600
 
 
@@ -288,7 +291,7 @@ def test_haproxy_dies_with_its_controller(tmp_path: Path) -> None:
         "c = Controller(FakeFleet(), settings, RouterPaths(state=state), SILENT)\n"
         "c.start()\n"
         "print(c.haproxy.admin.process_id(), flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
@@ -301,8 +304,8 @@ def test_haproxy_dies_with_its_controller(tmp_path: Path) -> None:
                 break
         assert worker
         controller.send_signal(signal.SIGKILL)
-        controller.wait(10)
-    end = time.monotonic() + 10
+        controller.wait(60)
+    end = time.monotonic() + 60
     while Path(f"/proc/{worker}").exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not Path(f"/proc/{worker}").exists()
@@ -318,7 +321,7 @@ def test_tls_with_a_certificate_that_is_renewed_without_a_cut(tmp_path: Path) ->
         context = ssl.create_default_context(cafile=str(certificate))
         context.check_hostname = False
         url = router.url.replace("http://", "https://")
-        with httpx.Client(verify=context, timeout=20) as client:
+        with httpx.Client(verify=context, timeout=60) as client:
             body = {"model": "chat", "messages": []}
             assert client.post(f"{url}/v1/chat/completions", json=body).status_code == 200
             _make_certificate(certificate, "second")
@@ -335,14 +338,14 @@ def _make_certificate(path: Path, name: str) -> None:
     key, cert = path.with_suffix(".key"), path.with_suffix(".crt")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", "2", "-subj", f"/CN={name}", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=180)
     path.write_text(cert.read_text() + key.read_text())
 
 
 def _served_name(host: str, port: int) -> str:
-    pem = ssl.get_server_certificate((host, port), timeout=5)
+    pem = ssl.get_server_certificate((host, port), timeout=60)
     done = subprocess.run(
-        ["openssl", "x509", "-noout", "-subject"], input=pem, capture_output=True, text=True, check=True, timeout=30
+        ["openssl", "x509", "-noout", "-subject"], input=pem, capture_output=True, text=True, check=True, timeout=180
     )
     return done.stdout.strip().rpartition("CN = ")[2]
 

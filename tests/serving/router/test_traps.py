@@ -1,9 +1,11 @@
 """The traps that a plain HAProxy configuration walks into, each kept shut. Real HAProxy, mock replicas."""
 
+import contextlib
 import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any
@@ -19,26 +21,23 @@ CANARY = {"name": "chat-canary", "model": "models/chat"}
 LONG = "You answer for the shop of Example Inc. " * 10
 
 
-def _stream(router: Router, n: int, gap_s: float) -> list[tuple[float, dict[str, Any]]]:
+def _stream(router: Router, n: int, gap_s: float) -> Generator[tuple[float, dict[str, Any]]]:
     """Events with the time at which each arrived."""
     body = {"model": "chat", "stream": True, "n": n, "gap_s": gap_s}
-    found: list[tuple[float, dict[str, Any]]] = []
     url = f"{router.url}/v1/chat/completions"
-    with httpx.Client(timeout=20) as client, client.stream("POST", url, json=body) as answer:
+    with httpx.Client(timeout=60) as client, client.stream("POST", url, json=body) as answer:
         for line in answer.iter_lines():
             if line.startswith("data: {"):
-                found.append((time.monotonic(), json.loads(line[6:])))
-    return found
+                yield time.monotonic(), json.loads(line[6:])
 
 
 def test_streamed_chunks_are_not_held_back(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()
-    delays = [arrived - event["sent"] for arrived, event in _stream(router, n=12, gap_s=0.3)]
-    # without `option http-no-delay` each chunk waits 200 ms for the kernel's timer; the least is what a busy machine
-    # does not blur
-    assert min(delays) < 0.1
+    with contextlib.closing(_stream(router, n=100, gap_s=0.3)) as events:
+        # without `option http-no-delay` each chunk waits 200 ms for the kernel's timer; a busy machine delays some
+        assert any(arrived - event["sent"] < 0.1 for arrived, event in events)
 
 
 def test_a_replica_that_only_fails_is_rested_and_its_errors_are_not_hidden(router: Router) -> None:
@@ -82,12 +81,12 @@ def test_a_replica_marked_down_ends_its_streams(router: Router) -> None:
     replica = router.add("i-1")
     router.ready()
     arrived: list[int] = []
-    stream = threading.Thread(target=lambda: arrived.append(len(_stream(router, n=40, gap_s=0.1))))
+    stream = threading.Thread(target=lambda: arrived.append(len(list(_stream(router, n=40, gap_s=0.1)))))
     stream.start()
     router.until(lambda: replica.does.running == 1, "the stream runs")
     replica.does.health = 503
     router.until(lambda: (router.server("i-1") or "").startswith("DOWN"), "i-1 is DOWN")
-    stream.join(20)
+    stream.join(60)
     assert arrived == [40]
 
 
@@ -96,12 +95,12 @@ def test_a_machine_that_left_the_inventory_ends_its_streams(router: Router) -> N
     replica = router.add("i-1")
     router.ready()
     arrived: list[int] = []
-    stream = threading.Thread(target=lambda: arrived.append(len(_stream(router, n=40, gap_s=0.1))))
+    stream = threading.Thread(target=lambda: arrived.append(len(list(_stream(router, n=40, gap_s=0.1)))))
     stream.start()
     router.until(lambda: replica.does.running == 1, "the stream runs")
     del router.fleet.machines["i-1"]
     router.until(lambda: (router.server("i-1") or "").startswith("MAINT"), "i-1 leaves, though its agent says ready")
-    stream.join(20)
+    stream.join(60)
     assert arrived == [40]
     router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
 
@@ -295,7 +294,7 @@ def _chat_over(connection: HTTPConnection) -> tuple[int, str | None]:
 
 def _models(router: Router) -> list[str]:
     """Over a connection of its own."""
-    return [model["id"] for model in httpx.get(f"{router.url}/v1/models").json()["data"]]
+    return [model["id"] for model in httpx.get(f"{router.url}/v1/models", timeout=60).json()["data"]]
 
 
 def _canary(percent: float, salt: str = "first") -> RouterPolicy:

@@ -43,7 +43,7 @@ def asked(cloud: str, fleet: Path, *options: str) -> tuple[int, Any]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.stdout, done.stderr

@@ -65,7 +65,7 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
 def _post(google: Google, path: str, body: Any) -> None:
     url = f"{google.cloud.places.google_url}{path}"
     wish = urllib.request.Request(url, data=json.dumps(body).encode(), headers=local_token.BEARER)
-    with urllib.request.urlopen(wish, timeout=5) as answer:
+    with urllib.request.urlopen(wish, timeout=60) as answer:
         assert answer.status == 200
 
 
@@ -101,7 +101,7 @@ def _script(bucket: Bucket, folder: Path) -> str:
 
 def _status(address: str) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=60) as answer:
             return json.load(answer)
     except OSError:
         return {}
@@ -123,9 +123,9 @@ def _ready(google: Google) -> tuple[str, str]:
 def test_an_agent_boots_serves_and_drains_when_preempted(google: Google) -> None:
     name, address = _ready(google)
     wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(wish, timeout=5) as answer:
+    with urllib.request.urlopen(wish, timeout=60) as answer:
         assert json.load(answer)["data"][0]["id"] == "chat"
-    with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=60) as answer:
         assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 1
     logs = [path.read_text("utf-8", "replace") for path in (google.cloud.machines / name).rglob("*.log")]
     assert KEY not in "".join(logs)

@@ -33,7 +33,11 @@ def said(cloud: RunningCloud, environment: str, *more: str) -> tuple[int, Any]:
 
 
 def held(cloud: RunningCloud, path: str) -> Mapping[str, Any]:
-    return httpx.get(f"{cloud.places.google_url}{path}", headers=BEARER, trust_env=False).raise_for_status().json()
+    return (
+        httpx.get(f"{cloud.places.google_url}{path}", headers=BEARER, trust_env=False, timeout=60)
+        .raise_for_status()
+        .json()
+    )
 
 
 def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:

@@ -221,7 +221,7 @@ def _metadata(address: str, path: str) -> str:
     wish = urllib.request.Request(
         f"http://{address}:1338/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
     )
-    with urllib.request.urlopen(wish, timeout=5) as answer:
+    with urllib.request.urlopen(wish, timeout=60) as answer:
         return answer.read().decode()
 
 
@@ -271,7 +271,7 @@ def _post(places: Places, path: str, body: Any) -> tuple[int, Any]:
     url = f"{places.google_url}/compute/v1/{path}"
     wish = urllib.request.Request(url, data=json.dumps(body).encode(), headers=BEARER)
     try:
-        with urllib.request.urlopen(wish, timeout=10) as answer:
+        with urllib.request.urlopen(wish, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

@@ -73,7 +73,7 @@ def _prometheus(folder: Path, google: Google) -> Iterator[str]:
 
 def _found(url: str, query: str) -> list[dict[str, Any]]:
     try:
-        with urlopen(f"{url}/api/v1/query?query={quote(query)}", timeout=5) as answer:
+        with urlopen(f"{url}/api/v1/query?query={quote(query)}", timeout=60) as answer:
             return [found["metric"] for found in json.load(answer)["data"]["result"]]
     except OSError:
         return []

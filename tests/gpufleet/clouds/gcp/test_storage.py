@@ -109,7 +109,7 @@ def _call(cloud: RunningCloud, method: str, path: str, body: Any = None) -> tupl
     data = None if body is None else json.dumps(body).encode()
     wish = urllib.request.Request(f"{cloud.places.google_url}{path}", data=data, method=method, headers=BEARER)
     try:
-        with urllib.request.urlopen(wish, timeout=5) as answer:
+        with urllib.request.urlopen(wish, timeout=60) as answer:
             return answer.status, json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         with error:
