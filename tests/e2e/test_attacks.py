@@ -133,5 +133,5 @@ def _kept_between_the_last_look_and_the_end(fleet: Fleet) -> None:
         return (kept, "done") in {(o["resource"], o["kind"]) for o in answer["outcomes"] if o["action"] == "end"}
 
     wait_for("its end when nobody keeps it", ended, 300)
-    wait_for("it is gone", lambda: fleet.cloud.is_gone(kept), 60)
+    wait_for("it is gone", lambda: fleet.cloud.is_gone(kept), 120)
     assert sum(fleet.cloud.desired().values()) == 1, "the pool's floor keeps the other one"

@@ -70,7 +70,7 @@ class Fleet:
             env=self.cloud.environment(),
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=300,
             check=False,
         )
         sys.stdout.write(f"{done.returncode} {done.stdout} {done.stderr}\n")  # shown when it fails
@@ -78,7 +78,7 @@ class Fleet:
 
     def ready(self, group: str) -> dict[str, Any]:
         member = self.cloud.one_member(group)
-        wait_for(f"{group} ready", lambda: status(member["PrivateIpAddress"])["ready"], 120)
+        wait_for(f"{group} ready", lambda: status(member["PrivateIpAddress"])["ready"], 180)
         return member
 
 
@@ -139,7 +139,7 @@ def test_a_block_is_used_while_it_lasts_then_replaced_and_left_in_time(fleet: Fl
         fleet.spot_pass()
         return fleet.cloud.desired() == {"chat-block": 0, "chat-od": 1} and fleet.cloud.is_gone(member["InstanceId"])
 
-    wait_for("the block left, drained", left, 120)
+    wait_for("the block left, drained", left, 300)
     found = fleet.cloud.client("ec2").describe_instances(InstanceIds=[member["InstanceId"]])
     reason = found["Reservations"][0]["Instances"][0].get("StateReason", {})
     assert "Capacity Block" not in str(reason), "it was ended by us, drained, before AWS came to it"

@@ -62,7 +62,7 @@ def ended() -> Generator[None]:
 
 
 def end() -> None:
-    subprocess.run([sys.executable, "-m", "cli.main", "local", "down"], cwd=ROOT, check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "cli.main", "local", "down"], cwd=ROOT, check=True, timeout=300)
 
 
 @pytest.fixture(scope="module", params=["aws", "gcp"])
@@ -210,7 +210,7 @@ def test_ctrl_c_leaves_nothing(words: str) -> None:
         read_until(process, words)
         time.sleep(0.5)
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=300)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert left() == []
@@ -221,7 +221,7 @@ def test_after_a_kill_the_next_command_cleans_up() -> None:
     with demo() as process:
         read_until(process, "waiting until every replica")
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         if process.stdout is not None:
             process.stdout.close()
     assert left()
@@ -230,7 +230,7 @@ def test_after_a_kill_the_next_command_cleans_up() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     counts = json.loads(done.stdout)

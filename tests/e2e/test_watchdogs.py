@@ -94,27 +94,27 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0, answer
     assert fleet.cloud.desired()["batch-od"] == 1, answer
-    wait_for("on-demand ready", lambda: ready(fleet.cloud, "batch-od"), 60)
+    wait_for("on-demand ready", lambda: ready(fleet.cloud, "batch-od"), 180)
     code, answer = fleet.run("watch", "spot", "--apply")
     assert fleet.cloud.desired()["batch-od"] == 1, answer
 
     # until it is gone it has its place in its group's size, beside the one that replaces it
-    wait_for("the preempted one gone", lambda: fleet.cloud.is_gone(taken), 60)
+    wait_for("the preempted one gone", lambda: fleet.cloud.is_gone(taken), 120)
     # a group that notices during a pass looks for one by itself beside the one that the pass asks for
-    wait_for("its group to notice", lambda: taken not in _listed(fleet), 60)
+    wait_for("its group to notice", lambda: taken not in _listed(fleet), 120)
     fleet.cloud.control("restore", {"pool": "batch", "zone": None})
     code, answer = fleet.run("watch", "spot", "--apply")
     assert sum(size for name, size in fleet.cloud.desired().items() if "spot" in name) == 2, answer
     spots = [name for name, size in fleet.cloud.desired().items() if "spot" in name and size]
     for name in spots:
-        wait_for(f"{name} ready", lambda name=name: ready(fleet.cloud, name), 60)
+        wait_for(f"{name} ready", lambda name=name: ready(fleet.cloud, name), 180)
 
     def given_back() -> Any:
         code, answer = fleet.run("watch", "spot", "--apply")
         assert code == 0, answer
         return answer if fleet.cloud.desired()["batch-od"] == 0 else None
 
-    answer = wait_for("on-demand given back after the hold", given_back, 120)
+    answer = wait_for("on-demand given back after the hold", given_back, 300)
     assert Reason.SPOT_IS_BACK in fleet.reasons(answer).values()
 
 
@@ -146,7 +146,7 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
         assert code == 0 and fleet.reasons(answer)[silenced] == Reason.METRICS_MISSING, answer
         return answer if [o for o in answer["outcomes"] if (o["action"], o["kind"]) == ("end", "done")] else None
 
-    wait_for("one idle, one silenced", judged_dry, 120)
+    wait_for("one idle, one silenced", judged_dry, 300)
     ends = _calls(fleet, "TerminateInstanceInAutoScalingGroup")
     _host_dies_while_it_drains(fleet, members[1]["PrivateIpAddress"])
     answer = wait_for("the idle one ended by another host", ended, 300)
@@ -156,7 +156,7 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     assert [(o["resource"], o["kind"]) for o in answer["outcomes"]] == [(idle, "done")], answer
     assert fleet.reasons(answer)[silenced] == Reason.METRICS_MISSING
     assert sum(fleet.cloud.desired().values()) == 1
-    wait_for("the idle one gone", lambda: fleet.cloud.is_gone(idle), 30)
+    wait_for("the idle one gone", lambda: fleet.cloud.is_gone(idle), 120)
     _, targets = fleet.run("target")
     assert [(row["pool"], row["target"]) for row in targets] == [("batch", 1)]
     _, said = fleet.run("watch", "why", idle)
@@ -173,7 +173,7 @@ def _host_dies_while_it_drains(fleet: Fleet, address: str) -> None:
         assert code == 0, answer
         return [o["action"] for o in answer["outcomes"]] == ["mark"]
 
-    wait_for("the mark", marked, 120)
+    wait_for("the mark", marked, 300)
     command = [sys.executable, "-m", "cli.main", "watch", "idle", "--apply", "--json"]
 
     def draining() -> bool:
@@ -188,11 +188,11 @@ def _host_dies_while_it_drains(fleet: Fleet, address: str) -> None:
                 host.kill()
         return status(address)["draining"]
 
-    wait_for("a drain that has begun", draining, 120)
+    wait_for("a drain that has begun", draining, 300)
     backup = [sys.executable, "-m", "cli.main", "ledger"]
     for word, ledger in (("backup", "ledger.db"), ("restore", "another.db")):
         fleet.describe(ledger)
-        subprocess.run([*backup, word], cwd=CLONE, env=fleet.cloud.environment(), check=True, timeout=150)
+        subprocess.run([*backup, word], cwd=CLONE, env=fleet.cloud.environment(), check=True, timeout=300)
 
 
 def _calls(fleet: Fleet, operation: str) -> int:

@@ -16,7 +16,7 @@ from pulumi.runtime.proto import analyzer_pb2 as analyzer
 from pulumi.runtime.proto import analyzer_pb2_grpc, language_pb2_grpc
 from pulumi.runtime.proto import language_pb2 as language
 
-LIMIT_S = 20
+LIMIT_S = 120
 
 
 @dataclass
@@ -123,7 +123,7 @@ def test_its_children_end_with_it(host: Host, tmp_path: Path, number: signal.Sig
     request = pack(
         tmp_path,
         "import os, signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "print(1, flush=True)\nprint(os.getpid(), flush=True)\ntime.sleep(60)",
+        "print(1, flush=True)\nprint(os.getpid(), flush=True)\ntime.sleep(600)",
     )
     stream = host.stub.RunPlugin(request, timeout=LIMIT_S)
     started(stream)

@@ -24,7 +24,7 @@ PROJECT = "gpu-fleet-local"
 BUCKET = "gpu-fleet-local-gcp-models"
 SECRETS = ("gpu-fleet-local-engine-key", "gpu-fleet-local-order-key")
 """Names."""
-LIMIT_S = 30
+LIMIT_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from tests.fixtures.networks import end_process, free_network
 
 pytestmark = pytest.mark.slow
 
-_LIMIT_S = 120
-_START_LIMIT_S = 30
+_LIMIT_S = 600
+_START_LIMIT_S = 120
 
 _PROGRAMS = Path(__file__).with_name("programs")
 _POOL = (_PROGRAMS / "pool.py").read_text(encoding="utf-8")

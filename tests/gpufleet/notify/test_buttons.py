@@ -1,6 +1,7 @@
 """*Keep* in Slack: both doors on loopback, against the sink, with a real ledger; every check, and each press once."""
 
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -115,7 +116,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         fleet=FLEET, environment="dev", channel="#gpu-cost", users=frozenset({"UADA"}), engine=ledger,
         inventory=machines,
     )  # fmt: skip
-    FleetMessages(ledger, fleet, WallClock()).tell(
+    FleetMessages(ledger, fleet, WallClock()).notify(
         "marked:i-1:x", "i-1 is <idle>", {"instance": "i-1", "may_keep": True}
     )
     send(desk)

@@ -140,7 +140,7 @@ def test_an_alert_waits_for_alertmanager_and_console_and_is_told_once_whoever_di
         stack.enter_context(_console(tmp_path, ledger))
         _until(lambda: _queued(ledger) == 1, "it is told")
         first.kill()
-        first.wait(30)
+        first.wait(120)
         stack.enter_context(_alertmanager(tmp_path))
         # a killed Alertmanager does not know what it told
         _until(lambda: _requests("") > 0, "it is told again")
@@ -265,10 +265,10 @@ def _running(command: list[str], log: Path, ready: str) -> Iterator[subprocess.P
         yield process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
-def _until(true: Callable[[], bool], what: str, limit_s: float = 90) -> None:
+def _until(true: Callable[[], bool], what: str, limit_s: float = 180) -> None:
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         try:

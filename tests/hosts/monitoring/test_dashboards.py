@@ -129,7 +129,7 @@ def prometheus(folder: Path) -> Iterator[str]:
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)")
 def test_every_query_returns_data(tmp_path: Path) -> None:
     with prometheus(tmp_path) as url:
-        asked, end = Prometheus(url), time.monotonic() + 90
+        asked, end = Prometheus(url), time.monotonic() + 180
         while left := [one for one in ask(asked, WHOLE, datetime.now(UTC)) if not one.series]:
             assert time.monotonic() < end, left
             time.sleep(0.5)

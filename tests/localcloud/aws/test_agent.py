@@ -83,7 +83,7 @@ def script(session_cloud: RunningCloud) -> str:
 
 def _status(address: str) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=10) as answer:
             return json.load(answer)
     except OSError:
         return {}

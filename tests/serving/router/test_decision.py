@@ -347,7 +347,7 @@ def test_an_empty_pool_holds_requests_until_its_first_replica(router: Router) ->
     assert 'gpufleet_held_requests{pool="chat"} 4' in page
     router.add("i-1")
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert found == [(200, "i-1")] * 4
     assert router.controller.activator.held() == {"chat": 0}
 
@@ -371,7 +371,7 @@ def test_a_client_that_left_is_not_held(router: Router) -> None:
     router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
     address, _, port = router.url.removeprefix("http://").rpartition(":")
     body = b'{"model": "chat"}'
-    with socket.create_connection((address, int(port))) as client:
+    with socket.create_connection((address, int(port)), timeout=60) as client:
         client.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
         )

@@ -23,7 +23,7 @@ CHAT = {"name": "chat", "model": "models/chat"}
 
 
 def test_a_hung_engine_gets_no_requests(tmp_path: Path) -> None:
-    with running(tmp_path, check_timeout=timedelta(milliseconds=200)) as router:
+    with running(tmp_path, check_timeout=timedelta(seconds=1)) as router:
         router.fleet.written = document(CHAT)
         hung = router.add("i-1")
         router.add("i-2")

@@ -43,9 +43,9 @@ class Asking:
                 priced.add(instance.id)
 
         class Groups(FakeGroups):
-            def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
-                wanted.update(surely)
-                return super().in_rollout(names, surely)
+            def in_rollout(self, names: Sequence[str], required: Collection[str] = ()) -> frozenset[str]:
+                wanted.update(required)
+                return super().in_rollout(names, required)
 
         ports = replace(fleet.ports(), agents=Agents(fleet), prices=Prices(), groups=Groups(fleet))
         IdleWatchdog(document(**changes), ports).dry()

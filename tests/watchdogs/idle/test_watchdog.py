@@ -375,7 +375,7 @@ def test_a_later_pass_continues_a_slow_drain() -> None:
     watchdog = make_watchdog(fake)
     first = watchdog.apply()
     assert [(o.kind, o.detail) for o in first.outcomes] == [
-        (OutcomeKind.WAITING, "it has not said `drained` yet; the next pass goes on")
+        (OutcomeKind.WAITING, "its agent has not reported `drained` yet; the next pass continues")
     ]
     assert not fake.ended and not any(key.startswith("unheard:") for key in fake.messages)
     fake.now += timedelta(minutes=3)

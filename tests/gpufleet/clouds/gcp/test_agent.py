@@ -101,7 +101,7 @@ def _script(bucket: Bucket, folder: Path) -> str:
 
 def _status(address: str) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{address}:9500/status", timeout=10) as answer:
             return json.load(answer)
     except OSError:
         return {}
@@ -113,7 +113,7 @@ def _ready(google: Google) -> tuple[str, str]:
     address = google.instance(member.name).network_interfaces[0].network_i_p
     log = google.cloud.machines / member.name / "var/log/machine.log"
     try:
-        wait_for("the agent to be ready", lambda: _status(address).get("ready"), 90)
+        wait_for("the agent to be ready", lambda: _status(address).get("ready"), 180)
     except BaseException:
         print(_status(address), log.read_text("utf-8", "replace"))  # noqa: T201 - shown when it fails
         raise
@@ -139,6 +139,6 @@ def test_an_agent_boots_serves_and_drains_when_preempted(google: Google) -> None
         "storage:objects.get",
         "secretmanager:versions_access",
     }
-    google.control("POST", "preempt", {"instance": name, "notice_s": 25})
-    wait_for("the agent to drain", lambda: _status(address).get("draining"), 10)
-    wait_for("it to be drained", lambda: _status(address).get("drained"), 15)
+    google.control("POST", "preempt", {"instance": name, "notice_s": 120})
+    wait_for("the agent to drain", lambda: _status(address).get("draining"))
+    wait_for("it to be drained", lambda: _status(address).get("drained"))

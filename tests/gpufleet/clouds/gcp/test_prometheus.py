@@ -83,9 +83,9 @@ def test_a_machine_is_scraped_with_the_labels_of_its_instance(google: Google, tm
     google.make_group("chat", google.make_template("chat", _EXPORTER), 1)
     member = wait_for("the member", lambda: google.running("chat"))[0]
     with _prometheus(tmp_path, google) as url:
-        found = wait_for("the exporter", lambda: _found(url, "DCGM_FI_DEV_GPU_UTIL"), 40)[0]
-        host = wait_for("the node exporter", lambda: _found(url, "node_memory_MemAvailable_bytes"), 40)[0]
-        modes = {one["mode"] for one in wait_for("CPUs", lambda: _found(url, "node_cpu_seconds_total"), 40)}
+        found = wait_for("the exporter", lambda: _found(url, "DCGM_FI_DEV_GPU_UTIL"), 120)[0]
+        host = wait_for("the node exporter", lambda: _found(url, "node_memory_MemAvailable_bytes"), 120)[0]
+        modes = {one["mode"] for one in wait_for("CPUs", lambda: _found(url, "node_cpu_seconds_total"), 120)}
     labels = {name: found[name] for name in LABELS}
     assert {name: host[name] for name in LABELS} == labels
     assert (host["job"], modes) == ("host", {"idle", "iowait"})
