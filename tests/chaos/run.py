@@ -67,7 +67,7 @@ def _one(stage: Stage, fault: Fault, lasts_s: float) -> None:
     fault.heal(stage, memory)
     stage.say(f"mended: {fault.name}; {_counted(stage.traffic.counted())}")
     for lost in stage.traffic.failures()[failed:]:
-        stage.say(f"  failed: {lost.words} after {lost.ended - lost.began:.1f} s")
+        stage.say(f"  failed: {lost.message} after {lost.ended - lost.began:.1f} s")
 
 
 def _counted(counted: Counted) -> str:
@@ -100,7 +100,7 @@ def _judge(stage: Stage) -> list[Verdict]:
     )
     played = Played(
         answered=counted.answered,
-        failures=[(one.began, one.ended, one.words) for one in stage.traffic.failures()],
+        failures=[(one.began, one.ended, one.message) for one in stage.traffic.failures()],
         kills=tuple(stage.kills),
         taken=frozenset(stage.taken),
         broken=stage.broken,
