@@ -112,6 +112,7 @@ def feed(places: Places, log: Log, stop: threading.Event, *, once: bool) -> None
     control_host.drop_privileges(places)
     os.umask(0o022)
     feeder = Feeder(fleet=LiveFleet(settings.fleet), paths=FeedPaths(folder=places.feed), log=log)
+    log.info("process", outcome="started", path=places.feed)
     while True:
         began = time.monotonic()
         feeder.tick()

@@ -61,6 +61,7 @@ def keep_written(url: str, path: Path, every_s: float, stop: threading.Event, lo
     document: FleetDocument | None = None
     inventory: AllInstances | None = None
     due = 0.0
+    log.info("process", outcome="started", path=path)
     while True:
         began = time.monotonic()
         try:

@@ -70,7 +70,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "jobs": "the daemon's jobs, with their intervals or those that still run",
     "without_rules": "jobs that have no rules yet",
     "method": "of an HTTP request",
-    "path": "of an HTTP request, without its query",
+    "path": "of an HTTP request, without its query; of a process: the file or folder that it writes",
     "status": "of an HTTP response",
     "client": "the address of an HTTP client",
     "left_out": "similar lines that were not written before this one",

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from gpufleet.ledger.schema import open_ledger
+from gpufleet.log_fields import EVENTS, FIELDS
 from gpufleet.settings.document import render
 from hosts.control.paths import SETTINGS as SETTINGS_FILE
 from hosts.control.settings import ControlSettings
@@ -164,6 +165,17 @@ def test_each_service_runs_as_its_own_user(host: Machine) -> None:
         pid = shown.split("MainPID=")[1].split()[0]
         assert host.run("ps", "-o", "user:32=", "-p", pid).strip() == user, unit
         assert "NRestarts=0" in shown, f"{unit}: {host.run('journalctl', '-u', unit, '-n', '50', '--no-pager')}"
+
+
+@pytest.mark.parametrize("name", ["router", "console", "watch", "feed"])
+def test_each_line_in_the_journal_is_json_without_secrets(host: Machine, name: str) -> None:
+    written = host.run("journalctl", "-u", f"gpufleet-{name}", "-o", "cat", "_COMM=python3", "--no-pager")
+    lines = [json.loads(line) for line in written.splitlines()]
+    assert lines
+    assert {line["component"] for line in lines} == {"daemon" if name == "watch" else name}
+    assert {field for line in lines for field in line} <= {*FIELDS}
+    assert {line["event"] for line in lines} <= {*EVENTS}
+    assert not any(secret in written for secret in ("xoxb-of-a-test", "of-a-test", "ab" * 32, "t" * 48))
 
 
 def test_only_the_watchdogs_user_reaches_instance_metadata(host: Machine) -> None:
