@@ -2,20 +2,17 @@
 
 import os
 from dataclasses import asdict
-from importlib.metadata import entry_points
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from app import quotas
 from app.fleets import load
+from cli import plugins
 from cli.output import STDOUT, Exit, print_json
 from gpufleet.domain.findings import Finding
 from gpufleet.toolchain import checks
 from gpufleet.toolchain.folders import find_folders
-
-CHECKS: Final = "gpufleet.checks"
-"""Entry points of other distributions: functions of the folders and the environment that return findings."""
 
 
 def register(parent: typer.Typer) -> None:
@@ -45,8 +42,8 @@ def doctor(
 def _of_this_machine() -> list[Finding]:
     folders = find_folders(os.environ)
     found = list(checks.examine(folders, os.environ))
-    for added in entry_points(group=CHECKS):
-        found += added.load()(folders, os.environ)
+    for examine in plugins.load(plugins.CHECKS):
+        found += examine(folders, os.environ)
     return found
 
 

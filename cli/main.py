@@ -4,8 +4,9 @@ import gc
 import importlib
 import os
 import sys
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
+
+from cli import plugins
 
 if TYPE_CHECKING:
     import typer
@@ -42,8 +43,6 @@ GROUPS: Final = (
 
 LOCAL: Final = "local"
 """The group of commands that the distribution of the embedded cloud adds."""
-PLUGINS: Final = "gpufleet.commands"
-"""Entry points of other distributions, by the name of the group: functions that add it to their argument."""
 INTERRUPTED: Final = 130
 """What shells make of Ctrl-C."""
 _GARBAGE: Final = (20_000, 20, 50)
@@ -73,8 +72,8 @@ def build(group: str | None = None) -> "typer.Typer":
 
 
 def _register_local(app: "typer.Typer") -> None:
-    for added in entry_points(group=PLUGINS, name=LOCAL):
-        added.load()(app)
+    for register in plugins.load(plugins.COMMANDS, name=LOCAL):
+        register(app)
         return
 
     def local() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from app.errors import AppError
-from cli import doctor, main
+from cli import plugins
 from cli.main import build
 from gpufleet.toolchain.folders import ROOT
 from hosts.control import bundle
@@ -53,8 +54,23 @@ def product_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(**_: str) -> tuple[()]:
         return ()
 
-    monkeypatch.setattr(main, "entry_points", none)
-    monkeypatch.setattr(doctor, "entry_points", none)
+    monkeypatch.setattr(plugins, "entry_points", none)
+
+
+@pytest.mark.parametrize("module", ["localcloud_not_here.commands", "localcloud.not_here"])
+def test_metadata_without_its_package_counts_as_not_installed(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    found = EntryPoint(name="local", value=f"{module}:register", group=plugins.COMMANDS)
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: (found,))  # pyright: ignore[reportUnknownLambdaType]
+    assert list(plugins.load(plugins.COMMANDS, name="local")) == []
+
+
+def test_a_plugin_that_lacks_another_module_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "broken_plugin.py").write_text("import a_module_that_is_missing\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = EntryPoint(name="local", value="broken_plugin:register", group=plugins.COMMANDS)
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: (found,))  # pyright: ignore[reportUnknownLambdaType]
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_missing"):
+        list(plugins.load(plugins.COMMANDS))
 
 
 @pytest.mark.usefixtures("product_alone")
