@@ -124,12 +124,12 @@ def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[s
             break
         name = value.get("table")
         if not isinstance(name, str) or not isinstance(value.get("row"), dict):
-            raise LedgerError(f"{source}: line {number} is not a row of a ledger")
+            raise LedgerError(f"{source}: line {number}: expected a row of a ledger")
         counts[name] += 1
         if (table := known.get(name)) is None:
             if schema > HEAD:
                 continue
-            raise LedgerError(f"{source}: line {number} is not a row of a ledger")
+            raise LedgerError(f"{source}: line {number}: expected a row of a ledger")
         if current is not None and (table is not current or len(pending) >= _STREAM):
             _write(connection, current, pending, source)
             pending = []

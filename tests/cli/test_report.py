@@ -206,7 +206,7 @@ def test_a_missing_price_names_resource_and_remedy_and_may_be_shown_as_unknown(f
     (row,) = [row for row in found["charges"] if row["resource"] == "i-new"]
     assert (row["usd"], row["price"]) == (None, None)
     assert found["total"]["at_least"] is True
-    assert any("at least" in note for note in found["notes"])
+    assert any("every total is a lower bound" in note for note in found["notes"])
 
 
 def test_a_window_before_the_ledger_is_empty_and_says_so(fleet: Path) -> None:

@@ -171,4 +171,4 @@ def test_the_report_says_who_else_uses_a_reservation() -> None:
     found = compute(scope, known, [])
     assert [(one.started_at, one.last_seen_at, one.elsewhere) for one in found.reservations] == [(T0 + HOUR, END, 2)]
     notes = [note for note in found.notes if note.startswith("reservation cr-1: ")]
-    assert [note.split(": ")[1][:24] for note in notes] == ["18.0 instance-hours of i", "this fleet declares 2 of"]
+    assert [note.split(": ")[1][:24] for note in notes] == ["18.0 instance-hours were", "this fleet declares 2 of"]

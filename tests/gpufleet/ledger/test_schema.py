@@ -207,6 +207,6 @@ def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
             connection.exec_driver_sql("PRAGMA max_page_count=1")
             connection.exec_driver_sql("CREATE TABLE more AS SELECT zeroblob(10000000)")
 
-    with pytest.raises(LedgerError, match="the ledger: database or disk is full: make room"):
+    with pytest.raises(LedgerError, match="the ledger: database or disk is full: free space"):
         write()
     engine.dispose()
