@@ -89,8 +89,7 @@ def _dry_run_then_quiet(fleet: Fleet) -> None:
 
 def _no_spot_then_back(fleet: Fleet) -> None:
     fleet.cloud.control("preempt", {"pool": "batch", "notice_s": 25, "capacity_lost": True})
-    wait_for("the notice to be seen", lambda: _draining(fleet), 20)
-    (taken,) = _draining(fleet)
+    (taken,) = wait_for("the notice to be seen", lambda: _draining(fleet), 20)
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0, answer
     assert fleet.cloud.desired()["batch-od"] == 1, answer

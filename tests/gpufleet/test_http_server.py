@@ -25,7 +25,7 @@ from gpufleet.logs import log_crashes
 from tests.fixtures.logs import Line, RecordedLog
 
 MOST = 1000
-SMALL = ServerLimits(connections=4, request_s=0.6, idle_s=5)
+SMALL = ServerLimits(connections=4, request_s=1.5, idle_s=60)
 
 
 def echo(request: HttpRequest) -> Answer:
@@ -50,7 +50,7 @@ def sent(server: HttpServer, request: bytes) -> bytes:
 
 
 def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -71,8 +71,8 @@ def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(where: str) -> Non
     begun = b"POST / HTTP/1.1\r\nX: " if where == "head" else b"POST / HTTP/1.1\r\nContent-Length: 900\r\n\r\n"
     with serving() as server, connect(server) as slow:
         slow.sendall(begun)
-        began, ended = time.monotonic(), False
-        while not ended and time.monotonic() - began < 8:
+        end, ended = time.monotonic() + 50, False  # before an idle connection would end
+        while not ended and time.monotonic() < end:
             try:
                 slow.sendall(b"a")
                 slow.settimeout(0.1)
@@ -82,7 +82,6 @@ def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(where: str) -> Non
             except OSError:
                 ended = True
         assert ended
-        assert time.monotonic() - began < 5
 
 
 def test_a_connection_takes_one_request_after_another() -> None:
@@ -90,7 +89,7 @@ def test_a_connection_takes_one_request_after_another() -> None:
         for text in ("one", "two"):
             assert client.post("/", content=text.encode()).text == text
             # longer than one request may take: between two requests the idle limit counts
-            time.sleep(0.7)
+            time.sleep(1.6)
 
 
 def test_the_time_of_a_request_begins_with_its_first_byte() -> None:
@@ -222,7 +221,7 @@ def test_a_client_that_disconnects_is_not_logged(crashes: list[Line]) -> None:
     left, ended = threading.Event(), threading.Event()
 
     def large(request: HttpRequest) -> Answer:
-        assert left.wait(10)
+        assert left.wait(60)
         return Answer(body=b"x" * 10_000_000)
 
     class Watched(HttpServer):
@@ -235,7 +234,7 @@ def test_a_client_that_disconnects_is_not_logged(crashes: list[Line]) -> None:
         with connect(server) as client:
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         left.set()
-        assert ended.wait(10)
+        assert ended.wait(60)
     assert crashes == []
 
 
@@ -262,7 +261,7 @@ def test_a_stop_ends_idle_connections_and_lets_an_answer_be_finished() -> None:
     def slow(request: HttpRequest) -> Answer:
         if request.path == "/slow":
             asked.set()
-            assert finish.wait(10)
+            assert finish.wait(60)
         return Answer(body="done")
 
     server = HttpServer(("127.0.0.1", 0), slow).start("test", poll_s=0.05)
@@ -270,7 +269,7 @@ def test_a_stop_ends_idle_connections_and_lets_an_answer_be_finished() -> None:
     idle.request("GET", "/")
     assert idle.getresponse().read() == b"done"
     busy.request("GET", "/slow")
-    assert asked.wait(10)
+    assert asked.wait(60)
     server.stop()
     assert idle.sock is not None
     assert idle.sock.recv(1) == b"", "closed long before its idle limit"

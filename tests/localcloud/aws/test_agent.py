@@ -154,8 +154,8 @@ def test_an_agent_drains_before_its_group_ends_it(cloud: RunningCloud, ready: tu
 
 def test_an_agent_drains_when_it_is_preempted(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
-    cloud.control("POST", "preempt", {"instance": member, "notice_s": 15, "capacity_lost": True})
-    wait_for("the agent to drain", lambda: _status(address).get("draining"), 10)
+    cloud.control("POST", "preempt", {"instance": member, "notice_s": 120, "capacity_lost": True})
+    wait_for("the agent to drain", lambda: _status(address).get("draining"))
     assert _status(address)["deadline"] is not None
     wait_for("it to be drained", lambda: _status(address).get("drained"))
 

@@ -20,7 +20,7 @@ def test_a_preemption_is_announced_and_carried_out_and_capacity_stays_away(cloud
     make_group(cloud, "preempt-b", template, size=0, spot=True, zones="b", pool="chat")
     wait_for("the instance", lambda: cloud.in_service("preempt-a"))
     address = _running(cloud, "preempt-a")[0]["PrivateIpAddress"]
-    status, said = cloud.control("POST", "preempt", {"pool": "chat", "notice_s": 2, "capacity_lost": True})
+    status, said = cloud.control("POST", "preempt", {"pool": "chat", "notice_s": 8, "capacity_lost": True})
     assert status == 200
     notice = json.loads(metadata(address, "meta-data/spot/instance-action")[1])
     assert notice["action"] == "terminate"
