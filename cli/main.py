@@ -72,7 +72,7 @@ def build(group: str | None = None) -> "typer.Typer":
 
 
 def _register_local(app: "typer.Typer") -> None:
-    for register in plugins.load(plugins.COMMANDS, name=LOCAL):
+    for register in plugins.load(plugins.COMMANDS, LOCAL):
         register(app)
         return
 

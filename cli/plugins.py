@@ -10,9 +10,11 @@ CHECKS: Final = "gpufleet.checks"
 """Functions of the folders and the environment that return findings for `gpufleet doctor`."""
 
 
-def load(group: str, **named: str) -> Iterator[Callable[..., Any]]:
+def load(group: str, name: str | None = None) -> Iterator[Callable[..., Any]]:
     """Load the functions of a group; metadata whose package cannot be imported counts as not installed."""
-    for added in entry_points(group=group, **named):
+    for added in entry_points(group=group):
+        if name not in (None, added.name):
+            continue
         try:
             yield added.load()
         except ModuleNotFoundError as error:

@@ -61,7 +61,7 @@ def product_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_metadata_without_its_package_counts_as_not_installed(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     found = EntryPoint(name="local", value=f"{module}:register", group=plugins.COMMANDS)
     monkeypatch.setattr(plugins, "entry_points", lambda **_: (found,))  # pyright: ignore[reportUnknownLambdaType]
-    assert list(plugins.load(plugins.COMMANDS, name="local")) == []
+    assert list(plugins.load(plugins.COMMANDS, "local")) == []
 
 
 def test_a_plugin_that_lacks_another_module_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
