@@ -1,1 +1,1 @@
-"""What the product asks of the clouds, by their own clients."""
+"""Access to the APIs of AWS and Google Cloud, through their own client libraries."""

@@ -1,4 +1,4 @@
-"""Node agents over HTTP: ask how they are, give them signed orders."""
+"""HTTP client of the node agents: reads their status and sends them signed orders."""
 
 import json
 import secrets
@@ -22,31 +22,32 @@ from gpufleet.domain.parsed import is_map
 PORT: Final = 9500
 _AT_ONCE: Final = 32
 LIMIT_S: Final = 5.0
-"""For a whole answer: an instance that is broken into must not hold a pass byte by byte."""
+"""Time limit for a complete response. A compromised instance could otherwise block a run by sending single bytes."""
 LARGEST: Final = 1_000_000
-"""Bytes of an answer."""
-
+"""Maximum size of a response, in bytes."""
 
 FARTHEST_CLOCK: Final = timedelta(hours=2)
-"""How far an agent's clock may be from ours: beyond it an order is not signed with the agent's time.
+"""Maximum difference between an agent's clock and the local one. Beyond it, no order is signed with the agent's time.
 
-The answer that tells it is not signed. Who sits between can so get an order that is good up to this much later.
+The response that contains the agent's time is not signed. An attacker on the network can therefore obtain an order
+that is valid up to this much later.
 """
 _LONGEST_MESSAGE: Final = 300
 
 
 class Signer(Protocol):
-    """The key that agents know (`gpufleet.clouds.order_key`)."""
+    """The private key whose public half the agents have (`gpufleet.clouds.order_key`)."""
 
     def sign(self, body: bytes) -> Claim:
-        """The signature of these bytes."""
+        """Return the signature of `body`."""
         ...
 
 
 class NodeAgents:
-    """The agents of a fleet's members; others are neither asked nor given orders.
+    """Client of the agents on the instances of a fleet's pools. Other instances get no requests and no orders.
 
-    The key is read when the first order is given, and never written anywhere."""
+    The key is read when the first order is sent. It is never written to disk.
+    """
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class NodeAgents:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`key` raises CloudError where it cannot be read; `warn` is notified of clocks that are off."""
+        """`key` raises CloudError if it cannot be read. `warn` receives a message when an agent's clock is wrong."""
         self._key, self._now, self._warn = key, now, warn
         self._port = port
         transport = DeadlineTransport(context_without_authorities(), limit_s)
@@ -70,7 +71,10 @@ class NodeAgents:
         self._client.close()
 
     def statuses(self, instances: Sequence[Instance]) -> dict[str, Mapping[str, Any]]:
-        """The answer of GET /status by instance; one that does not answer whole, or is in no pool, is absent."""
+        """The response of GET /status, by instance id.
+
+        Instances without a complete response, and instances that belong to no pool, are absent.
+        """
         members = [one for one in instances if one.pool is not None]
         if not members:
             return {}
@@ -79,16 +83,16 @@ class NodeAgents:
             return {i.id: answer for i, answer in zip(members, answers, strict=True) if answer is not None}
 
     def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline_seconds: int) -> Mapping[str, Any]:
-        """Ask to drain. Idempotent. Raises CloudError when the agent does not take it."""
+        """Ask the agent to drain. Idempotent. Raises CloudError if the agent does not accept the order."""
         deadline = timedelta(seconds=deadline_seconds)
         return self._give(instance, Drain(by=by, reason=reason, deadline=deadline), "refused to drain")
 
     def switch(self, instance: Instance, digest: str) -> Mapping[str, Any]:
-        """Ask to serve another revision. Idempotent. Raises CloudError when the agent does not take it."""
+        """Ask the agent to serve another revision. Idempotent. Raises CloudError if it does not accept the order."""
         return self._give(instance, Switch(digest=digest), "refused the revision")
 
     def _give(self, instance: Instance, action: Drain | Switch, refused: str) -> Mapping[str, Any]:
-        """Sign and post an order; once more with the agent's time, where nothing but the time is wrong with it."""
+        """Sign and send an order. If the agent rejects only its time, sign and resend it with the agent's time."""
         if instance.pool is None:
             raise CloudError(
                 f"{instance.id}: is in no group of a pool of the fleet document, so it is given no order: "
@@ -135,14 +139,14 @@ class NodeAgents:
             answer = _object(body) if status == HTTPStatus.OK else None
         except (httpx.HTTPError, ValueError):
             return None
-        # an address is used again by another machine sooner than one thinks
+        # check the id: another machine may already use this address
         return answer if answer is not None and answer.get("instance") == instance.id else None
 
     def _answer(self, method: str, url: str, **asked: Any) -> tuple[int, bytes]:
-        """Status and whole body. Raises httpx.HTTPError, ValueError for a body without an end."""
+        """HTTP status and complete body. Raises httpx.HTTPError, or ValueError if the body exceeds `LARGEST`."""
         body = bytearray()
         with self._client.stream(method, url, **asked) as response:
-            # as it came over the line: what is unpacked may be a thousand times as long
+            # raw bytes: decompressed content may be a thousand times as long
             for part in response.iter_raw():
                 body += part
                 if len(body) > LARGEST:
@@ -159,7 +163,7 @@ class NodeAgents:
 
 
 def _clock_of(answer: bytes) -> datetime | None:
-    """The agent's clock, in an answer that refuses nothing but an order's time."""
+    """The agent's time, from a response that rejects only the time of an order; None for any other response."""
     try:
         found = _object(answer)
         now = datetime.fromisoformat(found["now"]) if found["code"] == OrderRefusal.WRONG_TIME else None
@@ -169,7 +173,7 @@ def _clock_of(answer: bytes) -> datetime | None:
 
 
 def _refusal(answer: bytes) -> tuple[str, str]:
-    """Code and message of an agent that says no; an agent that is broken into may say anything."""
+    """Code and message of a refusal. Both are truncated, because a compromised agent may send any text."""
     try:
         found = _object(answer)
         code, message = str(found.get("code", "")), str(found.get("error", ""))
@@ -179,7 +183,7 @@ def _refusal(answer: bytes) -> tuple[str, str]:
 
 
 def _ahead(off: timedelta) -> str:
-    """`17 min ahead of`, `3 s behind`."""
+    """A clock difference as text: `17 min ahead of`, `3 s behind`."""
     seconds = abs(off).total_seconds()
     length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     return f"{length} {'ahead of' if off > timedelta() else 'behind'}"

@@ -1,7 +1,7 @@
-"""An HTTP transport whose answers come whole within a time, heads and bodies alike.
+"""An HTTP transport with a time limit for the complete response, headers and body.
 
-httpx limits each read: a server that sends a byte now and then is in time for every one of them, and holds its caller
-for ever. Here each read may take no longer than what is left of the whole.
+httpx limits only each single read, so a server that sends one byte at a time can block its caller for ever. This
+transport limits each read to the time that remains for the whole response.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ _FAILURES: Final = (
 
 
 LINES: Final = 100
-"""At once, as httpx's own: who asks a whole fleet must not wait for those that do not answer."""
+"""Maximum number of concurrent connections, as in httpx. Instances that do not respond must not delay the others."""
 
 
 class DeadlineTransport(httpx.BaseTransport):
-    """Lines that are kept, as httpx's own; no proxies. Raises httpx.TransportError, as httpx's own does."""
+    """Keeps connections open between requests, as httpx does. Uses no proxies. Raises httpx.TransportError."""
 
     def __init__(self, context: ssl.SSLContext, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._left = _Left(limit_s, clock)
@@ -56,7 +56,7 @@ class DeadlineTransport(httpx.BaseTransport):
 
 
 class _Left:
-    """What is left of the time of the request that this thread made last."""
+    """Remaining time for the current request of each thread."""
 
     def __init__(self, limit_s: float, clock: Callable[[], float]) -> None:
         self._limit_s, self._clock = limit_s, clock
@@ -66,7 +66,7 @@ class _Left:
         self._of_thread.until = self._clock() + self._limit_s
 
     def at_most(self, seconds: float | None) -> float:
-        """The shorter of both, in seconds. Raises httpcore.ReadTimeout when nothing is left."""
+        """The smaller of `seconds` and the remaining time. Raises httpcore.ReadTimeout if no time remains."""
         left: float = self._of_thread.until - self._clock()
         if left <= 0:
             raise httpcore.ReadTimeout(f"no whole answer in {self._limit_s:g} s")
@@ -74,7 +74,7 @@ class _Left:
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection whose reads end with the time of the request."""
+    """A connection whose reads and writes are limited to the remaining time of the request."""
 
     def __init__(self, inner: httpcore.NetworkStream, left: _Left) -> None:
         self._inner, self._left = inner, left
@@ -83,7 +83,7 @@ class _Stream(httpcore.NetworkStream):
         try:
             return self._inner.read(max_bytes, self._left.at_most(timeout))
         except httpcore.ReadTimeout:
-            self._left.at_most(timeout)  # says so where it was the whole time that ran out
+            self._left.at_most(timeout)  # raises a clearer error if the total time is used up
             raise
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -103,7 +103,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Network(httpcore.NetworkBackend):
-    """Opens connections of that kind."""
+    """Opens connections with that limit."""
 
     def __init__(self, left: _Left) -> None:
         self._inner, self._left = httpcore.SyncBackend(), left

@@ -1,4 +1,4 @@
-"""What an environment needs before its first `pulumi up`, in words that both clouds share."""
+"""Resources that an environment needs before its first `pulumi up`. Shared by both clouds."""
 
 import secrets
 from collections.abc import Callable
@@ -14,16 +14,16 @@ _ENGINE_KEY_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """One secret of an environment."""
+    """One secret that an environment needs."""
 
     name: str
     what: str
     make: Callable[[], str]
-    """A new value."""
+    """Generates a new value."""
 
 
 def secrets_of(engine_key: str, order_key: str) -> tuple[Secret, ...]:
-    """The secrets of an environment, by their names."""
+    """The two secrets of an environment, with the given names."""
     return (
         Secret(
             name=engine_key,
@@ -35,7 +35,7 @@ def secrets_of(engine_key: str, order_key: str) -> tuple[Secret, ...]:
 
 
 def public_half(name: str, pem: str) -> PublicKey:
-    """The public key of a secret's value. Raises CloudError that names the secret."""
+    """The public key that belongs to a private key in PEM. Raises CloudError, which contains the secret's name."""
     try:
         return OrderKey(pem).public
     except KeyFormError as error:
@@ -44,7 +44,7 @@ def public_half(name: str, pem: str) -> PublicKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapStep:
-    """One thing that must be there. `make` is called only where it is missing."""
+    """One required resource. `make` is called only if the resource is missing."""
 
     what: str
     present: bool

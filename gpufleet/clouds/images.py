@@ -1,4 +1,4 @@
-"""Container images: copied by digest into a registry that machines without internet can reach. By skopeo."""
+"""Copies container images by digest to a registry that machines without internet access can reach. Uses skopeo."""
 
 import base64
 import ipaddress
@@ -16,38 +16,41 @@ from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.domain.activity import CloudError
 
 COPY_LIMIT_S: Final = 3600
-"""vLLM's image has about 10 GB."""
+"""Time limit for one copy. The vLLM image has about 10 GB."""
 ASK_LIMIT_S: Final = 60
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 NOT_THERE: Final = re.compile(
     r"manifest unknown|name unknown|not found|[Ss]tatus ?(?:[Cc]ode)?(?: from registry)?:? 404\b"
 )
-"""What skopeo says of an image that a registry lacks. The status where it stands: names and digests hold numbers."""
+"""Error messages of skopeo for an image that is not in the registry.
+
+The pattern requires a status word before 404, because image names and digests may contain that number.
+"""
 ECR: Final = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com")
 OTHER_TRANSPORTS: Final = ("oci:", "dir:", "docker-archive:", "docker://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """An image where it was and where it is now."""
+    """Source and target of one image."""
 
     source: str
     target: str
-    """`registry/name@sha256:…`, as settings want it."""
+    """`registry/name@sha256:…`, the form that settings require."""
     copied: bool
-    """False: it was there already."""
+    """False if the registry already had the image."""
 
 
 class Registry:
-    """A registry that images are copied to."""
+    """The target registry for images."""
 
     def __init__(self, prefix: str, logins: Mapping[str, str] | None = None) -> None:
-        """`prefix`: `host[:port][/path]`. `logins`: `user:password` by host; ECR's are asked for by themselves."""
+        """`prefix`: `host[:port][/path]`. `logins`: `user:password` by host; for ECR they are requested from AWS."""
         self._prefix = prefix.rstrip("/")
         self._logins = dict(logins or {})
 
     def mirror(self, source: str) -> Mirrored:
-        """Copy an image with all its platforms, digests unchanged. Raises CloudError."""
+        """Copy an image for all platforms with unchanged digests. Raises CloudError."""
         digest = self._digest(_with_transport(source))
         target = f"{self._prefix}/{_name(source)}@{digest}"
         if self.has(target):
@@ -55,7 +58,7 @@ class Registry:
         place = f"docker://{self._prefix}/{_name(source)}:{digest.removeprefix('sha256:')[:16]}"
         pinned = _with_transport(source)
         if pinned.startswith("docker://") and "@" not in pinned:
-            # the tag may move between asking for its digest and copying it
+            # the tag may change between reading its digest and copying it
             pinned = f"{pinned.rsplit(':', 1)[0] if ':' in pinned.rsplit('/', 1)[-1] else pinned}@{digest}"
         self._skopeo("copy", "--all", "--preserve-digests", pinned, place, limit=COPY_LIMIT_S)
         if not self.has(target):
@@ -63,7 +66,7 @@ class Registry:
         return Mirrored(source=source, target=target, copied=True)
 
     def has(self, target: str) -> bool:
-        """Whether the registry holds `name@sha256:…`. Raises CloudError when it cannot be asked."""
+        """Whether the registry has `name@sha256:…`. Raises CloudError if the registry cannot be queried."""
         try:
             self._skopeo("inspect", "--raw", f"docker://{target}", limit=ASK_LIMIT_S)
         except CloudError as error:
@@ -87,7 +90,7 @@ class Registry:
         if program is None:
             raise CloudError("skopeo is not installed: it copies images (Debian: apt-get install skopeo)")
         with tempfile.TemporaryDirectory() as folder:
-            # a file of our own, since a password on the command line is seen by everybody on the machine
+            # a separate file, because all users of the machine can see passwords on a command line
             logins = Path(folder, "auth.json")
             logins.touch(mode=0o600)
             logins.write_text(json.dumps({"auths": self._auths(arguments)}))
@@ -124,7 +127,7 @@ def _name(source: str) -> str:
 
 
 def _digest_of_layout(source: str) -> str:
-    # an OCI layout names its manifests in index.json; the digest that a registry will know is that one
+    # index.json of an OCI layout contains the manifest's digest; the registry uses the same digest
     path = source.removeprefix("oci:").split(":")[0]
     try:
         manifests = json.loads(Path(path, "index.json").read_text())["manifests"]
@@ -134,7 +137,7 @@ def _digest_of_layout(source: str) -> str:
 
 
 def _insecure(verb: str, arguments: Sequence[str]) -> list[str]:
-    """Plain HTTP is for registries on this machine alone."""
+    """Flags that allow plain HTTP, only for registries on this machine."""
     flags: list[str] = []
     places = [a for a in arguments if a.startswith(OTHER_TRANSPORTS)]
     for index, place in enumerate(places):

@@ -1,7 +1,7 @@
-"""What the readers of S3 and of Google's storage share: what a status means, and a range as it comes.
+"""Shared functions of the S3 and Cloud Storage readers: status checks and range reads.
 
-Standard library only: the node agent carries this. FileNotFoundError, PermissionError and OSError with ESTALE (the
-object changed) are final; ConnectionError and TimeoutError may pass.
+Standard library only, because the node agent contains this module. FileNotFoundError, PermissionError and OSError
+with ESTALE (the object changed) are permanent; ConnectionError and TimeoutError may be temporary.
 """
 
 import errno
@@ -10,22 +10,24 @@ from http.client import HTTPResponse
 from typing import Final
 
 Told = Callable[[int | None, str], None]
-"""Hears, before the first byte of a range, the bytes of the whole object and its version; None and "" where the store
-does not say. What it raises ends the read."""
+"""Callback that receives the size of the whole object in bytes and its version, before the first byte of a range.
+
+If the store does not report them, the size has the value None and the version "". An exception ends the read.
+"""
 PIECE: Final = 2 * 1024 * 1024
-"""Bytes handed on at once. Half as many take 4 % more CPU time: the threads of one file disturb each other more."""
+"""Maximum bytes per piece. Half of it takes 4 % more CPU time, because threads of one file contend more often."""
 TELLING: Final = frozenset({200, 206, 416})
-"""Statuses of answers that say how large the whole object is."""
+"""HTTP statuses of responses that include the size of the whole object."""
 
 
 class Buffer:
-    """What the pieces of one connection's answers come into: no larger than the largest of them needs."""
+    """A reusable read buffer of one connection. It grows to the largest piece that was requested."""
 
     def __init__(self) -> None:
         self._view = memoryview(b"")
 
     def of(self, length: int) -> memoryview:
-        """Room for a piece of an answer of that many bytes."""
+        """A buffer for a response of `length` bytes: at least as large as the response, or as `PIECE`."""
         wanted = min(length, PIECE)
         if len(self._view) < wanted:
             self._view = memoryview(bytearray(wanted))
@@ -33,7 +35,7 @@ class Buffer:
 
 
 def check(answer: HTTPResponse, key: str) -> None:
-    """Nothing where the store gave what was asked for. Raises OSError."""
+    """Raise OSError unless the response is a success (200 or 206)."""
     if answer.status in (200, 206):
         return
     if answer.status == 404:
@@ -48,7 +50,7 @@ def check(answer: HTTPResponse, key: str) -> None:
 
 
 def whole_size(answer: HTTPResponse) -> int | None:
-    """Bytes of the whole object, as an answer to a range says them; None where it does not."""
+    """Size of the whole object in bytes, from the response to a range request; None if it is not reported."""
     if answer.status == 200:
         return answer.length
     said = answer.headers.get("content-range", "").rpartition("/")[2]
@@ -56,7 +58,7 @@ def whole_size(answer: HTTPResponse) -> int | None:
 
 
 def range_header(asked: range) -> str:
-    """The value of `Range` for those bytes."""
+    """The value of the `Range` header for these bytes."""
     return f"bytes={asked.start}-{asked.stop - 1}"
 
 
@@ -67,7 +69,7 @@ def pass_on(
     buffer: memoryview,
     take: Callable[[memoryview], None],
 ) -> None:
-    """Give exactly the bytes asked for to `take`, in pieces of `buffer`. Raises ConnectionError."""
+    """Pass exactly the requested bytes to `take`, in pieces of at most the buffer's size. Raises ConnectionError."""
     left = len(asked)
     if answer.status == 200 and (asked.start or answer.length not in (None, left)):
         raise ConnectionError(f"{key}: the store sent the whole object instead of a range")

@@ -1,4 +1,4 @@
-"""The private key that orders to node agents are signed with: made, read from where it is kept, used."""
+"""The private key that signs orders to node agents: creation, loading and signing."""
 
 import os
 from collections.abc import Callable
@@ -24,20 +24,23 @@ from gpufleet.domain.rsa import EXPONENT, KeyFormError, PublicKey, public_key
 from gpufleet.logs import hide
 
 BITS: Final = 3072
-"""Of a new key: 128 bits of security (NIST SP 800-57, part 1, table 2)."""
+"""Size of a new key. It gives 128 bits of security (NIST SP 800-57, part 1, table 2)."""
 VARIABLE: Final = "GPUFLEET_ORDER_KEY_FILE"
-"""Names a PEM file that is read in place of the secret."""
+"""Environment variable with the path of a PEM file that replaces the secret."""
 
 
 class OrderKey:
-    """Signs. Raises KeyFormError for a text that holds no such key; it names no part of the text."""
+    """An RSA private key in PEM that signs orders.
+
+    Raises KeyFormError if the text does not contain such a key. The error contains no part of the text.
+    """
 
     def __init__(self, text: str) -> None:
         hide(text)
         try:
             key = load_pem_private_key(text.encode(), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            # not the cause: a parser's message may quote what it read
+            # without the cause, because a parser's message may quote its input
             raise KeyFormError("holds no private key in PEM without a password") from None
         if not isinstance(key, RSAPrivateKey):
             raise KeyFormError("holds a private key that is not RSA")
@@ -46,20 +49,20 @@ class OrderKey:
         self.public: PublicKey = public_key(pem.decode())
 
     def sign(self, body: bytes) -> Claim:
-        """The signature of these bytes (RSASSA-PKCS1-v1_5, SHA-256)."""
+        """The signature of `body` (RSASSA-PKCS1-v1_5, SHA-256)."""
         return Claim(self.public.fingerprint, self._key.sign(body, PKCS1v15(), SHA256()))
 
 
 def new_pem() -> str:
-    """A new private key (PKCS #8)."""
+    """Generate a new private key in PEM (PKCS #8)."""
     made = generate_private_key(EXPONENT, BITS)
     return made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def reader(reference: str | None, region: str) -> Callable[[], OrderKey]:
-    """The key from the file that $GPUFLEET_ORDER_KEY_FILE names, else from `gpufleet.clouds.secrets`.
+    """A function that reads the key from the file in $GPUFLEET_ORDER_KEY_FILE, else from `gpufleet.clouds.secrets`.
 
-    What it gives raises CloudError that names the place and who may read it, and shows nothing of what lies there.
+    The function raises CloudError, which contains the key's location but never its content.
     """
 
     def read() -> OrderKey:

@@ -4,7 +4,9 @@ import ssl
 
 
 def context_without_authorities() -> ssl.SSLContext:
-    """For a client of `http://` alone: httpx reads the certificates of all authorities for each client, which no
-    such connection needs. Should one use TLS after all, it is refused.
+    """A TLS context without certificate authorities, for clients that use only `http://`.
+
+    By default httpx loads all authorities for each client, which such connections do not need. If a connection uses
+    TLS, its certificate is rejected.
     """
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,4 +1,4 @@
-"""Prometheus (or what speaks its HTTP API): instant queries, and how often a job is scraped."""
+"""Client of Prometheus, or of any store with its HTTP API: instant queries and scrape intervals."""
 
 import json
 import re
@@ -18,15 +18,15 @@ from gpufleet.domain.parsed import is_map
 
 _TIMEOUT: Final = 30.0
 LONGEST_S: Final = 120.0
-"""For one answer, its head included: far from the term of a run's lease."""
+"""Time limit for one complete response, headers included. Much shorter than the lease of a run."""
 SKEW_LIMIT_S: Final = 60.0
-"""Clocks further apart than that make an old window look new."""
+"""Maximum clock difference. With a larger one, old samples could be read as current ones."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 
 
 class Prometheus:
-    """A metrics store. Answers whole or raises CloudError; counts its calls."""
+    """A metrics store. Returns complete results or raises CloudError. Counts its calls."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Prometheus:
         self._client.close()
 
     def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
-        """Labels and value of each series of an instant vector."""
-        # POST: a query over many aggregations outgrows what proxies allow in a URL
+        """Labels and value of each series in the result of an instant query. Raises CloudError."""
+        # POST, because long queries exceed the URL length that proxies allow
         answer = self._ask("POST", "/api/v1/query", data={"query": expression, "time": f"{at.timestamp():.3f}"})
         kind = answer.get("resultType") if is_map(answer) else None
         if kind != "vector":
@@ -61,8 +61,8 @@ class Prometheus:
             raise CloudError(f"{self._url}: a query gave what is no vector of numbers: {error!r}") from error
 
     def now(self) -> datetime:
-        """What its own clock says, to the millisecond: it dates its samples by it."""
-        # without a time of ours an expression is evaluated at the store's present
+        """The store's own time, with millisecond precision. The store timestamps its samples with this clock."""
+        # without a time argument, the store evaluates the expression at its current time
         answer = self._ask("POST", "/api/v1/query", data={"query": "time()"})
         try:
             return datetime.fromtimestamp(float(answer["result"][1]), UTC)
@@ -70,7 +70,7 @@ class Prometheus:
             raise CloudError(f"{self._url}: time() gave {answer!r:.100}, not a scalar") from error
 
     def interval(self, job: str) -> timedelta | None:
-        """How often a job is scraped; None: the configuration has no such job."""
+        """Scrape interval of a job; None if the configuration has no such job. Raises CloudError."""
         if self._intervals is None:
             told = self._ask("GET", "/api/v1/status/config")
             if not is_map(told) or not isinstance(told.get("yaml"), str):
@@ -93,14 +93,14 @@ class Prometheus:
                 f"Prometheus at {self._url} refused ({response.status_code}): {words or 'no reason given'}"
             )
         if body.get("warnings") or body.get("isPartial"):
-            # a store in front of several others says so when one of them failed (VictoriaMetrics by `isPartial`):
-            # half an answer is none
+            # a store that queries several others reports when one of them failed (VictoriaMetrics: `isPartial`);
+            # an incomplete result is treated as an error
             said = "; ".join(body.get("warnings") or ("it says so itself",))
             raise CloudError(f"Prometheus at {self._url} gave a partial answer: {said}")
         return body.get("data")
 
     def _in_time(self, response: httpx.Response, began: float) -> Iterator[bytes]:
-        """The body; a byte now and then is in time for each read, and would hold a pass for ever."""
+        """Yield the body within the time limit. The limit of each read alone would allow a body that never ends."""
         size = 0
         for part in response.iter_bytes():
             size += len(part)
@@ -109,13 +109,13 @@ class Prometheus:
             yield part
 
     def _same_time(self, date: str | None, asked: datetime) -> None:
-        """Refuse an answer when our clocks differ: a past that we take for now is shown whole, and looks like now."""
+        """Raise CloudError if the clocks differ too much: old samples would then be read as current ones."""
         try:
             theirs = parsedate_to_datetime(date or "")
         except ValueError:
-            return  # it does not say
+            return  # the response has no date
         theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)
-        # it was said somewhere between question and answer, however long that took
+        # the server set the date at some moment between request and response
         apart = max(asked - theirs, theirs - self._now()).total_seconds()
         if apart > SKEW_LIMIT_S:
             raise CloudError(
@@ -124,7 +124,7 @@ class Prometheus:
 
 
 def _client(url: str, longest_s: float) -> httpx.Client:
-    # no proxies and trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
+    # no proxies and trust_env off: a proxy from the environment must not receive requests to private addresses
     context = (
         context_without_authorities() if url.startswith("http://") else httpx.create_ssl_context(trust_env=False)
     )
@@ -132,7 +132,7 @@ def _client(url: str, longest_s: float) -> httpx.Client:
 
 
 def read_intervals(configuration: str) -> dict[str, timedelta]:
-    """Scrape interval by job of a Prometheus configuration."""
+    """Scrape interval of each job in a Prometheus configuration (YAML)."""
     document: Mapping[str, Any] = yaml.safe_load(configuration) or {}
     general: str = document.get("global", {}).get("scrape_interval", "1m")
     jobs: list[Mapping[str, str]] = document.get("scrape_configs", [])

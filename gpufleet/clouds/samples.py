@@ -1,4 +1,4 @@
-"""Raw samples of Prometheus: what was scraped, not what a rate makes of it."""
+"""Raw samples from Prometheus, as they were scraped."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,14 +12,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PrometheusSamples(Prometheus):
-    """A metrics store that gives the samples of a span."""
+    """A metrics store that also returns the raw samples of a time span."""
 
     def raw(
         self, selector: str, since: datetime, until: datetime
     ) -> Sequence[tuple[Mapping[str, str], Iterator[tuple[datetime, float]]]]:
-        """Labels, and times with values (to be read once), of each series of the span.
+        """Labels and samples (time and value) of each series in the span. Each iterator can be read only once.
 
-        Raises CloudError when the answer is not whole.
+        Raises CloudError if the response is incomplete.
         """
         span = max(1, round((until - since).total_seconds()))
         arguments = {"query": f"{selector}[{span}s]", "time": f"{until.timestamp():.3f}"}
@@ -33,5 +33,8 @@ class PrometheusSamples(Prometheus):
 
 @lru_cache(maxsize=65_536)
 def _moment(seconds: float) -> datetime:
-    """Prometheus keeps milliseconds; its JSON has them as a float. All series of a target share theirs."""
+    """Convert a timestamp. Prometheus stores milliseconds and returns seconds as a float.
+
+    Cached, because all series of one target share their timestamps.
+    """
     return _EPOCH + timedelta(milliseconds=round(seconds * 1000))

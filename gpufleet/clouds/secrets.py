@@ -1,4 +1,4 @@
-"""Secrets by reference: `ssm:NAME` of the Parameter Store, `gcp-secret:projects/P/secrets/S` of Secret Manager."""
+"""Reads secrets by reference: `ssm:NAME` (Parameter Store) or `gcp-secret:projects/P/secrets/S` (Secret Manager)."""
 
 import re
 
@@ -7,7 +7,7 @@ from gpufleet.logs import hide
 
 
 def read(reference: str, region: str) -> str:
-    """The newest value, hidden from logs. Raises CloudError that names the reference, never a value."""
+    """Read the newest value and hide it from logs. Raises CloudError with the reference, never with a value."""
     value = _read(reference, region)
     hide(value)
     return value

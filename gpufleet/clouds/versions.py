@@ -1,15 +1,15 @@
-"""What a group wants its instances to be, and what they are."""
+"""Template versions of a group and of its instances."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVersion:
-    """Which template a group wants and which its instances have."""
+    """The template version of a group, and the instances that have it or not."""
 
     group: str
     wanted: str
     """AWS: a template's version number. Google Cloud: a template's name."""
     outdated: tuple[str, ...]
-    """Ids of instances made from another one."""
+    """Ids of instances created from another version."""
     current: tuple[str, ...]

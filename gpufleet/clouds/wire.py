@@ -1,6 +1,6 @@
 """Persistent HTTP/1.1 connections for the object readers, over `http.client`: bounded bodies, failures as OSError.
 
-Standard library only: the node agent carries this. Redirects are not followed.
+Standard library only, because the node agent contains this module. Redirects are not followed.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ from typing import Final
 from urllib.parse import urlsplit
 
 TIMEOUT_S: Final = 20.0
-"""Longest wait for one read or write before a TimeoutError."""
+"""Time limit for one read or write, after which TimeoutError is raised."""
 LARGEST_BODY: Final = 64 * 1024 * 1024
-"""Most bytes of a body that is read as a whole."""
+"""Maximum bytes of a body that is read completely."""
 _PIECE: Final = 64 * 1024
 
 
 class Server:
-    """The server of a URL. Its connections share one TLS context, because loading the authorities is slow."""
+    """The server of a URL. Its connections share one TLS context, because loading certificate authorities is slow."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -28,14 +28,14 @@ class Server:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
 
     def connection(self) -> HTTPConnection:
-        """A connection that its first request opens."""
+        """A new connection. Its first request opens it."""
         if self._tls is None:
             return HTTPConnection(self.netloc, timeout=TIMEOUT_S)
         return HTTPSConnection(self.netloc, timeout=TIMEOUT_S, context=self._tls)
 
 
 class Connection:
-    """One connection to a server, used by one thread. A request opens it again after it was closed."""
+    """One connection to a server, for use by one thread. A request reopens it after it was closed."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -45,9 +45,9 @@ class Connection:
     def request(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Generator[HTTPResponse]:
-        """Send a request and yield its response, whose body is read inside the block. Raises OSError.
+        """Send a request and yield its response. The caller reads the body inside the block. Raises OSError.
 
-        The connection is kept only after a whole response: the rest of one must not become the next.
+        The connection stays open only after a complete response. Otherwise the next request would read the remainder.
         """
         keeps = False
         try:
@@ -64,17 +64,17 @@ class Connection:
     def close(self) -> None:
         """Close the connection."""
         self._http.close()
-        # http.client keeps the lines of a request that it refused to send, and would send them with the next one
+        # http.client buffers the headers of a rejected request and would send them with the next request
         self._http = self._server.connection()
 
 
 def is_complete(response: HTTPResponse) -> bool:
-    """Whether the body was read to its end. Never, where the server announced no length."""
+    """Whether the body was read to its end. Always False if the server sent no length."""
     return response.isclosed() if response.chunked else response.length == 0
 
 
 def read(response: HTTPResponse, limit: int = LARGEST_BODY) -> bytes:
-    """The rest of a body. Raises ConnectionError when it ends early, or is longer than `limit`."""
+    """Read the remaining body. Raises ConnectionError if it ends early or is longer than `limit` bytes."""
     body, piece = bytearray(), memoryview(bytearray(_PIECE))
     while count := response.readinto(piece):
         body += piece[:count]
