@@ -1,1 +1,1 @@
-"""The agent of a GPU instance: boots it step by step, says how it is, drains it."""
+"""The agent of a GPU instance: boots the instance step by step, reports its state and drains it."""

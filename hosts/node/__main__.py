@@ -1,6 +1,6 @@
-"""`python3 gpufleet-node.pyz boot` installs the agent's unit and starts it; `run` is that unit's program.
+"""`python3 gpufleet-node.pyz boot` installs the agent's systemd unit and starts it. The unit executes `run`.
 
-`verify` is for people: it reads the models on this instance's disk again.
+`verify` is a command for operators: it reads the models on this instance's disk again and checks them.
 """
 
 import os
@@ -44,11 +44,11 @@ PASSED_ON: Final = (
     "GPUFLEET_ROOT",
     "NO_PROXY",
 )
-"""Of the environment of user data; none of these is a secret."""
+"""Environment variables that `boot` copies from user data into the agent's unit. None of them is a secret."""
 
 
 def main(argv: list[str]) -> int:
-    """Run a command of the agent. Exit codes: 0 done, 1 could not, 2 wrong use, 3 a model is not right."""
+    """Run a command of the agent. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 a model is corrupt."""
     root = Path(os.environ.get("GPUFLEET_ROOT") or "/")
     commands: dict[str, Callable[[Path], int]] = {"boot": boot, "run": serve, "verify": verify}
     if len(argv) != 1 or argv[0] not in commands:
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 
 def boot(root: Path) -> int:
-    """Install the agent's unit and start it. Done twice it does no harm."""
+    """Install the agent's unit and start it. Idempotent."""
     load(root / "etc/gpu-fleet/instance.json")
     systemd = Systemd(root)
     systemd.install(UNIT, unit(_archive()))
@@ -78,7 +78,7 @@ def boot(root: Path) -> int:
 
 
 def verify(root: Path) -> int:
-    """Compare every byte of this instance's models with their manifests. It only reads."""
+    """Compare every byte of this instance's models with their manifests. Changes nothing."""
     cache = Cache(load(root / "etc/gpu-fleet/instance.json").cache_under(root))
     entries = cache.entries()
     if not entries:
@@ -90,7 +90,7 @@ def verify(root: Path) -> int:
 
 
 def _archive() -> Path:
-    """The file that this program runs from. Raises StepError outside of it."""
+    """Return the archive that this program runs from. Raises StepError when it does not run from an archive."""
     found = next((parent for parent in Path(__file__).resolve().parents if parent.is_file()), None)
     if found is None:
         raise StepError("the agent installs itself from its archive only: build it with serving/agent_archive.py")
@@ -98,14 +98,14 @@ def _archive() -> Path:
 
 
 def unit(program: Path) -> str:
-    """The agent's own unit."""
+    """Return the text of the agent's own systemd unit."""
     given = [f"{name}={os.environ[name]}" for name in PASSED_ON if os.environ.get(name)]
     lines = [
         "[Unit]",
         "Description=gpu-fleet node agent",
         "Wants=network-online.target",
         "After=network-online.target",
-        # started before it, so stopped after it: at the machine's end the agent tells of the drain until it is done
+        # The agent starts before the engine, so it stops after it: at shutdown it reports the drain to the end.
         f"Before={engines.UNIT}",
         "StartLimitIntervalSec=0",
         "",
@@ -125,7 +125,7 @@ def unit(program: Path) -> str:
 
 
 def serve(root: Path) -> int:
-    """Be the agent, until ended."""
+    """Run the agent until the process is terminated."""
     settings = load(root / "etc/gpu-fleet/instance.json")
     cloud = _cloud(settings)
     fleet = fleet_name(settings.cloud, settings.environment, settings.region)
@@ -159,7 +159,7 @@ def serve(root: Path) -> int:
 
 
 def _guarded(work: Callable[[], object], life: NodeState) -> Callable[[], None]:
-    """A fault of our own in the boot must end in `failed`, not in a thread that nobody misses."""
+    """Wrap the boot: an unexpected exception sets the phase to `failed`; the thread would otherwise end unnoticed."""
 
     def run() -> None:
         try:
@@ -177,7 +177,7 @@ def _follow(change: RevisionSwitch) -> None:
 
 
 def _cloud(settings: InstanceSettings) -> CloudSide:
-    """The cloud's side, waited for: metadata may come up after the agent. Raises StepError."""
+    """Connect to the cloud; retry, because metadata may become available after the agent starts. Raises StepError."""
     until = time.monotonic() + METADATA_WAIT_S
     while True:
         try:
@@ -203,7 +203,7 @@ def _connect(settings: InstanceSettings) -> CloudSide:
 
 
 def _power_off(log: Log) -> None:
-    """Of an instance that has failed for too long: it costs nothing more then."""
+    """Power off an instance that has been failed for too long, so that it costs no more."""
     try:
         with timed(log, "power_off"):
             run(["poweroff"])

@@ -1,4 +1,4 @@
-"""The agent's loop: looks at the cloud's notices, drains, watches the engine, ends what failed."""
+"""The agent's loop: polls the cloud's notices, drains, monitors the engine, powers off a failed instance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,17 +17,17 @@ from serving import engine as engines
 from serving.instance_settings import InstanceSettings
 
 SETTLE: Final = engines.STOP_DELAY
-"""How long the engine must be quiet in a drain after each router was notified: a request may be on its way."""
+"""How long the engine must be idle in a drain after each router is notified: a request may be in transit."""
 HEALTH_POLL: Final = timedelta(seconds=2)
 RESTARTS: Final = 3
-"""Starts of an engine that ended, by the agent, beyond systemd's own; then the instance has failed."""
+"""Engine restarts by the agent, in addition to systemd's own. After them the instance is failed."""
 LONGEST_NOTICE: Final = timedelta(seconds=125)
-"""A preemption is announced two minutes before, at most; a notice that says otherwise was read by a wrong clock."""
+"""Clouds announce a preemption at most two minutes ahead. A later time in a notice means that the clock is wrong."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Agent:
-    """One instance's agent after its boot was begun."""
+    """The agent of one instance, after the boot has started."""
 
     settings: InstanceSettings
     world: NodeServices
@@ -42,7 +42,7 @@ class Agent:
     _powered_off: bool = field(default=False, init=False)
 
     def tick(self) -> None:
-        """Look once and do what is due. Never raises for what the world does."""
+        """Check everything once and do what is due. Never raises for errors of the cloud, systemd or the engine."""
         now = self.life.now()
         self._look_for_notices(now)
         phase = self.life.phase
@@ -54,7 +54,7 @@ class Agent:
             self._drain(self.life.order, now)
 
     def ask_to_drain(self, by: DrainOwner, reason: str, deadline: timedelta) -> Order:
-        """A person or a watchdog asks."""
+        """Start a drain that a user or a watchdog requests."""
         now = self.life.now()
         return self.life.order_drain(Order(by=by, reason=reason, asked_at=now, deadline=now + deadline))
 
@@ -74,7 +74,7 @@ class Agent:
 
     def _take(self, notice: CloudNotice, now: datetime) -> None:
         if notice.kind is Notice.REBALANCE:
-            # only said: whether to leave early is for the spot watchdog
+            # Only reported: the spot watchdog decides whether to drain early.
             return
         order = Order(
             by=DrainOwner.CLOUD,
@@ -83,12 +83,12 @@ class Agent:
             deadline=self._deadline(notice, now),
             notice_at=now if notice.kind is Notice.PREEMPTION else None,
         )
-        # the same notice is seen again at each poll and changes nothing then
+        # Each poll returns the same notice again; it changes nothing then.
         if merge(self.life.order, order) != self.life.order:
             self.life.order_drain(order)
 
     def _deadline(self, notice: CloudNotice, now: datetime) -> datetime:
-        """The notice's own time, where the instance's clock can be right about it; else the settings' patience."""
+        """Return the notice's time if the instance's clock makes it plausible, else the settings' drain deadline."""
         if notice.at is not None and now < notice.at <= now + LONGEST_NOTICE:
             return notice.at
         if notice.at is not None and self.life.order is None:
@@ -99,7 +99,7 @@ class Agent:
     def _drain(self, order: Order, now: datetime) -> None:
         load = self.world.engine.load() if self.life.has_served else EngineLoad(running=0, waiting=0)
         self.life.requests_running = None if load is None else load.running
-        # a clock that was set back must not put off what waits for these
+        # A clock that is set back must not delay what waits for these times.
         quiet = is_quiet(load) and (self.life.routers_know or not self.life.has_served)
         self._quiet_since = min(self._quiet_since or now, now) if quiet else None
         if self._stopping_since is not None:
@@ -119,7 +119,7 @@ class Agent:
             self.life.warn("drain", str(error))
 
     def _engine_state(self, load: EngineLoad | None) -> UnitState:
-        """systemd is asked (a process each time) only when the answer may matter."""
+        """Return the state of the engine's unit. Query systemd, which costs a process, only when it can matter."""
         if self.life.has_served and load is not None and self._stopping_since is None:
             return UnitState.ACTIVE
         return self.world.units.state(engines.UNIT)
@@ -173,7 +173,7 @@ class Agent:
         self.life.engine_well = well
 
     def _mend(self, now: datetime, unwell_since: datetime) -> None:
-        """systemd starts an engine that ended; the agent starts one on which systemd gave up, and gives up itself."""
+        """Restart an engine that systemd no longer restarts. Fail the instance after too many starts or too long."""
         state = self.world.units.state(engines.UNIT)
         starts = self.life.counters.engine_starts
         if state in (UnitState.FAILED, UnitState.INACTIVE):
@@ -193,7 +193,7 @@ class Agent:
             self.life.enter(Phase.FAILED, f"the engine gave no healthy answer for {limit:.0f} s")
 
     def _watch_failure(self, now: datetime) -> None:
-        """A failed instance burns money in silence: it is left for people to look at, then it ends itself."""
+        """Power off a failed instance after `power_off_after`: it costs money, but operators need time to debug it."""
         if now - self.life.since >= self.settings.power_off_after and not self._powered_off:
             self._powered_off = True
             self.power_off()

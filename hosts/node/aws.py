@@ -1,4 +1,4 @@
-"""An instance of EC2."""
+"""The cloud interface of an EC2 instance."""
 
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -10,10 +10,10 @@ from serving.cache.store import ObjectStore
 
 
 class Ec2Side:
-    """EC2's metadata, SSM and S3 as the instance uses them."""
+    """The EC2 metadata, SSM and S3 calls that the instance needs."""
 
     def __init__(self, metadata: Ec2Metadata, region: str) -> None:
-        """Ask for what never changes. Raises MetadataError."""
+        """Read the constant metadata. Raises MetadataError."""
         self._metadata = metadata
         self._session = signed.session(region, CredentialChain(metadata=metadata))
         self.instance_id = metadata.need("meta-data/instance-id")
@@ -21,7 +21,7 @@ class Ec2Side:
         self.machine_type = metadata.need("meta-data/instance-type").strip()
 
     def notices(self) -> list[CloudNotice]:
-        """What EC2 and the group say now. Raises OSError."""
+        """Return the notices of EC2 and of the Auto Scaling group that apply now. Raises OSError."""
         found: list[CloudNotice] = []
         action = self._metadata.document("meta-data/spot/instance-action")
         if action is not None:
@@ -33,14 +33,14 @@ class Ec2Side:
         return found
 
     def secret(self, where: str) -> str:
-        """`ssm:/name`. Raises OSError."""
+        """Read the secret `ssm:/name`. Raises OSError."""
         kind, _, name = where.partition(":")
         if kind != "ssm" or not name:
             raise OSError(f"secret {where!r}: on AWS it is ssm:/name")
         return signed.get_parameter(self._session, name)
 
     def store(self, bucket: str) -> ObjectStore:
-        """The models' bucket, `s3://name`. Raises OSError."""
+        """Open the models' bucket `s3://name`. Raises OSError."""
         parts = urlsplit(bucket)
         if parts.scheme != "s3":
             raise OSError(f"bucket {bucket!r}: on AWS it is s3://name")
@@ -48,7 +48,7 @@ class Ec2Side:
 
 
 def _time(text: object) -> datetime | None:
-    """The time of a notice; None where it is not one: the agent then takes its own deadline."""
+    """Parse the time of a notice. None if it is not valid: the agent then uses its own deadline."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:

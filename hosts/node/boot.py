@@ -1,4 +1,4 @@
-"""The boot: disks → cache → engine → warm-up → ready. Steps may be done twice, are tried again, and have limits."""
+"""The boot: disks → cache → engine → warm-up → ready. Steps are idempotent, retried and limited in time."""
 
 import contextlib
 import time
@@ -22,7 +22,7 @@ from serving.cache.sync import CorruptError, Progress, Sync, served_digest
 from serving.instance_settings import InstanceSettings
 
 ATTEMPTS: Final = 6
-"""Tries of one step; its time limit may end it earlier."""
+"""Attempts of one step; its time limit may end it earlier."""
 _BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 _LOOK_AGAIN_S: Final = 0.25
 _LOOKS_PER_STATE: Final = 6
@@ -30,32 +30,32 @@ _LOOKS_PER_STATE: Final = 6
 
 @dataclass(slots=True, kw_only=True)
 class NodeServices:
-    """What the agent works with."""
+    """The services of the machine and of the cloud that the agent uses."""
 
     units: Units
     disks: Disks
     cloud: CloudSide
     engine: EngineClient
     root: Path
-    """Prefix of every absolute path; `/` on a real machine."""
+    """Prefix of each absolute path; `/` on a real machine."""
     sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(slots=True, kw_only=True)
 class BootSequence:
-    """One boot of one instance."""
+    """The boot of one instance."""
 
     settings: InstanceSettings
     world: NodeServices
     life: NodeState
     lease: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    """Holds the served revision against eviction for as long as the agent lives."""
+    """Protects the served revision from eviction while the agent runs."""
     _model: Path | None = field(default=None, init=False)
     _key: str | None = field(default=None, init=False, repr=False)
-    """The engine's, as read once: it stays what the engine was started with."""
+    """The engine's API key. Read once, so that it stays the key with which the engine was started."""
 
     def run(self) -> bool:
-        """Boot. False: it failed, or a drain came. Never raises for what the world does."""
+        """Boot the instance. False if it fails or a drain starts. Never raises for machine or cloud errors."""
         limits = self.settings.boot_limits
         steps: list[tuple[Phase, Callable[[datetime], None], timedelta]] = [
             (Phase.DISKS, self._disks, limits.disks),
@@ -79,7 +79,7 @@ class BootSequence:
         return True
 
     def replace_engine(self, digest: str, path: Path) -> None:
-        """Serve another revision, which lies at `path`. Raises StepError, StoppedError; then nothing is ready."""
+        """Serve another revision, stored at `path`. Raises StepError, StoppedError; the engine is not ready then."""
         limits = self.settings.boot_limits
         self._model = path
         self.life.serve(digest)
@@ -90,7 +90,7 @@ class BootSequence:
         self.life.enter(Phase.READY)
 
     def _goes_on(self) -> bool:
-        """Whether only the agent is new: engine and model are as an earlier one left them; nobody is disturbed."""
+        """Return whether only the agent restarted: engine and model still run, and are left undisturbed."""
         life = self.life
         if not life.has_served or life.digest is None or life.order is not None or not self.world.engine.healthy():
             return False
@@ -138,13 +138,13 @@ class BootSequence:
             raise StoppedError
 
     def _pause(self, seconds: float) -> None:
-        # counted, not read from a clock: one that is set back while a machine boots would put it off
+        # Count sleeps instead of reading the clock: a clock that is set back during the boot would extend the pause.
         for _ in range(round(seconds / _LOOK_AGAIN_S)):
             self._go_on()
             self.world.sleep(_LOOK_AGAIN_S)
 
     def _check_driver(self) -> None:
-        """Raises HopelessError. A driver that does not tell of itself yet is no reason not to boot."""
+        """Raise HopelessError if the driver is too old. An unknown driver version does not prevent the boot."""
         version = driver.installed(self.world.root)
         if version is not None and (why := driver.why_too_old(version, self.settings.engine)):
             raise HopelessError(why)
@@ -184,7 +184,7 @@ class BootSequence:
         self.lease.enter_context(cache.lease(digest))
 
     def bring(self, sync: Sync, digest: str, progress: Progress) -> Path:
-        """Bring a revision into the cache: in production an approved one alone. Raises what `Sync.bring` raises."""
+        """Fetch a revision into the cache; in production only an approved one. Raises what `Sync.bring` raises."""
         check_approved(sync.store, sync.model, digest, self.settings.environment)
         with timed(self.life.log, "cache", model=self.settings.model, digest=digest) as line:
             try:
@@ -198,11 +198,11 @@ class BootSequence:
 
     @property
     def cache_root(self) -> Path:
-        """The cache's folder on this machine."""
+        """The folder of the model cache on this machine."""
         return self.settings.cache_under(self.world.root)
 
     def engine_unit(self) -> str:
-        """The text of the engine's unit. Raises HopelessError for arguments that may not be."""
+        """Return the text of the engine's unit. Raises HopelessError for invalid engine arguments."""
         assert self._model is not None
         settings = self.settings
         serve = engines.Serve(
@@ -216,7 +216,7 @@ class BootSequence:
             env=settings.engine.env,
         )
         try:
-            # EFA, where the machine has it
+            # The device of EFA, if the machine has one.
             devices = [device for device in ("/dev/infiniband",) if (self.world.root / device.lstrip("/")).exists()]
             return engines.engine_unit(
                 serve,
@@ -235,7 +235,7 @@ class BootSequence:
         changed = units.install(engines.UNIT, self.engine_unit()) or another_key
         state = units.state(engines.UNIT)
         if changed and state in (UnitState.ACTIVE, UnitState.ACTIVATING):
-            # another revision, key or arguments: the one that runs has to go first
+            # The revision, key or arguments changed: stop the running engine first.
             self.life.log.info("engine", outcome="stopping", detail="its unit or key changed")
             units.stop(engines.UNIT)
             self._wait_for(engines.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
@@ -249,7 +249,7 @@ class BootSequence:
         look = 0
         while not self.world.engine.healthy():
             look += 1
-            # asking systemd costs a process each time, asking the engine next to nothing
+            # A systemd query costs a process; a query of the engine costs almost nothing.
             if look % _LOOKS_PER_STATE == 0 and units.state(engines.UNIT) is UnitState.FAILED:
                 self.life.log.error("engine", outcome="crashed", starts=self.life.counters.engine_starts)
                 hint = driver.suspicion(driver.installed(self.world.root))
@@ -260,7 +260,7 @@ class BootSequence:
             self.world.sleep(_LOOK_AGAIN_S)
 
     def _engine_key(self) -> str:
-        """Raises StepError: an engine that anybody may ask is not started."""
+        """Return the engine's API key. Raises StepError without one: no engine starts without authentication."""
         if self._key is None:
             place = self.settings.engine_key
             try:
@@ -274,18 +274,18 @@ class BootSequence:
         return self._key
 
     def _exporter(self) -> None:
-        """The GPU exporter serves the watchdogs; without it the instance serves all the same, and says so."""
+        """Start the GPU exporter for the watchdogs. If it fails, the instance serves and shows a warning."""
         text = engines.dcgm_unit(self.settings.dcgm_image, host=self.world.cloud.address)
         self._start_beside(engines.DCGM_UNIT, text, warning="exporter")
 
     def _node_exporter(self) -> None:
-        """The machine's own numbers, where the settings want them: for people who look."""
+        """Start the exporter of host metrics, if the settings enable it. Operators use these metrics."""
         if self.settings.node_exporter_image is not None:
             text = engines.node_exporter_unit(self.settings.node_exporter_image, host=self.world.cloud.address)
             self._start_beside(engines.NODE_EXPORTER_UNIT, text, warning="node exporter")
 
     def _start_beside(self, unit: str, text: str, *, warning: str) -> None:
-        """Start a unit that the engine does not need; what is wrong with it is a warning of the instance."""
+        """Start a unit that the engine does not need. An error becomes a warning of the instance."""
         units = self.world.units
         try:
             units.install(unit, text)

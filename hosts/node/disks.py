@@ -1,4 +1,4 @@
-"""Local NVMe disks: found by model (EBS disks share the numbers), striped, formatted, mounted."""
+"""Local NVMe disks: finds them by model (EBS volumes share the device numbering), stripes, formats, mounts them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from hosts.node.ports import StepError
 from hosts.node.systemd import run
 
 LOCAL_MODELS: Final = ("Amazon EC2 NVMe Instance Storage", "nvme_card")
-"""Models of the clouds' local disks. Google's network disks call themselves nvme_card-pd."""
+"""Model names of the clouds' local disks. The model of Google's network disks is nvme_card-pd."""
 ARRAY: Final = "/dev/md/gpufleet"
 MOUNT_OPTIONS: Final = "noatime,nodiratime,discard"
 _COLUMNS: Final = "PATH,MODEL,TYPE,FSTYPE,MOUNTPOINTS"
@@ -21,7 +21,7 @@ _COLUMNS: Final = "PATH,MODEL,TYPE,FSTYPE,MOUNTPOINTS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What lsblk says of a block device."""
+    """A block device as lsblk reports it."""
 
     path: str
     model: str
@@ -32,7 +32,7 @@ class Device:
 
 
 def read_lsblk(text: str) -> tuple[Device, ...]:
-    """The devices of `lsblk --json`. Raises StepError."""
+    """Parse the output of `lsblk --json`. Raises StepError."""
     try:
         return tuple(_device(entry) for entry in json.loads(text)["blockdevices"])
     except (ValueError, KeyError, TypeError) as error:
@@ -51,15 +51,14 @@ def _device(entry: Mapping[str, Any]) -> Device:
 
 
 def local_disks(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The instance's own NVMe disks."""
+    """Return the instance's local NVMe disks."""
     return tuple(device for device in devices if device.type == "disk" and device.model in LOCAL_MODELS)
 
 
 def commands(devices: Sequence[Device], mount_point: str) -> list[list[str]]:
-    """What must still be run to have all local disks mounted there; nothing when they are.
+    """Return the commands that mount all local disks at `mount_point`; empty if they are mounted there.
 
-    Formatted disks (the machine was rebooted) are mounted as they are. Raises StepError when they are mounted
-    elsewhere.
+    Formatted disks (after a reboot) are mounted without formatting. Raises StepError if they are mounted elsewhere.
     """
     disks = local_disks(devices)
     if not disks:
@@ -88,19 +87,19 @@ def _volumes(disks: Sequence[Device]) -> Iterator[Device]:
 
 
 def _format(device: Device) -> list[list[str]]:
-    """-K: no discard of a fresh disk, which takes minutes."""
+    """Return the command that formats the device, if needed. -K skips the discard, which takes minutes."""
     return [] if device.filesystem == "xfs" else [["mkfs.xfs", "-f", "-K", device.path]]
 
 
 class LocalDisks:
-    """The machine's disks; `root` is the prefix of its paths."""
+    """The machine's disks. `root` is the prefix of all paths."""
 
     def __init__(self, root: Path, run: Callable[[Sequence[str]], str] = run) -> None:
         self._root = root
         self._run = run
 
     def prepare(self, mount_point: str) -> int:
-        """Have the local disks mounted there; how many there are. Raises StepError."""
+        """Mount the local disks at `mount_point` and return their number. Raises StepError."""
         target = str(self._root / mount_point.lstrip("/"))
         Path(target).mkdir(parents=True, exist_ok=True)
         devices = read_lsblk(self._run(["lsblk", "--json", "--output", _COLUMNS]))
@@ -110,7 +109,7 @@ class LocalDisks:
 
 
 def missing(found: int, cloud: Cloud, machine_type: str) -> str | None:
-    """What to say when a machine has fewer local disks than its type brings along; None: nothing is wrong."""
+    """Return a warning if a machine has fewer local disks than its machine type includes; otherwise None."""
     try:
         machine = catalogue.machine(cloud, machine_type)
     except UnknownMachineError:

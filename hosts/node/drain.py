@@ -1,4 +1,4 @@
-"""A drain, decided: who asked, until when, and what to do now. Pure."""
+"""Decides about a drain: its owner, its deadline and the next step. No I/O."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,27 +10,27 @@ from hosts.node.ports import EngineLoad, UnitState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A drain that was asked for."""
+    """A requested drain."""
 
     by: DrainOwner
     reason: str
-    """For people."""
+    """Text for people."""
     asked_at: datetime
     deadline: datetime
-    """When the instance, or the patience of who asked, ends."""
+    """When the instance is terminated, or when the owner of the drain stops waiting."""
     notice_at: datetime | None = None
-    """When the cloud gave notice that it takes the instance."""
+    """When the cloud announced that it preempts the instance."""
 
 
 def merge(held: Order | None, new: Order) -> Order:
-    """The first owner and reason stay; a later request brings the deadline forward, or adds the cloud's notice."""
+    """Merge two drains: keep the first owner and reason, the earlier deadline, and the cloud's notice if any."""
     if held is None:
         return new
     return replace(held, deadline=min(held.deadline, new.deadline), notice_at=held.notice_at or new.notice_at)
 
 
 class DrainStep(StrEnum):
-    """What to do now."""
+    """What the agent does next in a drain."""
 
     WAIT = "wait"
     STOP = "stop the engine"
@@ -40,29 +40,30 @@ class DrainStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is known at one moment of a drain."""
+    """The facts known at one moment of a drain."""
 
     now: datetime
     engine: UnitState
     load: EngineLoad | None
-    """None: cannot be known."""
+    """None if unknown."""
     quiet_since: datetime | None
-    """Since when nothing ran, nothing waited and no router could send, as far as seen in this drain."""
+    """Start of the idle period: no request runs or waits and no router can send one, as observed in this drain."""
     stopping_since: datetime | None
-    """When the engine was asked to stop."""
+    """When the agent asked systemd to stop the engine."""
 
 
 def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelta) -> DrainStep:
-    """What to do at this moment.
+    """Return the next step of the drain.
 
-    `margin`: time before the deadline that is kept for stopping the engine; a quarter of it for killing what hangs.
-    `settle`: how long the engine must have been quiet: what a router sent before it knew arrives in that time.
+    `margin`: time before the deadline that is reserved for stopping the engine; the last quarter of it is reserved
+    for killing an engine that hangs. `settle`: how long the engine must be idle before it is stopped; requests that
+    a router sent before it was notified arrive in that time.
     """
     if scene.engine in (UnitState.INACTIVE, UnitState.FAILED):
         return DrainStep.FINISH
     if scene.stopping_since is not None:
         patience = min(order.deadline - margin / 4, scene.stopping_since + margin)
-        # an engine that was told to stop in time, with nothing running, may take its margin; one that is late, less
+        # An engine stopped early, with no requests, gets the whole margin to stop; one stopped late gets less.
         return DrainStep.KILL if scene.now >= max(patience, scene.stopping_since + margin / 4) else DrainStep.WAIT
     if scene.now >= _latest_stop(order, margin=margin, settle=settle):
         return DrainStep.STOP
@@ -72,15 +73,15 @@ def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelt
 
 
 def _latest_stop(order: Order, *, margin: timedelta, settle: timedelta) -> datetime:
-    """When the engine is stopped, whatever runs: the margin before the deadline.
+    """Return when the engine is stopped even if requests run: `margin` before the deadline.
 
-    After a notice that comes later than that, routers are notified first, within the margin: an engine
-    that stops answers requests with 500.
+    If the notice arrives later than that, routers are notified first, within the margin: an engine that is stopping
+    answers requests with status 500.
     """
     notified = min(order.asked_at + settle, order.deadline - margin / 4)
     return max(order.deadline - margin, notified)
 
 
 def is_quiet(load: EngineLoad | None) -> bool:
-    """Nothing runs and nothing waits, and that is known."""
+    """Return whether the load is known and no request runs or waits."""
     return load is not None and load.running == 0 and load.waiting == 0

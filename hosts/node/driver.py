@@ -1,7 +1,7 @@
-"""Is the GPU driver new enough for what the engine was built with? Known before a byte of the model is fetched.
+"""Checks, before the model is fetched, that the GPU driver is new enough for the engine.
 
-The kernel module tells its version in `/proc/driver/nvidia/version`. A program built with any CUDA of one major
-version runs with the least driver of that major version (NVIDIA's table of minor version compatibility).
+The kernel module writes its version to `/proc/driver/nvidia/version`. A program built with any CUDA release of one
+major version runs with the minimum driver of that major version (NVIDIA's table of minor version compatibility).
 """
 
 import re
@@ -14,19 +14,19 @@ from serving.instance_settings import EngineSettings
 
 PLACE: Final = "proc/driver/nvidia/version"
 REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
-"""The variable with which a container tells NVIDIA's runtime what it needs, as `cuda>=13.0`."""
+"""Environment variable in which a container states its requirement to NVIDIA's runtime, such as `cuda>=13.0`."""
 LEAST_DRIVER: Final[Mapping[int, int]] = {11: 450, 12: 525, 13: 580}
-"""CUDA's major version -> the least driver branch."""
+"""CUDA major version -> minimum driver branch."""
 BUILT_WITH: Final[Mapping[EngineKind, int]] = {EngineKind.VLLM: 12}
-"""The oldest CUDA that a kind of engine is published for (vLLM: 12.9 and 13.0)."""
+"""Engine kind -> oldest CUDA major version that the engine is published for (vLLM: 12.9 and 13.0)."""
 _VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _NEEDS: Final = re.compile(r"cuda>=(\d+)(?:\.\d+)?")
 _NO_CHECK: Final = ("NVIDIA_DISABLE_REQUIRE", "VLLM_ENABLE_CUDA_COMPATIBILITY")
-"""Switches with which an engine brings user-mode libraries of its own, or wants no check."""
+"""Environment variables with which an engine uses its own user-mode libraries, or disables the check."""
 
 
 def installed(root: Path) -> str | None:
-    """The driver's version, as `580.95.05`; None when no driver tells of itself."""
+    """Return the driver's version, such as `580.95.05`; None if no driver reports one."""
     try:
         found = _VERSION.search((root / PLACE).read_text("utf-8"))
     except (OSError, ValueError):
@@ -35,13 +35,13 @@ def installed(root: Path) -> str | None:
 
 
 def why_too_old(version: str, engine: EngineSettings) -> str | None:
-    """Why this engine cannot run with a driver: name, value, remedy. None: it can, or nobody said what it needs."""
+    """Return why the engine cannot run with this driver (name, value, fix); None if it can or has no known need."""
     if _unchecked(engine.env):
         return None
     stated = engine.env.get(REQUIRE)
     told = _NEEDS.fullmatch(stated.strip()) if stated is not None else None
     if stated is not None and told is None:
-        # alternatives and brands are for NVIDIA's runtime to judge
+        # NVIDIA's runtime evaluates alternatives and brands.
         return None
     cuda = int(told[1]) if told else BUILT_WITH[engine.kind]
     least = LEAST_DRIVER.get(cuda)
@@ -55,12 +55,12 @@ def why_too_old(version: str, engine: EngineSettings) -> str | None:
 
 
 def is_judged(env: Mapping[str, str]) -> bool:
-    """Whether an engine's environment says what driver it needs, or that nobody is to look."""
+    """Return whether an engine's environment states its driver requirement or disables the check."""
     return REQUIRE in env or _unchecked(env)
 
 
 def suspicion(version: str | None) -> str:
-    """What to say of the driver when an engine did not start; empty where it is new enough for all."""
+    """Return a hint about the driver for an engine that did not start; empty if the driver is new enough for all."""
     newest = max(LEAST_DRIVER)
     if version is None or _branch(version) >= LEAST_DRIVER[newest]:
         return ""

@@ -1,4 +1,4 @@
-"""The engine beside the agent, over HTTP."""
+"""HTTP client of the engine on this instance."""
 
 import json
 import urllib.error
@@ -15,7 +15,7 @@ _WARM_UP_TIMEOUT_S: Final = 60.0
 
 
 class HttpEngine:
-    """An engine at a URL."""
+    """The engine at a URL."""
 
     def __init__(self, url: str, served_name: str, interface: Interface) -> None:
         self._url = url
@@ -23,7 +23,7 @@ class HttpEngine:
         self._interface = interface
 
     def healthy(self) -> bool:
-        """Whether it can serve."""
+        """Return whether the engine's health check succeeds."""
         try:
             fetch(f"{self._url}{self._interface.health_path}", _TIMEOUT_S)
         except OSError:
@@ -31,7 +31,7 @@ class HttpEngine:
         return True
 
     def load(self) -> EngineLoad | None:
-        """Requests that run and wait; None: it does not say."""
+        """Return the numbers of running and waiting requests; None if the engine does not report them."""
         try:
             page = list(parse(fetch(f"{self._url}/metrics", _TIMEOUT_S).decode()))
         except (OSError, ValueError):
@@ -41,7 +41,7 @@ class HttpEngine:
         return None if running is None or waiting is None else EngineLoad(running=running, waiting=waiting)
 
     def warm_up(self, key: str) -> None:
-        """One small request, so that the first user does not pay for lazy starts. Raises StepError."""
+        """Send one small request, so that the first user does not wait for lazy initialization. Raises StepError."""
         body = json.dumps({"model": self._served_name, "prompt": "Hello", "max_tokens": 4}).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         wish = urllib.request.Request(f"{self._url}/v1/completions", data=body, headers=headers)

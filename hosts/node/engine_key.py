@@ -1,4 +1,4 @@
-"""The file from which the engine's container gets its API key: in memory, for root alone."""
+"""The file that passes the API key to the engine's container: in memory, readable by root only."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from serving.engine import EngineKind
 
 
 def place(root: Path) -> Path:
-    """Where it lies on a machine whose files begin at `root`."""
+    """Return the path of the key file below the path prefix `root`."""
     return root / engines.KEY_FILE.relative_to("/")
 
 
 def lay(root: Path, kind: EngineKind, key: str) -> bool:
-    """Write it whole, or not at all. True when it says something new. Raises StepError."""
+    """Write the key file atomically. True if its content changed. Raises StepError."""
     path = place(root)
     text = f"{engines.INTERFACES[kind].key_variable}={key}\n"
     try:

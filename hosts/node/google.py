@@ -1,4 +1,4 @@
-"""An instance of Compute Engine."""
+"""The cloud interface of a Compute Engine instance."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,21 +11,22 @@ from hosts.node.ports import CloudNotice, Notice
 from serving.cache.store import ObjectStore
 
 NOTICE: Final = timedelta(seconds=25)
-"""Google ends a preempted instance 30 s after it says so, and says no time; five are kept for hearing of it late.
+"""Google terminates a preempted instance 30 s after the notice, which contains no time; 5 s are reserved for late
+detection.
 
-With a notice that its template asked for (`PREEMPTION_NOTICE`), the order to shut down comes that much later; the
-30 s after it are what Google tries to give, and are not counted on then."""
+If the instance template requests a longer notice (`PREEMPTION_NOTICE`), the shutdown starts that much later. The
+30 s after it are best effort, so they are not used then."""
 _HEARD_LATE: Final = timedelta(seconds=5)
 _MOVES: Final = "TERMINATE_ON_HOST_MAINTENANCE"
 
 
 class GoogleSide:
-    """Compute Engine's metadata, Secret Manager and Cloud Storage as the instance uses them."""
+    """The Compute Engine metadata, Secret Manager and Cloud Storage calls that the instance needs."""
 
     def __init__(
         self, metadata: signed.GoogleMetadata, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        """Ask for what never changes. Raises OSError."""
+        """Read the constant metadata. Raises OSError."""
         self._metadata = metadata
         self._now = now
         self._heard: datetime | None = None
@@ -36,7 +37,7 @@ class GoogleSide:
         self.machine_type = metadata.need("instance/machine-type").strip().rsplit("/", 1)[-1]
 
     def notices(self) -> list[CloudNotice]:
-        """What Compute Engine says now. Raises OSError."""
+        """Return the notices of Compute Engine that apply now. Raises OSError."""
         found: list[CloudNotice] = []
         if (self._metadata.get("instance/preempted") or "").strip() == "TRUE":
             self._heard = self._heard or self._now()
@@ -46,14 +47,14 @@ class GoogleSide:
         return found
 
     def secret(self, where: str) -> str:
-        """`gcp-secret:projects/P/secrets/NAME`. Raises OSError."""
+        """Read the secret `gcp-secret:projects/P/secrets/NAME`. Raises OSError."""
         kind, _, name = where.partition(":")
         if kind != "gcp-secret" or not name:
             raise OSError(f"secret {where!r}: on Google Cloud it is gcp-secret:projects/P/secrets/NAME")
         return signed.secret(name, self._metadata.token())
 
     def store(self, bucket: str) -> ObjectStore:
-        """The models' bucket, `gs://name`. Raises OSError."""
+        """Open the models' bucket `gs://name`. Raises OSError."""
         parts = urlsplit(bucket)
         if parts.scheme != "gs":
             raise OSError(f"bucket {bucket!r}: on Google Cloud it is gs://name")
@@ -61,6 +62,6 @@ class GoogleSide:
 
 
 def _whole(text: str | None) -> int:
-    """0 for what is not there or no whole number: the shortest notice holds then."""
+    """Parse an integer. 0 if the text is missing or invalid: the shortest notice applies then."""
     said = (text or "").strip()
     return int(said) if said.isascii() and said.isdigit() else 0

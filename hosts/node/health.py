@@ -1,4 +1,4 @@
-"""Are the GPUs well? Read from the exporter beside the engine."""
+"""Checks the health of the GPUs from the metrics of the GPU exporter."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ _FATAL: Final = (
     (metrics.ROW_REMAP_FAILURE, "remapping of memory rows has failed"),
 )
 HARMLESS_XIDS: Final = frozenset({0, 13, 31, 43, 45})
-"""XID errors that a program causes by itself (13, 31, 43) or that only report an ended one (45)."""
+"""XID errors that a program causes itself (13, 31, 43), or that only report a terminated program (45)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
-    """What was seen."""
+    """The result of a health check."""
 
     broken: str | None = None
-    """Why this machine must not serve."""
+    """Why this machine must not serve; None if no defect was found."""
     unknown: str | None = None
-    """Why nothing can be said."""
+    """Why the health is unknown; None if it is known."""
 
 
 def expected_gpus(cloud: Cloud, machine_type: str) -> int | None:
-    """GPUs that a machine of that type has; None for one that the catalogue does not know."""
+    """Return the number of GPUs of a machine type; None if the catalogue does not contain the type."""
     try:
         return catalogue.machine(cloud, machine_type).gpu_count
     except UnknownMachineError:
@@ -39,7 +39,7 @@ def expected_gpus(cloud: Cloud, machine_type: str) -> int | None:
 
 
 def check(address: str, expected: int | None = None) -> HealthReport:
-    """Ask the exporter on this machine. Without an answer nothing is known, which breaks nothing."""
+    """Query the exporter on this machine. Without an answer the health is unknown, which is not a defect."""
     url = f"http://{address}:{metrics.PORTS[metrics.Source.DCGM]}/metrics"
     try:
         return judge(parse(fetch(url, _TIMEOUT_S).decode()), expected)
@@ -48,7 +48,7 @@ def check(address: str, expected: int | None = None) -> HealthReport:
 
 
 def judge(samples: Iterable[Sample], expected: int | None = None) -> HealthReport:
-    """The verdict on a page of the exporter; `expected`: how many GPUs the machine was sold with."""
+    """Evaluate the exporter's metrics. `expected`: the number of GPUs of the machine type; None if unknown."""
     page = [sample for sample in samples if not metrics.is_blank(sample.value)]
     gpus = {sample.labels.get("UUID") for sample in page if sample.name == metrics.FB_USED.name}
     if not gpus:

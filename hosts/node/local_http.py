@@ -1,4 +1,7 @@
-"""Answers of the programs beside the agent: whole and in time, or an OSError. The agent's loop must outlive them."""
+"""HTTP client for programs on this machine: it returns a complete response within a time limit, or raises OSError.
+
+The agent's loop must survive every error of these programs.
+"""
 
 import time
 import urllib.request
@@ -6,12 +9,12 @@ from http.client import HTTPException, HTTPResponse
 from typing import Final, cast
 
 MOST_BYTES: Final = 32 << 20
-"""A page of metrics has a few hundred kilobytes."""
+"""Limit of a response body. A metrics page has a few hundred kilobytes."""
 _PIECE: Final = 64 << 10
 
 
 def fetch(wish: urllib.request.Request | str, limit_s: float) -> bytes:
-    """The body of a good answer, within `limit_s` seconds. Raises OSError; HTTPError for a refusal."""
+    """Return the body of a successful response within `limit_s` seconds. Raises OSError; HTTPError for an error."""
     until = time.monotonic() + limit_s
     found = bytearray()
     try:

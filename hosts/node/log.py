@@ -1,4 +1,4 @@
-"""How the agent logs work that takes time: one line when it ends."""
+"""Logs work that takes time: one line when the work ends."""
 
 import time
 from collections.abc import Generator
@@ -11,9 +11,9 @@ from hosts.node.ports import StoppedError
 
 @contextmanager
 def timed(log: Log, event: str, **fields: Any) -> Generator[dict[str, Any]]:
-    """One line when the block ends: how long it took, and whether it is done, stopped by a drain or failed.
+    """Log one line when the block ends: its duration and outcome (done, stopped by a drain, or failed).
 
-    More fields can be added to what it gives.
+    The block can add fields to the dictionary that it receives.
     """
     began = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Which orders this agent takes: signed by a key that it knows, for this instance, now, and once."""
+"""Decides which orders the agent accepts: signed by a known key, for this instance, at the right time, only once."""
 
 import contextlib
 import json
@@ -14,16 +14,15 @@ from gpufleet.domain.rsa import PublicKey
 
 VERSION: Final = 1
 REMEMBERED: Final = WINDOW * 4
-"""How long a nonce is kept: longer than its order could be taken (two windows), for clocks that are set back."""
+"""How long a nonce is stored: longer than its order is valid (two windows), in case a clock is set back."""
 MOST: Final = 2000
-"""Nonces that are kept. A watchdog repeats an order with each of its passes, a few seconds apart at least."""
+"""Maximum number of stored nonces. A watchdog repeats an order in each pass; passes are seconds apart at least."""
 
 
 class Nonces:
-    """The nonces of orders that were taken lately, kept over restarts of the agent.
+    """The nonces of recently accepted orders, stored across restarts of the agent.
 
-    Where they cannot be read back, no order is taken that was signed before this agent started: it may have been
-    taken already.
+    If the file cannot be read, the agent refuses orders signed before it started: they may have been accepted before.
     """
 
     def __init__(self, file: Path, now: Callable[[], datetime], warn: Callable[[str, str | None], None]) -> None:
@@ -38,11 +37,11 @@ class Nonces:
 
     @property
     def earliest(self) -> datetime | None:
-        """Orders signed before it are refused; None: no such limit."""
+        """Orders signed before this time are refused; None if there is no such limit."""
         return self._earliest
 
     def use(self, nonce: str, at: datetime) -> None:
-        """Note the nonce of an order signed at `at`. Raises OrderRefusedError."""
+        """Store the nonce of an order signed at `at`. Raises OrderRefusedError."""
         with self._lock:
             oldest = (self._now() - REMEMBERED).timestamp()
             self._taken = {key: when for key, when in self._taken.items() if when > oldest}
@@ -58,7 +57,7 @@ class Nonces:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file, json.dumps({"version": VERSION, "nonces": self._taken}).encode() + b"\n")
         except OSError as error:
-            # a full disk must not keep the instance from draining; what cannot be read back is refused by its time
+            # A full disk must not prevent a drain; orders that cannot be read back are refused by their time.
             with contextlib.suppress(OSError):
                 self._file.unlink(missing_ok=True)
             self._warn("orders", f"{self._file}: {error.strerror}; orders taken are remembered by this process alone")
@@ -67,13 +66,13 @@ class Nonces:
 
 
 def _load(file: Path) -> dict[str, float]:
-    """Raises OSError, ValueError, KeyError, TypeError, AttributeError."""
+    """Read the stored nonces. Raises OSError, ValueError, KeyError, TypeError, AttributeError."""
     found = cast("Mapping[str, object]", json.loads(file.read_bytes())["nonces"])
     return {str(nonce): float(cast("float", when)) for nonce, when in found.items()}
 
 
 class Orders:
-    """Checks what is posted. Both steps raise OrderRefusedError; `claim` before the body is read."""
+    """Verifies posted orders. Both steps raise OrderRefusedError; `claim` runs before the body is read."""
 
     def __init__(
         self, *, instance: str, keys: Sequence[PublicKey], nonces: Nonces, now: Callable[[], datetime]
@@ -83,11 +82,11 @@ class Orders:
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """Of the keys whose orders are taken."""
+        """Fingerprints of the keys whose orders are accepted."""
         return tuple(self._keys)
 
     def claim(self, authorization: str) -> Claim:
-        """The signature of a header, where it can be one by a key that is known."""
+        """Read the signature from the header. Refuse an unknown key and a signature that the key cannot have made."""
         claim = read_header(authorization)
         key = self._keys.get(claim.fingerprint)
         if key is None:
@@ -98,7 +97,7 @@ class Orders:
         return claim
 
     def take(self, claim: Claim, body: bytes) -> AgentOrder:
-        """The order; it is taken once."""
+        """Verify the body and return the order. Each order is accepted once."""
         if not self._keys[claim.fingerprint].verify(body, claim.signature):
             raise _bad_signature()
         order = read_body(body)

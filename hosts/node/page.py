@@ -1,4 +1,4 @@
-"""The agent's /metrics."""
+"""The agent's `/metrics` page."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from serving.metrics import Metric
 
 
 def render(life: NodeState) -> str:
-    """The page."""
+    """Render the metrics page."""
     families: list[str] = []
     for metric, samples in _values(life):
         lines = [Sample(name=metric.name, labels={"pool": life.pool, **more}, value=value) for more, value in samples]

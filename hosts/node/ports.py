@@ -1,4 +1,4 @@
-"""What the agent needs of the world, so that tests can give it another one."""
+"""Interfaces to the services that the agent uses. Tests replace them with fakes."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,37 +21,37 @@ class UnitState(StrEnum):
 
 
 class Units(Protocol):
-    """systemd, as far as the agent uses it. Every call is idempotent; failures raise StepError."""
+    """The systemd operations that the agent uses. All are idempotent; failures raise StepError."""
 
     def install(self, name: str, text: str) -> bool:
-        """Write a unit. True when its text is new."""
+        """Write a unit. True if its text changed."""
         ...
 
     def start(self, name: str) -> None:
-        """Start it, also after it failed; does not wait for a service to be ready."""
+        """Start a unit, even after a failure. Does not wait until the service is ready."""
         ...
 
     def stop(self, name: str) -> None:
-        """Ask it to stop and return at once."""
+        """Request the stop of a unit and return immediately."""
         ...
 
     def kill(self, name: str) -> None:
-        """End every process of it now."""
+        """Kill all processes of a unit now."""
         ...
 
     def state(self, name: str) -> UnitState: ...
 
 
 class Disks(Protocol):
-    """Local NVMe disks."""
+    """The local NVMe disks."""
 
     def prepare(self, mount_point: str) -> int:
-        """Have the local disks mounted there; how many there are. Raises StepError."""
+        """Mount the local disks at `mount_point` and return their number. Raises StepError."""
         ...
 
 
 class Notice(StrEnum):
-    """What the cloud says about the instance's future."""
+    """What the cloud announces about the instance."""
 
     PREEMPTION = "preempted by its cloud"
     TERMINATION = "ended by its group"
@@ -60,62 +60,62 @@ class Notice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudNotice:
-    """A notice, with the time at which the instance goes where the cloud tells it."""
+    """A notice. `at`: when the cloud terminates the instance; None if the notice contains no time."""
 
     kind: Notice
     at: datetime | None = None
 
 
 class CloudSide(Protocol):
-    """The cloud as an instance sees it."""
+    """The cloud services that an instance uses."""
 
     instance_id: str
     address: str
-    """Private address: where everything listens."""
+    """Private address on which all services listen."""
     machine_type: str
 
     def notices(self) -> list[CloudNotice]:
-        """What holds now. Raises OSError."""
+        """Return the notices that apply now. Raises OSError."""
         ...
 
     def secret(self, where: str) -> str:
-        """`ssm:/name`. Raises OSError."""
+        """Read a secret, such as `ssm:/name`. Raises OSError."""
         ...
 
     def store(self, bucket: str) -> ObjectStore:
-        """The models' bucket."""
+        """Open the models' bucket."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
-    """What the engine says of itself."""
+    """The load that the engine reports: running and waiting requests."""
 
     running: float
     waiting: float
 
 
 class EngineClient(Protocol):
-    """The engine's HTTP side."""
+    """The engine's HTTP interface."""
 
     def healthy(self) -> bool: ...
 
     def load(self) -> EngineLoad | None:
-        """None: cannot be known."""
+        """Return the load; None if unknown."""
         ...
 
     def warm_up(self, key: str) -> None:
-        """One small request with the engine's API key. Raises StepError."""
+        """Send one small request with the engine's API key. Raises StepError."""
         ...
 
 
 class StepError(RuntimeError):
-    """A step of the boot did not work; it is tried again within its limit."""
+    """A step of the boot failed; the boot retries it within its limits."""
 
 
 class HopelessError(StepError):
-    """A step that no further try can mend."""
+    """A step failed and a retry cannot succeed."""
 
 
 class StoppedError(RuntimeError):
-    """A drain came in the middle of a step."""
+    """A drain interrupted a step."""

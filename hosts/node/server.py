@@ -1,4 +1,4 @@
-"""The agent's faces: its HTTP API on port 9500 and HAProxy's agent check on port 9501."""
+"""The agent's servers: its HTTP API on port 9500 and HAProxy's agent check on port 9501."""
 
 import json
 import socketserver
@@ -37,7 +37,7 @@ _LENGTHS: Final = {_STATUSES[code]: code for code in (OrderRefusal.TOO_LARGE, Or
 
 
 class _Api:
-    """The HTTP API: what everybody may read, and orders that are signed."""
+    """The HTTP API: public read-only pages, and signed orders."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class _Api:
         )
 
     def answer(self, request: HttpRequest) -> Answer | None:
-        """Refusals are logged."""
+        """Answer a request. Log refusals."""
         try:
             return self._routes(request)
         except OrderRefusedError as refused:
@@ -66,7 +66,7 @@ class _Api:
             return self._refuse(request, error.status, error)
 
     def _order(self, request: HttpRequest) -> Answer:
-        """Raises OrderRefusedError: before the body is read, where the head is enough to say no."""
+        """Execute a signed order. Raises OrderRefusedError, before it reads the body if the headers are enough."""
         try:
             request.length(orders.LARGEST)
         except RequestError as error:
@@ -76,7 +76,7 @@ class _Api:
         return _json(HTTPStatus.ACCEPTED, self._life.status())
 
     def _carry_out(self, order: AgentOrder) -> None:
-        """Raises OrderRefusedError: BUSY."""
+        """Execute an accepted order. Raises OrderRefusedError (BUSY)."""
         match order.action:
             case Drain(by=by, reason=reason, deadline=deadline):
                 self._ask(by, reason, deadline)
@@ -87,7 +87,7 @@ class _Api:
                     raise OrderRefusedError(OrderRefusal.BUSY, str(error)) from error
 
     def _refuse(self, request: HttpRequest, status: HTTPStatus, error: OrderRefusedError | RequestError) -> Answer:
-        """Say no, in the log too; `now` tells who signs orders what this agent's clock says."""
+        """Log and return a refusal. `now` gives the sender the time of this agent's clock."""
         refused = error if isinstance(error, OrderRefusedError) else None
         self._life.log.warning(
             "request" if refused is None else "order",
@@ -131,7 +131,7 @@ def serve(  # noqa: PLR0913 - what its faces reach
     switch: Callable[[str], object],
     ports: tuple[int, int] = (HTTP_PORT, CHECK_PORT),
 ) -> tuple[HttpServer, BoundedServer]:
-    """Serve from threads of their own. Raises OSError when a port is taken."""
+    """Start both servers in their own threads. Raises OSError if a port is in use."""
     http = HttpServer((address, ports[0]), _Api(life, checked, ask, switch).answer, product="gpufleet-node")
     check = _Check((address, ports[1]), life)
     return http.start("http"), check.start("agent-check")

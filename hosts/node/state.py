@@ -1,4 +1,4 @@
-"""How the instance is: read by its API, written by its loop, kept over restarts of the agent."""
+"""The instance's state: the API reads it, the agent's loop writes it, and a file keeps it across agent restarts."""
 
 import json
 import threading
@@ -17,27 +17,28 @@ from hosts.node.drain import Order, merge
 
 VERSION: Final = 1
 LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
-"""Phases that a restart of the agent does not end."""
+"""Phases that survive a restart of the agent."""
 
 
 ROUTER_SILENT: Final = timedelta(seconds=10)
-"""A router that has not asked for this long is gone; each asks twice a second (`RouterSettings.agent_interval`)."""
+"""A router that sends no agent check for this long is gone. Each sends two per second
+(`RouterSettings.agent_interval`)."""
 MOST_ROUTERS: Final = 64
-"""Whose last question is remembered: anybody in the group's network may ask."""
+"""Maximum number of stored addresses: any host in the group's network can send agent checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asker:
-    """The last agent check of one address."""
+    """The last agent check from one address."""
 
     at: datetime
     knows: bool
-    """It was notified that the instance leaves."""
+    """Whether the answer was `drain`: the router knows that the instance leaves rotation."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BootStep:
-    """One step of the boot, as it went."""
+    """The record of one boot step."""
 
     phase: Phase
     started: datetime
@@ -48,7 +49,7 @@ class BootStep:
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """What /metrics counts."""
+    """The counters of `/metrics`."""
 
     engine_starts: int = 0
     requests_cut: int = 0
@@ -58,7 +59,7 @@ class Counters:
 
 
 class NodeState:
-    """Phase, boot, drain and counters. Safe to use from many threads."""
+    """Phase, boot, drain and counters. Thread-safe."""
 
     def __init__(self, *, instance: str, pool: str, file: Path, now: Callable[[], datetime], log: Log) -> None:
         self.instance = instance
@@ -70,15 +71,15 @@ class NodeState:
         self.engine_well = False
         self.rebalance_advised = False
         self.staged: str | None = None
-        """The revision that the bucket says is served, once it lies in the cache."""
+        """The revision that the bucket declares as served, once it is in the cache."""
         self.switching_to: str | None = None
-        """The revision to which the engine changes now: the instance is out of the router for that time."""
+        """The revision that the engine is switching to. The instance is out of the router's rotation meanwhile."""
         self.order_keys: tuple[str, ...] = ()
-        """Fingerprints of the keys whose orders this agent takes."""
+        """Fingerprints of the keys whose orders this agent accepts."""
         self.switch_error: str | None = None
-        """Why the last change of revision was taken back."""
+        """Why the last revision switch failed or was rolled back."""
         self.engine_stops: Path | None = None
-        """A file that is there while systemd stops the engine, whoever asked for that (`engines.STOPPING_FILE`)."""
+        """A file that exists while systemd stops the engine, for whatever reason (`engines.STOPPING_FILE`)."""
         self._file = file
         self._routers: dict[str, _Asker] = {}
         self._lock = threading.RLock()
@@ -102,17 +103,17 @@ class NodeState:
 
     @property
     def order(self) -> Order | None:
-        """The drain that was asked for."""
+        """The requested drain; None if there is none."""
         return self._order
 
     @property
     def digest(self) -> str | None:
-        """The revision that is served or on its way."""
+        """The revision that is served or being loaded."""
         return self._digest
 
     @property
     def has_served(self) -> bool:
-        """Whether requests may be in flight: it was ready once, perhaps under an agent before this one."""
+        """Whether requests may be in flight: the instance was ready once, possibly under an earlier agent process."""
         return self._has_served
 
     @property
@@ -121,10 +122,10 @@ class NodeState:
         return well and self._order is None and self.switching_to is None
 
     def enter(self, phase: Phase, error: str | None = None) -> None:
-        """Be in a phase from now on."""
+        """Set the phase. During a drain, only the phases of the drain are accepted."""
         with self._lock:
             if self._order is not None and phase not in (Phase.DRAINING, Phase.DRAINED):
-                # a boot that goes on for a moment must not undo a drain
+                # A boot that is still running must not undo a drain.
                 return
             if phase is not self._phase:
                 write = self.log.error if phase is Phase.FAILED else self.log.info
@@ -135,7 +136,7 @@ class NodeState:
             self._save()
 
     def begin_step(self, phase: Phase) -> BootStep:
-        """A step of the boot begins."""
+        """Record the start of a boot step."""
         with self._lock:
             self.enter(phase)
             step = BootStep(phase=phase, started=self.now())
@@ -143,10 +144,10 @@ class NodeState:
             return step
 
     def order_drain(self, order: Order) -> Order:
-        """Take a drain in; the one that holds."""
+        """Accept a drain, merge it with the current one and return the result."""
         with self._lock:
             if self._order is None:
-                # what was read before the drain says nothing about what it waits for
+                # A number read before the drain does not describe the requests that the drain waits for.
                 self.requests_running = None
             held = self._order = merge(self._order, order)
             self.log.info(
@@ -164,13 +165,13 @@ class NodeState:
             return held
 
     def serve(self, digest: str) -> None:
-        """The revision on its way is this one."""
+        """Set the revision that is being loaded."""
         with self._lock:
             self._digest = digest
             self._save()
 
     def warn(self, what: str, words: str | None) -> None:
-        """Something is wrong that does not keep the instance from serving; None: it is right again."""
+        """Set a warning about a problem that does not prevent serving; None clears it."""
         with self._lock:
             before = self._warnings.get(what)
             if words is None:
@@ -180,7 +181,7 @@ class NodeState:
             log_change(self.log, what, before, words)
 
     def agent_check(self, router: str | None = None) -> str:
-        """The answer to HAProxy. `router`: the address that asks; None: the caller routes nothing."""
+        """Return the answer to HAProxy's agent check. `router`: the caller's address; None if it is not a router."""
         with self._lock:
             leaves = self._leaves()
             if router is not None:
@@ -200,18 +201,18 @@ class NodeState:
 
     @property
     def routers_know(self) -> bool:
-        """Whether each router that still asks was notified that this instance leaves."""
+        """Whether each router that still sends agent checks was notified that this instance leaves rotation."""
         with self._lock:
             now = self.now()
             return all(asker.knows or is_over(asker.at, ROUTER_SILENT, now) for asker in self._routers.values())
 
     def steps(self) -> list[BootStep]:
-        """The boot so far."""
+        """Return the boot steps so far."""
         with self._lock:
             return list(self._steps)
 
     def status(self) -> dict[str, Any]:
-        """`GET /status`."""
+        """Return the document of `GET /status`."""
         with self._lock:
             order = self._order
             return {
@@ -264,14 +265,14 @@ class NodeState:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
-            # a full disk must not keep the instance from draining
+            # A full disk must not prevent a drain.
             words = f"{self._file}: {error.strerror}; an agent that starts again would not know of this phase"
             self.warn("state", words)
         else:
             self.warn("state", None)
 
     def _load(self) -> None:
-        """Go on from what an earlier agent left: drains and failures last, boots are done again."""
+        """Restore the state of an earlier agent process: drains and failures persist, boots are repeated."""
         try:
             value: Mapping[str, Any] = json.loads(self._file.read_bytes())
             phase, order = Phase(value["phase"]), value["order"]
@@ -282,7 +283,7 @@ class NodeState:
                 self._since = datetime.fromisoformat(value["since"])
             self._digest, self._has_served = value["digest"], bool(value["has_served"])
         except (OSError, ValueError, KeyError, TypeError):
-            # no file, or one that a full disk cut: the boot's steps find out how things are
+            # No file, or one truncated by a full disk: the boot steps determine the state.
             return
 
 
@@ -297,10 +298,10 @@ def _written(order: Order) -> dict[str, str | None]:
 
 
 def _read(written: Mapping[str, str]) -> Order:
-    """A drain that an agent left. Raises KeyError, TypeError, ValueError."""
+    """Read a stored drain. Raises KeyError, TypeError, ValueError."""
     reason, asked_at = written["reason"], datetime.fromisoformat(written["asked_at"])
     deadline = datetime.fromisoformat(written["deadline"])
-    if "by" not in written:  # left by release 0.1
+    if "by" not in written:  # written by release 0.1
         owner, noticed = owner_of_reason(reason)
         by, notice_at = owner or DrainOwner.PERSON, asked_at if noticed else None
     else:
@@ -311,7 +312,7 @@ def _read(written: Mapping[str, str]) -> Order:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time, aware and UTC."""
+    """The current time: timezone-aware, in UTC."""
 
     read: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
 

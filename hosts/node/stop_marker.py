@@ -1,4 +1,4 @@
-"""The file that says that the engine is stopped: systemd writes it before it signals the engine."""
+"""The marker file of an engine stop: systemd writes it before it signals the engine."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,12 +7,12 @@ from serving import engine as engines
 
 
 def place(root: Path) -> Path:
-    """Where it lies on a machine whose files begin at `root`."""
+    """Return the path of the marker file below the path prefix `root`."""
     return root / engines.STOPPING_FILE.relative_to("/")
 
 
 def mark(root: Path) -> None:
-    """Say that no router sends requests any more, so that the engine's unit does not wait for that once more."""
-    # without the file the unit waits: later, and no harm
+    """Mark that no router sends requests any more, so that the engine's unit does not wait for that again."""
+    # Without the file the unit waits: the stop takes longer, without other harm.
     with suppress(OSError):
         place(root).touch()

@@ -1,4 +1,4 @@
-"""Another revision on an instance that serves: beside the old one, then in its place, or back when it fails."""
+"""Switches a serving instance to another revision: fetches it, replaces the engine, rolls back on failure."""
 
 import threading
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ from serving.cache.manifest import ManifestError
 from serving.cache.sync import Progress, Sync, served_digest
 
 FOLLOW: Final = timedelta(seconds=30)
-"""Between looks at the model's served.json."""
+"""Interval between checks of the model's served.json."""
 _LOOK_AGAIN_S: Final = 0.25
 
 
 class SwitchBusyError(RuntimeError):
-    """This instance cannot change its revision now; says why."""
+    """This instance cannot switch its revision now. The message gives the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RevisionSwitch:
-    """Changes the revision of one instance. One instance of a pool at a time is the asker's care."""
+    """Switches the revision of one instance. The caller ensures that one instance of a pool switches at a time."""
 
     boot: BootSequence
     settle: timedelta
@@ -37,7 +37,7 @@ class RevisionSwitch:
         return self.boot.life
 
     def ask(self, digest: str) -> threading.Thread | None:
-        """Begin to change to `digest`; None when it is served already. Raises BusyError."""
+        """Start the switch to `digest`; None if it is already served. Raises SwitchBusyError."""
         if digest == self.life.digest and self.life.ready:
             return None
         if not self.life.ready:
@@ -51,7 +51,7 @@ class RevisionSwitch:
         return thread
 
     def follow(self) -> str | None:
-        """Bring the revision that the bucket says is served beside the one that is. Why it could not, or None."""
+        """Fetch the revision that the bucket declares as served into the cache. Return the error message, or None."""
         settings = self.boot.settings
         if not self.life.ready:
             return None
@@ -73,7 +73,7 @@ class RevisionSwitch:
             self._guard.release()
 
     def change(self, digest: str) -> None:
-        """Change to `digest`, or back. Never raises for what the world does; the life says how it went."""
+        """Switch to `digest`, or roll back. Never raises for external errors; `NodeState` records the result."""
         life, before = self.life, self.life.digest
         life.switching_to, life.switch_error = digest, None
         try:
@@ -88,7 +88,7 @@ class RevisionSwitch:
             self._wait_until_quiet()
             self._serve(digest, path, before)
         except StoppedError:
-            # a drain came: its owner takes over
+            # A drain started: its owner takes over.
             life.switch_error = f"{digest[:12]}: the instance drains"
         finally:
             life.switching_to = None
@@ -118,7 +118,7 @@ class RevisionSwitch:
             raise StoppedError
 
     def _wait_until_quiet(self) -> None:
-        """The router has heard of it, and what ran has ended; or the drain's time is over."""
+        """Wait until all routers are notified and no request runs, or until the drain deadline has passed."""
         now = self.life.now
         deadline = now() + self.boot.settings.drain_deadline
         quiet_since: datetime | None = None

@@ -1,4 +1,4 @@
-"""Units by `systemctl`."""
+"""Controls systemd units with `systemctl`."""
 
 import subprocess
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _LIMIT_S = 120
 
 
 def run(command: Sequence[str], limit_s: float = _LIMIT_S) -> str:
-    """What a command printed. Raises StepError with its words."""
+    """Run a command and return its stdout. Raises StepError with the last line of its error output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except OSError as error:
@@ -26,14 +26,14 @@ def run(command: Sequence[str], limit_s: float = _LIMIT_S) -> str:
 
 
 class Systemd:
-    """The machine's systemd; `root` is the prefix of its paths."""
+    """The machine's systemd. `root` is the prefix of all paths."""
 
     def __init__(self, root: Path, limit_s: float = _LIMIT_S) -> None:
         self._limit_s = limit_s
         self._folder = root / "etc/systemd/system"
 
     def install(self, name: str, text: str) -> bool:
-        """Write a unit. True when its text is new. Raises StepError."""
+        """Write a unit. True if its text changed. Raises StepError."""
         path = self._folder / name
         try:
             if path.is_file() and path.read_text("utf-8") == text:
@@ -46,26 +46,26 @@ class Systemd:
         return True
 
     def enable(self, name: str) -> None:
-        """Start it at every boot of the machine."""
+        """Enable a unit: the machine starts it at each boot."""
         self._run(["systemctl", "enable", name])
 
     def start(self, name: str) -> None:
-        """Start it, also after its limit of starts was reached."""
+        """Start a unit, even after it reached its start limit."""
         with suppress(StepError):
             self._run(["systemctl", "reset-failed", name])
         self._run(["systemctl", "start", "--no-block", name])
 
     def stop(self, name: str) -> None:
-        """Ask it to stop and return at once."""
+        """Request the stop of a unit and return immediately."""
         self._run(["systemctl", "stop", "--no-block", name])
 
     def kill(self, name: str) -> None:
-        """End every process of it now; none is left where systemctl refuses."""
+        """Kill all processes of a unit now. If systemctl refuses, there are no processes left."""
         with suppress(StepError):
             self._run(["systemctl", "kill", "--signal=SIGKILL", name])
 
     def state(self, name: str) -> UnitState:
-        """Its ActiveState; UNKNOWN where systemd gives no answer."""
+        """Return the ActiveState of a unit; UNKNOWN if systemd does not answer."""
         try:
             done = subprocess.run(
                 ["systemctl", "is-active", name], capture_output=True, text=True, timeout=self._limit_s, check=False
