@@ -1,4 +1,4 @@
-"""Charges: states that add up, prices in force, billing rules at fixed instants, reservations."""
+"""Charges of runs and reservations: use states that add up, prices in force, minimum and interruption rules."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,8 @@ SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 
 
 def run(start: float, end: float | None, capacity: CapacityType = SPOT, **more: object) -> Run:
-    """A run from `start` to `end` seconds after T0; None: still on, last seen after four hours."""
+    """A run from `start` to `end` seconds after T0. With `end` None it still runs and was last seen after four
+    hours."""
     ended = None if end is None else T0 + timedelta(seconds=end)
     base = Run(
         cloud=Cloud.AWS,
@@ -46,7 +47,7 @@ def run(start: float, end: float | None, capacity: CapacityType = SPOT, **more: 
 
 
 def book(spot: Sequence[tuple[float, str]] = ((-86_400, "0.36"),), on_demand: str | None = "0.72") -> PriceBook:
-    """Prices by seconds after T0."""
+    """A price book. Keys are seconds after T0 at which a price begins."""
     overrides = [override("aws:ec2:g6.xlarge:spot", usd, T0 + timedelta(seconds=at)) for at, usd in spot]
     if on_demand:
         overrides.append(override("aws:ec2:g6.xlarge:on-demand", on_demand, T0 - timedelta(days=9)))
@@ -70,7 +71,7 @@ def usd(rows: Sequence[Charge]) -> Decimal:
         pytest.param(3600, "0.72", id="an hour"),
     ],
 )
-def test_time_costs_what_it_lasts(seconds: int, expected: str) -> None:
+def test_charge_is_duration_times_price(seconds: int, expected: str) -> None:
     on = run(0, seconds, ON_DEMAND)
     assert usd(bill(LedgerFacts(runs=[on]), -10, 200_000)) == Decimal(expected)
 
@@ -91,12 +92,12 @@ def test_spot_is_compared_with_on_demand() -> None:
     assert money.usd(row.on_demand) == Decimal("0.72")
 
 
-def test_spot_without_an_on_demand_price_is_not_compared() -> None:
+def test_spot_without_an_on_demand_price_has_no_comparison() -> None:
     (row,) = bill(LedgerFacts(runs=[run(0, 3_600)]), 0, 3_601, book(on_demand=None))
     assert row.on_demand is None
 
 
-def test_a_missing_price_stops_the_bill_unless_it_may_be_unknown() -> None:
+def test_missing_price_raises_unless_unpriced_is_allowed() -> None:
     facts = LedgerFacts(runs=[run(0, 3_600, machine_type="g6.2xlarge")])
     with pytest.raises(MissingPriceError, match=r"g6\.2xlarge"):
         bill(facts, 0, 3_601)
@@ -117,7 +118,7 @@ def test_a_missing_price_stops_the_bill_unless_it_may_be_unknown() -> None:
         pytest.param(Cloud.GCP, 1800, EndCause.PREEMPTED, "0.18", id="Google took it after a minute"),
     ],
 )
-def test_billing_rules_of_an_end(cloud: Cloud, seconds: int, cause: EndCause, expected: str) -> None:
+def test_billing_rules_at_the_end_of_a_run(cloud: Cloud, seconds: int, cause: EndCause, expected: str) -> None:
     sku = f"{cloud}:{'ec2' if cloud is Cloud.AWS else 'compute'}:g6.xlarge:spot"
     prices = PriceBook(
         region="us-east-1",
@@ -127,7 +128,7 @@ def test_billing_rules_of_an_end(cloud: Cloud, seconds: int, cause: EndCause, ex
     assert usd(rows) == Decimal(expected)
 
 
-def test_rules_of_an_end_stand_at_its_instant() -> None:
+def test_interruption_credit_is_charged_at_the_end_of_the_run() -> None:
     facts = LedgerFacts(runs=[run(0, 600, end_cause=EndCause.PREEMPTED)])
     assert usd(bill(facts, 0, 600)) == Decimal("0.06")
     (credit,) = bill(facts, 600, 601)
@@ -139,7 +140,7 @@ def test_rules_of_an_end_stand_at_its_instant() -> None:
     assert money.usd(credit.amount or money.ZERO) == Decimal("-0.06")
 
 
-def test_states_share_the_time_of_a_run() -> None:
+def test_use_states_partition_the_duration_of_a_run() -> None:
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=0b111 << 12, idle=0b11111 << 15)
     facts = LedgerFacts(
         runs=[run(0, 300)], activity={"i-1": [hour]}, first_signs={"i-1": [T0 + timedelta(seconds=115)]}
@@ -148,7 +149,7 @@ def test_states_share_the_time_of_a_run() -> None:
     assert found == {UseState.STARTING: 115, UseState.USED: 30, UseState.IDLE: 50, UseState.UNMEASURED: 105}
 
 
-def test_unused_reservation_is_what_no_instance_took() -> None:
+def test_unused_reservation_time_excludes_the_instances_in_it() -> None:
     paid = Reservation(
         cloud=Cloud.AWS,
         reservation="cr-1",
@@ -166,7 +167,7 @@ def test_unused_reservation_is_what_no_instance_took() -> None:
     rows = bill(LedgerFacts(runs=[one, two], reservations=[paid]), 0, 7_200)
     free = [row for row in rows if row.kind is ChargeKind.RESERVATION]
     assert sum(row.duration.total_seconds() for row in free) == 2_700
-    assert usd(rows) == 2 * Decimal("0.72")  # two seats for an hour, whoever sat there
+    assert usd(rows) == 2 * Decimal("0.72")  # two declared instances for an hour, whichever instances used them
 
 
 SECONDS = st.integers(0, 20_000)
@@ -175,7 +176,7 @@ SLOTS = st.integers(0, (1 << 360) - 1)
 
 @st.composite
 def fleets(draw: st.DrawFn) -> LedgerFacts:
-    """A few runs with their activity, over about five hours."""
+    """Draws a few runs with their activity, over about five hours."""
     runs: list[Run] = []
     activity: dict[str, list[ActivityHour]] = {}
     signs: dict[str, list[datetime]] = {}
@@ -229,7 +230,7 @@ def test_sums_over_any_partition_of_a_window_are_equal(
 
 
 @given(facts=fleets())
-def test_states_add_up_to_the_time_that_was_paid(facts: LedgerFacts) -> None:
+def test_use_states_add_up_to_the_paid_time(facts: LedgerFacts) -> None:
     rows = [row for row in bill(facts, 0, 40_000) if row.kind is ChargeKind.TIME]
     for one in facts.runs:
         mine = [row.duration for row in rows if row.resource == one.instance_id]

@@ -1,4 +1,4 @@
-"""What clouds write into their bills beside plain usage: read right or refused, never silently wrong."""
+"""Bills of the clouds with more than plain usage: each row is read correctly, or the file is refused."""
 
 import csv
 import gzip
@@ -39,7 +39,7 @@ def lines(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def of(bill: Bill) -> dict[str, Decimal]:
-    """USD by resource, and of what nothing is compared with."""
+    """USD by resource, followed by the amounts that are compared with nothing."""
     found: dict[str, Decimal] = {"": bill.others}
     for line in bill.lines:
         found[line.resource or line.sku or "unused"] = found.get(line.resource or line.sku or "unused", 0) + line.usd
@@ -78,7 +78,7 @@ EXTRA = {
         ),
     ],
 )  # fmt: skip
-def test_lines_of_aws(tmp_path: Path, row: dict[str, str], expected: dict[str, str]) -> None:
+def test_aws_bill_lines(tmp_path: Path, row: dict[str, str], expected: dict[str, str]) -> None:
     found = read_bill(as_csv(tmp_path / "bill.csv", [EXTRA | row]))
     assert of(found) == {name: Decimal(usd) for name, usd in expected.items()}
     assert all(line.hours is None for line in found.lines if line.usd < 0)
@@ -108,7 +108,7 @@ def test_lines_of_aws(tmp_path: Path, row: dict[str, str], expected: dict[str, s
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("as_parquet", [False, True], ids=["JSON lines", "Parquet"])
-def test_rows_of_google(tmp_path: Path, row: dict[str, Any], expected: dict[str, str], as_parquet: bool) -> None:
+def test_google_bill_rows(tmp_path: Path, row: dict[str, Any], expected: dict[str, str], as_parquet: bool) -> None:
     path = lines(tmp_path / "bill.jsonl", row)
     if as_parquet:
         path = tmp_path / "bill.parquet"
@@ -116,7 +116,7 @@ def test_rows_of_google(tmp_path: Path, row: dict[str, Any], expected: dict[str,
     assert of(read_bill(path)) == {name: Decimal(usd) for name, usd in expected.items()}
 
 
-def test_a_folder_holds_the_parts_of_one_bill(tmp_path: Path) -> None:
+def test_folder_holds_the_parts_of_one_bill(tmp_path: Path) -> None:
     parts = tmp_path / "data" / "BILLING_PERIOD=2026-11"
     parts.mkdir(parents=True)
     (tmp_path / "manifest.json.txt").write_text("{}")
@@ -144,7 +144,7 @@ def test_a_folder_holds_the_parts_of_one_bill(tmp_path: Path) -> None:
         pytest.param("none/b.txt", b"x", "contains no bill", id="a folder without one"),
     ],
 )
-def test_broken_files_are_named(tmp_path: Path, name: str, body: bytes, said: str) -> None:
+def test_unreadable_files_are_named_in_the_error(tmp_path: Path, name: str, body: bytes, said: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(body)
@@ -165,18 +165,18 @@ def test_broken_files_are_named(tmp_path: Path, name: str, body: bytes, said: st
         pytest.param(google("1", usage_start_time=5), "row 1: ", id="a number for a time"),
     ],
 )
-def test_rows_of_another_shape_are_named(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+def test_rows_with_unexpected_columns_are_named_in_the_error(tmp_path: Path, row: dict[str, Any], said: str) -> None:
     with pytest.raises(BillError, match=said):
         read_bill(lines(tmp_path / "b.jsonl", row))
 
 
-def test_hours_that_are_no_number_are_named(tmp_path: Path) -> None:
+def test_hours_that_are_not_a_number_are_named_in_the_error(tmp_path: Path) -> None:
     bill = as_csv(tmp_path / "b.csv", [kind("Usage", "1", line_item_usage_amount="NaN")])
     with pytest.raises(BillError, match="row 1: expected an amount, got 'NaN'"):
         read_bill(bill)
 
 
-def test_credits_in_a_cell_are_exact(tmp_path: Path) -> None:
+def test_credits_in_a_cell_are_read_exactly(tmp_path: Path) -> None:
     flat = {"service_description": "Compute Engine", "resource_name": NAME, "cost": "1", "currency": "USD",
             "usage_start_time": "2026-11-21 06:00:00 UTC", "usage_end_time": "2026-11-21 07:00:00 UTC",
             "credits": '[{"name": "c", "amount": -0.12345678901234567891}]'}  # fmt: skip
@@ -186,7 +186,7 @@ def test_credits_in_a_cell_are_exact(tmp_path: Path) -> None:
 SAMPLE = ROOT / "tests" / "recorded" / "billing" / "focus_1_0_sample_gpu_rows.csv"
 
 
-def test_a_real_focus_bill_of_gpu_instances_is_read() -> None:
+def test_real_focus_bill_of_gpu_instances_is_read() -> None:
     found = read_bill(SAMPLE)
     assert (found.form, len(found.lines), found.others) == (Form.FOCUS, 8, 0)
     first = found.lines[0]
@@ -229,7 +229,7 @@ def varied(path: Path, change: Callable[[str], str]) -> Path:
         pytest.param(lambda text: "", "has no rows", id="nothing"),
     ],
 )  # fmt: skip
-def test_a_real_bill_that_was_spoilt_is_refused_with_what_is_wrong(
+def test_corrupted_real_bill_is_refused_with_the_cause(
     tmp_path: Path, change: Callable[[str], str], said: str
 ) -> None:
     with pytest.raises(BillError, match=said):
@@ -245,9 +245,7 @@ def test_a_real_bill_that_was_spoilt_is_refused_with_what_is_wrong(
         pytest.param(lambda text: text + "\n\n", id="empty lines"),
     ],
 )  # fmt: skip
-def test_a_real_bill_that_was_written_otherwise_is_the_same_bill(
-    tmp_path: Path, change: Callable[[str], str]
-) -> None:
+def test_real_bill_in_another_format_is_read_as_the_same_bill(tmp_path: Path, change: Callable[[str], str]) -> None:
     real, found = read_bill(SAMPLE), read_bill(varied(tmp_path / "bill.csv", change))
     assert (found.lines, found.others) == (real.lines, real.others)
     rows = list(csv.DictReader(SAMPLE.read_text("utf-8").splitlines()))
@@ -258,7 +256,7 @@ def test_a_real_bill_that_was_written_otherwise_is_the_same_bill(
     assert read_bill(packed).lines == real.lines
 
 
-def test_corrections_and_credits_of_a_real_bill_count_against_it(tmp_path: Path) -> None:
+def test_corrections_and_credits_of_a_real_bill_reduce_it(tmp_path: Path) -> None:
     rows = list(csv.DictReader(SAMPLE.read_text("utf-8").splitlines()))
     more = [
         rows[0] | {"ChargeClass": "Correction", "EffectiveCost": "-0.5", "ConsumedQuantity": "-0.25"},
@@ -273,7 +271,7 @@ def test_corrections_and_credits_of_a_real_bill_count_against_it(tmp_path: Path)
 
 
 def focus(**more: str) -> dict[str, str]:
-    """An hour of an instance, with the columns of FOCUS 1.2 that are read and some of AWS."""
+    """A row for one hour of an instance, with the FOCUS 1.2 columns that the reader uses and some AWS columns."""
     return {
         "BilledCost": "1.006", "BillingAccountId": "1", "BillingCurrency": "USD", "CapacityReservationId": "",
         "CapacityReservationStatus": "", "ChargeCategory": "Usage", "ChargeDescription": "$1.006 per hour",
@@ -334,7 +332,7 @@ def test_rows_of_focus_1_2(tmp_path: Path, row: dict[str, str], expected: tuple[
         ("UnusedBox:p5.48xlarge", "Usage", ""),
     ],
 )
-def test_gpu_instances_of_cur_2_0_with_its_nested_columns(
+def test_gpu_instances_of_cur_2_0_with_nested_columns(
     tmp_path: Path, usage: str, kind_of_line: str, sku: str
 ) -> None:
     row = cur(
@@ -360,7 +358,7 @@ def test_gpu_instances_of_cur_2_0_with_its_nested_columns(
     assert (line.resource, line.usd, line.hours, line.sku) == ("i-7", Decimal("98.32"), 1, sku)
 
 
-def test_a_gpu_instance_of_google_is_the_sum_of_its_rows(tmp_path: Path) -> None:
+def test_cost_of_a_google_gpu_instance_is_the_sum_of_its_rows(tmp_path: Path) -> None:
     labels = [{"key": "compute.googleapis.com/machine_spec", "value": "g2-standard-4"}]
     skus = ("G2 Instance Core running in Iowa", "G2 Instance Ram running in Iowa", "Nvidia L4 GPU running in Iowa")
     rows = [
@@ -374,7 +372,7 @@ def test_a_gpu_instance_of_google_is_the_sum_of_its_rows(tmp_path: Path) -> None
     assert {line.sku for line in found.lines} == {"gcp:compute:g2-standard-4:on-demand"}
 
 
-def test_equal_rows_without_an_id_are_charges_of_their_own(tmp_path: Path) -> None:
+def test_equal_rows_without_an_id_count_as_separate_charges(tmp_path: Path) -> None:
     assert of(read_bill(lines(tmp_path / "g.jsonl", google("0.3"), google("0.3")))) == {NAME: Decimal("0.6")}
     rows = [focus(), focus(), focus(ResourceId="i-2"), focus(ResourceId="i-3")]
     assert of(read_bill(as_csv(tmp_path / "f.csv", rows))) == {
@@ -382,7 +380,7 @@ def test_equal_rows_without_an_id_are_charges_of_their_own(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_a_bill_that_was_written_twice_is_refused(tmp_path: Path) -> None:
+def test_bill_with_every_row_twice_is_refused(tmp_path: Path) -> None:
     rows = [google("0.3"), google("0.4"), google("0.5")]
     with pytest.raises(BillError, match="every row occurs twice in the bill"):
         read_bill(lines(tmp_path / "g.jsonl", *rows, *rows))

@@ -1,7 +1,8 @@
-"""Bounds hold the bill of a simulated cloud, whatever settings change and whatever nobody looked at.
+"""Report bounds contain the bill of a simulated cloud, for any changes of settings and any gaps between passes.
 
-The simulation knows nothing of the product but its stated rules: a setting holds from the look that first saw it (the
-first one holds before, too), and use of a reservation by others from one look to the next, but for gaps.
+The simulation uses only the documented rules of the product. A setting applies from the pass that first sees it;
+the first one also applies before that pass. Use of a reservation by others applies until the next pass, except in
+gaps.
 """
 
 from collections import defaultdict
@@ -38,7 +39,7 @@ from tests.fixtures.costs.report_arithmetic import faults
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
 REGION = "anywhere"
 END, HOUR = 200_000, 3_600
-"""The second of the last look at the latest; two days and a half."""
+"""The latest second of the last pass: two and a half days after the start."""
 KNOWN, UNKNOWN = "known.xlarge", "unknown.xlarge"
 RATES = {
     CapacityType.SPOT: (Decimal("0.36"), Decimal("0.5")),
@@ -47,12 +48,12 @@ RATES = {
 CHANGE = 90_000
 """The second at which the cloud changes its prices."""
 SECRET = Decimal(7)
-"""USD per hour of what has no price in any list."""
+"""USD per hour of resources without a price in any list."""
 NAT, DISK = "aws:x:nat", "aws:x:disk"
 ON_DEMAND, SPOT, RESERVED = CapacityType.ON_DEMAND, CapacityType.SPOT, CapacityType.RESERVED
 POOLS = ("a", "b")
 Bill = defaultdict[tuple[str, str], Decimal]
-"""(grouping, name) to dollar-seconds; the whole under ("", "")."""
+"""Maps (grouping, name) to dollar-seconds. The total has the key ("", "")."""
 
 
 def when(second: int) -> datetime:
@@ -61,7 +62,7 @@ def when(second: int) -> datetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the fleet's document says at one time."""
+    """What the fleet document declares at one time."""
 
     owners: Mapping[str, str] = field(default_factory=lambda: {"a": "search", "b": "research"})
     models: Mapping[str, str] = field(default_factory=lambda: {"a": "m/a", "b": "m/b"})
@@ -69,9 +70,9 @@ class Settings:
     nat: int = 2
     disk: int = 1
     usd: Mapping[str, Decimal] = field(default_factory=lambda: {NAT: Decimal("0.05"), DISK: Decimal("0.01")})
-    """Stated prices: of what is shared, and of machines on demand."""
+    """Stated prices of shared resources and of on-demand machines."""
     seats: int | None = None
-    """How many instances of the reservation it declares; None: all of them."""
+    """The number of instances of the reservation that the fleet declares. None: all of them."""
 
     def declared(self) -> DeclaredCosts:
         shared = [
@@ -94,7 +95,7 @@ def _sku(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """An instance, as its cloud knows it."""
+    """An instance as its cloud records it."""
 
     name: str
     kind: CapacityType
@@ -104,7 +105,7 @@ class Life:
     end: int | None
     taken: bool
     dated: bool
-    """Whether its cloud says when it ended."""
+    """Whether the cloud reports the end time."""
 
     def alive(self, at: int) -> bool:
         return self.start <= at and (self.end is None or at < self.end)
@@ -112,34 +113,34 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A cloud, the settings of a fleet in it, and the looks at both."""
+    """A cloud, the settings of a fleet in it, and the times of the passes that read both."""
 
     looks: Sequence[int]
     lives: Sequence[Life]
     settings: Sequence[tuple[int, Settings]]
-    """From when on each holds; the first one at 0."""
+    """The settings with the second from which each applies. The first applies from 0."""
     begins: int
     counts: Sequence[tuple[int, int]]
-    """From when on the reservation had how many instances; 0: it is cancelled."""
+    """The instance counts of the reservation with the second from which each applies. 0: it is cancelled."""
     others: Sequence[int]
-    """How many of them others would use: anew with each look and, in gaps, as often as they like."""
+    """How many instances others would use: a new number with each pass, and any number in gaps."""
     now: int
 
     def seen(self) -> "World":
-        """Without what came and went between two looks: bounds hold for what the ledger knows."""
+        """A copy without instances that start and end between two passes: bounds cover only what the ledger knows."""
         return replace(self, lives=[life for life in self.lives if any(map(life.alive, self.looks))])
 
     def look_before(self, at: int) -> int:
         return max((look for look in self.looks if look <= at), default=self.looks[0])
 
     def between_looks(self, at: int) -> tuple[int, int]:
-        """The time between two looks that holds a time."""
+        """The interval between two passes that contains `at`."""
         before = self.look_before(at)
         return before, min((look for look in self.looks if look > before), default=self.now + 1)
 
     @cached_property
     def kept(self) -> list[tuple[int, Settings]]:
-        """What looks saw declared, and when first."""
+        """The settings that the passes saw, each with the time of the first pass that saw it."""
         found: list[tuple[int, Settings]] = []
         for look in self.looks:
             now = self.declared_at(look)
@@ -151,12 +152,12 @@ class World:
         return next(one for since, one in reversed(self.settings) if since <= at)
 
     def rule(self, at: int) -> Settings:
-        """What counts at a time."""
+        """The settings that apply at a time."""
         kept = self.kept
         return next((one for since, one in reversed(kept) if since <= at), kept[0][1])
 
     def rate(self, name: str, kind: CapacityType, at: int) -> Decimal:
-        """USD per hour of a machine or of a unit of something shared."""
+        """USD per hour of a machine, or of one unit of a shared resource."""
         kept = [*self.kept, (10**9, self.settings[-1][1])]
         stated = [one.usd.get(name) for since, one in kept if since <= at] or [kept[0][1].usd.get(name)]
         if kind is not SPOT and stated[-1] is not None:
@@ -167,17 +168,17 @@ class World:
         return later[0] if later else SECRET
 
     def unpriced(self) -> bool:
-        """Whether anything has no price at some time."""
+        """Whether any resource has no price at some time."""
         times = [0, *self.edges(0, self.now)]
         names = {NAT, DISK} | {life.machine for life in self.lives}
         return any(self.rate(name, ON_DEMAND, at) == SECRET for name in names for at in times)
 
     def count_at(self, at: int) -> int:
-        """Instances of the reservation."""
+        """The number of instances of the reservation."""
         return next((n for since, n in reversed(self.counts) if since <= at), 0)
 
     def elsewhere(self, at: int) -> int:
-        """How many of them others use. In a gap they come and go each half an hour."""
+        """How many instances of the reservation others use. In a gap the number changes every half hour."""
         look = self.look_before(at)
         following = min((one for one in self.looks if one > look), default=self.now)
         if following - look > HOUR or following == self.now:
@@ -188,14 +189,14 @@ class World:
         return max(0, min(self.others[step % len(self.others)], self.count_at(step) - used))
 
     def edges(self, since: int, until: int) -> list[int]:
-        """Times at which anything may change."""
+        """Times at which any rate may change."""
         found = {CHANGE, *self.looks, *range(0, self.now, 1_800)}
         found |= {at for life in self.lives for at in (life.start, life.end or 0)}
         found |= {at for at, _ in (*self.settings, *self.counts)}
         return sorted({since, until, *(at for at in found if since < at < until)})
 
     def bill(self, since: int, until: int) -> Bill:
-        """What the cloud bills of a window, by the rules."""
+        """What the cloud bills for a window by its rules, in dollar-seconds."""
         found: Bill = defaultdict(Decimal)
         until = min(until, self.now)
         for start, end in pairwise(self.edges(since, until) if since < until else ()):
@@ -210,14 +211,14 @@ class World:
         return found
 
     def _rates(self, at: int) -> Iterator[tuple[str, str, str, Decimal]]:
-        """Pool, model, owner and USD per hour of all that costs money at a time."""
+        """Pool, model, owner and USD per hour of everything that costs money at a time."""
         says = self.rule(at)
         for life in self.lives:
             if life.alive(at):
                 usd = self.rate(life.machine, life.kind, at) + says.disk * self.rate(DISK, ON_DEMAND, at)
                 yield life.pool, says.models[life.pool], says.owners[life.pool], usd
         nat = self.rate(NAT, ON_DEMAND, at)
-        if nat == SECRET:  # what has no price is split over no pools
+        if nat == SECRET:  # a cost without a price is not split over pools
             yield NONE, NONE, NONE, says.nat * nat
         for pool in POOLS if nat != SECRET else ():
             share = Decimal(says.most[pool]) / sum(says.most.values())
@@ -226,7 +227,7 @@ class World:
         used = sum(life.kind is RESERVED and life.alive(at) for life in self.lives)
         free = max(0, total - used - self.elsewhere(at))
         if free:
-            first = min(look for look in self.looks if look >= self.begins)  # what it saw holds from the start
+            first = min(look for look in self.looks if look >= self.begins)  # its settings apply from the start
             seats = self.declared_at(max(self.look_before(at), first)).seats
             part = 1 if seats is None else Decimal(min(seats, total)) / total
             yield "a", says.models["a"], says.owners["a"], free * part * self.rate(KNOWN, RESERVED, at)
@@ -238,7 +239,7 @@ def _add(bill: Bill, pool: str, model: str, owner: str, usd: Decimal) -> None:
 
 
 def write(connection: Connection, fleet: str, world: World) -> None:
-    """What looks would leave in the ledger."""
+    """Write what the passes would leave in the ledger."""
     found = [_run(fleet, life, world) for life in world.lives]
     facts.add_runs(connection, [run for run, _ in found])
     facts.add_ends(connection, [end for _, ends in found for end in ends])
@@ -291,7 +292,7 @@ COUNTS = st.integers(2, 6)
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Looks with gaps, and whatever may happen between them."""
+    """Draws passes with gaps, and arbitrary changes between them."""
     every = draw(st.sampled_from([600, 3_000, 12_000]))
     gaps = draw(st.lists(st.tuples(SECONDS, st.integers(HOUR, 90_000)), max_size=3))
     last = draw(st.integers(END // 2, END))
@@ -309,7 +310,7 @@ def worlds(draw: st.DrawFn) -> World:
             Life(
                 name=f"i-{number}",
                 kind=ON_DEMAND if kind is RESERVED and reserved > 2 else kind,
-                # a credit without a price has no bound
+                # a credit without a price has no bounds
                 machine=KNOWN if kind in (SPOT, RESERVED) else draw(st.sampled_from([KNOWN, UNKNOWN])),
                 pool="a" if kind is RESERVED else draw(st.sampled_from(POOLS)),
                 start=start, end=None if length is None else start + length,
@@ -325,7 +326,8 @@ def worlds(draw: st.DrawFn) -> World:
 
 @st.composite
 def _counts(draw: st.DrawFn, looks: Sequence[int], begins: int) -> list[tuple[int, int]]:
-    """Of the reservation. It changes once between two looks, and not where no look would see it."""
+    """The instance counts of the reservation. A count changes at most once between two passes, and only where a
+    pass sees it."""
     first = next((look for look in looks if look >= begins), None)
     if first is None:
         return []
@@ -366,7 +368,7 @@ _fleets = count()
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """One for all examples: each is a fleet of its own."""
+    """One ledger for all examples. Each example is a separate fleet."""
     engine = open_ledger(f"sqlite:///{tmp_path_factory.mktemp('bounds')}/ledger.db")
     prices = [
         Price(
@@ -396,9 +398,9 @@ def reports(engine: Engine, world: World, windows: Sequence[tuple[int, int]]) ->
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(world=worlds(), cuts=st.lists(st.integers(1, END), max_size=3, unique=True).map(sorted))
-def test_bounds_hold_the_bill_by_pool_model_and_team(ledger: Engine, world: World, cuts: list[int]) -> None:
+def test_bounds_contain_the_bill_by_pool_model_and_team(ledger: Engine, world: World, cuts: list[int]) -> None:
     parts = [*pairwise([0, *cuts, END + 60_000])]
-    # bounds of one thing hide those of another: the times between two looks in which it changed are seen alone
+    # Bounds of one cause hide those of another, so each interval with a change is also checked alone.
     changes = sorted(
         {world.between_looks(at) for at, _ in world.counts}
         | {max(pairwise(world.looks), key=_length, default=(0, 1))}

@@ -1,4 +1,4 @@
-"""Charges by hand, every field of every row: who, where, when, at which price, and why."""
+"""Expected charges written by hand, with every field of every row."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -65,7 +65,7 @@ SPOT_PRICE, LIST_PRICE = price("aws:ec2:g6.xlarge:spot", "0.36"), price("aws:ec2
 
 
 def row(begin: float, end: float, hours: str, usd_seconds: str | None, at: Price | None, **more: Any) -> Charge:
-    """A row of chat's spot instance; times and duration in hours, what it cost in dollar-seconds."""
+    """A row of chat's spot instance. Times and duration are in hours, the cost is in dollar-seconds."""
     base = Charge(
         kind=ChargeKind.TIME, state=UseState.UNMEASURED, resource="i-1", cloud=Cloud.AWS, region="us-east-1",
         zone="us-east-1a", machine_type="g6.xlarge", capacity_type=SPOT, pool="chat", model="models/chat",
@@ -99,7 +99,7 @@ def bill(given: LedgerFacts, begin: float, end: float, prices: PriceBook | None 
     return list(charges(given, prices or book(), T0 + begin * HOUR, T0 + end * HOUR, **more))
 
 
-def test_a_run_by_its_states() -> None:
+def test_run_is_split_by_use_state() -> None:
     busy = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=0b11 << 180, idle=0b1111 << 182)
     given = facts(RUN, activity={"i-1": [busy]}, first_signs={"i-1": [T0 + 0.25 * HOUR, T0 + HOUR]})
     same(
@@ -120,7 +120,7 @@ def test_a_run_by_its_states() -> None:
         pytest.param(4.01, 0, id="behind the end: another run's"),
     ],
 )
-def test_an_engine_s_first_sign(sign: float, starting: float) -> None:
+def test_starting_state_ends_with_the_first_sign_of_the_engine(sign: float, starting: float) -> None:
     given = facts(replace(RUN, ended_at=T0 + 4 * HOUR), first_signs={"i-1": [T0 + sign * HOUR]})
     found = {charge.state: charge.duration / HOUR for charge in bill(given, 0, 4)}
     kept = {UseState.STARTING: starting, UseState.UNMEASURED: 4 - starting}
@@ -130,7 +130,7 @@ def test_an_engine_s_first_sign(sign: float, starting: float) -> None:
 ENDED = replace(RUN, ended_at=T0 + 0.5 * HOUR, end_exact=True)
 
 
-def test_what_the_cloud_took_within_its_free_time_is_credited_at_the_end() -> None:
+def test_preemption_within_the_free_time_is_credited_at_the_end() -> None:
     taken = facts(replace(ENDED, end_cause=EndCause.PREEMPTED, reservation="x"))
     credit = row(
         0.5, 0.5, "0.5", "-648", SPOT_PRICE, kind=ChargeKind.INTERRUPTED, reservation="x", on_demand=Decimal(-1296)
@@ -143,12 +143,12 @@ def test_what_the_cloud_took_within_its_free_time_is_credited_at_the_end() -> No
 
 
 @pytest.mark.parametrize("kind", [ON_DEMAND, RESERVED])
-def test_only_spot_is_free_when_it_is_taken(kind: CapacityType) -> None:
+def test_only_preempted_spot_is_credited(kind: CapacityType) -> None:
     taken = facts(replace(ENDED, end_cause=EndCause.PREEMPTED, capacity_type=kind))
     assert bill(taken, 0.5, 1) == []
 
 
-def test_a_minute_is_paid_at_least_but_for_reserved_capacity() -> None:
+def test_one_minute_is_charged_at_least_except_for_reserved_capacity() -> None:
     short = replace(RUN, ended_at=T0 + timedelta(seconds=20), end_cause=EndCause.ENDED, end_exact=True)
     at = T0 + timedelta(seconds=20)
     paid = timedelta(seconds=40)
@@ -161,13 +161,13 @@ def test_a_minute_is_paid_at_least_but_for_reserved_capacity() -> None:
     assert bill(facts(exact), 60 / 3600, 1) == []
 
 
-def test_the_end_belongs_to_the_window_that_begins_with_it() -> None:
+def test_end_of_a_run_belongs_to_the_window_that_starts_with_it() -> None:
     taken = facts(replace(ENDED, end_cause=EndCause.PREEMPTED))
     assert [charge.kind for charge in bill(taken, 0, 0.5)] == [ChargeKind.TIME]
     assert [charge.kind for charge in bill(taken, 0.5, 0.51)] == [ChargeKind.INTERRUPTED]
 
 
-def test_seats_that_nobody_took() -> None:
+def test_unused_declared_instances_are_charged() -> None:
     sits = replace(RUN, capacity_type=RESERVED, reservation="cr-1", started_at=T0 + HOUR, ended_at=T0 + 2 * HOUR)
     other = replace(RUN, instance_id="i-2", capacity_type=RESERVED, reservation="cr-2")
     given = facts(sits, other, reservations=[PAID])
@@ -195,7 +195,9 @@ def test_seats_that_nobody_took() -> None:
         pytest.param({"last_seen_at": T0 + HOUR}, None, None, id="gone before"),
     ],
 )
-def test_how_long_a_reservation_is_paid(more: dict[str, Any], begin: float | None, end: float | None) -> None:
+def test_period_for_which_a_reservation_is_charged(
+    more: dict[str, Any], begin: float | None, end: float | None
+) -> None:
     given = facts(reservations=[replace(PAID, **more), PAID])
     *mine, _ = unused(given, book(), T0 + HOUR, T0 + 9 * HOUR)
     assert [(c.start, c.end) for c in mine] == ([(T0 + begin * HOUR, T0 + end * HOUR)] if begin and end else [])
@@ -213,13 +215,13 @@ def test_how_long_a_reservation_is_paid(more: dict[str, Any], begin: float | Non
         pytest.param({"cloud": Cloud.GCP}, 3, id="another cloud"),
     ],
 )
-def test_who_takes_a_seat(more: dict[str, Any], free: int) -> None:
+def test_which_instances_use_a_reservation(more: dict[str, Any], free: int) -> None:
     given = facts(replace(RUN, **({"capacity_type": RESERVED} | more)), reservations=[PAID])
     (left,) = unused(given, book(), T0, T0 + HOUR)
     assert left.duration == free * HOUR
 
 
-def test_a_block_has_its_own_price_used_or_not() -> None:
+def test_capacity_block_has_its_own_price_whether_used_or_not() -> None:
     declared = DeclaredCosts(blocks=[BLOCK])
     sits = replace(RUN, capacity_type=RESERVED, reservation="cr-1")
     own = price(
@@ -239,11 +241,11 @@ def test_a_block_has_its_own_price_used_or_not() -> None:
     assert spans == {
         (T0 + HOUR, T0 + 3 * HOUR): own_name, (T0, T0 + HOUR): usual, (T0 + 3 * HOUR, T0 + 4 * HOUR): usual,
     }  # fmt: skip
-    with pytest.raises(MissingPriceError):  # outside of the block's time the usual price is needed
+    with pytest.raises(MissingPriceError):  # outside the time of the block the usual price is needed
         bill(cut, 0, 4, book({}))
 
 
-def test_what_an_instance_brings_along_costs_as_long_as_it_lives() -> None:
+def test_attached_resources_are_charged_for_the_run_of_their_instance() -> None:
     given = facts(ENDED, declared=DeclaredCosts(shared=[DISK]))
     listed = Decimal("0.0001")
     units = price("aws:ebs:gp3:gib", "0.0100", source=f"t; 100 units of {listed} USD/h", list_usd_per_hour=listed)
@@ -257,7 +259,7 @@ def test_what_an_instance_brings_along_costs_as_long_as_it_lives() -> None:
     assert bill(given, 0.5, 2) == []
 
 
-def test_what_pools_share_is_split_and_only_as_long_as_it_is_known_of() -> None:
+def test_shared_cost_is_split_over_pools_only_while_it_is_known() -> None:
     declared = DeclaredCosts(
         shared=[DISK, GATEWAY], weights={"chat": 2, "batch": 1}, models={"chat": "models/chat"},
         owners={"batch": "research"},
@@ -285,7 +287,7 @@ def test_what_pools_share_is_split_and_only_as_long_as_it_is_known_of() -> None:
         bill(given, 0, 4, book({}))
 
 
-def test_what_nobody_spent_of_a_commitment() -> None:
+def test_unused_commitment_is_charged() -> None:
     run = replace(RUN, capacity_type=ON_DEMAND, started_at=T0 + HOUR, ended_at=T0 + 2 * HOUR)
     given = facts(run, declared=DeclaredCosts(spends=[PLAN]), known=(T0, T0 + 3 * HOUR))
 
@@ -308,7 +310,7 @@ def test_what_nobody_spent_of_a_commitment() -> None:
     assert covered.price is not None and covered.price.usd_per_hour == Decimal("0.6")
 
 
-def test_only_the_time_without_a_price_is_unknown() -> None:
+def test_only_the_time_without_a_price_has_an_unknown_amount() -> None:
     known = [
         replace(price(f"aws:ec2:g6.xlarge:{kind}", usd), rank=Rank.LIVE, valid_from=T0 + since * HOUR)
         for kind, usd, since in (("spot", "0.36", 1), ("on-demand", "0.72", 2))

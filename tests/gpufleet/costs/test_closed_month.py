@@ -1,4 +1,4 @@
-"""A span that a bill has closed: its reports stay the same to the byte, people are told what would have changed."""
+"""Closed periods: their reports stay identical to the byte, and later differences are reported to people."""
 
 import json
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def settings(folder: Path, **more: Any) -> Path:
 
 
 def pools(folder: Path, change: Callable[[list[dict[str, Any]]], Any], **more: Any) -> Path:
-    """The settings with other pools."""
+    """Write the settings with changed pools."""
     path = settings(folder, **more)
     raw = json.loads(path.read_text())
     change(raw["pools"])
@@ -75,7 +75,7 @@ def close(fleet: Path, of: Bill | None = None, since: datetime = T0, until: date
 
 
 def written(fleet: Path, *window: str) -> dict[str, str]:
-    """The report in every form."""
+    """The report in every output format."""
     return {form: said("cost", "--fleet", fleet, *(window or WINDOW), "--format", form) for form in FORMS}
 
 
@@ -112,7 +112,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "words"), CHANGES)
-def test_settings_change_no_byte_of_a_closed_span_and_people_are_told_what_they_would_have(
+def test_settings_change_no_byte_of_a_closed_period_and_the_difference_is_reported(
     tmp_path: Path, ledger: Engine, change: Callable[[Path], Path], words: str
 ) -> None:
     fleet = settings(tmp_path)
@@ -131,7 +131,7 @@ def test_settings_change_no_byte_of_a_closed_span_and_people_are_told_what_they_
 
 
 def more_facts(engine: Engine) -> None:
-    """What a collection that runs again, later and on another host, may bring of a span that is over."""
+    """Add facts that a repeated collection, later and on another host, may write for a past period."""
     with writing(engine) as connection:
         facts.add_runs(connection, [run("i-late", 0, CapacityType.ON_DEMAND, last_seen_at=END + 9 * HOUR)])
         facts.add_runs(connection, [run("i-fallback", 0.5, CapacityType.ON_DEMAND, last_seen_at=END + 9 * HOUR)])
@@ -159,7 +159,7 @@ def vars_of(paid: facts.Reservation) -> dict[str, Any]:
     return {name: getattr(paid, name) for name in facts.Reservation.__dataclass_fields__}
 
 
-def test_facts_that_come_later_change_no_byte_of_a_closed_span_and_are_told(tmp_path: Path, ledger: Engine) -> None:
+def test_later_facts_change_no_byte_of_a_closed_period_and_are_reported(tmp_path: Path, ledger: Engine) -> None:
     fleet = settings(tmp_path)
     close(fleet)
     hour = ("--since", "2026-11-20T08:00", "--until", "2026-11-20T09:00")
@@ -170,7 +170,7 @@ def test_facts_that_come_later_change_no_byte_of_a_closed_span_and_are_told(tmp_
     assert "with them it would have cost" in told(fleet)
 
 
-def test_windows_add_up_over_the_edge_of_a_closed_span(tmp_path: Path, ledger: Engine) -> None:
+def test_windows_add_up_across_the_edge_of_a_closed_period(tmp_path: Path, ledger: Engine) -> None:
     fleet = settings(tmp_path)
     close(fleet, since=T0 + 2 * HOUR, until=T0 + 4 * HOUR)
     more_facts(ledger)
@@ -187,7 +187,7 @@ def test_windows_add_up_over_the_edge_of_a_closed_span(tmp_path: Path, ledger: E
     assert closed == usd(2, 3) + usd(3, 4)
 
 
-def test_spans_that_were_closed_one_by_one_are_one_closed_window(tmp_path: Path, ledger: Engine) -> None:
+def test_adjacent_closed_periods_form_one_closed_window(tmp_path: Path, ledger: Engine) -> None:
     fleet = settings(tmp_path)
     close(fleet, bill("a"), until=T0 + 2 * HOUR)
     close(fleet, bill("b"), since=T0 + 2 * HOUR)
@@ -198,7 +198,7 @@ def test_spans_that_were_closed_one_by_one_are_one_closed_window(tmp_path: Path,
     assert json.loads(before["json"])["state"] == "final"
 
 
-def test_the_same_bill_counts_once(tmp_path: Path, ledger: Engine) -> None:
+def test_same_bill_counts_once(tmp_path: Path, ledger: Engine) -> None:
     fleet = settings(tmp_path)
     first = close(fleet)
     before = written(fleet)
@@ -207,7 +207,7 @@ def test_the_same_bill_counts_once(tmp_path: Path, ledger: Engine) -> None:
     assert written(fleet) == before
 
 
-def test_a_span_of_which_a_part_is_closed_is_refused(tmp_path: Path, ledger: Engine) -> None:
+def test_window_that_is_partly_closed_is_refused(tmp_path: Path, ledger: Engine) -> None:
     fleet = settings(tmp_path)
     close(fleet, until=T0 + 2 * HOUR)
     with pytest.raises(AppError, match=r"a part of this span is closed \(2026-11-20T06:00Z to 2026-11-20T08:00Z\)"):
@@ -217,12 +217,12 @@ def test_a_span_of_which_a_part_is_closed_is_refused(tmp_path: Path, ledger: Eng
         assert closed_spans(connection, FLEET) == [(T0, T0 + 2 * HOUR), (T0 + 2 * HOUR, END)]
 
 
-def test_what_is_not_over_is_not_closed(tmp_path: Path, ledger: Engine) -> None:
+def test_period_that_has_not_ended_is_not_closed(tmp_path: Path, ledger: Engine) -> None:
     with pytest.raises(AppError, match="lies ahead: only what is over can be closed"):
         close(settings(tmp_path), until=END + 2 * HOUR)
 
 
-def test_a_ledger_that_moves_keeps_its_closed_spans(tmp_path: Path, ledger: Engine) -> None:
+def test_transferred_ledger_keeps_its_closed_periods(tmp_path: Path, ledger: Engine) -> None:
     fleet = settings(tmp_path)
     close(fleet)
     before = written(fleet)
@@ -236,7 +236,7 @@ def test_a_ledger_that_moves_keeps_its_closed_spans(tmp_path: Path, ledger: Engi
     assert written(settings(tmp_path, ledger_url=f"sqlite:///{tmp_path}/new/ledger.db")) == before
 
 
-def test_closing_keeps_what_it_was_computed_with(tmp_path: Path, ledger: Engine) -> None:
+def test_closing_stores_the_inputs_of_the_computation(tmp_path: Path, ledger: Engine) -> None:
     close(settings(tmp_path))
     close(settings(tmp_path, shared=[]))
     with ledger.connect() as connection:
@@ -245,7 +245,7 @@ def test_closing_keeps_what_it_was_computed_with(tmp_path: Path, ledger: Engine)
     assert kept.at == END + timedelta(hours=1)
 
 
-def test_a_span_that_an_older_release_closed_is_said_not_to_be_frozen_until_its_bill_comes_again(
+def test_period_closed_by_an_older_release_is_reported_as_not_frozen_until_reconciled_again(
     tmp_path: Path, ledger: Engine
 ) -> None:
     fleet = settings(tmp_path)

@@ -1,4 +1,4 @@
-"""A pass of the cost watchdog into a real SQLite ledger, and the report that comes out of it."""
+"""A pass of the cost watchdog into a real SQLite ledger, and the report that results from it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,7 +64,7 @@ FACTS = FleetFacts(
 
 @dataclass
 class World:
-    """A cloud and a metrics store of our own making."""
+    """A fake cloud and a fake metrics store."""
 
     lives_now: list[InstanceRecord] = field(default_factory=list[InstanceRecord])
     endings_now: list[InstanceEnd] = field(default_factory=list[InstanceEnd])
@@ -74,9 +74,9 @@ class World:
     series_now: list[RawSeries] = field(default_factory=list[RawSeries])
     broken: set[str] = field(default_factory=set[str])
     malformed: dict[str, str] = field(default_factory=dict[str, str])
-    """By instance that is listed and cannot be read: why."""
+    """Instance id to the reason why a listed instance cannot be parsed."""
     asked_since: list[datetime] = field(default_factory=list[datetime])
-    """For prices, by pass."""
+    """The start of the price window that each pass asks for."""
 
     def history(self) -> InstanceHistory:
         readable = [life for life in self.lives_now if life.instance.id not in self.malformed]
@@ -139,7 +139,7 @@ def series(name: str, instance: str, values: Sequence[tuple[float, float]], **la
 def engine_series(
     instance: str, every: float, until: float, tokens_per_second: float, start: float
 ) -> list[RawSeries]:
-    """An engine and its GPU, working evenly from `start` on."""
+    """Series of an engine and its GPU that work evenly from `start`."""
     times = [start + every * n for n in range(int((until - start) / every) + 1)]
     count = [(t, (t - start) * tokens_per_second) for t in times]
     began = (T0 + timedelta(seconds=start)).timestamp()
@@ -160,7 +160,7 @@ def ledger(tmp_path: Path) -> Engine:
 
 @pytest.fixture
 def world() -> World:
-    """A reserved instance that works, a spot instance that idles, both seen after an hour."""
+    """A busy reserved instance and an idle spot instance, both first seen after an hour."""
     return World(
         lives_now=[life("i-reserved", 0, CapacityType.RESERVED), life("i-spot", 600, CapacityType.SPOT)],
         paid_now=[
@@ -212,17 +212,17 @@ def one_pass(ledger: Engine, world: World, second: float = 3600) -> Collected:
 
 
 def dump(ledger: Engine) -> dict[str, list[tuple[object, ...]]]:
-    """Every fact, without the notes of who looked when."""
+    """Every fact in the ledger, without the records of passes."""
     tables = [t for t in METADATA.sorted_tables if t.name not in ("passes", "outbox")]
     with ledger.connect() as connection:
         return {t.name: sorted(tuple(row) for row in connection.execute(select(t))) for t in tables}
 
 
-def test_a_pass_becomes_a_report_that_can_be_recomputed(ledger: Engine, world: World) -> None:
+def test_pass_becomes_a_report_that_can_be_recomputed(ledger: Engine, world: World) -> None:
     one_pass(ledger, world)
     found = document(report(ledger))
     total = found["total"]
-    # reserved: 3600 s at 0.8048 (packaged list price), its seat free for 600 s before; spot: 3000 s at 0.3
+    # reserved: 3600 s at 0.8048 (packaged list price), unused for 600 s before; spot: 3000 s at 0.3
     assert Decimal(total["usd"]) == pytest.approx(
         Decimal("0.8048") * 4200 / 3600 + Decimal("0.25"), abs=Decimal("1e-8")
     )
@@ -236,7 +236,7 @@ def test_a_pass_becomes_a_report_that_can_be_recomputed(ledger: Engine, world: W
     assert {row["source"] for row in found["prices"]} == {"market", "packaged: karpenter-provider-aws"}
 
 
-def test_idle_starting_and_unused_are_told_apart(ledger: Engine, world: World) -> None:
+def test_idle_starting_and_unused_time_are_distinguished(ledger: Engine, world: World) -> None:
     one_pass(ledger, world)
     groups = report(ledger).groups[By.CAPACITY_TYPE]
     spot, reserved = document(report(ledger))["by"]["capacity-type"]["spot"], groups["reserved"]
@@ -251,7 +251,7 @@ def test_idle_starting_and_unused_are_told_apart(ledger: Engine, world: World) -
 
 
 @pytest.mark.parametrize("role", [tags.CONTROL, tags.ROUTER])
-def test_control_host_and_routers_are_shared_so_they_are_no_runs(ledger: Engine, world: World, role: str) -> None:
+def test_control_host_and_routers_are_shared_costs_and_not_runs(ledger: Engine, world: World, role: str) -> None:
     one_pass(ledger, world)
     before = report(ledger).total
     found = life("i-house", 0, CapacityType.ON_DEMAND)
@@ -263,7 +263,7 @@ def test_control_host_and_routers_are_shared_so_they_are_no_runs(ledger: Engine,
     assert report(ledger).total == before, "m6i.large has no price here, and needs none"
 
 
-def test_an_instance_of_no_pool_costs_what_it_costs(ledger: Engine, world: World) -> None:
+def test_instance_of_an_unknown_pool_is_charged(ledger: Engine, world: World) -> None:
     found = life("i-astray", 0, CapacityType.ON_DEMAND)
     world.lives_now.append(replace(found, instance=replace(found.instance, pool=None)))
     one_pass(ledger, world)
@@ -271,7 +271,7 @@ def test_an_instance_of_no_pool_costs_what_it_costs(ledger: Engine, world: World
         assert "i-astray" in {run.instance_id for run in read_runs(connection, FLEET, at(-1), at(9000))}
 
 
-def test_a_pass_twice_late_or_on_two_hosts_leaves_the_same_rows(tmp_path: Path, world: World) -> None:
+def test_repeated_late_and_parallel_passes_leave_the_same_rows(tmp_path: Path, world: World) -> None:
     once, often = (open_ledger(f"sqlite:///{tmp_path}/{name}.db") for name in ("once", "often"))
     one_pass(once, world)
     for second in (1800, 3600, 3000, 3600):
@@ -291,7 +291,7 @@ def test_a_pass_twice_late_or_on_two_hosts_leaves_the_same_rows(tmp_path: Path, 
         pytest.param(None, 0, id="the cloud does not say"),
     ],
 )
-def test_what_others_run_in_a_reservation_is_noted(
+def test_use_of_a_reservation_by_others_is_recorded(
     ledger: Engine, world: World, available: int | None, elsewhere: int
 ) -> None:
     world.paid_now = [replace(world.paid_now[0], instances=4, available=available)]
@@ -314,7 +314,7 @@ OWN, OTHER = "111111111111", "222222222222"
         pytest.param(None, None, "other accounts: 2.3", id="not allowed"),
     ],
 )
-def test_accounts_that_use_a_reservation_are_named_where_the_cloud_tells(
+def test_accounts_that_use_a_reservation_are_named_where_the_cloud_reports_them(
     ledger: Engine, world: World, used: dict[str, int] | None, accounts: dict[str, int] | None, words: str
 ) -> None:
     world.paid_now = [replace(world.paid_now[0], instances=4, available=1)]
@@ -331,7 +331,7 @@ def test_accounts_that_use_a_reservation_are_named_where_the_cloud_tells(
     assert row["used_elsewhere_by"] == [{"account": account, "instances": count} for account, count in named]
 
 
-def test_use_by_account_that_cannot_be_read_is_said_and_asked_for_again(ledger: Engine, world: World) -> None:
+def test_unreadable_use_by_account_is_reported_and_requested_again(ledger: Engine, world: World) -> None:
     world.paid_now = [replace(world.paid_now[0], instances=4, available=1)]
     world.broken = {"usage"}
     note = "use of reservation cr-1 by account: usage is down; the next pass retries"
@@ -340,7 +340,7 @@ def test_use_by_account_that_cannot_be_read_is_said_and_asked_for_again(ledger: 
     assert one_pass(ledger, world, 3900).notes == ()
 
 
-def test_a_reservation_is_missed_by_the_first_pass_that_could_read_them(ledger: Engine, world: World) -> None:
+def test_reservation_ends_at_the_first_pass_that_lists_reservations_without_it(ledger: Engine, world: World) -> None:
     world.paid_now = [replace(world.paid_now[0], instances=3)]
     one_pass(ledger, world, 1200)
 
@@ -360,7 +360,7 @@ def test_a_reservation_is_missed_by_the_first_pass_that_could_read_them(ledger: 
     assert bounds_of(ledger) == [("undated_end", at(1200), at(2400), 0, 2)]
 
 
-def test_a_count_that_changes_between_two_passes_has_bounds(ledger: Engine, world: World) -> None:
+def test_count_that_changes_between_two_passes_has_bounds(ledger: Engine, world: World) -> None:
     for second, instances in ((1200, 3), (2400, 5), (3600, 5)):
         world.paid_now = [replace(world.paid_now[0], instances=instances)]
         pools = {"chat": replace(FACTS.pools["chat"], reservations={"cr-1": 5})}
@@ -372,7 +372,8 @@ def test_a_count_that_changes_between_two_passes_has_bounds(ledger: Engine, worl
 
 
 def bounds_of(ledger: Engine) -> list[tuple[str, datetime, datetime, Decimal, Decimal]]:
-    """Why, since when and until when it is not known how many seats were paid and unused, at least and at most."""
+    """Cause, start, end and the least and most paid unused instances of each interval in which the count is
+    unknown."""
     found: list[tuple[str, datetime, datetime, Decimal, Decimal]] = []
     for span in report(ledger).unknown:
         if span.like.resource == "cr-1":
@@ -382,7 +383,7 @@ def bounds_of(ledger: Engine) -> list[tuple[str, datetime, datetime, Decimal, De
     return found
 
 
-def test_a_pass_notes_what_is_declared_once_it_changed(ledger: Engine, world: World) -> None:
+def test_pass_records_declarations_only_after_a_change(ledger: Engine, world: World) -> None:
     for second, owner in ((1800, "search"), (2400, "search"), (3600, "others")):
         declared = DeclaredCosts(owners={"chat": owner}, gpu_active_below={"chat": 0.02})
         collect(ledger, world.sources(), replace(FACTS, declared=declared), at(second))
@@ -395,7 +396,7 @@ def test_a_pass_notes_what_is_declared_once_it_changed(ledger: Engine, world: Wo
     assert found[0].declared.gpu_active_below == {"chat": 0.02}
 
 
-def test_a_threshold_that_changes_judges_no_hour_of_the_past_anew(ledger: Engine, world: World) -> None:
+def test_changed_threshold_does_not_reclassify_past_hours(ledger: Engine, world: World) -> None:
     def floor(value: float) -> FleetFacts:
         return replace(FACTS, pools={"chat": replace(FACTS.pools["chat"], gpu_active_below=value)})
 
@@ -408,7 +409,7 @@ def test_a_threshold_that_changes_judges_no_hour_of_the_past_anew(ledger: Engine
     assert document(report(ledger, until=3600))["by"]["capacity-type"]["spot"] == before
 
 
-def test_a_pass_writes_nothing_of_what_instances_did_in_a_closed_span(ledger: Engine, world: World) -> None:
+def test_pass_writes_no_activity_into_a_closed_period(ledger: Engine, world: World) -> None:
     world.broken = {"samples"}
     one_pass(ledger, world)
     world.broken = set()
@@ -427,7 +428,7 @@ def test_a_pass_writes_nothing_of_what_instances_did_in_a_closed_span(ledger: En
     assert {89, 181} <= known and not known & set(range(90, 181))
 
 
-def test_an_instance_that_is_gone_ended_before_the_pass_that_missed_it(ledger: Engine, world: World) -> None:
+def test_missing_instance_ended_before_the_pass_that_did_not_list_it(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 1800)
     world.lives_now = world.lives_now[:1]
     one_pass(ledger, world, 2100)
@@ -436,7 +437,7 @@ def test_an_instance_that_is_gone_ended_before_the_pass_that_missed_it(ledger: E
     assert (ended.ended_at, ended.end_cause, ended.end_exact) == (at(2100), EndCause.ABSENT, False)
 
 
-def test_an_end_that_its_cloud_stated_counts_though_a_clock_ahead_saw_the_instance_later(
+def test_end_time_stated_by_the_cloud_counts_although_a_fast_clock_saw_the_instance_later(
     ledger: Engine, world: World
 ) -> None:
     one_pass(ledger, world, 3600)
@@ -453,10 +454,8 @@ def test_an_end_that_its_cloud_stated_counts_though_a_clock_ahead_saw_the_instan
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(2100), EndCause.PREEMPTED, False)
 
 
-def test_a_clock_that_was_set_back_dates_no_end_before_the_instance_was_seen_alive(
-    ledger: Engine, world: World
-) -> None:
-    """The cloud still lists it as terminated, and states no time."""
+def test_clock_set_back_dates_no_end_before_the_last_sighting(ledger: Engine, world: World) -> None:
+    """The cloud still lists the instance as terminated, without a time."""
     one_pass(ledger, world, 3600)
     world.lives_now = [
         replace(life, instance=replace(life.instance, state=InstanceState.TERMINATED))
@@ -491,7 +490,7 @@ def ending(second: float, name: str = "i-spot", *, preempted: bool = False) -> I
         pytest.param([], 2100, EndCause.ABSENT, False, id="nothing told"),
     ],
 )
-def test_an_instance_that_is_gone_ended_as_its_cloud_tells(  # noqa: PLR0913
+def test_missing_instance_ends_as_its_cloud_reports(  # noqa: PLR0913
     ledger: Engine, world: World, told: list[InstanceEnd], end: float, cause: EndCause, exact: bool
 ) -> None:
     one_pass(ledger, world, 1800)
@@ -501,7 +500,7 @@ def test_an_instance_that_is_gone_ended_as_its_cloud_tells(  # noqa: PLR0913
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(end), cause, exact)
 
 
-def test_an_instance_made_anew_under_its_name_ends_the_life_before(ledger: Engine, world: World) -> None:
+def test_instance_recreated_under_the_same_name_ends_the_earlier_run(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 1800)
     reserved, spot = world.lives_now
     world.lives_now = [reserved, InstanceRecord(instance=replace(spot.instance, launched_at=at(2000)))]
@@ -512,7 +511,7 @@ def test_an_instance_made_anew_under_its_name_ends_the_life_before(ledger: Engin
     assert [(run.ended_at, run.end_cause) for run in runs] == [(at(1950), EndCause.PREEMPTED), (None, None)]
 
 
-def test_ends_that_cannot_be_asked_for_are_said_and_asked_for_again(ledger: Engine, world: World) -> None:
+def test_end_times_that_cannot_be_read_are_reported_and_requested_again(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 1800)
     world.lives_now, world.broken = world.lives_now[:1], {"endings"}
     assert one_pass(ledger, world, 2100).notes == ("ends of 1 instances: endings is down; the next pass retries",)
@@ -522,7 +521,7 @@ def test_ends_that_cannot_be_asked_for_are_said_and_asked_for_again(ledger: Engi
     assert (spot_run(ledger).ended_at, spot_run(ledger).end_cause) == (at(1900), EndCause.PREEMPTED)
 
 
-def test_the_cloud_s_own_time_of_an_end_beats_an_estimate(ledger: Engine, world: World) -> None:
+def test_end_time_of_the_cloud_replaces_an_estimate(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 1800)
     reserved, spot = world.lives_now
     world.lives_now = [reserved]
@@ -535,7 +534,7 @@ def test_the_cloud_s_own_time_of_an_end_beats_an_estimate(ledger: Engine, world:
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(1950), EndCause.PREEMPTED, True)
 
 
-def test_an_instance_that_a_list_forgot_once_goes_on(ledger: Engine, world: World) -> None:
+def test_instance_that_one_listing_omits_continues(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 1800)
     whole = world.lives_now
     world.lives_now = whole[:1]
@@ -547,7 +546,7 @@ def test_an_instance_that_a_list_forgot_once_goes_on(ledger: Engine, world: Worl
     assert run.ended_at is None and run.last_seen_at == at(2400)
 
 
-def test_an_instance_that_cannot_be_read_has_not_ended_and_the_rest_is_written(ledger: Engine, world: World) -> None:
+def test_unreadable_instance_has_not_ended_and_the_others_are_recorded(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 1800)
     world.malformed = {"i-spot": "i-spot cannot be read"}
     done = one_pass(ledger, world, 2100)
@@ -563,7 +562,7 @@ def test_an_instance_that_cannot_be_read_has_not_ended_and_the_rest_is_written(l
     ("before", "noted"),
     [pytest.param(True, 0, id="it was there before"), pytest.param(False, None, id="nobody has seen it before")],
 )
-def test_who_cannot_be_read_is_not_taken_for_one_of_others_in_a_reservation(
+def test_unreadable_instance_is_not_counted_as_use_of_a_reservation_by_others(
     ledger: Engine, world: World, before: bool, noted: int | None
 ) -> None:
     capacity = replace(world.paid_now[0], instances=4, available=3)
@@ -577,7 +576,7 @@ def test_who_cannot_be_read_is_not_taken_for_one_of_others_in_a_reservation(
     assert [one.elsewhere for one in found] == ([] if noted is None else [noted])
 
 
-def test_instances_that_cannot_be_listed_fail_the_pass_and_leave_nothing(ledger: Engine, world: World) -> None:
+def test_failed_listing_of_instances_fails_the_pass_and_writes_nothing(ledger: Engine, world: World) -> None:
     world.broken = {"history"}
     with pytest.raises(OSError, match="history is down"):
         one_pass(ledger, world)
@@ -592,7 +591,7 @@ def test_metrics_that_are_down_are_said_and_asked_again(ledger: Engine, world: W
     assert report(ledger).total.tokens.generation == 354_000
 
 
-def test_prices_of_a_span_whose_market_was_down_are_asked_for_again(ledger: Engine, world: World) -> None:
+def test_prices_of_a_window_with_a_failed_price_source_are_requested_again(ledger: Engine, world: World) -> None:
     launched = min(life.instance.launched_at for life in world.lives_now)
     for minute, broken in ((60, True), (70, False), (80, True), (90, True), (100, False), (110, False)):
         world.broken = {"prices"} if broken else set()
@@ -602,7 +601,7 @@ def test_prices_of_a_span_whose_market_was_down_are_asked_for_again(ledger: Engi
     assert world.asked_since == [launched, launched, first, first, first, second]
 
 
-def test_the_text_says_what_it_is_and_adds_up(ledger: Engine, world: World) -> None:
+def test_text_report_names_its_parts_and_adds_up(ledger: Engine, world: World) -> None:
     one_pass(ledger, world)
     text = as_text(report(ledger))
     assert "list cost, estimated" in text
@@ -613,7 +612,7 @@ def test_the_text_says_what_it_is_and_adds_up(ledger: Engine, world: World) -> N
     assert all(line[0] == sum(line[1:]) for line in (reserved, spot, total))
 
 
-def test_an_empty_ledger_says_so(ledger: Engine) -> None:
+def test_empty_ledger_is_reported(ledger: Engine) -> None:
     found = report(ledger)
     assert found.total.unit_costs().blended is None
     assert any("gpufleet watch cost" in note for note in found.notes)
@@ -627,7 +626,7 @@ def gone(life: InstanceRecord, state: InstanceState, *, preempted: bool = False,
 
 @pytest.mark.parametrize("state", [InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED])
 @pytest.mark.parametrize("preempted", [False, True])
-def test_an_end_that_the_cloud_does_not_date_lies_between_two_looks(
+def test_undated_end_is_between_two_passes(
     ledger: Engine, world: World, state: InstanceState, preempted: bool
 ) -> None:
     reserved, spot = world.lives_now
@@ -650,7 +649,7 @@ def test_an_end_that_the_cloud_does_not_date_lies_between_two_looks(
         pytest.param(InstanceState.STOPPED, 0, id="stopped: perhaps weeks ago"),
     ],
 )
-def test_an_instance_that_came_and_went_between_two_looks(
+def test_instance_that_starts_and_ends_between_two_passes(
     ledger: Engine, world: World, state: InstanceState, runs: int
 ) -> None:
     one_pass(ledger, world, 1800)
@@ -674,7 +673,7 @@ def ended_by_us(ledger: Engine, second: float) -> None:
         pytest.param(1700, 30_000, False, id="before it was last seen: that end failed"),
     ],
 )
-def test_an_end_of_our_own_dates_what_the_cloud_does_not(
+def test_termination_by_the_fleet_dates_an_end_that_the_cloud_does_not(
     ledger: Engine, world: World, ended: float, end: float, exact: bool
 ) -> None:
     one_pass(ledger, world, 1800)
@@ -694,7 +693,7 @@ def test_an_end_of_our_own_dates_what_the_cloud_does_not(
         pytest.param(2000, True, 2000, EndCause.PREEMPTED, False, id="taken before we ended it"),
     ],
 )
-def test_an_end_of_our_own_dates_what_the_cloud_lists_without_a_time(  # noqa: PLR0913
+def test_termination_by_the_fleet_dates_an_end_that_the_cloud_lists_without_a_time(  # noqa: PLR0913
     ledger: Engine, world: World, ours: float | None, preempted: bool, end: float, cause: EndCause, exact: bool
 ) -> None:
     one_pass(ledger, world, 1800)
@@ -708,7 +707,9 @@ def test_an_end_of_our_own_dates_what_the_cloud_lists_without_a_time(  # noqa: P
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(end), cause, exact)
 
 
-def test_an_instance_that_we_ended_before_a_look_saw_it_has_our_end(ledger: Engine, world: World) -> None:
+def test_instance_terminated_before_any_pass_saw_it_has_the_time_of_the_termination(
+    ledger: Engine, world: World
+) -> None:
     reserved, spot = world.lives_now
     world.lives_now = [reserved]
     one_pass(ledger, world, 300)
@@ -723,7 +724,7 @@ def test_an_instance_that_we_ended_before_a_look_saw_it_has_our_end(ledger: Engi
     ("preempted", "credit"),
     [pytest.param(True, True, id="AWS took it"), pytest.param(False, False, id="we ended it")],
 )
-def test_the_first_hour_is_credited_where_aws_ended_it_alone(
+def test_first_hour_is_credited_only_when_aws_ended_the_instance(
     ledger: Engine, world: World, preempted: bool, credit: bool
 ) -> None:
     one_pass(ledger, world, 1800)
@@ -733,12 +734,12 @@ def test_the_first_hour_is_credited_where_aws_ended_it_alone(
     world.lives_now = [reserved, gone(spot, InstanceState.TERMINATED, preempted=preempted)]
     one_pass(ledger, world, 2100)
     found = document(report(ledger))["by"]["capacity-type"]["spot"]
-    # 1,400 s at 0.30 USD per hour, from launch to our end
+    # 1,400 s at 0.30 USD per hour, from the launch to the termination by the fleet
     assert Decimal(found["usd"]) == (0 if credit else Decimal("0.116666667"))
     assert bool(found["usd_adjustments"]) is credit
 
 
-def test_a_report_charges_an_undated_end_until_it_was_last_seen_and_says_so(ledger: Engine, world: World) -> None:
+def test_report_charges_an_undated_end_until_it_was_last_seen_and_states_it(ledger: Engine, world: World) -> None:
     one_pass(ledger, world, 4200)
     world.lives_now = world.lives_now[:1]
     one_pass(ledger, world, 4200 + 10 * 3600)
@@ -760,14 +761,14 @@ def test_a_report_charges_an_undated_end_until_it_was_last_seen_and_says_so(ledg
     assert any(note.startswith(gap) for note in made.notes)
 
 
-def test_looks_an_hour_apart_are_no_gap(ledger: Engine, world: World) -> None:
+def test_passes_an_hour_apart_leave_no_gap(ledger: Engine, world: World) -> None:
     for second in (0, 3600, 7200):
         one_pass(ledger, world, second)
     assert not any("no complete look" in note for note in report(ledger, until=7200).notes)
 
 
-def test_a_gpu_is_idle_by_its_pool_s_own_noise_floor(ledger: Engine, world: World) -> None:
-    """The idle watchdog judges by it, so the report must, too."""
+def test_gpu_is_idle_by_the_noise_floor_of_its_pool(ledger: Engine, world: World) -> None:
+    """The idle watchdog uses this threshold, so the report must use it, too."""
     noisy = engine_series("i-spot", 10, 3600, 0, 700)
     gpu = next(one for one in noisy if one.name == "gpu")
     noisy.remove(gpu)
@@ -782,7 +783,7 @@ def test_a_gpu_is_idle_by_its_pool_s_own_noise_floor(ledger: Engine, world: Worl
     assert idle[0] == 0 < idle[1]
 
 
-def test_the_report_s_noise_floor_is_the_idle_policy_s() -> None:
+def test_report_uses_the_noise_floor_of_the_idle_policy() -> None:
     fleet = fleet_document(watchdogs={"idle": {"gpu_active_below": 0.04}, "spot": {}})
     assert facts_of(fleet).pools["batch"].gpu_active_below == 0.04
     assert facts_of(fleet_document(watchdogs={})).pools["batch"].gpu_active_below == IdlePolicy().gpu_active_below

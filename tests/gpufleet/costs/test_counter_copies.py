@@ -1,4 +1,4 @@
-"""Counters that come twice (a second job, federation, two replicas of a store) count once."""
+"""Counters with several copies (a second scrape job, federation, two replicas of a store) count once."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,13 +26,14 @@ PLAIN = {"instance_id": "i-1", "instance": "10.0.0.1:8000", "job": "engine"}
 
 
 def counter(name: str, seconds: range, labels: dict[str, str] | None = None, skew: float = 0) -> RawSeries:
-    """Ten more a second, scraped at these seconds by a store whose clock is `skew` seconds ahead."""
+    """A counter that grows by ten each second, scraped at these seconds by a store whose clock is `skew` seconds
+    ahead."""
     samples = [ActivitySample(T0 + timedelta(seconds=at + skew), at * 10) for at in seconds]
     return RawSeries({"__name__": name, **PLAIN, **(labels or {})}, samples)
 
 
 def served(series: list[RawSeries]) -> int:
-    """Output tokens by differences of readings; a fall counts from zero."""
+    """Output tokens as the sum of differences between readings. After a decrease the new value counts from zero."""
     values = [one.generation for one in readings("f", NAMES, series) if one.generation is not None]
     return sum(b - a if b >= a else b for a, b in zip(values, values[1:], strict=False))
 
@@ -54,7 +55,7 @@ ONE = [counter("p", range(0, 601, 10)), counter("g", range(0, 601, 10))]
     ],
 )
 @pytest.mark.parametrize("skew", [0, 0.2, -0.2, 7.5])
-def test_a_copy_of_a_counter_counts_once(copy: dict[str, str], skew: float) -> None:
+def test_copy_of_an_engine_counter_counts_once(copy: dict[str, str], skew: float) -> None:
     again = [counter(name, range(0, 601, 10), copy, skew) for name in ("p", "g")]
     assert served(ONE) == 6000
     assert abs(served([*ONE, *again]) - 6000) <= abs(skew) * 10
@@ -69,7 +70,7 @@ def test_a_copy_of_a_counter_counts_once(copy: dict[str, str], skew: float) -> N
     ],
 )
 @pytest.mark.parametrize("skew", [0, 0.2, -0.2, 7.5])
-def test_a_copy_of_what_a_router_counted_by_key_counts_once(copy: dict[str, str], skew: float) -> None:
+def test_copy_of_a_router_counter_by_key_counts_once(copy: dict[str, str], skew: float) -> None:
     router = {"job": "router", "instance": "10.0.0.9:9101", "key": "red", "model": "m", "pool": "chat"}
     names = replace(NAMES, teams=("seconds", "in", "out", "unmetered"))
     one = [counter(name, range(0, 601, 10), router) for name in ("seconds", "out")]
@@ -83,7 +84,7 @@ def test_a_copy_of_what_a_router_counted_by_key_counts_once(copy: dict[str, str]
         assert abs(use.tokens_out - 6_000) <= abs(skew) * 10
 
 
-def test_a_copy_fills_what_the_other_lacks_before_and_after() -> None:
+def test_copy_fills_gaps_of_the_other_before_and_after() -> None:
     early = counter("g", range(0, 201, 10), {"job": "old"})
     late = counter("g", range(300, 601, 10), {"job": "new"})
     assert served([early, late]) == 6000
@@ -95,8 +96,8 @@ def test_prompt_and_generation_are_read_at_the_same_times() -> None:
     assert all(one.prompt == one.generation for one in found if one.prompt is not None and one.generation is not None)
 
 
-def test_the_start_of_a_process_is_that_of_its_own_target() -> None:
-    """Where people relabel `instance` to the name of the host, engine and exporter differ in their job alone."""
+def test_start_time_of_a_process_belongs_to_its_own_target() -> None:
+    """Where relabelling sets `instance` to the host name, engine and exporter differ only in their job."""
     host = {"instance": "gpu-host-1"}
     samples = [ActivitySample(T0 + timedelta(seconds=at), 1000.0) for at in range(0, 601, 10)]
     engine_start = RawSeries({"__name__": "start", **PLAIN, **host}, samples)
@@ -114,7 +115,7 @@ def test_the_start_of_a_process_is_that_of_its_own_target() -> None:
 def test_no_set_of_copies_counts_more_than_the_engine_served(
     parts: list[tuple[int, int, float]], restart: int
 ) -> None:
-    """One engine that began anew after `restart` samples; each copy saw a part of its life."""
+    """One engine that restarts after `restart` samples. Each copy sees a part of its history."""
     truth = [n if n < restart else n - restart for n in range(61)]
     copies = [
         RawSeries(
@@ -127,5 +128,5 @@ def test_no_set_of_copies_counts_more_than_the_engine_served(
         for number, (a, b, skew) in enumerate(parts)
     ]
     most = (restart - 1 + 60 - restart) * 100
-    # a first sample of a later copy that its own clock dates early may repeat one step
+    # a copy that starts later, with a clock that dates its first sample early, may count one step twice
     assert served(copies) <= most + 100 * len(copies)

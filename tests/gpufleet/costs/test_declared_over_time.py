@@ -1,4 +1,4 @@
-"""What was declared then holds for then: reports of the past stay what they were, whatever settings say today."""
+"""Reports of past windows use what was declared at that time, whatever the settings declare today."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ PLACES = {Cloud.AWS: ("us-east-1", "g6.xlarge"), Cloud.GCP: ("us-central1", "g2-
 
 
 class Fleet:
-    """A ledger that a cost pass fills with what a document declares."""
+    """A ledger that a cost pass fills with the declarations of a fleet document."""
 
     def __init__(self, folder: Path, cloud: Cloud) -> None:
         self.cloud, (self.region, self.machine_type) = cloud, PLACES[cloud]
@@ -109,7 +109,7 @@ def changed(first: DeclaredCosts, what: str) -> DeclaredCosts:
     "what",
     ["more shared", "nothing shared", "max", "owners and models", "prices", "a price for one zone", "no prices"],
 )
-def test_settings_of_november_change_no_report_of_october(fleet: Fleet, what: str) -> None:
+def test_settings_of_november_do_not_change_a_report_of_october(fleet: Fleet, what: str) -> None:
     before = fleet.rows(fleet.first())
     assert money.total(row.amount for row in before) > 0
     today = changed(fleet.first(), what)
@@ -119,7 +119,7 @@ def test_settings_of_november_change_no_report_of_october(fleet: Fleet, what: st
     assert fleet.rows(today) == before
 
 
-def test_a_change_holds_from_the_look_that_saw_it(fleet: Fleet) -> None:
+def test_change_applies_from_the_pass_that_saw_it(fleet: Fleet) -> None:
     today = changed(fleet.first(), "max")
     fleet.look(SEEN, today)
     fleet.look(SEEN + HOUR, today)
@@ -133,7 +133,7 @@ def test_a_change_holds_from_the_look_that_saw_it(fleet: Fleet) -> None:
     ]
 
 
-def test_what_stays_the_same_is_one_row_over_a_change(fleet: Fleet) -> None:
+def test_unchanged_declaration_is_one_row_across_a_change_of_another(fleet: Fleet) -> None:
     fleet.look(SEEN, changed(fleet.first(), "max"))
     fleet.look(SEEN + HOUR, changed(fleet.first(), "max"))
     rows = [row for row in fleet.rows(fleet.first(), SEEN - HOUR, SEEN + HOUR) if row.resource.startswith("i-1")]
@@ -155,7 +155,7 @@ def report_of(fleet: Fleet, today: DeclaredCosts, since: datetime, until: dateti
     return query.report(scope)
 
 
-def test_a_change_of_owner_and_model_splits_the_charges_of_a_running_instance(fleet: Fleet) -> None:
+def test_change_of_owner_and_model_splits_the_charges_of_a_running_instance(fleet: Fleet) -> None:
     before = fleet.rows(fleet.first())
     today = changed(fleet.first(), "owners and models")
     fleet.look(SEEN, today)
@@ -169,7 +169,7 @@ def test_a_change_of_owner_and_model_splits_the_charges_of_a_running_instance(fl
     assert fleet.rows(today) == before
 
 
-def test_tokens_of_a_running_instance_count_for_the_owner_of_their_time(fleet: Fleet) -> None:
+def test_tokens_of_a_running_instance_count_for_the_owner_at_that_time(fleet: Fleet) -> None:
     readings = [
         facts.Reading(
             environment=fleet.name, instance_id="i-1", engine="0", model="chat",
@@ -185,14 +185,14 @@ def test_tokens_of_a_running_instance_count_for_the_owner_of_their_time(fleet: F
     fleet.look(SEEN + 2 * HOUR, today)
     found = report_of(fleet, today, SEEN - HOUR, SEEN + HOUR)
     teams = {owner: figure.tokens.prompt for owner, figure in found.groups[By.TEAM].items() if figure.tokens.total}
-    # readings of :00, :10, :20 and :30 before the change, each counts what came since the one before it
+    # readings at :00, :10, :20 and :30 before the change; each counts the increase since the previous one
     assert teams == {"search": 4, "others": 8}
     assert found.total.tokens.prompt == 12
     assert {model for model, figure in found.groups[By.MODEL].items() if figure.tokens.total} == {"m/chat", "m/new"}
 
 
-def test_before_the_first_declaration_an_instance_has_the_owner_it_was_seen_with(tmp_path: Path) -> None:
-    """A ledger of an older release kept none: its reports of the past stay what they were."""
+def test_before_the_first_declaration_an_instance_has_the_owner_of_its_tags(tmp_path: Path) -> None:
+    """The ledger of an older release has no declarations. Its reports of past windows stay as they were."""
     fleet = Fleet(tmp_path, Cloud.AWS)
     with writing(fleet.engine) as connection:
         done = CostPass(environment=fleet.name, at=OCTOBER, host="h", metrics_from=None, metrics_until=None)
@@ -272,7 +272,7 @@ def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
             assert all(figure.least <= figure.allocation for figure in one.groups[by].values())
 
 
-def test_a_price_that_is_stated_later_fills_only_where_none_was_known(tmp_path: Path) -> None:
+def test_price_stated_later_fills_only_times_without_a_price(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, Cloud.AWS)
     first = fleet.first()
     unpriced = replace(first, prices=first.prices[1:])
@@ -287,7 +287,7 @@ def test_a_price_that_is_stated_later_fills_only_where_none_was_known(tmp_path: 
     assert fleet.rows(first) == found
 
 
-def test_the_ledger_keeps_what_is_declared_when_it_changes(tmp_path: Path) -> None:
+def test_ledger_records_declarations_when_they_change(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     with writing(engine) as connection:
         for hour, content in enumerate(["a", "a", "b", "a", "a"]):
@@ -297,7 +297,7 @@ def test_the_ledger_keeps_what_is_declared_when_it_changes(tmp_path: Path) -> No
     assert found == [(SEEN, "a"), (SEEN + 2 * HOUR, "b"), (SEEN + 3 * HOUR, "a")]
 
 
-def test_everything_declared_is_kept_and_read_back() -> None:
+def test_everything_declared_is_stored_and_read_back() -> None:
     when = {"source": "order", "as_of": OCTOBER, "starts": OCTOBER, "ends": NOVEMBER}
     whole = DeclaredCosts(
         shared=[SharedCost(name="nat", sku="aws:vpc:nat", units=Decimal("1.50"))],
@@ -329,7 +329,7 @@ def test_everything_declared_is_kept_and_read_back() -> None:
     ),
     starts=st.lists(st.integers(0, 18_000), min_size=1, max_size=3),
 )
-def test_parts_add_up_whatever_changes_when(
+def test_parts_add_up_for_any_sequence_of_changes(
     cuts: list[int], changes: list[tuple[int, int, int, str]], starts: list[int]
 ) -> None:
     def declared(units: int, weight: int, usd: str) -> DeclaredCosts:

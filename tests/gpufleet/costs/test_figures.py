@@ -1,4 +1,4 @@
-"""Ratios at the edges of a window, where one counter was read without the other."""
+"""Unit costs at the edges of a window, where only one of two counters was read."""
 
 from decimal import Decimal
 
@@ -18,7 +18,7 @@ from gpufleet.ledger.counters import Tokens
     ],
     ids=["all of it cached, no output yet", "cached told before prompt", "more cached than prompt"],
 )
-def test_no_counter_of_an_edge_stops_a_report(tokens: Tokens, expected: tuple[str | None, ...]) -> None:
+def test_unit_costs_with_incomplete_counters_do_not_fail(tokens: Tokens, expected: tuple[str | None, ...]) -> None:
     figure = Figure(tokens=tokens)
     figure.amounts[UseState.USED] = Decimal(3600)
     unit = figure.unit_costs()

@@ -1,4 +1,4 @@
-"""FOCUS 1.2: rules taken from the specification, checked on rows of a fleet with every kind of charge."""
+"""Rules of the FOCUS 1.2 specification, checked on rows of a fleet with every kind of charge."""
 
 import csv
 import json
@@ -99,13 +99,13 @@ def reports(facts: LedgerFacts = FACTS) -> list[Report]:
 ROWS = list(csv.DictReader(StringIO(write_csv(rows(reports(), "123456789012")))))
 
 
-def test_every_column_is_there_and_nothing_else() -> None:
+def test_rows_have_exactly_the_specified_columns() -> None:
     assert len(MANDATORY) == 21
     assert tuple(ROWS[0]) == COLUMNS
     assert all(name[0].isupper() or name.startswith("x_") for name in COLUMNS)
 
 
-def test_what_must_not_be_null_is_not() -> None:
+def test_mandatory_columns_are_not_null() -> None:
     always = set(MANDATORY) - {"ChargeClass", "PricingQuantity", "PricingUnit"}
     for row in ROWS:
         assert [name for name in always if not row[name]] == []
@@ -121,7 +121,7 @@ def test_what_must_not_be_null_is_not() -> None:
             assert all(row[name] for name in (*needed, "SkuPriceId", "ListUnitPrice", "ContractedUnitPrice"))
 
 
-def test_allowed_values() -> None:
+def test_columns_hold_only_allowed_values() -> None:
     allowed = {
         "ChargeCategory": {"Usage", "Purchase", "Tax", "Credit", "Adjustment"},
         "ChargeClass": {"", "Correction"},
@@ -136,7 +136,7 @@ def test_allowed_values() -> None:
             assert row[name] in values, name
 
 
-def test_times_are_utc_and_periods_hold_their_charges() -> None:
+def test_times_are_utc_and_periods_contain_their_charges() -> None:
     for row in ROWS:
         times = [
             row[name] for name in ("BillingPeriodStart", "ChargePeriodStart", "ChargePeriodEnd", "BillingPeriodEnd")
@@ -156,7 +156,7 @@ def test_quantity_times_unit_price_is_cost_in_decimals_and_in_floats() -> None:
         assert row["BilledCost"] == row["EffectiveCost"] == row["ContractedCost"] == row["ListCost"]
 
 
-def test_reservations_are_used_or_unused_and_both_add_up_to_what_was_paid() -> None:
+def test_reservations_are_used_or_unused_and_both_add_up_to_the_paid_amount() -> None:
     mine = [row for row in ROWS if row["CapacityReservationId"]]
     assert {row["CapacityReservationId"] for row in mine} == {"cr-1"}
     assert {row["CapacityReservationStatus"] for row in mine} == {"Used", "Unused"}
@@ -166,7 +166,7 @@ def test_reservations_are_used_or_unused_and_both_add_up_to_what_was_paid() -> N
         assert bool(row["CapacityReservationId"]) == bool(row["CapacityReservationStatus"])
 
 
-def test_a_credit_gives_money_back_and_no_hours() -> None:
+def test_credit_reduces_the_cost_and_not_the_hours() -> None:
     (credit,) = [row for row in ROWS if row["ChargeCategory"] == "Credit"]
     assert credit["ResourceId"] == "i-spot" and Decimal(credit["EffectiveCost"]) < 0
     assert not credit["PricingQuantity"] and not credit["SkuPriceId"]
@@ -177,7 +177,7 @@ def test_rows_add_up_to_the_report() -> None:
     assert sum(Decimal(row["EffectiveCost"]) for row in ROWS) == pytest.approx(whole, abs=Decimal("1e-6"))
 
 
-def test_tokens_stand_on_one_row() -> None:
+def test_tokens_are_on_one_row() -> None:
     assert [row["x_PromptTokens"] for row in ROWS if row["x_PromptTokens"]] == ["700"]
     assert [row["x_GeneratedTokens"] for row in ROWS if row["x_GeneratedTokens"]] == ["300"]
 
@@ -189,14 +189,14 @@ def test_json_columns_hold_objects_without_nulls() -> None:
                 assert all(isinstance(value, str) for value in json.loads(row[name]).values())
 
 
-def test_a_charge_without_a_price_is_no_row() -> None:
+def test_charge_without_a_price_has_no_row() -> None:
     facts = LedgerFacts(runs=[run("i-x", CapacityType.SPOT, 0, 100, machine_type="g5.xlarge")])
     with pytest.raises(UnpricedError, match=r"g5\.xlarge, spot.*no price"):
         list(rows(reports(facts), "1"))
 
 
 @given(micros=st.integers(0, 10**12), price=st.decimals(Decimal("0.000001"), 200, places=9))
-def test_quantities_stay_true_to_the_duration(micros: int, price: Decimal) -> None:
+def test_quantities_match_the_duration(micros: int, price: Decimal) -> None:
     duration = timedelta(microseconds=micros)
     quantity, cost = quantity_and_cost(duration, price)
     assert abs(quantity - Decimal(micros) / 3_600_000_000) < Decimal("3e-9")

@@ -1,7 +1,7 @@
-"""Every MUST of FOCUS 1.2 on rows of a fleet with commitments, reservations, shared resources and teams.
+"""Every MUST rule of FOCUS 1.2, on rows of a fleet with commitments, reservations, shared resources and teams.
 
-tests.fixtures.costs.focus_rules has the rules that one table can prove. The tests here check the others with what is
-known of the fleet; they name the ids of the rules.
+tests.fixtures.costs.focus_rules holds the rules that the rows alone can prove. The tests here check the others
+against the facts of the fleet, and name the ids of the rules.
 """
 
 import csv
@@ -70,7 +70,8 @@ def run(cloud: Cloud, name: str, capacity: CapacityType, start: float, end: floa
 
 
 def facts(cloud: Cloud) -> LedgerFacts:
-    """Three instances share a commitment that pays for one and a half of them; the rest is of every other kind."""
+    """Three instances share a commitment that pays for one and a half of them. The other charges are of every
+    other kind."""
     machine, zone = MACHINES[cloud]
     runs = [
         run(cloud, "i-1", CapacityType.ON_DEMAND, 0, 5.3),
@@ -126,7 +127,7 @@ USES = {
 
 
 def reports(cloud: Cloud) -> list[Report]:
-    """One for each side of midnight, when a month ends."""
+    """Two reports, one for each side of midnight at the end of a month."""
     book = PriceBook(
         region="us-east-1", overrides=[override(sku, usd, T0 - 40 * 24 * H) for sku, usd in PRICES.items()]
     )
@@ -169,7 +170,7 @@ def sums(found: Iterable[Row], column: str, key: str) -> dict[str, Decimal]:
 
 
 @pytest.mark.parametrize("cloud", Cloud)
-def test_no_row_breaks_a_rule_of_the_table(cloud: Cloud) -> None:
+def test_rows_break_no_rule_of_the_table(cloud: Cloud) -> None:
     checker = Checker(ROWS[cloud])
     assert checker.broken() == {}
     assert len(checker.used) > 230
@@ -194,21 +195,21 @@ def test_no_row_breaks_a_rule_of_the_table(cloud: Cloud) -> None:
                      id="one service in two categories"),
     ],
 )  # fmt: skip
-def test_the_table_finds_faults(fault: Row, rule: str) -> None:
+def test_rule_table_detects_violations(fault: Row, rule: str) -> None:
     good = ROWS[Cloud.AWS]
     at = next(n for n, row in enumerate(good) if row["CommitmentDiscountStatus"] == "Unused")
     bad = [row | fault if n == at else row for n, row in enumerate(good)]
     assert at in Checker(bad).broken()[rule]
 
 
-def test_columns_are_those_of_the_specification_or_begin_with_x() -> None:
+def test_columns_are_specified_or_begin_with_x() -> None:
     # ColumnHandling-A-001-M, -010-M, -013-O
     custom = [name.startswith("x_") for name in COLUMNS]
     assert custom == sorted(custom)
     assert all(tuple(row) == COLUMNS for row in ALL)
 
 
-def test_commitments_have_an_id_and_everything_else_has_none() -> None:
+def test_only_commitment_rows_have_a_commitment_id() -> None:
     # CommitmentDiscountId-C-004-C, -005-C, DiscountHandling-A-006-M
     for row in ALL:
         of_commitment = "sp-1" in row["x_PriceSource"] or row["x_ChargeKind"].startswith("commit")
@@ -219,8 +220,8 @@ def test_commitments_have_an_id_and_everything_else_has_none() -> None:
     assert types == {"", "Committed Use Discount"}
 
 
-def test_covered_usage_costs_its_committed_rate_and_its_list_price_is_told() -> None:
-    # ListUnitPrice, EffectiveCost, DiscountHandling-A-007-M: billed 0, effective amortised
+def test_covered_usage_has_its_committed_rate_and_its_list_price() -> None:
+    # ListUnitPrice, EffectiveCost, DiscountHandling-A-007-M: billed cost 0, effective cost amortised
     covered = [row for row in ROWS[Cloud.AWS] if row["CommitmentDiscountStatus"] == "Used"]
     hours = sum(Decimal(row["PricingQuantity"]) for row in covered)
     assert {row["ListUnitPrice"] for row in covered} == {"0.8048"}
@@ -228,13 +229,13 @@ def test_covered_usage_costs_its_committed_rate_and_its_list_price_is_told() -> 
     assert {row["PricingCategory"] for row in covered} == {"Committed"}
     effective = sum(Decimal(row["EffectiveCost"]) for row in covered)
     assert effective == pytest.approx(hours * Decimal("0.5"), abs=Decimal("1e-6"))
-    # i-1 for 5.3 hours; half of i-2 for 4.3, all of it for 0.7; a quarter USD/h is half of i-3 never
+    # i-1 for 5.3 hours; half of i-2 for 4.3, all of it for 0.7; a quarter USD/h never pays half of i-3
     assert hours == pytest.approx(
         Decimal("5.3") + Decimal("0.5") * Decimal("4.3") + Decimal("0.7"), abs=Decimal("1e-6")
     )
 
 
-def test_a_discount_on_a_part_of_a_charge_is_a_row_of_its_own() -> None:
+def test_discount_on_a_part_of_a_charge_has_its_own_row() -> None:
     # DiscountHandling-A-002-C, -004-C
     second = [row for row in ROWS[Cloud.AWS] if row["ResourceId"] == "i-2"]
     by_kind = sums(second, "PricingQuantity", "PricingCategory")
@@ -245,7 +246,7 @@ def test_a_discount_on_a_part_of_a_charge_is_a_row_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("cloud", Cloud)
-def test_purchases_bill_what_was_used_and_what_was_not(cloud: Cloud) -> None:
+def test_purchase_rows_bill_used_and_unused_parts(cloud: Cloud) -> None:
     # EffectiveCost-C-005-C, -012-C, -013-C
     found = ROWS[cloud]
     bought = [row for row in found if row["ChargeCategory"] == "Purchase"]
@@ -261,7 +262,7 @@ def test_purchases_bill_what_was_used_and_what_was_not(cloud: Cloud) -> None:
         assert (row["PricingCategory"], row["ChargeFrequency"]) == ("Standard", "Recurring")
 
 
-def test_what_nobody_used_of_a_commitment_has_no_consumption_and_no_list_cost() -> None:
+def test_unused_commitment_has_no_consumption_and_no_list_cost() -> None:
     unused = [row for row in ALL if row["CommitmentDiscountStatus"] == "Unused"]
     assert unused
     for row in unused:
@@ -272,12 +273,12 @@ def test_what_nobody_used_of_a_commitment_has_no_consumption_and_no_list_cost() 
 
 
 @pytest.mark.parametrize("cloud", Cloud)
-def test_effective_and_billed_cost_are_the_report_s(cloud: Cloud) -> None:
+def test_effective_and_billed_cost_match_the_report(cloud: Cloud) -> None:
     for column in ("EffectiveCost", "BilledCost"):
         assert sum(Decimal(row[column]) for row in ROWS[cloud]) == pytest.approx(TOTAL[cloud], abs=Decimal("1e-6"))
 
 
-def test_an_sku_is_the_same_however_it_is_bought() -> None:
+def test_sku_is_the_same_for_every_capacity_type() -> None:
     # SkuId-C-009-M, -010-M; SkuPriceId-C-008-M
     for cloud, (machine, _) in MACHINES.items():
         mine = [row for row in ROWS[cloud] if machine in row["SkuPriceDetails"] and row["SkuPriceId"]]
@@ -292,7 +293,7 @@ DEFINED = {
 }  # fmt: skip
 
 
-def test_details_of_prices_are_defined_or_begin_with_x_and_hold_for_their_price() -> None:
+def test_price_details_are_specified_or_begin_with_x_and_match_their_price() -> None:
     # SkuPriceDetails-C-007-M, -017-C, -020-M
     seen: dict[str, str] = {}
     for row in ALL:
@@ -301,7 +302,7 @@ def test_details_of_prices_are_defined_or_begin_with_x_and_hold_for_their_price(
             assert all(key in DEFINED or key.startswith("x_") for key in json.loads(row["SkuPriceDetails"]))
 
 
-def test_list_prices_are_of_one_unit_of_their_sku() -> None:
+def test_list_prices_refer_to_one_unit_of_their_sku() -> None:
     # ListUnitPrice-C-001, SkuPriceId-C-014-C: one price at a time for each SkuPriceId
     prices: dict[str, set[str]] = {}
     for row in ALL:
@@ -335,7 +336,7 @@ def test_each_row_names_the_service_that_sells_it(sku: str, service: tuple[str, 
 
 
 @pytest.mark.parametrize("cloud", Cloud)
-def test_teams_add_up_to_what_the_report_says_of_each(cloud: Cloud) -> None:
+def test_teams_add_up_to_the_report_of_each_team(cloud: Cloud) -> None:
     expected: dict[str, Decimal] = {}
     tokens: dict[str, int] = {}
     for report in reports(cloud):
@@ -347,16 +348,16 @@ def test_teams_add_up_to_what_the_report_says_of_each(cloud: Cloud) -> None:
     for team, usd in sums(chat, "EffectiveCost", "x_Team").items():
         assert usd == pytest.approx(expected[team], abs=Decimal("1e-6"))
     assert sums(chat, "x_GeneratedTokens", "x_Team") == tokens
-    # the tag is the resource's, whoever used it
+    # the tag belongs to the resource, whoever used it
     assert {json.loads(row["Tags"])["gpu-fleet:owner"] for row in chat if row["x_ChargeKind"] == "time"} == {"search"}
 
 
-def test_tokens_of_a_pool_that_is_not_split_stand_on_one_row_of_their_instance() -> None:
+def test_tokens_of_an_unsplit_pool_are_on_one_row_of_their_instance() -> None:
     found = [(row["ResourceId"], row["x_PromptTokens"]) for row in ROWS[Cloud.AWS] if row["x_Pool"] == "batch"]
     assert [one for one in found if one[1]] == [("i-3", "700")]
 
 
-def test_ids_of_what_is_declared_by_name_are_unique_beyond_the_fleet() -> None:
+def test_ids_of_resources_declared_by_name_are_unique_across_fleets() -> None:
     # ResourceId-C-007-M, CommitmentDiscountId-C-007-M
     for row in ALL:
         if row["x_ChargeKind"] == "shared":

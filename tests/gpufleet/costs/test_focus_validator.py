@@ -1,4 +1,4 @@
-"""The FinOps Foundation's own validator finds nothing wrong with the FOCUS 1.2 export."""
+"""The validator of the FinOps Foundation reports no errors for the FOCUS 1.2 export."""
 
 import json
 import os
@@ -42,16 +42,16 @@ def _usage(column: str) -> dict[str, Any]:
 
 
 CONDITIONS: Final = {
-    # the table's condition has no check function, so that it holds always
+    # the condition in the table has no check function, so it always applies
     "CapacityReservationStatus-C-003-C": _value("CapacityReservationId", None),
     "CapacityReservationStatus-C-004-C": _usage("CapacityReservationId"),
-    # the table has the condition of the rule before it
+    # the table has the condition of the previous rule
     "CommitmentDiscountStatus-C-004-C": _usage("CommitmentDiscountId"),
-    # the table has none; nothing in a row says whether an invoice exists, and ours never have one
+    # the table has no condition; no column shows whether an invoice exists, and this export never has one
     "InvoiceId-C-005-C": _not_null("InvoiceId"),
 }
-"""Rules whose condition in the validator's table contradicts their own text, with the condition that the text states.
-No export that has commitments, reservations and charges beside them can meet them as they are."""
+"""Rules whose condition in the validator's table contradicts their text, with the condition that the text states.
+An export with commitments, reservations and other charges cannot satisfy the rules as the table has them."""
 
 
 def _rules(folder: Path) -> Path:
@@ -69,7 +69,7 @@ def _rules(folder: Path) -> Path:
 
 
 def _write(path: Path, rows: Sequence[Row]) -> None:
-    """As Parquet: in a CSV the validator takes the account ids of AWS for numbers."""
+    """Write the rows as Parquet. In a CSV file the validator reads AWS account ids as numbers."""
 
     def column(name: str) -> Any:
         values = [row[name] or None for row in rows]
@@ -81,7 +81,7 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _broken(folder: Path, rows: Sequence[Row]) -> set[str]:
-    """The rules that the validator says are broken."""
+    """The rules that the validator reports as violated."""
     _write(folder / "export.parquet", rows)
     python = focus_validator.environment_of(FOLDERS) / "bin" / "python"
     found = folder / "found.xml"
@@ -107,17 +107,17 @@ def _broken(folder: Path, rows: Sequence[Row]) -> set[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the validator runs: it looks for a file of its own below the folder that it was started in."""
+    """The working directory of the validator. It searches for one of its own files below this folder."""
     assert PACKAGE is not None
     (tmp_path / "focus_validator").symlink_to(PACKAGE / "focus_validator")
     return tmp_path
 
 
 @pytest.mark.parametrize("cloud", Cloud)
-def test_the_validator_finds_nothing_wrong(folder: Path, cloud: Cloud) -> None:
+def test_validator_reports_no_violation(folder: Path, cloud: Cloud) -> None:
     assert _broken(folder, ROWS[cloud]) == set()
 
 
-def test_the_validator_finds_what_is_wrong(folder: Path) -> None:
+def test_validator_reports_violations_of_wrong_rows(folder: Path) -> None:
     bad = [row | {"EffectiveCost": ""} if number == 0 else row for number, row in enumerate(ROWS[Cloud.AWS])]
     assert "EffectiveCost-C-003-M" in _broken(folder, bad)

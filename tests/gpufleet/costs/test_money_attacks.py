@@ -1,6 +1,6 @@
-"""What other cost tools got wrong in public, as cases: OpenCost's and Kubecost's reported defects, and bad samples.
+"""Published cost errors of other tools as test cases: reported defects of OpenCost and Kubecost, and bad samples.
 
-Numbers of issues: github.com/opencost/opencost unless another repository is named.
+Issue numbers refer to github.com/opencost/opencost unless another repository is named.
 """
 
 from dataclasses import replace
@@ -48,37 +48,37 @@ def bill(facts: LedgerFacts, prices: PriceBook, start: timedelta, end: timedelta
     return list(charges(facts, prices, T0 + start, T0 + end))
 
 
-def test_eight_gpus_cost_their_machine_once() -> None:
-    """#2987, #2901: GPU cost as a multiple of the instance's price."""
+def test_machine_with_eight_gpus_is_charged_once() -> None:
+    """#2987, #2901: the GPU cost was a multiple of the instance's price."""
     facts = LedgerFacts(runs=[run(1)])
     assert money.usd(summed(bill(facts, book(on_demand="55.04"), timedelta(), HOUR))) == Decimal("55.04")
 
 
-def test_a_price_by_the_hour_is_not_one_by_the_month() -> None:
+def test_hourly_price_is_not_read_as_a_monthly_price() -> None:
     """#3830: stated prices came out 730 times too low."""
     facts = LedgerFacts(runs=[run(730)])
     assert money.usd(summed(bill(facts, book(on_demand="2"), timedelta(), 730 * HOUR))) == 1460
 
 
-def test_spot_is_not_priced_as_on_demand() -> None:
-    """#3725, #882: 2.6 times over, and hours late."""
+def test_spot_does_not_have_the_on_demand_price() -> None:
+    """#3725, #882: 2.6 times too high, and hours late."""
     facts = LedgerFacts(runs=[run(2, kind=CapacityType.SPOT)])
     found = bill(facts, book(spot="10", on_demand="26"), timedelta(), 2 * HOUR)
     assert (money.usd(summed(found)), [one.on_demand for one in found]) == (20, [26 * 7200])
 
 
-def test_spot_without_its_price_is_an_error_and_never_on_demand_s() -> None:
+def test_spot_without_a_price_is_an_error_and_not_the_on_demand_price() -> None:
     with pytest.raises(MissingPriceError, match="p5.48xlarge:spot"):
         bill(LedgerFacts(runs=[run(2, kind=CapacityType.SPOT)]), book(on_demand="26"), timedelta(), HOUR)
 
 
-def test_a_stated_price_wins_on_gpu_machines() -> None:
-    """#3160, #2029, kubecost#2418: custom prices were ignored there."""
+def test_stated_price_overrides_the_price_of_gpu_machines() -> None:
+    """#3160, #2029, kubecost#2418: custom prices were ignored."""
     found = bill(LedgerFacts(runs=[run(1)]), book(PackagedPrices(), on_demand="31"), timedelta(), HOUR)
     assert [(one.price.usd_per_hour if one.price else None) for one in found] == [31]
 
 
-def test_one_unknown_machine_does_not_hide_the_others() -> None:
+def test_one_unknown_machine_type_does_not_hide_the_others() -> None:
     """kubecost#2010: one machine type made every node disappear."""
     facts = LedgerFacts(runs=[run(1), replace(run(1, "a2-highgpu-1g"), instance_id="i-2")])
     found = list(charges(facts, book(on_demand="55"), T0, T0 + HOUR, allow_unpriced=True))
@@ -94,14 +94,14 @@ def test_one_unknown_machine_does_not_hide_the_others() -> None:
         pytest.param(0, 300, "6", id="five minutes (#2096: lost)"),
     ],
 )
-def test_a_window_costs_its_own_length(start: int, length: int, expected: str) -> None:
+def test_cost_of_a_window_is_for_its_own_length(start: int, length: int, expected: str) -> None:
     begin = timedelta(seconds=start)
     found = bill(LedgerFacts(runs=[run(100)]), book(on_demand="72"), begin, begin + timedelta(seconds=length))
     assert money.usd(summed(found)) == Decimal(expected)
     assert all(one.duration > timedelta() for one in found)
 
 
-def test_idle_is_what_was_measured_idle_and_the_rest_is_used() -> None:
+def test_idle_time_is_what_was_measured_as_idle() -> None:
     """PR #1266: a swapped subtraction made idle large; #3900: both bases were the same."""
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=(1 << 270) - 1, idle=((1 << 90) - 1) << 270)
     facts = LedgerFacts(runs=[run(1)], activity={"i-1": [hour]}, first_signs={"i-1": [T0]})
@@ -115,14 +115,14 @@ def series(name: str, *values: float) -> RawSeries:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -5.0, float("inf"), float("-inf")], ids=str)
-def test_a_counter_that_is_none_is_left_out_and_no_reset(bad: float) -> None:
+def test_nan_reading_is_skipped_and_is_not_a_reset(bad: float) -> None:
     found = readings("f", NAMES, [series("p", 100, bad, 250), series("g", 10, bad, 30)])
     assert [(one.prompt, one.generation) for one in found] == [(100, 10), (250, 30)]
     assert readings("f", NAMES, [series("p", bad, bad)]) == []
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf"), 2.0**31 - 16], ids=str)
-def test_a_gpu_that_tells_nothing_is_not_idle(bad: float) -> None:
+def test_gpu_without_samples_is_not_idle(bad: float) -> None:
     calm = [series("running", 0, 0, 0)]
     assert activity("f", NAMES, [*calm, series("active", bad, bad, bad)], Measure()) == []
     assert len(activity("f", NAMES, [*calm, series("active", 0, 0, 0)], Measure())) == 1

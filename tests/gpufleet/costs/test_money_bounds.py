@@ -1,4 +1,4 @@
-"""Bounds of what is unknown hold the bill of a simulated cloud, and parts add up however they are cut."""
+"""Bounds of unknown costs contain the bill of a simulated cloud, and parts add up for any partition."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +28,11 @@ RATES = {
 CHANGE = 50_000
 """The second at which prices change."""
 SECRET = Decimal("7")
-"""USD per hour of what has no price in any list."""
+"""USD per hour of resources without a price in any list."""
 
 
 class Said(StrEnum):
-    """What is said of an end that looks do not see."""
+    """What the cloud reports about an end that no pass sees."""
 
     EXACT = "its time"
     CAUSE = "how it ended"
@@ -41,7 +41,7 @@ class Said(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """What the cloud knows; seconds after T0."""
+    """An instance as its cloud records it. Times are seconds after T0."""
 
     name: str
     cloud: Cloud
@@ -57,12 +57,13 @@ class Life:
         return RATES[self.kind][at >= CHANGE] if self.priced else SECRET
 
     def cost(self, start: int, end: int) -> Decimal:
-        """Of a span of its life, in dollar-seconds."""
+        """The cost of an interval of the run, in dollar-seconds."""
         cuts = [start, *(cut for cut in (CHANGE,) if start < cut < end), end]
         return sum((self.rate(a) * (b - a) for a, b in pairwise(cuts)), Decimal(0)) if start < end else Decimal(0)
 
     def billed(self, since: int, until: int, now: int) -> Decimal:
-        """What the cloud bills of a window: time, the least of a minute, and what it gives back for what it took."""
+        """What the cloud bills for a window: the time, the minimum of one minute, and the credit after a
+        preemption."""
         end = now if self.end is None else min(self.end, now)
         usd = self.cost(max(self.start, since), min(end, until))
         if self.end is None or self.end > now or not since <= self.end < until:
@@ -73,7 +74,7 @@ class Life:
         return usd + max(0, 60 - length) * self.rate(self.end - 1)
 
     def seen(self, looks: Sequence[int]) -> Run | None:
-        """What the ledger knows after these looks; None: it came and went between two of them."""
+        """The run as the ledger has it after these passes. None: it starts and ends between two passes."""
         alive = [at for at in looks if self.start <= at and (self.end is None or at < self.end)]
         if not alive:
             return None
@@ -138,7 +139,7 @@ GAPS = st.lists(st.tuples(SECONDS, st.integers(0, 60_000)), max_size=3)
 
 
 def looks_of(every: int, gaps: Sequence[tuple[int, int]]) -> list[int]:
-    """A look at each step, but for gaps; the first one is never missed."""
+    """A pass at each step, except in gaps. The first pass is never missing."""
     missed = [range(start, start + length) for start, length in gaps]
     return [at for at in range(0, 100_001, every) if at == 0 or not any(at in gap for gap in missed)]
 
@@ -147,7 +148,7 @@ ENDS = st.one_of(st.none(), SECONDS, st.sampled_from([30, 59, 60, 61, 3_599, 3_6
 LIVES = st.builds(
     lambda start, length, kind, priced, **more: Life(
         name="", start=start, end=None if length is None else start + length, kind=kind,
-        # a credit without a price has no bound, so what has no price is never given back here
+        # A credit without a price has no bounds, so instances without a price are never credited here.
         priced=priced or kind is CapacityType.SPOT, **more,
     ),
     start=SECONDS, length=ENDS, kind=st.sampled_from([CapacityType.SPOT, CapacityType.ON_DEMAND]),
@@ -164,14 +165,14 @@ LIVES = st.builds(
     now=st.integers(100_000, 130_000),
 )
 @example(
-    # taken in its first hour, given back in a window that begins after it was last seen
+    # preempted in its first hour, credited in a window that begins after it was last seen
     lives=[
         Life(name="", cloud=Cloud.AWS, kind=CapacityType.SPOT, priced=True, pool="a", start=0, end=1_800, taken=True,
              said=Said.NOTHING)
     ],
     looks=[0, 50_000], cuts=[900, 10_000], now=100_000,
 )  # fmt: skip
-def test_bounds_hold_the_bill_of_the_cloud_and_parts_add_up(
+def test_bounds_contain_the_bill_of_the_cloud_and_parts_add_up(
     lives: list[Life], looks: list[int], cuts: list[int], now: int
 ) -> None:
     named = [Life(**{**vars(life), "name": f"i-{number}"}) for number, life in enumerate(lives)]
@@ -203,26 +204,26 @@ def test_bounds_hold_the_bill_of_the_cloud_and_parts_add_up(
 
 
 SEATS, STEP = 4, 1_200
-"""Of the shared reservation; seconds between two looks."""
+"""Declared instances of the shared reservation, and the seconds between two passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """A reservation of which this fleet declares a part; others use it as they like while nobody looks."""
+    """A reservation of which this fleet declares a part. Others change their use between passes."""
 
     declared: int
     own: tuple[tuple[int, int], ...]
-    """Start and end of each of this fleet's instances in it."""
+    """Start and end of each instance of this fleet in it."""
     use: tuple[int, ...]
-    """What others would use, look by look."""
+    """How many instances others would use, by pass."""
 
     def elsewhere(self, step: int) -> int:
-        """Others have what is left: never more than the seats that this fleet leaves."""
+        """How many instances others use: at most what this fleet leaves free."""
         mine = sum(start < (step + 1) * STEP and step * STEP < end for start, end in self.own)
         return min(self.use[step % len(self.use)], SEATS - mine)
 
     def billed(self, since: int, until: int) -> Decimal:
-        """Its own instances, and the declared part of what nobody used, in dollar-seconds."""
+        """The fleet's own instances and the declared part of the unused ones, in dollar-seconds."""
         rate, usd = RATES[CapacityType.ON_DEMAND], Decimal(0)
         cuts = {since, until, CHANGE, *range(0, until, STEP), *(at for life in self.own for at in life)}
         for start, end in pairwise(sorted(at for at in cuts if since <= at <= until)):
@@ -267,13 +268,13 @@ OWN = st.tuples(st.integers(0, 60), st.integers(1, 30)).map(lambda at: (at[0] * 
     gaps=st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 60_000)), max_size=3),
     cuts=st.lists(st.integers(1, LAST - 1), max_size=5, unique=True).map(sorted),
 )  # fmt: skip
-def test_bounds_hold_the_bill_of_a_reservation_that_others_use_unseen(
+def test_bounds_contain_the_bill_of_a_reservation_that_others_use_unobserved(
     shared: Shared, gaps: list[tuple[int, int]], cuts: list[int]
 ) -> None:
     missed = [range(start, start + length) for start, length in gaps]
     looks = [at for at in range(0, LAST + 1, STEP) if at in (0, LAST) or not any(at in gap for gap in missed)]
     facts = shared.known(looks)
-    assume(len(facts.runs) == len(shared.own))  # of what came and went unseen nothing is known
+    assume(len(facts.runs) == len(shared.own))  # skip instances that no pass saw: the ledger has no record of them
     last = CostPass(environment="e", at=when(LAST), host="h", metrics_from=None, metrics_until=None)
 
     def of(since: int, until: int) -> Report:
@@ -289,5 +290,5 @@ def test_bounds_hold_the_bill_of_a_reservation_that_others_use_unseen(
     for (since, until), found in [((0, LAST), whole), *zip(windows, parts, strict=True)]:
         figure, truth = found.total, shared.billed(since, until)
         assert figure.most is not None
-        # a part of a price is kept in nano-dollars
+        # parts of a price are kept in nano-dollars
         assert figure.least - 1 <= truth <= figure.most + 1, (since, until)

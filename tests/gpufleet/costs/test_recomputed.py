@@ -1,7 +1,7 @@
-"""Reports counted again, second by second, by a loop that shares no code with them.
+"""Reports compared with a loop over seconds that shares no code with them.
 
-A night in which clocks go back, the price changes inside of the hour that comes twice, an engine restarts, spot is
-taken in its first hour, and something lives for twenty seconds.
+The night has a change of clocks, a price change inside the repeated hour, an engine restart, a spot instance that
+is preempted in its first hour, and an instance that runs for twenty seconds.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.small_fleet import FLEET, document, read_json, run
 
 MIDNIGHT = datetime(2026, 10, 24, 22, tzinfo=UTC)
-"""In Berlin: the day that has 25 hours begins."""
+"""Midnight in Berlin, at the start of the day that has 25 hours."""
 
 
 def second(text: str) -> int:
-    """Seconds of a UTC time from MIDNIGHT on."""
+    """Seconds from MIDNIGHT to a UTC time."""
     return round((datetime.fromisoformat(text + "Z") - MIDNIGHT).total_seconds())
 
 
@@ -57,7 +57,7 @@ RESTART = second("2026-10-25T01:05:00")
 
 
 def counters() -> list[tuple[int, int, int]]:
-    """Second, prompt, generation; the engine restarts once, and its counters with it."""
+    """Second, prompt tokens, generation tokens. The engine restarts once and resets its counters."""
     rows: list[tuple[int, int, int]] = []
     for at in range(second("2026-10-24T20:10:00"), second("2026-10-25T05:30:00"), 300):
         since = at - (RESTART if at >= RESTART else second("2026-10-24T20:05:00"))
@@ -122,7 +122,7 @@ def price(kind: CapacityType, at: int) -> Decimal:
 
 
 def counted(one: Life, since: int, until: int) -> Decimal:
-    """USD of one instance in a window: every second at its price, and what its end brings."""
+    """USD of one instance in a window: every second at its price, plus the charges and credits of its end."""
     seconds = sum((price(one.kind, at) for at in range(max(one.start, since), min(one.end, until))), Decimal(0))
     if since <= one.end < until:
         length = one.end - one.start
@@ -134,7 +134,7 @@ def counted(one: Life, since: int, until: int) -> Decimal:
 
 
 def served(since: int, until: int) -> tuple[int, int]:
-    """Tokens whose later reading lies in the window; after a restart all that the counter shows is new."""
+    """Tokens whose later reading is in the window. After a restart the whole value of the counter is new."""
     prompt = generation = 0
     before: tuple[int, int] = (0, 0)
     for at, into, out in counters():
@@ -150,15 +150,13 @@ WINDOWS = [
     pytest.param("2026-10-24", "2026-10-25", -DAY, 0, id="the day before"),
     pytest.param("2026-10-25", "2026-10-26", 0, 25 * 3600, id="the day of 25 hours"),
     pytest.param("2026-10-24", "2026-10-27", -DAY, 25 * 3600 + DAY, id="three days"),
-    # half past two comes twice that night: once in summer time, once in winter time
+    # 02:30 occurs twice in that night: in summer time and in winter time
     pytest.param("2026-10-25T02:30+02:00", "2026-10-25T02:30+01:00", 9_000, 12_600, id="the hour that comes twice"),
 ]
 
 
 @pytest.mark.parametrize(("since", "until", "start", "end"), WINDOWS)
-def test_every_figure_is_what_a_loop_over_seconds_counts(
-    fleet: Path, since: str, until: str, start: int, end: int
-) -> None:
+def test_every_figure_matches_a_loop_over_seconds(fleet: Path, since: str, until: str, start: int, end: int) -> None:
     found = read_json("cost", "--fleet", fleet, "--since", since, "--until", until, "--tz", "Europe/Berlin")
     assert (found["since"], found["until"]) == tuple(f"{when(at):%Y-%m-%dT%H:%M:%SZ}" for at in (start, end))
     of: dict[str, Decimal] = {}

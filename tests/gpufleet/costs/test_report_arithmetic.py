@@ -1,4 +1,4 @@
-"""Reports say all that is needed to compute them again: `report_arithmetic` does, with nothing of ours."""
+"""A report contains everything needed to recompute it. `report_arithmetic` does so without code of gpu-fleet."""
 
 import copy
 from collections.abc import Callable
@@ -31,7 +31,8 @@ SPEND = {
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
-    """Shared rows, a commitment, a reservation that others use, pools split by team, an undated end, no price."""
+    """A fleet with shared rows, a commitment, a reservation that others use, pools split by team, an undated end
+    and a missing price."""
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     fill(engine)
     with writing(engine) as connection:
@@ -128,7 +129,9 @@ TAMPERED: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize(("words", "tamper"), TAMPERED, ids=[words for words, _ in TAMPERED])
-def test_a_figure_that_does_not_follow_is_found(fleet: Path, words: str, tamper: Callable[[Any], Any]) -> None:
+def test_figure_that_does_not_follow_from_the_lines_is_detected(
+    fleet: Path, words: str, tamper: Callable[[Any], Any]
+) -> None:
     report = copy.deepcopy(read_json("cost", "--fleet", fleet, *WINDOW, "--allow-unpriced"))
     tamper(report)
     assert words in "\n".join(faults(report))

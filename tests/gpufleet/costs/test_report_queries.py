@@ -1,4 +1,4 @@
-"""A report of a short window asks the ledger by groups of instances: a screen must not wait for one query each."""
+"""A report of a short window queries the ledger by groups of instances, not once for each instance."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ MODELS = 5
 
 
 def _counted(instances: int, hours: int) -> tuple[Report, int]:
-    """The report of the last hours of a generated day, and how many statements it took."""
+    """The report of the last hours of a generated day, and the number of SQL statements it needs."""
     engine = open_ledger("sqlite://")
     fleet_ledger.write(engine, days=1, instances=instances, models=MODELS)
     until = fleet_ledger.until(1)
@@ -35,7 +35,7 @@ def _counted(instances: int, hours: int) -> tuple[Report, int]:
 
 
 @pytest.mark.parametrize("hours", [1, 5])
-def test_ten_times_the_instances_take_no_more_queries(hours: int) -> None:
+def test_ten_times_the_instances_need_no_more_queries(hours: int) -> None:
     few, asked_of_few = _counted(30, hours)
     many, asked_of_many = _counted(300, hours)
     assert (len(few.engines), len(many.engines)) == (30, 300)

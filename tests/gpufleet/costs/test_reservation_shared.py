@@ -1,4 +1,4 @@
-"""A reservation that fleets share, or that others of the account use, is paid once."""
+"""A reservation that several fleets or other users of the account share is charged once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ def book(cloud: Cloud) -> PriceBook:
 
 
 def seen(cloud: Cloud = Cloud.AWS, fleet: str = "prod", at: datetime = END, **more: object) -> Reservation:
-    """What a look saw of a reservation of four."""
+    """What a pass sees of a reservation of four instances."""
     region, zone, machine_type, _ = PLACES[cloud]
     found = Reservation(
         cloud=cloud, reservation="cr-1", started_at=T0, instances=4, environment=fleet, region=region, zone=zone,
@@ -90,10 +90,10 @@ def test_fleets_that_share_a_reservation_pay_it_once(
     seats=st.integers(0, 7),
     cuts=st.lists(st.integers(1, 8 * 3600 - 1), max_size=4),
 )
-def test_the_sum_over_fleets_is_the_bill_over_any_partition(
+def test_sum_over_fleets_is_the_bill_over_any_partition(
     looks: list[tuple[int, int, int]], seats: int, cuts: list[int]
 ) -> None:
-    """Seven seats; each hour some instances of two fleets and of others run on them."""
+    """Seven declared instances. Each hour some instances of two fleets and of others use them."""
     total, until = 7, T0 + len(looks) * HOUR
     hours = [(a, b, min(c, total - a - b)) for a, b, c in looks]
     edges = [T0, *sorted({at for cut in cuts if (at := T0 + timedelta(seconds=cut)) < until}), until]
@@ -121,7 +121,7 @@ def _hours(hours: Sequence[object]) -> Iterator[tuple[int, datetime]]:
     return ((number, T0 + number * HOUR) for number in range(len(hours)))
 
 
-def test_the_ledger_keeps_each_time_of_the_same_use(tmp_path: Path) -> None:
+def test_ledger_keeps_each_time_of_the_same_use(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     looks = [(1, 4, 0), (2, 4, 0), (3, 4, 2), (4, 6, 2), (5, 6, 2)]
     with writing(engine) as connection:
@@ -137,7 +137,7 @@ def test_the_ledger_keeps_each_time_of_the_same_use(tmp_path: Path) -> None:
     ]
 
 
-def test_a_reservation_that_begins_anew_under_its_name_costs_nothing_in_between(tmp_path: Path) -> None:
+def test_reservation_recreated_under_its_name_costs_nothing_in_between(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     with writing(engine) as connection:
         note_reservations(connection, [seen(at=T0 + HOUR)])
@@ -149,12 +149,15 @@ def test_a_reservation_that_begins_anew_under_its_name_costs_nothing_in_between(
     ]
 
 
-def test_what_an_older_release_wrote_counts_until_this_one_takes_over(tmp_path: Path) -> None:
+def test_rows_of_an_older_release_count_until_this_release_writes(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     with writing(engine) as connection:
         facts.add_reservations(connection, [seen(at=T0 + 2 * HOUR, seats=None)])
         note_reservations(connection, [seen(at=T0 + 3 * HOUR, elsewhere=1)])
-        facts.add_reservations(connection, [seen(at=T0 + 4 * HOUR, seats=None)])  # back to it for a while
+        # the older release runs again for a while
+        facts.add_reservations(
+            connection, [seen(at=T0 + 4 * HOUR, seats=None)]
+        )  # the older release runs again for a while
         note_reservations(connection, [seen(at=T0 + 5 * HOUR, elsewhere=1)])
         found = reservations(connection, "prod", T0, END)
     assert [(one.started_at, one.last_seen_at, one.elsewhere, one.seats) for one in found] == [
@@ -163,7 +166,7 @@ def test_what_an_older_release_wrote_counts_until_this_one_takes_over(tmp_path: 
     ]
 
 
-def test_the_report_says_who_else_uses_a_reservation() -> None:
+def test_report_names_other_users_of_a_reservation() -> None:
     scope = ReportScope(
         fleet="prod", environment="prod", cloud="aws", region="us-east-1", since=T0 + HOUR, until=END, now=END
     )

@@ -1,4 +1,4 @@
-"""What the digest is made of: anomalies that add up, forecasts, budgets, wastes, savings and buckets."""
+"""Parts of the digest: anomalies that add up, forecasts, budgets, waste, savings and chart buckets."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ BOOK = PriceBook(
 
 
 def run(name: str, start: float, end: float | None, kind: CapacityType = ON_DEMAND, **more: object) -> Run:
-    """A run from `start` to `end` hours after T0; None: it goes on, last seen after ten hours."""
+    """A run from `start` to `end` hours after T0. With `end` None it still runs and was last seen after ten hours."""
     ended = None if end is None else T0 + end * HOUR
     base = Run(
         cloud=Cloud.AWS,
@@ -72,20 +72,20 @@ def test_price_volume_and_efficiency_add_up_to_the_change(before: Hour, after: H
 
 
 @given(factor=st.fractions(min_value=Fraction(1, 9), max_value=9))
-def test_a_change_of_price_alone_is_all_price(factor: Fraction) -> None:
+def test_price_change_alone_is_a_price_effect(factor: Fraction) -> None:
     before = Hour(usd=Fraction(10), instance_hours=Fraction(5), tokens=1_000)
     split = split_change(before, replace(before, usd=before.usd * factor))
     assert (split.price, split.volume, split.efficiency) == (10 * factor - 10, 0, 0)
 
 
-def test_twice_the_tokens_on_twice_the_instances_is_all_volume() -> None:
+def test_twice_the_tokens_on_twice_the_instances_is_a_volume_effect() -> None:
     before = Hour(usd=Fraction(10), instance_hours=Fraction(5), tokens=1_000)
     after = Hour(usd=Fraction(20), instance_hours=Fraction(10), tokens=2_000)
     split = split_change(before, after)
     assert (split.price, split.volume, split.efficiency) == (0, 10, 0)
 
 
-def test_the_same_tokens_on_twice_the_instances_is_all_efficiency() -> None:
+def test_same_tokens_on_twice_the_instances_is_an_efficiency_effect() -> None:
     before = Hour(usd=Fraction(10), instance_hours=Fraction(5), tokens=1_000)
     split = split_change(before, Hour(usd=Fraction(20), instance_hours=Fraction(10), tokens=1_000))
     assert (split.price, split.volume, split.efficiency) == (0, 0, 10)
@@ -110,7 +110,9 @@ def hour(usd: float, tokens: int = 1_000_000) -> Hour:
         pytest.param(hour(0, 0), [hour(2)], ["USD/h"], id="to nothing"),
     ],
 )
-def test_anomalies_are_far_from_the_same_hour_of_other_weeks(now: Hour, weeks: list[Hour], found: list[str]) -> None:
+def test_anomaly_differs_strongly_from_the_same_hour_of_other_weeks(
+    now: Hour, weeks: list[Hour], found: list[str]
+) -> None:
     assert [one.what for one in anomalies(now, weeks, "")] == found
 
 
@@ -118,13 +120,13 @@ def bill(facts: LedgerFacts, since: float, until: float) -> list[Charge]:
     return list(charges(facts, BOOK, T0 + since * HOUR, T0 + until * HOUR))
 
 
-def test_the_cause_of_a_fallback_is_named() -> None:
+def test_fallback_is_named_as_the_cause() -> None:
     facts = LedgerFacts(runs=[run("i-1", 0, 1, SPOT), run("i-2", 1.25, None)])
     words = name_cause(bill(facts, 0, 1), bill(facts, 1, 2), T0 + HOUR)
     assert words == "spot fell back to on-demand in us-east-1a (pool chat) since 07:15: +0.54 USD/h"
 
 
-def test_the_hour_of_a_figure_is_what_was_paid_for() -> None:
+def test_hour_of_a_figure_is_the_hour_of_its_charges() -> None:
     found = hour_of(report(LedgerFacts(runs=[run("i-1", 0, 2)])).total)
     assert (found.usd, found.instance_hours, found.tokens) == (Fraction("1.44"), 2, 0)
 
@@ -139,7 +141,7 @@ def test_the_hour_of_a_figure_is_what_was_paid_for() -> None:
         pytest.param(datetime(2028, 2, 29, tzinfo=UTC), "UTC", 29 * 24, id="leap year"),
     ],
 )
-def test_a_month_is_as_long_as_it_is(moment: datetime, zone: str, hours: int) -> None:
+def test_length_of_a_month(moment: datetime, zone: str, hours: int) -> None:
     start, end = month_of(moment, zone)
     assert start <= moment < end
     assert end - start == hours * HOUR
@@ -152,7 +154,7 @@ def test_days_of_a_dst_change_have_23_and_25_hours() -> None:
     assert [(end - start) / HOUR for start, end in spring] == [23, 24]
 
 
-def test_a_forecast_adds_the_days_that_are_left() -> None:
+def test_forecast_adds_the_remaining_days() -> None:
     found = forecast(Decimal(100), whole_days([Decimal(n) for n in range(1, 12)]), Decimal("2.5"))
     assert found == Forecast(
         spent=Decimal(100), expected=Decimal(115), low=Decimal(105), high=Decimal(125), days_known=Decimal(11)
@@ -168,7 +170,7 @@ def whole_days(amounts: list[Decimal]) -> list[IntervalCost]:
     full=st.lists(st.decimals(0, 10**4, places=2), max_size=40),
     left=st.decimals(0, 31, places=4),
 )
-def test_a_forecast_is_never_below_what_was_spent_nor_outside_its_range(
+def test_forecast_is_at_least_the_spend_and_within_its_range(
     spent: Decimal, full: list[Decimal], left: Decimal
 ) -> None:
     found = forecast(spent, whole_days(full), left)
@@ -187,7 +189,7 @@ def test_a_forecast_is_never_below_what_was_spent_nor_outside_its_range(
         pytest.param("100.01", "120", BudgetState.EXCEEDED, 3, id="exceeded"),
     ],
 )
-def test_a_budget_says_how_it_stands(spent: str, expected: str, state: BudgetState, crossed: int) -> None:
+def test_budget_status_levels(spent: str, expected: str, state: BudgetState, crossed: int) -> None:
     month = Forecast(
         spent=Decimal(spent), expected=Decimal(expected), low=Decimal(0), high=Decimal(0), days_known=Decimal(3)
     )
@@ -195,7 +197,7 @@ def test_a_budget_says_how_it_stands(spent: str, expected: str, state: BudgetSta
     assert (use.state, len(use.crossed)) == (state, crossed)
 
 
-def test_a_budget_of_nothing_is_used_up_by_the_first_cent() -> None:
+def test_budget_of_zero_is_exceeded_by_the_first_cent() -> None:
     month = Forecast(
         spent=Decimal("0.01"), expected=Decimal(1), low=Decimal(1), high=Decimal(1), days_known=Decimal(1)
     )
@@ -233,7 +235,7 @@ def fleets(draw: st.DrawFn) -> LedgerFacts:
 
 
 @given(facts=fleets(), most=st.integers(1, 30))
-def test_buckets_of_a_picture_add_up_to_the_report(facts: LedgerFacts, most: int) -> None:
+def test_chart_buckets_add_up_to_the_report(facts: LedgerFacts, most: int) -> None:
     cuts = edges(T0, T0 + 12 * HOUR, most)
     assert (cuts[0], cuts[-1]) == (T0, T0 + 12 * HOUR)
     assert len(cuts) <= most + 1
@@ -243,12 +245,12 @@ def test_buckets_of_a_picture_add_up_to_the_report(facts: LedgerFacts, most: int
 
 
 @given(facts=fleets())
-def test_wastes_are_the_costs_that_served_nobody(facts: LedgerFacts) -> None:
+def test_waste_is_the_cost_of_capacity_that_served_no_requests(facts: LedgerFacts) -> None:
     found = report(facts)
     assert total(waste(found)) == money.EXACT.subtract(found.total.allocation, found.total.used)
 
 
-def test_an_instance_that_lived_seconds_wasted_the_rest_of_its_minute() -> None:
+def test_instance_that_ran_seconds_wastes_the_remainder_of_its_minimum_minute() -> None:
     (found,) = waste(report(LedgerFacts(runs=[run("i-1", 0, 15 / 3600)])))
     assert (found.cause, money.usd(found.amount)) == (WasteCause.MINIMUM, Decimal("0.009"))
 
@@ -294,7 +296,7 @@ def stop(name: str, hours: float) -> Stop:
         pytest.param([], [stop("a", 1)], 5, [], id="an instance nobody knows"),
     ],
 )
-def test_ending_an_idle_instance_saved_its_price_until_the_next_need(
+def test_saving_of_a_terminated_idle_instance_lasts_until_the_next_need(
     runs: list[Run], stops: list[Stop], until: float, expected: list[tuple[str, str]]
 ) -> None:
     found = avoided(stops, runs, BOOK, T0 + until * HOUR)
@@ -303,7 +305,7 @@ def test_ending_an_idle_instance_saved_its_price_until_the_next_need(
     assert HORIZON == 24 * HOUR
 
 
-def test_savings_set_fallback_apart_from_pools_that_never_had_spot() -> None:
+def test_savings_separate_fallback_from_pools_that_never_had_spot() -> None:
     facts = LedgerFacts(runs=[run("s", 0, 1, SPOT), run("f", 1, 2), run("o", 0, 5, pool="batch")])
     found = savings(report(facts), [], facts.runs, BOOK)
     assert money.usd(found.spot) == Decimal("0.36")
@@ -312,7 +314,7 @@ def test_savings_set_fallback_apart_from_pools_that_never_had_spot() -> None:
 
 
 @given(bits=st.integers(0, (1 << 360) - 1))
-def test_a_lane_draws_every_idle_slot_and_no_other(bits: int) -> None:
+def test_lane_shows_exactly_the_idle_slots(bits: int) -> None:
     quiet = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=0, idle=bits)
     (lane,) = lanes(LedgerFacts(runs=[run("i-1", 0, 1)], activity={"i-1": [quiet]}), T0, T0 + HOUR)
     drawn = 0
@@ -322,7 +324,7 @@ def test_a_lane_draws_every_idle_slot_and_no_other(bits: int) -> None:
     assert drawn == bits
 
 
-def test_in_a_long_window_an_idle_hour_is_drawn_whole() -> None:
+def test_idle_hour_in_a_long_window_is_drawn_whole() -> None:
     hours = [
         ActivityHour(environment="e", instance_id="i-1", hour=T0 + n * HOUR, busy=0, idle=idle)
         for n, idle in enumerate(((1 << 330) - 1, (1 << 360) - 1, 1))

@@ -1,4 +1,4 @@
-"""Shared rows, Capacity Blocks and spend commitments: by hand, and equal over any partition of a window."""
+"""Shared costs, Capacity Blocks and spend commitments: computed by hand, and equal over any partition of a window."""
 
 from datetime import date, timedelta
 from decimal import Decimal
@@ -46,7 +46,7 @@ def term(**more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Engine:
-    """Six hours: chat on demand all the time, batch for the first two; a block of two instances, one used."""
+    """Six hours: chat on demand all the time, batch for the first two; a block of two instances, one of them used."""
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     batch = run("i-batch", 0, CapacityType.ON_DEMAND, "batch", model="models/batch", owner="research")
     block = run("i-block", 0, CapacityType.RESERVED, reservation="cb-1", machine_type="p5.48xlarge")
@@ -80,10 +80,10 @@ def report(folder: Path, **more: Any) -> Any:
     return read_json("cost", "--fleet", document(folder, **({"commitments": {"blocks": [block]}} | more)), *WINDOW)
 
 
-def test_a_capacity_block_s_fee_is_spread_over_its_time(tmp_path: Path, ledger: Engine) -> None:
+def test_fee_of_a_capacity_block_is_spread_over_its_time(tmp_path: Path, ledger: Engine) -> None:
     found = report(tmp_path)
     rows = [row for row in found["charges"] if row["machine_type"] == "p5.48xlarge"]
-    # 96 USD over 2 instances and 24 hours are 2 USD an hour each; one of them stands empty
+    # 96 USD over 2 instances and 24 hours are 2 USD an hour each; one of them is unused
     assert [(row["resource"], row["usd_per_hour"], row["usd"]) for row in rows] == [
         ("i-block", "2.000000000", "12.000000000"),
         ("cb-1", "2.000000000", "12.000000000"),
@@ -91,7 +91,7 @@ def test_a_capacity_block_s_fee_is_spread_over_its_time(tmp_path: Path, ledger: 
     assert found["total"]["usd_unused_reservation"] == "12.000000000"
 
 
-def test_what_is_shared_is_split_by_the_pools_max_and_adds_up(tmp_path: Path, ledger: Engine) -> None:
+def test_shared_cost_is_split_by_the_max_of_the_pools_and_adds_up(tmp_path: Path, ledger: Engine) -> None:
     shared = [
         {"name": "NAT gateway", "sku": "aws:vpc:nat-gateway", "units": "1"},
         {"name": "disk", "sku": "aws:ebs:gp3:gib", "units": "100", "per": "instance"},
@@ -111,18 +111,19 @@ def test_what_is_shared_is_split_by_the_pools_max_and_adds_up(tmp_path: Path, le
     assert found["by"]["pool"]["batch"]["usd_shared"] == "0.155000000"
 
 
-def test_a_shared_resource_without_a_price_is_an_error_that_names_it(tmp_path: Path, ledger: Engine) -> None:
+def test_shared_resource_without_a_price_is_an_error_that_names_it(tmp_path: Path, ledger: Engine) -> None:
     shared = [{"name": "NAT gateway", "sku": "aws:vpc:nat-gateway", "units": "1"}]
     with pytest.raises(AssertionError, match="aws:vpc:nat-gateway"):
         report(tmp_path, shared=shared)
 
 
-def test_a_savings_plan_covers_the_oldest_first_and_its_rest_is_a_row(tmp_path: Path, ledger: Engine) -> None:
+def test_savings_plan_covers_the_oldest_first_and_its_remainder_is_a_row(tmp_path: Path, ledger: Engine) -> None:
     plan = term(name="sp-1", usd_per_hour="0.9", rates={"g6.xlarge": "0.6"})
     block = term(reservation="cb-1", instances=2, upfront_usd="96")
     found = report(tmp_path, commitments={"blocks": [block], "spends": [plan]})
     rows = [row for row in found["charges"] if row["machine_type"] != "p5.48xlarge"]
-    # two hours: i-batch (first by id) wholly at 0.6, i-chat half (0.3 + half of 1 USD); then i-chat wholly, 0.3 free
+    # two hours: i-batch (first by id) wholly at 0.6, i-chat half (0.3 + half of 1 USD); then i-chat wholly, 0.3
+    # unused
     assert [(row["resource"], row["kind"], row["usd_per_hour"], row["usd"]) for row in rows] == [
         ("i-batch", "time", "0.6", "1.200000000"),
         ("i-chat", "time", "0.800000000", "1.600000000"),
@@ -199,12 +200,12 @@ def test_sums_are_equal_over_any_partition(
         pytest.param({"a": 0, "b": 3}, {"b": "1.000000000"}, id="none for weight 0"),
     ],
 )
-def test_shares(weights: dict[str, int], expected: dict[str, str]) -> None:
+def test_shares_of_the_pools(weights: dict[str, int], expected: dict[str, str]) -> None:
     assert {pool: str(usd) for pool, (usd, _) in shares(Decimal(1), weights).items()} == expected
 
 
-def test_what_a_priced_environment_shares_has_a_price() -> None:
-    """Every settings file with a budget: the report must not fail for what the document lists."""
+def test_shared_resources_of_every_settings_file_with_a_budget_have_a_price() -> None:
+    """The report must not fail for any shared resource that the settings declare."""
     seen = 0
     for path in sorted((ROOT / "stacks" / "config").glob("Pulumi.*-*.yaml")):
         config = yaml.safe_load(path.read_text())["config"]

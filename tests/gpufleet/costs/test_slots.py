@@ -1,4 +1,4 @@
-"""Ten-second slots: by hand, and properties that hold for any samples."""
+"""Ten-second activity slots: computed by hand, and properties that hold for any samples."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +24,7 @@ def series(*values: tuple[float, float]) -> list[ActivitySample]:
 
 
 def found(signals: ActivitySignals, measure: Measure = MEASURE) -> list[tuple[datetime, set[int], set[int]]]:
-    """Hour, busy slots, idle slots."""
+    """Hour, busy slots and idle slots of each hour with activity."""
     return [(one.hour, numbers(one.busy), numbers(one.idle)) for one in slots("e", "i-1", signals, measure)]
 
 
@@ -94,7 +94,7 @@ CALM = series((0, 0), (30, 0))
         ),
     ],
 )  # fmt: skip
-def test_an_hour_by_hand(signals: ActivitySignals, busy: set[int], idle: set[int]) -> None:
+def test_slots_of_an_hour_by_hand(signals: ActivitySignals, busy: set[int], idle: set[int]) -> None:
     assert found(signals) == [(T0, busy, idle)]
 
 
@@ -112,21 +112,21 @@ def test_an_hour_by_hand(signals: ActivitySignals, busy: set[int], idle: set[int
         ),
     ],
 )
-def test_what_is_not_known_is_not_idle(signals: ActivitySignals) -> None:
+def test_unknown_time_is_not_idle(signals: ActivitySignals) -> None:
     assert found(signals) == []
 
 
-def test_samples_as_far_apart_as_the_reach_still_tell() -> None:
+def test_samples_at_the_maximum_distance_are_connected() -> None:
     far = series((0, 0), (75, 0))
     assert found(ActivitySignals(requests=[far], gpus=[far])) == [(T0, set(), set(range(8)))]
 
 
-def test_a_slot_that_is_touched_is_filled_and_an_hour_ends_where_it_ends() -> None:
+def test_partly_covered_slot_is_filled_and_hours_end_on_time() -> None:
     late = series((3_584, 1), (3_611, 1))
     assert found(ActivitySignals(requests=[late])) == [(T0, {358, 359}, set()), (T0 + HOUR, {0, 1}, set())]
 
 
-def test_the_defaults_are_those_that_reports_state() -> None:
+def test_default_measure_matches_the_reports() -> None:
     assert (Measure().reach, Measure().gpu_active_below) == (timedelta(seconds=75), 0.01)
 
 
@@ -145,7 +145,7 @@ def test_the_defaults_are_those_that_reports_state() -> None:
         pytest.param(1 << 359, 0, 3_595, 3_605, (5, 0), id="over the end of the hour"),
     ],
 )
-def test_how_much_of_a_span_is_known(
+def test_known_part_of_an_interval(
     busy: int, idle: int, start: float, end: float, expected: tuple[float, float]
 ) -> None:
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=busy, idle=idle)
@@ -156,7 +156,7 @@ def test_how_much_of_a_span_is_known(
     bits=st.lists(st.integers(0, ALL), min_size=2, max_size=2),
     cuts=st.lists(st.integers(0, 3 * 3_600 * 1_000_000), min_size=2, max_size=6),
 )
-def test_parts_of_a_span_add_up_to_it(bits: list[int], cuts: list[int]) -> None:
+def test_parts_of_an_interval_add_up_to_it(bits: list[int], cuts: list[int]) -> None:
     hours = ActivityTotals(
         ActivityHour(environment="e", instance_id="i-1", hour=T0 + n * HOUR, busy=one, idle=ALL & ~one)
         for n, one in enumerate(bits)
@@ -170,7 +170,7 @@ def test_parts_of_a_span_add_up_to_it(bits: list[int], cuts: list[int]) -> None:
 
 
 @given(samples=st.lists(st.tuples(st.integers(0, 7_200), st.integers(0, 1)), max_size=30, unique_by=lambda s: s[0]))
-def test_a_slot_is_never_busy_and_idle(samples: list[tuple[int, int]]) -> None:
+def test_slot_is_never_both_busy_and_idle(samples: list[tuple[int, int]]) -> None:
     made = series(*sorted(samples))
     for one in slots("e", "i-1", ActivitySignals(requests=[made], gpus=[made]), MEASURE):
         assert not one.busy & one.idle and (one.busy | one.idle) <= ALL

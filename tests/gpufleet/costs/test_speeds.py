@@ -1,4 +1,5 @@
-"""Tokens per second and GPU beside what was measured: by hand, through the command, unknown where nobody measured."""
+"""Tokens per second and GPU next to the measured benchmark: by hand, through the command, and unknown without a
+measurement."""
 
 import csv
 from datetime import timedelta
@@ -53,17 +54,17 @@ def one(cells: dict[tuple[str, ...], Figure], cloud: Cloud = Cloud.AWS) -> Measu
 def test_computed_tokens_over_used_time_and_gpus() -> None:
     used = figure(used_s=50, unmeasured_s=10, idle_s=10_000, prompt=10_000, cached=4_000, generation=3_600)
     row = one({cell(): used, cell(kind="on-demand"): figure(used_s=40)})
-    # 9,600 computed tokens over 100 s of 8 GPUs; idle time is not used time
+    # 9,600 computed tokens over 100 s of 8 GPUs; idle time does not count as used
     assert (row.tokens, row.gpu_seconds, row.tokens_per_second_per_gpu) == (9_600, 800, 12)
 
 
-def test_a_share_of_a_gpu_is_less_than_one() -> None:
+def test_fractional_gpu_counts_less_than_one() -> None:
     row = one({cell("g6f.xlarge"): figure(used_s=80, prompt=600, generation=200)})
     assert row.gpus == Fraction(1, 8)
     assert row.tokens_per_second_per_gpu == 80
 
 
-def test_what_pools_share_served_nothing() -> None:
+def test_shared_costs_have_no_rate() -> None:
     assert speeds({cell("aws:vpc:nat-gateway", "shared"): figure(used_s=9)}, Cloud.AWS, nobody) == []
 
 
@@ -74,7 +75,7 @@ def test_what_pools_share_served_nothing() -> None:
         pytest.param("p5.48xlarge", {"prompt": 1}, "nobody measured", id="output tokens"),
     ],
 )
-def test_what_is_not_known_is_no_rate_and_never_zero(name: str, tokens: dict[str, int], why: str) -> None:
+def test_unknown_figures_give_no_rate_instead_of_zero(name: str, tokens: dict[str, int], why: str) -> None:
     row = one({cell(name): figure(used_s=60, **tokens)})
     assert row.tokens_per_second_per_gpu is None and row.share_of_reference is None
     assert why in row.reference.basis
@@ -85,7 +86,7 @@ def test_machines_that_served_without_a_measured_second_have_no_rate() -> None:
 
 
 @given(parts=st.lists(st.tuples(st.integers(0, 9_000), st.integers(0, 9_000), st.integers(0, 10**9)), min_size=1))
-def test_a_rate_is_a_sum_over_a_sum_however_pools_cut_it(parts: list[tuple[int, int, int]]) -> None:
+def test_rate_is_a_sum_over_a_sum_for_any_split_into_pools(parts: list[tuple[int, int, int]]) -> None:
     pieces = {
         cell(pool=f"p{n}"): figure(used_s=used, unmeasured_s=rest, prompt=tokens, generation=0)
         for n, (used, rest, tokens) in enumerate(parts)
@@ -98,7 +99,7 @@ def test_a_rate_is_a_sum_over_a_sum_however_pools_cut_it(parts: list[tuple[int, 
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A folder with the ledger of one p5.48xlarge: two hours, one of them idle, served in the other."""
+    """A folder with the ledger of one p5.48xlarge that runs two hours: idle in one, serving in the other."""
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     machine = run("i-1", 0, CapacityType.ON_DEMAND, model=MODEL, machine_type="p5.48xlarge")
     readings = [
@@ -135,7 +136,7 @@ def fleet(folder: Path, source: str | None) -> Path:
 
 
 def best(model: str, gpu: str, gpus: str) -> Decimal:
-    """Most tokens per second and GPU of the table, computed from it again."""
+    """The highest tokens per second and GPU in the benchmark table, computed from it again."""
     with MEASURED.open() as file:
         rows = [r for r in csv.DictReader(file) if (r["model"], r["gpu"], r["gpus"]) == (model, gpu, gpus)]
     return max(
@@ -148,7 +149,7 @@ def best(model: str, gpu: str, gpus: str) -> Decimal:
 TWO_HOURS = ("--since", "2026-11-20T06:00", "--until", "2026-11-20T08:00")
 
 
-def test_a_report_stands_beside_what_was_measured(large: Path) -> None:
+def test_report_shows_the_measured_rate_next_to_its_own(large: Path) -> None:
     path = fleet(large, "hf://meta-llama/Llama-3.1-70B-Instruct@abc")
     (row,) = read_json("cost", "--fleet", path, *TWO_HOURS)["speeds"]
     reference = best("meta-llama/Llama-3.1-70B", "H100-80GB", "8")
@@ -168,7 +169,7 @@ def test_a_report_stands_beside_what_was_measured(large: Path) -> None:
         pytest.param("hf://acme/large@1", "nobody measured acme/large on 8 x H100-80GB", id="never measured"),
     ],
 )
-def test_a_report_without_a_measurement_says_unknown(large: Path, source: str | None, why: str) -> None:
+def test_report_without_a_measurement_shows_unknown(large: Path, source: str | None, why: str) -> None:
     path = fleet(large, source)
     (row,) = read_json("cost", "--fleet", path, *TWO_HOURS)["speeds"]
     assert (row["reference_tokens_per_second_per_gpu"], row["share_of_reference"]) == (None, None)
@@ -177,7 +178,7 @@ def test_a_report_without_a_measurement_says_unknown(large: Path, source: str | 
     assert "8 x H100-80GB" in table and "1,500.0" in table and f"{MODEL}, p5.48xlarge: unknown: " in table
 
 
-def test_the_page_shows_it_too(large: Path) -> None:
+def test_html_report_shows_the_measured_rate(large: Path) -> None:
     out = large / "cost.html"
     said("cost", "--fleet", fleet(large, "hf://meta-llama/Llama-3.1-70B"), *WINDOW, "--format", "html", "--out", out)
     text = out.read_text(encoding="utf-8")

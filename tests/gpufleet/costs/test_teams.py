@@ -1,4 +1,4 @@
-"""A shared pool's cost by team: counters to engine seconds, split exactly, from the router's own page."""
+"""The cost of a shared pool by team: router counters become engine seconds, and the cost is split exactly."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def reading(team: str, hours: float, ms: int, **more: Any) -> TeamReading:
     return TeamReading(fleet=FLEET, team=team, at=T0 + hours * HOUR, replica_ms=ms, **fields)
 
 
-def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
+def test_metrics_page_of_the_router_becomes_readings(tmp_path: Path) -> None:
     meter = Meter(tmp_path / "log", tmp_path / "state")
     meter.use["search", "chat", "chat"] = KeyUsage(
         requests=2, replica_ms=1_500, tokens_in=70, tokens_out=9, unmetered=1
@@ -45,7 +45,7 @@ def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
             labels = dict(part.split("=") for part in rest.partition("}")[0].replace('"', "").split(","))
             value = float(rest.rpartition(" ")[2])
             for job, instance in (("router", "r1"), ("engine", "i-1")):
-                # an instance whose page has a router's names charges no team
+                # an instance that exposes metrics with router names charges no team
                 whose = {"__name__": name, "job": job, "instance": instance, **labels}
                 series.append(RawSeries(whose, [ActivitySample(T0, value)]))
     assert team_readings(FLEET, METRIC_NAMES, series) == [
@@ -73,14 +73,14 @@ def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_counters_become_use(readings: Sequence[TeamReading], expected: dict[str, int]) -> None:
+def test_counters_become_use_by_team(readings: Sequence[TeamReading], expected: dict[str, int]) -> None:
     counted = TeamTotals(T0)
     for one in readings:
         counted.take(one)
     assert {team: use.replica_ms for (_, team), use in counted.uses.items() if use.replica_ms} == expected
 
 
-def test_use_is_read_from_the_ledger_once_however_often_it_was_written(tmp_path: Path) -> None:
+def test_use_that_was_written_repeatedly_counts_once(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     for _ in range(2):
         with writing(engine) as connection:
@@ -97,7 +97,7 @@ def test_use_is_read_from_the_ledger_once_however_often_it_was_written(tmp_path:
     prompt=st.integers(0, 10**12),
     seconds=st.integers(0, 10**9),
 )
-def test_the_parts_add_up_exactly(
+def test_team_parts_add_up_exactly(
     amounts: dict[UseState, Decimal], weights: list[int], prompt: int, seconds: int
 ) -> None:
     whole = Figure(tokens=Tokens(prompt=prompt, generation=7))
@@ -121,7 +121,7 @@ def test_the_parts_add_up_exactly(
         pytest.param(3, "estimated", {"search": 236_250, "(no key)": 78_750}, id="streams told none"),
     ],
 )
-def test_a_shared_pool_by_team_in_the_report(
+def test_report_splits_a_shared_pool_by_team(
     tmp_path: Path, unmetered: int, counted: str, tokens: dict[str, int]
 ) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
@@ -151,7 +151,7 @@ def test_a_shared_pool_by_team_in_the_report(
     assert sum(Decimal(figure["usd"]) for figure in by_team.values()) == Decimal(found["total"]["usd"])
 
 
-def test_without_engine_seconds_the_cost_stays_with_the_owner_and_that_is_said(tmp_path: Path) -> None:
+def test_without_engine_seconds_the_cost_stays_with_the_owner_and_the_report_states_it(tmp_path: Path) -> None:
     fill(open_ledger(f"sqlite:///{tmp_path}/ledger.db"))
     path = document(tmp_path)
     whole = json.loads(path.read_text())

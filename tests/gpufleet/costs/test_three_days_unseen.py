@@ -1,4 +1,4 @@
-"""A ledger that nobody wrote for three days, on both clouds: what it says of the bill, wherever people read it."""
+"""A ledger without passes for three days, on both clouds: what each output states about the bill."""
 
 import csv
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ from tests.gpufleet.costs.test_collector import NAMES
 T0 = datetime(2026, 11, 2, tzinfo=UTC)
 HOUR, LOOK = timedelta(hours=1), timedelta(minutes=30)
 STOPPED, RESUMED, END = 54.0, 126.0, 144.0
-"""Hours: the last look before the hole, the first one after it, the last one of all."""
+"""Hours of the last pass before the gap, the first one after it, and the last one of all."""
 PLACES = {
     Cloud.AWS: ("us-east-1", "g6.xlarge", "aws:ec2"),
     Cloud.GCP: ("us-central1", "g2-standard-4", "gcp:compute"),
@@ -36,7 +36,7 @@ RATES = {
     CapacityType.SPOT: [(-999.0, Decimal("0.25")), (80.0, Decimal("0.5"))],
     CapacityType.ON_DEMAND: [(-999.0, Decimal("0.75")), (90.0, Decimal("1"))],
 }
-"""Hour from which on to USD per hour: both change while nobody looks."""
+"""Start hour to USD per hour. Both prices change in the gap."""
 
 
 def when(hours: float) -> datetime:
@@ -45,7 +45,7 @@ def when(hours: float) -> datetime:
 
 @dataclass(frozen=True, kw_only=True)
 class One:
-    """An instance as its cloud knows it; hours after T0."""
+    """An instance as its cloud records it. Times are hours after T0."""
 
     name: str
     kind: CapacityType = CapacityType.ON_DEMAND
@@ -90,7 +90,7 @@ UNSEEN = One(name="i-came-and-went", pool="batch", start=60, end=90)
 
 @dataclass
 class World:
-    """A cloud and a metrics store at one time."""
+    """A fake cloud and a fake metrics store at one time."""
 
     cloud: Cloud
     now: float = 0.0
@@ -123,7 +123,7 @@ class World:
         )  # fmt: skip
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
-        # Google keeps operations for weeks, and those of two of these are lost all the same
+        # Google keeps operations for weeks, but those of two of these instances are missing
         if self.cloud is Cloud.AWS:
             return []
         return [
@@ -150,7 +150,8 @@ class World:
         ]  # fmt: skip
 
     def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[RawSeries]:
-        """The engine of `i-through` serves two tokens in and one out each second; it began anew in the hole."""
+        """Samples of the engine of `i-through`: two prompt tokens and one output token each second. It restarts
+        in the gap."""
         first, last = ((at - T0).total_seconds() for at in (since, until))
         times = [n * 60.0 for n in range(int(first // 60) + 1, int(last // 60) + 1) if n]
         began = [0.0 if at < 75 * 3600 else 75 * 3600 for at in times]
@@ -203,7 +204,8 @@ WINDOWS = [(0, END), (STOPPED, RESUMED), (50, 60), (60, 100), (100, 130), *((d, 
 
 
 def bill(cloud: Cloud, since: float, until: float, pool: str | None = None) -> Decimal:
-    """What the cloud bills of the instances that looks saw, and of the two seats of the reservation."""
+    """What the cloud bills for the instances that passes saw, and for the two declared instances of the
+    reservation."""
     mine = [one for one in SEEN if pool in (None, one.pool) and one.kind is not RESERVED]
     usd = sum((one.billed(cloud, since, until) for one in mine), Decimal(0))
     seats = One(name="seats", kind=RESERVED)
@@ -211,7 +213,7 @@ def bill(cloud: Cloud, since: float, until: float, pool: str | None = None) -> D
 
 
 @pytest.mark.parametrize(("since", "until"), WINDOWS)
-def test_figures_follow_from_the_lines_and_bounds_hold_the_bill(
+def test_figures_follow_from_the_lines_and_bounds_contain_the_bill(
     fleet: tuple[Cloud, Path], since: float, until: float
 ) -> None:
     cloud, path = fleet
@@ -228,7 +230,7 @@ def test_figures_follow_from_the_lines_and_bounds_hold_the_bill(
         assert truth <= Decimal(figure["usd_at_most"]) + Decimal("1e-6"), pool
 
 
-def test_days_add_up_to_the_whole(fleet: tuple[Cloud, Path]) -> None:
+def test_days_add_up_to_the_whole_window(fleet: tuple[Cloud, Path]) -> None:
     whole, *days = (read_json("cost", "--fleet", fleet[1], *window(*span)) for span in [WINDOWS[0], *WINDOWS[5:]])
     for name in ("usd", "usd_idle", "usd_used", "usd_unused_reservation", "usd_starting"):
         parts = sum(Decimal(day["total"][name]) for day in days)
@@ -237,7 +239,7 @@ def test_days_add_up_to_the_whole(fleet: tuple[Cloud, Path]) -> None:
         assert sum(day["total"]["tokens"][name] or 0 for day in days) == whole["total"]["tokens"][name]
 
 
-def test_the_hole_is_said_wherever_the_sum_is(fleet: tuple[Cloud, Path]) -> None:
+def test_gap_is_stated_wherever_the_sum_is_shown(fleet: tuple[Cloud, Path]) -> None:
     _, path = fleet
     found = read_json("cost", "--fleet", path, *window(0, END))
     assert found["collected"] == {
@@ -261,7 +263,7 @@ def test_the_hole_is_said_wherever_the_sum_is(fleet: tuple[Cloud, Path]) -> None
     assert "50% of the time collected" in digest.split("\n\n")[0] + digest.split("\n\n")[1]
 
 
-def test_budget_and_forecast_of_the_month_are_not_sure(fleet: tuple[Cloud, Path]) -> None:
+def test_budget_and_forecast_of_the_month_are_uncertain(fleet: tuple[Cloud, Path]) -> None:
     (found,) = read_json("digest", "--fleet", fleet[1], *window(120, END))
     assert found["budget"]["state"] != "within"
     assert any("not collected" in one for one in found["budget"]["unknown"])
@@ -269,7 +271,7 @@ def test_budget_and_forecast_of_the_month_are_not_sure(fleet: tuple[Cloud, Path]
     assert Decimal(found["month"]["days_unknown"]) >= 2
 
 
-def test_tokens_of_a_counter_that_began_anew_are_not_invented(fleet: tuple[Cloud, Path]) -> None:
+def test_tokens_of_a_restarted_counter_are_not_invented(fleet: tuple[Cloud, Path]) -> None:
     found = read_json("cost", "--fleet", fleet[1], *window(0, END))
     tokens = found["total"]["tokens"]
     served = (STOPPED + END - 75) * 3600

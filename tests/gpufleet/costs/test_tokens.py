@@ -1,4 +1,4 @@
-"""Tokens from raw counters: resets, replicas, preemption, cuts of the window, order and repeats of the input."""
+"""Tokens from raw counters: resets, replicas, preemption, cuts of the window, order and repetition of readings."""
 
 import itertools
 import random
@@ -61,7 +61,7 @@ def total(ledger: Engine, since: float, until: float, fleet: str = FLEET) -> Tok
 
 @pytest.fixture(scope="module")
 def shared() -> Engine:
-    """One ledger for many examples, each under fleet names of its own."""
+    """One ledger for many examples, each with its own fleet names."""
     return open_ledger("sqlite://")
 
 
@@ -86,13 +86,13 @@ def ledger() -> Engine:
         pytest.param([reading(60, 10), reading(65, 7, instance="i-2")], 17, 0, id="instances are summed"),
     ],
 )
-def test_what_readings_tell(ledger: Engine, readings: list[Reading], expected: int, resets: int) -> None:
+def test_tokens_from_readings(ledger: Engine, readings: list[Reading], expected: int, resets: int) -> None:
     write(ledger, readings)
     found = total(ledger, 0, 90_000)
     assert (found.prompt, found.resets) == (expected, resets)
 
 
-def test_the_last_reading_before_a_preemption_counts(ledger: Engine) -> None:
+def test_last_reading_before_a_preemption_counts(ledger: Engine) -> None:
     write(ledger, [reading(60, 10), reading(200, 90), reading(400, 50, 300, instance="i-2")])
     assert total(ledger, 0, 1_000).prompt == 140
 
@@ -101,16 +101,16 @@ def test_missing_is_not_zero(ledger: Engine) -> None:
     write(ledger, [reading(60, 10), reading(120, None), reading(180, 30)])
     found = total(ledger, 0, 1_000)
     assert found.cached is None
-    assert found.prompt == 10  # of the time around the hole nothing is known
+    assert found.prompt == 10  # the tokens in the gap are unknown
 
 
-def test_a_long_gap_is_exact_in_size_and_said_to_be_vague_in_time(ledger: Engine) -> None:
+def test_long_gap_is_exact_in_amount_and_marked_as_uncertain_in_time(ledger: Engine) -> None:
     write(ledger, [reading(60, 10), reading(60 + MAX_GAP.total_seconds() + 1, 500)])
     found = total(ledger, 0, 9_000)
     assert (found.prompt, found.late) == (500, 1)
 
 
-def test_the_readings_that_prove_a_sum_are_told(ledger: Engine) -> None:
+def test_readings_that_prove_a_sum_are_listed(ledger: Engine) -> None:
     write(ledger, [reading(60, 10), reading(3000, 20), reading(4000, 30), reading(8000, 70)])
     (engine,) = read(ledger, 3500, 7300)
     assert engine.base is not None and engine.base.prompt == 20
@@ -119,7 +119,7 @@ def test_the_readings_that_prove_a_sum_are_told(ledger: Engine) -> None:
 
 @st.composite
 def counters(draw: st.DrawFn) -> list[Reading]:
-    """Readings of a few engines over about ten hours, with restarts."""
+    """Draws readings of a few engines over about ten hours, with restarts."""
     found: list[Reading] = []
     for rank in range(draw(st.integers(1, 3))):
         second, value, began = float(draw(st.integers(0, 5_000))), 0, 0.0
@@ -138,7 +138,7 @@ CUTS = st.lists(st.one_of(st.integers(0, 40_000), st.integers(0, 11).map(lambda 
 
 @settings(max_examples=60, deadline=None)
 @given(readings=counters(), cuts=CUTS, seed=st.integers(0, 99))
-def test_order_repeats_cuts_and_batches_change_nothing(
+def test_order_repetition_cuts_and_batches_do_not_change_the_sum(
     shared: Engine, readings: list[Reading], cuts: list[int], seed: int
 ) -> None:
     once, often = f"once/{next(FLEETS)}", f"often/{next(FLEETS)}"
@@ -156,7 +156,7 @@ def test_order_repeats_cuts_and_batches_change_nothing(
 
 @settings(deadline=None)
 @given(readings=counters())
-def test_thinning_changes_no_sum(shared: Engine, readings: list[Reading]) -> None:
+def test_thinning_does_not_change_the_sum(shared: Engine, readings: list[Reading]) -> None:
     once, thinned = f"once/{next(FLEETS)}", f"thinned/{next(FLEETS)}"
     write(shared, readings, once)
     by_engine: dict[str, list[Reading]] = {}

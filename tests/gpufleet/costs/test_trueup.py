@@ -1,4 +1,5 @@
-"""Bills against the ledger: CUR 2.0, FOCUS and Google rows, in CSV and Parquet; what is no whole bill is refused."""
+"""Reconciliation of bills with the ledger: CUR 2.0, FOCUS and Google rows, in CSV and Parquet. Incomplete bills
+are refused."""
 
 import csv
 import gzip
@@ -104,7 +105,7 @@ def as_parquet(path: Path, rows: list[dict[str, str]]) -> Path:
 
 
 def as_old_cur(path: Path, rows: list[dict[str, str]]) -> Path:
-    """The names of the CUR before 2.0."""
+    """Write the rows with the column names of the CUR before 2.0."""
 
     def old(name: str) -> str:
         for group in ("identity", "line_item", "reservation", "savings_plan"):
@@ -119,7 +120,7 @@ def as_old_cur(path: Path, rows: list[dict[str, str]]) -> Path:
 
 
 @pytest.mark.parametrize("write", [as_csv, as_gzip, as_parquet, as_old_cur])
-def test_a_bill_that_agrees_makes_the_span_final(
+def test_bill_that_agrees_closes_the_period(
     fleet: Path, tmp_path: Path, write: Callable[[Path, list[dict[str, str]]], Path]
 ) -> None:
     assert json.loads(call("cost", "--fleet", fleet, *WINDOW, "--json").stdout)["state"] == "estimated"
@@ -189,11 +190,12 @@ def test_each_difference_has_a_resource_and_causes_that_add_up(
     }
     gap = Decimal(one["billed_usd"]) - Decimal(one["computed_usd"])
     assert sum(Decimal(usd) for usd in one["parts"].values()) == gap
-    # the price of this fleet changes a fraction of a second beside the hour, which agrees to half a cent
+    # The price of this fleet changes a fraction of a second next to the full hour, so it agrees only to half a
+    # cent.
     assert abs(gap - Decimal(found["billed_usd"]) + Decimal(found["computed_usd"])) < Decimal("0.0001")
 
 
-def test_our_own_focus_export_agrees_with_the_ledger(fleet: Path, tmp_path: Path) -> None:
+def test_own_focus_export_agrees_with_the_ledger(fleet: Path, tmp_path: Path) -> None:
     out = tmp_path / "focus.csv"
     assert call("cost", "--fleet", fleet, *WINDOW, "--format", "focus", "--out", out).exit_code == 0
     found = trueup(fleet, out, *WINDOW)
@@ -213,7 +215,7 @@ def google(name: str, usd: str, **more: str) -> dict[str, str]:
     } | more
 
 
-def test_google_rows_take_their_credits_off(tmp_path: Path) -> None:
+def test_credits_of_google_rows_are_subtracted(tmp_path: Path) -> None:
     rows = [google("a", "1.5", credits='[{"name": "x", "amount": -0.25}]'), google("a", "0.5")]
     bill = read_bill(as_csv(tmp_path / "bill.csv", rows))
     assert [(line.resource, line.usd, line.hours) for line in bill.lines] == [
@@ -235,7 +237,7 @@ def test_google_rows_take_their_credits_off(tmp_path: Path) -> None:
         pytest.param([{"a": "b"}], "is not a supported bill", id="no bill"),
     ],
 )
-def test_what_is_no_bill_is_refused_with_its_row(tmp_path: Path, rows: list[dict[str, str]], said: str) -> None:
+def test_invalid_bill_is_refused_and_names_the_row(tmp_path: Path, rows: list[dict[str, str]], said: str) -> None:
     with pytest.raises(BillError, match=said):
         read_bill(as_csv(tmp_path / "bill.csv", rows))
 
@@ -249,14 +251,14 @@ def test_what_is_no_bill_is_refused_with_its_row(tmp_path: Path, rows: list[dict
         pytest.param(b"line_item_usage_start_date,cost\n2026\n", "incomplete", id="cut line"),
     ],
 )
-def test_a_file_that_is_broken_is_named(tmp_path: Path, body: bytes, said: str) -> None:
+def test_broken_file_is_named_in_the_error(tmp_path: Path, body: bytes, said: str) -> None:
     path = tmp_path / "bill"
     path.write_bytes(body)
     with pytest.raises(BillError, match=said):
         read_bill(path)
 
 
-def test_a_bill_that_is_short_is_refused_and_marks_nothing(fleet: Path, tmp_path: Path) -> None:
+def test_incomplete_bill_is_refused_and_closes_nothing(fleet: Path, tmp_path: Path) -> None:
     short = as_csv(tmp_path / "bill.csv", [cur("i-idle", 7 * 24, "1")])
     days = ("--since", "2026-11-20", "--until", "2026-11-30")
     refused = call("trueup", "--fleet", fleet, "--bill", short, *days)
@@ -264,7 +266,7 @@ def test_a_bill_that_is_short_is_refused_and_marks_nothing(fleet: Path, tmp_path
     assert json.loads(call("cost", "--fleet", fleet, *days, "--json").stdout)["state"] == "estimated"
 
 
-def test_what_has_no_price_is_named_and_makes_the_computed_sum_a_lower_bound(tmp_path: Path, fleet: Path) -> None:
+def test_cost_without_a_price_is_named_and_makes_the_computed_sum_a_lower_bound(tmp_path: Path, fleet: Path) -> None:
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         connection.execute("update runs set machine_type = 'x9.large' where instance_id = 'i-idle'")
     connection.close()

@@ -1,4 +1,5 @@
-"""Bills against shared rows and commitments: matched by sku, with causes, and parts that add up to the bill."""
+"""Reconciliation of bills with shared costs and commitments: matched by sku, with causes, and parts that add up
+to the bill."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -52,12 +53,12 @@ def fleet(tmp_path: Path) -> Path:
 
 
 def other(resource: str, hour: int, usage: str, usd: str, amount: str = "1", **more: str) -> dict[str, str]:
-    """A row of something beside GPU instances."""
+    """A row of a resource that is not a GPU instance."""
     return cur(resource, hour, usd, amount, line_item_usage_type=usage, line_item_product_code="AmazonVPC") | more
 
 
 def shared_rows() -> list[dict[str, str]]:
-    """What the fleet shares over six hours, to the cent as it is computed."""
+    """Rows of the shared resources of the fleet over six hours, equal to the computed costs to the cent."""
     hours = range(6)
     # GiB of root disks of all instances: i-spot half an hour, i-fallback 5.5, i-idle 2, i-paid 5 of 100 GiB each
     disk = Decimal("0.0001") * (100 * Decimal(13) + 70 * Decimal(6))
@@ -77,7 +78,7 @@ def bill(*rows: dict[str, str]) -> list[dict[str, str]]:
     return [*whole(), *rows]
 
 
-def test_what_pools_share_agrees_with_a_bill_that_names_other_ids(fleet: Path, tmp_path: Path) -> None:
+def test_shared_costs_agree_with_a_bill_that_has_other_resource_ids(fleet: Path, tmp_path: Path) -> None:
     found = trueup(fleet, as_csv(tmp_path / "bill.csv", bill(*shared_rows())), *WINDOW)
     assert found["differences"] == []
     assert found["resources_that_agree"] == 4 + len(PRICES)
@@ -117,7 +118,7 @@ def changed(resource: str, hour: int, **fields: str) -> list[dict[str, str]]:
         ),
     ],
 )  # fmt: skip
-def test_differences_of_what_is_shared_have_causes(
+def test_differences_of_shared_costs_have_causes(
     fleet: Path, tmp_path: Path, rows: list[dict[str, str]], key: str, parts: dict[str, str]
 ) -> None:
     found = trueup(fleet, as_csv(tmp_path / "bill.csv", bill(*rows)), *WINDOW)
@@ -128,14 +129,14 @@ def test_differences_of_what_is_shared_have_causes(
     }
 
 
-def test_a_load_balancer_that_the_fleet_does_not_list_is_told_apart(fleet: Path, tmp_path: Path) -> None:
+def test_load_balancer_that_the_fleet_does_not_declare_is_distinguished(fleet: Path, tmp_path: Path) -> None:
     rows = bill(*shared_rows(), other("lb", 0, "USE1-LoadBalancerUsage", "3"))
     found = trueup(fleet, as_csv(tmp_path / "bill.csv", rows), *WINDOW)
     assert found["differences"] == []
     assert Decimal(found["bill"]["not_compared_usd"]) == Decimal("10.02")
 
 
-def test_the_part_of_a_month_that_lies_in_the_window_is_compared(fleet: Path, tmp_path: Path) -> None:
+def test_only_the_part_of_a_month_inside_the_window_is_compared(fleet: Path, tmp_path: Path) -> None:
     rows = shared_rows()
     zone = next(row for row in rows if row["line_item_resource_id"] == "Z1")
     month = {
@@ -147,7 +148,7 @@ def test_the_part_of_a_month_that_lies_in_the_window_is_compared(fleet: Path, tm
     assert (found["since"], found["differences"]) == ("2026-11-20T06:00:00Z", [])
 
 
-def test_our_own_focus_export_agrees_with_shared_rows_and_commitments(tmp_path: Path) -> None:
+def test_own_focus_export_agrees_with_shared_costs_and_commitments(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     fill(engine)
     engine.dispose()
@@ -250,7 +251,7 @@ def parts_of(found: TrueUp) -> dict[str, dict[DifferenceCause, Fraction]]:
         pytest.param([*hourly("i-b", "2")], {}, id="spread as we do"),
     ],
 )  # fmt: skip
-def test_a_capacity_block_and_its_instances_are_one(
+def test_capacity_block_and_its_instances_are_compared_together(
     lines: list[BillLine], expected: dict[DifferenceCause, int]
 ) -> None:
     found = World(block=True).compare([*hourly("i-a", "1"), *lines])
@@ -271,7 +272,7 @@ def test_a_capacity_block_and_its_instances_are_one(
         ),
     ],
 )  # fmt: skip
-def test_what_nobody_used_of_commitments(
+def test_unused_part_of_commitments_is_compared(
     covered: str, unused: str, expected: dict[str, dict[DifferenceCause, Fraction]]
 ) -> None:
     rest = [line("", hour, unused, None, unused=True) for hour in range(4)]
@@ -279,17 +280,17 @@ def test_what_nobody_used_of_commitments(
     assert parts_of(found) == expected
 
 
-def test_a_savings_plan_s_rest_is_read_from_its_fee(tmp_path: Path) -> None:
+def test_remainder_of_a_savings_plan_is_read_from_its_fee(tmp_path: Path) -> None:
     found = read_bill(as_csv(tmp_path / "bill.csv", [{**savings(0, "2", "1.25")}]))
     assert [(one.usd, one.unused, one.resource) for one in found.lines] == [(Decimal("0.75"), True, "")]
 
 
-def test_without_a_declared_commitment_its_rest_is_compared_with_nothing() -> None:
+def test_remainder_without_a_declared_commitment_is_compared_with_nothing() -> None:
     found = World().compare([*hourly("i-a", "1"), *hourly("i-b", "1"), line("", 0, "3", None, unused=True)])
     assert (found.differences, found.not_compared) == ([], 3)
 
 
-def test_google_names_what_is_shared_by_descriptions(tmp_path: Path) -> None:
+def test_google_shared_costs_are_matched_by_description(tmp_path: Path) -> None:
     machine = '[{"key": "compute.googleapis.com/machine_spec", "value": "e2-medium"}]'
     rows = [
         google("control", "1", **{"sku.description": "E2 Instance Core in Americas", "system_labels": machine}),
@@ -329,10 +330,10 @@ any_line = st.one_of(
     lines=st.lists(any_line, max_size=12), stretch=st.integers(1, 40),
     block=st.booleans(), spend=st.booleans(), shared=st.booleans(),
 )  # fmt: skip
-def test_what_was_computed_and_every_cause_add_up_to_the_bill(
+def test_computed_cost_and_causes_add_up_to_the_bill(
     lines: list[BillLine], stretch: int, block: bool, spend: bool, shared: bool
 ) -> None:
-    # one line for each day at least, else the bill is short; some lines are longer than their hour
+    # At least one line for each day, else the bill is incomplete. Some lines are longer than their hour.
     longer = [replace(one, end=one.end + timedelta(minutes=7 * stretch * (n % 2))) for n, one in enumerate(lines)]
     found = World(block=block, spend=spend, shared=shared).compare([line("i-a", 0, "1"), *longer])
     assert found.computed + sum(found.by_cause.values()) + found.agreeing == found.billed
@@ -343,7 +344,7 @@ def test_what_was_computed_and_every_cause_add_up_to_the_bill(
 
 
 def _overlap(one: BillLine) -> Fraction:
-    """The part of a line that the window of four hours holds; an instance's line counts where it starts."""
+    """The part of a line inside the window of four hours. A line of an instance counts where it starts."""
     if one.resource:
         return Fraction(int(T0 <= one.start < T0 + 4 * HOUR))
     inside = min(one.end, T0 + 4 * HOUR) - max(one.start, T0)
@@ -351,7 +352,7 @@ def _overlap(one: BillLine) -> Fraction:
     return max(Fraction(inside // second, (one.end - one.start) // second), Fraction(0))
 
 
-def test_a_reservation_that_is_no_block_keeps_its_own_row() -> None:
+def test_reservation_that_is_not_a_block_keeps_its_own_row() -> None:
     world = World()
     seats = Reservation(
         cloud=Cloud.AWS, reservation="cr-9", started_at=T0, instances=2, environment=FLEET, region="us-east-1",
@@ -366,7 +367,7 @@ def test_a_reservation_that_is_no_block_keeps_its_own_row() -> None:
     assert parts_of(found) == {"cr-9": {DifferenceCause.UNBILLED: Fraction(-4)}}
 
 
-def test_a_reservation_that_fleets_share_is_compared_by_the_seats_of_this_one() -> None:
+def test_reservation_shared_by_fleets_is_compared_by_the_declared_instances_of_this_one() -> None:
     seats = Reservation(
         cloud=Cloud.AWS, reservation="cr-9", started_at=T0, instances=4, environment=FLEET, region="us-east-1",
         zone="us-east-1a", machine_type="g6.xlarge", last_seen_at=T0 + 4 * HOUR, elsewhere=2, seats=1,

@@ -1,4 +1,4 @@
-"""What has no price or was not collected is never taken for 0 USD: forecasts, budgets, savings and anomalies."""
+"""Unpriced and uncollected costs never count as 0 USD in forecasts, budgets, savings and anomalies."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ MONTH = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def fleet_with(folder: Path, machine: str, looks: list[datetime], **budget: Any) -> FleetDocument:
-    """A fleet whose one on-demand machine began with the month and was seen by every look until now."""
+    """A fleet with one on-demand machine that starts with the month and appears in every pass until now."""
     changes: dict[str, Any] = {
         "ledger_url": f"sqlite:///{folder}/ledger.db",
         "budget": {"usd_per_month": "60000", "usd_per_hour_at_max": "500"},
@@ -88,14 +88,14 @@ def window() -> Window:
     [
         pytest.param(WHOLE, "15", "0", 15, id="every day"),
         pytest.param(SILENT, "7", "8", 7, id="none for eight days"),
-        # the machine was there before the hole and after it
+        # the machine ran before the gap and after it
         pytest.param(HOLE, "11.12", "3.88", 15, id="a hole of four days, with a look in the first and the last"),
         pytest.param(HOURS_OF_A_DAY, "14.83", "0.17", 15, id="five hours of a day"),
         pytest.param(DAILY, "0.63", "14.37", 15, id="one look a day, which knows its hour"),
         pytest.param(DAILY[:8], "0.29", "14.71", 7, id="one look a day, and none for eight days"),
     ],
 )
-def test_days_that_nobody_collected_are_no_days_of_nothing(
+def test_days_without_a_pass_do_not_count_as_days_without_cost(
     tmp_path: Path, looks: list[datetime], known: str, unknown: str, spent: int
 ) -> None:
     found = reports.digest(fleet_with(tmp_path, "p5.48xlarge", looks), window(), True)
@@ -108,7 +108,7 @@ def test_days_that_nobody_collected_are_no_days_of_nothing(
     assert bool(found.budget.unknown) is (unknown != "0")
 
 
-def test_a_budget_with_parts_of_unknown_price_is_never_within(tmp_path: Path) -> None:
+def test_budget_with_unpriced_parts_is_never_reported_as_within(tmp_path: Path) -> None:
     fleet = fleet_with(tmp_path, "x99.giant", WHOLE, budgets=[{"team": "team", "usd_per_month": "1"}])
     found = reports.digest(fleet, window(), True)
     assert found.budget is not None
@@ -126,7 +126,7 @@ def test_a_budget_with_parts_of_unknown_price_is_never_within(tmp_path: Path) ->
     assert listed["budget"]["unknown"] == ["no price of x99.giant on-demand in us-east-1a"]
 
 
-def test_people_are_notified_once_of_a_budget_that_is_unknown_in_part(tmp_path: Path) -> None:
+def test_people_are_notified_once_of_a_partly_unknown_budget(tmp_path: Path) -> None:
     fleet = fleet_with(tmp_path, "x99.giant", WHOLE)
     engine = open_ledger(fleet.ledger_url)
     for hours in (0, 1, 2):
@@ -137,7 +137,7 @@ def test_people_are_notified_once_of_a_budget_that_is_unknown_in_part(tmp_path: 
     assert texts[0].startswith("test: at least 0% of the month's budget is used")
 
 
-def test_the_saving_of_an_ended_instance_without_a_price_is_unknown(tmp_path: Path) -> None:
+def test_saving_of_a_terminated_instance_without_a_price_is_unknown(tmp_path: Path) -> None:
     fleet = fleet_with(tmp_path, "x99.giant", WHOLE)
     decision = Decision(resource="i-1", pool="batch", action=Action.END, reason=Reason.STILL_IDLE)
     done = Outcome(decision=decision, kind=OutcomeKind.DONE, detail="ended")
@@ -160,7 +160,7 @@ LOST = st.tuples(st.decimals(0, 10**4, places=2), st.sampled_from(["0", "0.25", 
     parts=st.lists(LOST, max_size=10),
     left=st.decimals(0, 31, places=2),
 )
-def test_lost_time_never_lowers_a_forecast(
+def test_missing_time_never_lowers_a_forecast(
     known: list[Decimal], parts: list[tuple[Decimal, Decimal]], left: Decimal
 ) -> None:
     spent = sum(known, Decimal(0)) + sum((usd for usd, _ in parts), Decimal(0))
@@ -197,7 +197,7 @@ HOLE_OF_HOURS = (MONTH + DAY, MONTH + DAY + 5 * HOUR)
         ),
     ],
 )
-def test_a_forecast_says_how_much_of_its_basis_is_known(month: dict[str, Any], words: str) -> None:
+def test_forecast_states_the_known_part_of_its_basis(month: dict[str, Any], words: str) -> None:
     assert month_text(replace(PLAIN, **month)) == words
 
 
@@ -231,7 +231,7 @@ PLAIN = Forecast(spent=Decimal(50), expected=Decimal(100), low=Decimal(90), high
         ),
     ],
 )  # fmt: skip
-def test_a_budget_with_unknown_parts_is_never_within(
+def test_budget_with_unknown_parts_is_never_within(
     unknown: dict[str, Any], words: str, at_most: str | None, lacking: bool
 ) -> None:
     use = budget_use(Decimal(200), replace(PLAIN, **unknown))
@@ -241,7 +241,7 @@ def test_a_budget_with_unknown_parts_is_never_within(
     assert budget_use(Decimal(200), PLAIN).state is BudgetState.WITHIN
 
 
-def test_an_end_without_a_time_bounds_budget_and_month(tmp_path: Path) -> None:
+def test_undated_end_bounds_budget_and_month(tmp_path: Path) -> None:
     looks = hourly(NOW - DAY, NOW)
     fleet = fleet_with(tmp_path, "p5.48xlarge", looks)
     name, engine = ledger_name(fleet), open_ledger(fleet.ledger_url)
@@ -288,7 +288,7 @@ def test_waste_and_savings_without_a_price_are_lower_bounds(tmp_path: Path) -> N
     assert whole["savings"]["spot_at_least"] and whole["savings"]["fallback_at_least"]
 
 
-def test_a_budget_lists_what_is_unknown_and_how_it_stands_all_the_same() -> None:
+def test_budget_lists_unknown_parts_and_its_status() -> None:
     month = Forecast(
         spent=Decimal(120),
         expected=Decimal(200),
@@ -313,7 +313,7 @@ HOURS = st.builds(
 @given(
     st.lists(HOURS, min_size=1, max_size=6).flatmap(lambda hours: st.tuples(st.just(hours), st.permutations(hours)))
 )
-def test_the_usual_hour_is_a_median_whatever_the_order(orders: tuple[list[Hour], list[Hour]]) -> None:
+def test_usual_hour_is_a_median_for_any_order(orders: tuple[list[Hour], list[Hour]]) -> None:
     hours, shuffled = orders
     middle = usual(hours)
     assert middle is not None and middle == usual(shuffled)
@@ -322,13 +322,13 @@ def test_the_usual_hour_is_a_median_whatever_the_order(orders: tuple[list[Hour],
     assert 2 * below >= len(hours) and 2 * above >= len(hours)
 
 
-def test_the_usual_of_two_hours_lies_between_them() -> None:
+def test_usual_value_of_two_hours_is_between_them() -> None:
     one, other = (Hour(usd=Fraction(usd), instance_hours=Fraction(1), tokens=0) for usd in (1, 99))
     middle = usual([other, one])
     assert middle is not None and middle.usd == 50
 
 
-def test_bounds_of_hours_decide_what_is_an_anomaly() -> None:
+def test_bounds_of_hours_decide_on_an_anomaly() -> None:
     def hour(usd: int, more: int | None = 0, less: int = 0) -> Hour:
         return Hour(
             usd=Fraction(usd), instance_hours=Fraction(1), tokens=0, too_much=Fraction(less),
@@ -346,7 +346,7 @@ def test_bounds_of_hours_decide_what_is_an_anomaly() -> None:
     assert is_far(hour(10), hour(2), hour(2, more=None), hour(2)), "the median of upper bounds is known"
 
 
-def test_time_without_a_look_is_said_in_plain_words(tmp_path: Path) -> None:
+def test_time_without_a_pass_is_described_in_plain_text(tmp_path: Path) -> None:
     fleet = fleet_with(tmp_path, "p5.48xlarge", SILENT)
     made = reports.cost(fleet, replace(window(), since=NOW - 9 * DAY), True)
     said, rows = report_text(made), as_document(made)["unknown"]

@@ -1,4 +1,4 @@
-"""docs/money.md says what the report says, number by number."""
+"""The figures of docs/money.md equal those of the report."""
 
 import re
 from datetime import timedelta
@@ -102,12 +102,12 @@ def charge(found: Any) -> tuple[Any, ...]:
     )
 
 
-def test_every_charge_of_the_page_is_the_report_s(report: Any) -> None:
+def test_charges_of_the_page_match_the_report(report: Any) -> None:
     told = [(*row[:4], *map(Decimal, row[4:])) for row in rows("Seconds times price")]
     assert sorted(told) == sorted(charge(found) for found in report["charges"])
 
 
-def test_the_sums_of_the_page_are_the_report_s(report: Any) -> None:
+def test_sums_of_the_page_match_the_report(report: Any) -> None:
     total = report["total"]
     names = {
         "used": "usd_used", "idle": "usd_idle", "starting": "usd_starting",
@@ -118,7 +118,7 @@ def test_the_sums_of_the_page_are_the_report_s(report: Any) -> None:
     }
 
 
-def test_the_prices_of_tokens_are_the_report_s(report: Any) -> None:
+def test_token_prices_of_the_page_match_the_report(report: Any) -> None:
     total, pools = report["total"], report["by"]["pool"]
     whole = total["usd_per_million_tokens"]
     told = [Decimal(number) for number in re.findall(r"\*\*(\d+\.\d{6})\*\*", PAGE)]
