@@ -1,4 +1,4 @@
-"""The node agent as one file: the same bytes for the same sources, so that its digest names it."""
+"""Builds the node agent's archive. The same sources give the same bytes, so the digest identifies the agent."""
 
 import io
 import zipfile
@@ -74,18 +74,18 @@ FILES: Final = (
     "serving/metrics.py",
     "serving/weights.py",
 )
-"""All that the agent imports, and the tables that it reads. A test derives them from the sources."""
+"""All files that the agent imports, and the tables that it reads. A test derives this list from the sources."""
 _ENTRY: Final = "import runpy\n\nrunpy.run_module('hosts.node', run_name='__main__', alter_sys=True)\n"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a ZIP knows."""
+"""The earliest time that the ZIP format can store."""
 _UNIX: Final = 3
 _MODE: Final = 0o644 << 16
 
 
 def build(root: Path) -> bytes:
-    """A zipapp of the agent's files under `root` (the folder that holds `hosts/node/`).
+    """Build a zipapp of the agent's files under `root` (the folder that holds `hosts/node/`).
 
-    Raises FileNotFoundError when one of them is not there.
+    Raises FileNotFoundError when a file is missing.
     """
     packed = io.BytesIO()
     packed.write(b"#!/usr/bin/env python3\n")
@@ -94,6 +94,6 @@ def build(root: Path) -> bytes:
             entry = zipfile.ZipInfo(name, _LONG_AGO)
             entry.create_system = _UNIX
             entry.external_attr = _MODE
-            # stored, not compressed: another zlib gives other bytes
+            # stored, not compressed: the output of zlib differs between its versions
             archive.writestr(entry, body, zipfile.ZIP_STORED)
     return packed.getvalue()

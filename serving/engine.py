@@ -1,7 +1,7 @@
-"""The serving engine behind one interface: arguments, its container's unit, health, and the names of its numbers.
+"""The interface to the inference engine: its arguments, its container's unit, its health page and its metric names.
 
-vLLM 0.32 is the one that is there. Another engine is another `Interface` and another `arguments` function; all
-that asks a store of metrics asks by vLLM's names, which Prometheus gives to the others' numbers (`renamed`).
+vLLM 0.32 is the only engine. To add an engine, add an `Interface` and an `arguments` function. All queries use vLLM's
+metric names; Prometheus renames the metrics of other engines (`renamed`).
 """
 
 import re
@@ -22,46 +22,47 @@ UNIT: Final = "gpufleet-engine.service"
 DCGM_UNIT: Final = "gpufleet-dcgm.service"
 NODE_EXPORTER_UNIT: Final = "gpufleet-node-exporter.service"
 STOP_GRACE_S: Final = 15
-"""From the end of the engine's own shutdown timeout to SIGKILL: it may hang there (its clients decide)."""
+"""From the end of the engine's own shutdown timeout to SIGKILL. The engine may hang there because of its clients."""
 KEY_FILE: Final = PurePosixPath("/run/gpu-fleet/engine.env")
-"""On an instance: the engine's API key as a variable of its container. In memory, for root alone."""
+"""On an instance: a file with the engine's API key as a container variable. In memory; only root can read it."""
 
 
 STOPPING_FILE: Final = PurePosixPath("/run/gpu-fleet/engine-stopping")
-"""On an instance: there while the engine is stopped. The agent then tells routers to send nothing."""
+"""On an instance: this file exists while the engine stops. The agent then reports to routers to send no requests."""
 STOP_DELAY: Final = timedelta(seconds=3)
-"""From telling routers to SIGTERM. vLLM answers new requests with 500 from then on, and stays healthy meanwhile."""
+"""Time from that report to SIGTERM. After SIGTERM, vLLM answers new requests with 500 but stays healthy."""
 USER: Final = (2000, 0)
-"""User and group of the engine's container: `vllm` of its image, which is made to run as that (vllm#40275)."""
+"""User and group of the engine's container: `vllm` of its image, which is built to run as this user (vllm#40275)."""
 EXPORTER_GROUP: Final = 2001
-"""Group of the GPU exporter's container and of nothing else: the packet filter knows it by that."""
+"""Group of the GPU exporter's container, and of nothing else. The packet filter matches on it."""
 SCRATCH: Final = ".vllm"
-"""Folder beside the models that the container may write: compiled kernels, which the next start reads again."""
+"""Folder next to the models that the container may write. It keeps compiled kernels for the next start."""
 _LATE_KERNELS: Final = "/usr/local/lib/python3.12/dist-packages/flashinfer_cubin/cubins/flashinfer"
-"""Where FlashInfer makes links into its own package for some mixtures of experts (flashinfer#2834); the image lacks
-the folder."""
+"""Folder inside its own package where FlashInfer creates links for some mixture-of-experts models (flashinfer#2834);
+the image lacks this folder."""
 METADATA: Final = {"iptables": "169.254.169.254", "ip6tables": "fd00:ec2::254,fd20:ce::254"}
-"""By the command that makes rules about it: where both clouds hand out a machine's credentials."""
+"""Addresses where both clouds serve a machine's credentials, by the command that filters them."""
 
 
 class EngineKind(StrEnum):
-    """Engines that are known."""
+    """The supported engines."""
 
     VLLM = "vllm"
 
 
 class ArgumentError(ValueError):
-    """An argument of the settings that an instance must decide, or that cannot be one."""
+    """An argument that settings must not contain, or that is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """How to talk to an engine and to read it."""
+    """How to connect to an engine, and the names of its metrics."""
 
     health_path: str
-    """200 when it can serve. It stays 200 while the engine drains, so it does not tell of draining."""
+    """It answers 200 when the engine can serve. It still answers 200 during a drain, so it does not show a drain."""
     key_variable: str
-    """Of its environment: with it, pages that compute ask for `Authorization: Bearer`; health and metrics do not."""
+    """Environment variable of the API key. With it, inference endpoints require `Authorization: Bearer`; health and
+    metrics do not."""
     running: Metric
     waiting: Metric
     input_tokens: Metric
@@ -85,7 +86,7 @@ INTERFACES: Final[Mapping[EngineKind, Interface]] = {EngineKind.VLLM: VLLM}
 
 
 def renamed(interfaces: Iterable[Interface]) -> dict[str, str]:
-    """What these engines call their numbers, and vLLM's name for each, by which watchdogs and reports ask."""
+    """Map these engines' metric names to vLLM's names, which watchdogs and reports use."""
     numbers = [field.name for field in fields(Interface) if isinstance(getattr(VLLM, field.name), Metric)]
     pairs = ((getattr(spoken, name).name, getattr(VLLM, name).name) for spoken in interfaces for name in numbers)
     return {theirs: ours for theirs, ours in pairs if theirs != ours}
@@ -104,10 +105,10 @@ _DECIDED_ON_THE_INSTANCE: Final = frozenset(
         "--uds",
     }
 )
-"""Flags that the agent gives itself."""
+"""Flags that only the agent sets."""
 FLAGS: Final = frozenset(
     {
-        # how a model is laid out over GPUs
+        # distribution of a model over GPUs
         "--tensor-parallel-size",
         "-tp",
         "--pipeline-parallel-size",
@@ -150,7 +151,7 @@ FLAGS: Final = frozenset(
         "--speculative-config",
         "--runner",
         "--convert",
-        # answers
+        # responses
         "--max-logprobs",
         "--generation-config",
         "--override-generation-config",
@@ -166,12 +167,12 @@ FLAGS: Final = frozenset(
         "--no-enable-log-requests",
     }
 )
-"""Flags that settings may give. What is not here was not looked at, or reads code (`--middleware`, plugins), files of
-the machine (`--config`, `--allowed-local-media-path`), other formats of weights, or writes prompts into logs."""
+"""Flags that settings may contain. Other flags are not reviewed, or load code (`--middleware`, plugins), read files
+of the machine (`--config`, `--allowed-local-media-path`), load other weight formats, or write prompts to logs."""
 _VALUES: Final[Mapping[str, frozenset[str]]] = {
     "--load-format": frozenset({"auto", "safetensors", "dummy", "runai_streamer", "fastsafetensors"})
 }
-"""Values of flags whose other values are not safe: pickles run code."""
+"""Allowed values of flags that also have unsafe values: pickles can run code."""
 _REFUSED_VARIABLES: Final = re.compile(
     r"(?:LD_|PYTHON|HF_(?!HUB_DISABLE_)|HUGGING_?FACE|TRANSFORMERS_|GLIBC_|TORCH_EXTENSIONS|TRITON_CACHE"
     r"|VLLM_ALLOW_|VLLM_SERVER_DEV)\w*"
@@ -181,8 +182,8 @@ _REFUSED_VARIABLES: Final = re.compile(
     r"|(?:HTTP|HTTPS|ALL|NO)_PROXY|PATH|HOME|SHELL|IFS|BASH_ENV|ENV|DO_NOT_TRACK|AWS_\w+|GOOGLE_\w+",
     re.IGNORECASE,
 )
-"""Variables by which an engine loads other code, opens pages that change it, asks strangers for weights, or sends
-what it has elsewhere; and those that the instance sets."""
+"""Variables that make an engine load other code, open endpoints that change it, fetch weights from another source, or
+send data to another host; also those that the instance sets."""
 
 
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
@@ -190,9 +191,9 @@ NO_KEY: Final = "holds no engine key (64 hexadecimal digits, as `gpufleet bootst
 
 
 def is_key(text: str) -> bool:
-    """Whether it has the form of an environment's engine key: 256 bits in hex.
+    """Whether the text has the form of an environment's engine key: 256 bits in hexadecimal.
 
-    Anything else, another secret for example, is not shown to an engine.
+    The agent gives no other text, such as another secret, to an engine.
     """
     return _KEY.fullmatch(text) is not None
 
@@ -201,18 +202,18 @@ _FLAG: Final = re.compile(r"--[a-z][a-z0-9.-]*(=.*)?|-[a-z]{1,4}")
 
 
 def check_arguments(args: Sequence[str]) -> None:
-    """Refuse what settings may not say. Raises ArgumentError that names the argument and the remedy.
+    """Reject arguments that settings must not contain. Raises ArgumentError with the argument and the fix.
 
-    Whether vLLM takes a flag's value is for its own parser to say, which runs in the tests with real vLLM.
+    It does not check most values of flags: vLLM's own parser does, in the tests with real vLLM.
     """
     for _, error in wrong_arguments(args):
         raise error
 
 
 def wrong_arguments(args: Sequence[str]) -> Iterator[tuple[int, ArgumentError]]:
-    """What of the arguments settings may not say: the place of each, and what is wrong with it.
+    """Yield the index and the error of each argument that settings must not contain.
 
-    A flag is written out: vLLM's parser takes any unambiguous beginning of one, and the last of two wins.
+    Flags must be written in full: vLLM's parser accepts unambiguous prefixes, and uses the last of two values.
     """
     for index, argument in enumerate(args):
         if any(ord(character) < 32 for character in argument):
@@ -246,9 +247,9 @@ def _wrong_value(flag: str, value: str) -> ArgumentError | None:
 
 
 def check_environment(names: Iterable[str]) -> None:
-    """Refuse variables that the instance sets, and those that let an engine run other code or ask strangers.
+    """Reject variables that the instance sets, and those that let an engine run other code or use other sources.
 
-    Raises ArgumentError that names the variable and the remedy.
+    Raises ArgumentError with the variable and the fix.
     """
     for name in names:
         if any(name == known.key_variable for known in INTERFACES.values()):
@@ -267,13 +268,13 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmOptions:
-    """What is chosen about a vLLM server, typed. None: vLLM's own default."""
+    """The options of a vLLM server. None: vLLM's own default."""
 
     max_model_len: int | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    """Copies of the model behind one address; each has `tensor × pipeline` GPUs of its own."""
+    """Copies of the model behind one address; each uses `tensor × pipeline` GPUs of its own."""
     gpu_memory_utilization: float | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -290,7 +291,7 @@ class VllmOptions:
     enforce_eager: bool = False
 
     def arguments(self) -> tuple[str, ...]:
-        """The arguments of `vllm serve`, in the order of the fields; only what differs from vLLM's defaults."""
+        """Return the arguments of `vllm serve`, in the order of the fields, without vLLM's defaults."""
         given: list[str] = []
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
@@ -312,7 +313,7 @@ class Serve:
 
     kind: EngineKind
     image: str
-    """By digest: `registry/name@sha256:…`."""
+    """With a digest: `registry/name@sha256:…`."""
     model_path: PurePosixPath
     served_name: str
     host: str
@@ -323,7 +324,7 @@ class Serve:
 
 
 def serve_arguments(serve: Serve) -> tuple[str, ...]:
-    """What follows the image: the program's own arguments. Raises ArgumentError."""
+    """Return the program's arguments, which follow the image. Raises ArgumentError."""
     check_arguments(serve.args)
     return (
         "serve",
@@ -342,10 +343,11 @@ def serve_arguments(serve: Serve) -> tuple[str, ...]:
 
 
 def _one_front(args: Sequence[str]) -> tuple[str, ...]:
-    """One API server before several copies of a model, unless the settings say otherwise.
+    """Use one API server for several copies of a model, unless the settings specify a number.
 
-    vLLM starts as many as there are copies (`api_server_count`, vllm/entrypoints/cli/serve.py of 0.32), and several
-    share a page without `process_*` (vllm/v1/metrics/prometheus.py): the idle watchdog could never judge it.
+    By default, vLLM starts one API server per copy (`api_server_count`, vllm/entrypoints/cli/serve.py of 0.32).
+    Several API servers share a page without `process_*` (vllm/v1/metrics/prometheus.py), so the idle watchdog could
+    never judge it.
     """
     flags = {arg.partition("=")[0] for arg in args}
     copies = bool(flags & {"--data-parallel-size", "-dp"})
@@ -358,18 +360,19 @@ _OFFLINE: Final[Mapping[str, str]] = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-"""Weights come from the cache alone: no silent way back to a hub, and no word to strangers."""
+"""Weights come only from the cache: no silent download from a hub, and no usage reports to third parties."""
 
 
 _KEPT_OPEN: Final[Mapping[str, str]] = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75"}
-"""Seconds that an idle connection of the router may last; vLLM's own 5 would end some just as a request comes."""
+"""Seconds that the engine keeps the router's idle connections open. vLLM's default of 5 would close some just when a
+request arrives."""
 
 
 def _places(scratch: PurePosixPath) -> Mapping[str, str]:
-    """What an engine needs that is not root, on a read-only system: a home, a name, and folders to compile in."""
+    """Return variables for an engine without root on a read-only system: home, user name and cache folders."""
     return {
         "HOME": str(scratch),
-        # PyTorch asks for the user's name, and a number that the image does not know has none
+        # PyTorch looks up the user's name; a user ID that the image does not know has no name
         "USER": "vllm",
         "LOGNAME": "vllm",
         "XDG_CACHE_HOME": f"{scratch}/cache",
@@ -380,20 +383,20 @@ def _places(scratch: PurePosixPath) -> Mapping[str, str]:
 
 
 def _no_metadata() -> Iterator[str]:
-    """Commands, for before each start: only root, so the node agent, reaches instance metadata from this machine.
+    """Yield commands that run before each start: only root (the node agent) can then reach instance metadata.
 
-    The container is in the machine's network. On Google Cloud the address also serves names and time, over UDP and
-    port 53: those stay open. A rule that is there is made anew, so there is one.
+    The container uses the machine's network. On Google Cloud, the address also serves DNS and time, over UDP and
+    port 53; these stay open. The commands delete an existing rule first, so there is only one.
     """
     for command, address in METADATA.items():
         rule = f"OUTPUT -d {address} -p tcp ! --dport 53 -m owner ! --uid-owner 0 -j REJECT"
         yield f"-{command} -w -D {rule}"
-        # a kernel without IPv6 has no such way
+        # a kernel without IPv6 has no such route, so this command may fail
         yield f"{'-' if command == 'ip6tables' else ''}{command} -w -I {rule}"
 
 
 def _no_connections(group: int) -> Iterator[str]:
-    """Commands, for before each start: processes of the group answer whoever asks, and open no connection."""
+    """Yield commands that run before each start: the group's processes accept connections but cannot open any."""
     rule = f"OUTPUT -m owner --gid-owner {group} -m conntrack --ctstate NEW -j REJECT"
     for command in METADATA:
         yield f"-{command} -w -D {rule}"
@@ -408,17 +411,18 @@ def engine_unit(
     stopping_file: PurePosixPath = STOPPING_FILE,
     devices: Sequence[str] = (),
 ) -> str:
-    """The systemd unit that runs the engine's container, with these devices beside the GPUs. Raises ArgumentError.
+    """Return the systemd unit of the engine's container, with these devices besides the GPUs. Raises ArgumentError.
 
-    The API key is in `key_file` and nowhere else: a command line is read by everybody on the machine.
-    `KillMode=mixed` signals the container's client alone, which hands SIGTERM to the engine's main process: vLLM
-    drains only when its workers are left alone. Options of docker are written as one word each (`--name=value`).
+    The API key is only in `key_file`, because every user on the machine can read a command line.
+    `KillMode=mixed` signals only the container's client, which forwards SIGTERM to the engine's main process: vLLM
+    drains only when its workers receive no signal. Each docker option is one argument (`--name=value`).
 
-    The container is not root, has no capabilities, and writes memory and its scratch folder alone. The unit does not
-    start where metadata cannot be closed to it.
+    The container does not run as root, has no capabilities, and writes only to memory and its scratch folder. The
+    unit does not start when it cannot block the container's access to metadata.
 
-    Whoever stops the unit (the machine's own shutdown, a person), routers are notified before the engine:
-    ExecStop writes `stopping_file` and waits. An agent that has drained writes the file itself: nothing waits twice.
+    However the unit is stopped (by machine shutdown or by a person), routers are notified before the engine stops:
+    ExecStop writes `stopping_file` and waits. After a drain, the agent writes the file itself, so ExecStop does not
+    wait again.
     """
     check_environment(serve.env)
     scratch, (user, group) = cache_dir / SCRATCH, USER
@@ -435,7 +439,7 @@ def engine_unit(
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
         "--read-only",
-        # docker's own default is noexec: compilers try what they made there
+        # docker's default is noexec, but compilers run the files that they create here
         "--tmpfs=/tmp:exec,nosuid,nodev,mode=1777",
         f"--tmpfs={_LATE_KERNELS}:nosuid,nodev,mode=1777",
         *(f"--device={device}" for device in devices),
@@ -475,11 +479,11 @@ def _stop_script(file: PurePosixPath) -> str:
 
 
 def dcgm_unit(image: str, *, host: str) -> str:
-    """The systemd unit that runs the GPU exporter's container.
+    """Return the systemd unit of the GPU exporter's container.
 
-    `gpu_active` and three other numbers are profiling fields (DCGM_FI_PROF_…): the driver gives them to CAP_SYS_ADMIN
-    alone (NVreg_RestrictProfilingToAdminUsers), and DCGM takes no other user than root for them. So it is root with
-    that one capability, and nothing else: it writes memory alone, and opens no connection, none to metadata either.
+    `gpu_active` and three other metrics are profiling fields (DCGM_FI_PROF_…). The driver gives them only to
+    CAP_SYS_ADMIN (NVreg_RestrictProfilingToAdminUsers), and DCGM requires root for them. So the container runs as
+    root with this one capability. It writes only to memory, and opens no connections, not even to metadata.
     """
     port = metrics.PORTS[metrics.Source.DCGM]
     words = [
@@ -491,7 +495,7 @@ def dcgm_unit(image: str, *, host: str) -> str:
         "--read-only",
         "--tmpfs=/tmp:nosuid,nodev,noexec",
         "--memory=2g",
-        # the image's own script writes its system (ldconfig, setcap) before it runs this
+        # the image's own script changes its file system (ldconfig, setcap) before it runs this program
         "--entrypoint=dcgm-exporter",
         image,
         "-a",
@@ -505,11 +509,11 @@ def dcgm_unit(image: str, *, host: str) -> str:
 
 
 _HOST_COLLECTORS: Final = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "pressure")
-"""Of node_exporter's many: what a serving machine is looked at for."""
+"""The collectors of node_exporter that are useful on a serving machine."""
 
 
 def node_exporter_unit(image: str, *, host: str) -> str:
-    """The systemd unit that runs node_exporter's container. It sees the machine's files, and can write none."""
+    """Return the systemd unit of node_exporter's container. It can read the machine's files, but write none."""
     words = [
         "--pid=host",
         "--user=65534:65534",
@@ -531,7 +535,7 @@ def node_exporter_unit(image: str, *, host: str) -> str:
 
 
 def _exporter_unit(what: str, name: str, words: Sequence[str], before: Sequence[str] = ()) -> str:
-    """Of a container in the machine's own network: options, image and arguments."""
+    """Return the unit of a container in the machine's network. `words`: docker options, image and arguments."""
     return _unit(
         description=f"gpu-fleet {what}",
         command=["docker", "run", "--rm", f"--name={name}", "--network=host", *words],
@@ -544,7 +548,7 @@ def _exporter_unit(what: str, name: str, words: Sequence[str], before: Sequence[
 def _unit(
     *, description: str, command: Sequence[str], before: Sequence[str], stop_s: int, more: Sequence[str]
 ) -> str:
-    """`before`: commands for before each start; a leading `-`: it may fail."""
+    """Return a systemd unit. `before`: commands that run before each start; with a leading `-`, one may fail."""
     lines = [
         "[Unit]",
         f"Description={description}",
@@ -569,6 +573,6 @@ def _unit(
 
 
 def quote(word: str) -> str:
-    """A word of ExecStart as systemd reads it: specifiers and variables are switched off."""
+    """Quote one argument of ExecStart for systemd, with specifiers and variables disabled."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if not escaped or re.search(r"[\s\"'\\;]", escaped) else escaped

@@ -1,4 +1,4 @@
-"""The text format of Prometheus (0.0.4), written and read with the standard library: the node agent carries it."""
+"""Writes and reads Prometheus's text format (0.0.4). Standard library only: it is part of the node agent."""
 
 import math
 import re
@@ -15,7 +15,7 @@ _UNESCAPE: Final = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One line: a name, its labels and a value."""
+    """One line: a metric name, its labels and a value."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -23,7 +23,7 @@ class Sample:
 
 
 def render_family(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> str:
-    """HELP, TYPE and the samples of one metric, each line ending in a newline."""
+    """Write the HELP line, the TYPE line and the samples of one metric; each line ends in a newline."""
     words = help_text.replace("\\", "\\\\").replace("\n", "\\n")
     lines = [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
     lines += [render_sample(sample) for sample in samples]
@@ -31,7 +31,7 @@ def render_family(name: str, kind: str, help_text: str, samples: Iterable[Sample
 
 
 def render_sample(sample: Sample) -> str:
-    """One line without its newline."""
+    """Write one sample line, without the newline."""
     if not sample.labels:
         return f"{sample.name} {_number(sample.value)}"
     labels = ",".join(f'{key}="{_escape(value)}"' for key, value in sample.labels.items())
@@ -51,7 +51,7 @@ def _escape(value: str) -> str:
 
 
 def parse(text: str) -> Iterator[Sample]:
-    """The samples of a page, comments and blank lines left out. Raises ValueError naming a line it cannot read."""
+    """Yield the samples of a page, without comments and blank lines. Raises ValueError that names an invalid line."""
     for line in text.splitlines():
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
@@ -75,6 +75,6 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def total(samples: Iterable[Sample], name: str) -> float | None:
-    """The sum over all series of a metric; None where the page has none of it (missing is not zero)."""
+    """Return the sum over all series of a metric; None when the page has no such series (missing is not zero)."""
     values = [sample.value for sample in samples if sample.name == name]
     return sum(values) if values else None

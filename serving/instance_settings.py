@@ -1,4 +1,4 @@
-"""`instance.json`: all that an instance is told. User data writes it, the node agent reads it. Standard library."""
+"""`instance.json`: the settings of an instance. User data writes it, the agent reads it. Standard library only."""
 
 import json
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from serving.engine import EngineKind
 
 VERSION: Final = 1
 MOST_ORDER_KEYS: Final = 2
-"""The one in use, and one that comes or goes."""
+"""The key in use, and the previous or next one during a rotation."""
 _LONGEST_S: Final = 7 * 86400
 
 
 class InstanceSettingsError(ValueError):
-    """The file cannot be used; names file, field and value."""
+    """The file cannot be used; the message names the file, the field and the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What serves the model."""
+    """The inference engine: its image, arguments and variables."""
 
     kind: EngineKind
     image: str
@@ -33,7 +33,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootLimits:
-    """How long each step of a boot may take before the instance gives up."""
+    """Time limits of the boot steps. When a step exceeds its limit, the boot fails."""
 
     disks: timedelta = timedelta(seconds=60)
     cache: timedelta = timedelta(minutes=30)
@@ -42,13 +42,13 @@ class BootLimits:
 
     @property
     def total(self) -> timedelta:
-        """How long a whole boot may take."""
+        """The time limit of a whole boot: the sum of all steps."""
         return sum((getattr(self, step.name) for step in fields(self)), timedelta())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSettings:
-    """One instance's settings."""
+    """The settings of one instance."""
 
     environment: str
     cloud: Cloud
@@ -63,21 +63,21 @@ class InstanceSettings:
     engine: EngineSettings
     dcgm_image: str
     node_exporter_image: str | None = None
-    """None: no numbers of the machine itself. Such settings are written as before there were any."""
+    """None: node_exporter does not run. The file then has no such key, as in versions before node_exporter."""
     engine_key: str
-    """Where the secret lies that the engine asks of its clients: `ssm:/…` or `gcp-secret:projects/…`."""
+    """Where the engine's API key is stored: `ssm:/…` or `gcp-secret:projects/…`."""
     order_keys: tuple[str, ...]
-    """Public keys of who may give orders to the agent (`gpufleet.domain.rsa`); one, or two while keys change."""
+    """Public keys that verify orders to the agent (`gpufleet.domain.rsa`): one, or two during a key rotation."""
     cache_dir: str = "/mnt/nvme/models"
     drain_deadline: timedelta
     drain_margin: timedelta = timedelta(seconds=5)
     metadata_poll: timedelta = timedelta(seconds=5)
     power_off_after: timedelta = timedelta(minutes=15)
-    """A machine whose boot failed, or that got no agent, is ended after this long: people may look at it first."""
+    """Time until an instance without an agent, or with a failed boot, powers off. Operators can inspect it first."""
     boot_limits: BootLimits = field(default_factory=BootLimits)
 
     def cache_under(self, root: Path) -> Path:
-        """Where models lie on a machine whose files begin at `root`."""
+        """Return the folder of the models on a machine whose file system starts at `root`."""
         return root / self.cache_dir.lstrip("/")
 
 
@@ -88,7 +88,7 @@ _TIMES: Final = ("drain_deadline", "drain_margin", "metadata_poll", "power_off_a
 
 
 def to_json(settings: InstanceSettings) -> dict[str, Any]:
-    """The file as the contract has it."""
+    """Return the content of the file, as the contract defines it."""
     limits = settings.boot_limits
     node_exporter = settings.node_exporter_image
     return {
@@ -125,7 +125,7 @@ def load(path: Path) -> InstanceSettings:
 
 
 def from_json(raw: Mapping[str, Any]) -> InstanceSettings:
-    """Settings as `to_json` wrote them. Raises KeyError, TypeError and ValueError for what cannot be used."""
+    """Build settings from the output of `to_json`. Raises KeyError, TypeError and ValueError for invalid values."""
     engine, limits = raw["engine"], raw["boot_limits_s"]
     given: dict[str, Any] = {name: _text(raw, name) for name in _TEXTS}
     given |= {name: _seconds(raw, f"{name}_s") for name in _TIMES}

@@ -1,9 +1,9 @@
-"""Every metric name that this repository reads or serves, with unit and meaning: written here, nowhere else.
+"""The single list of all metric names that this repository reads or serves, with unit and meaning.
 
-Names of the engine are those of vLLM 0.32.0 (text of a running server's /metrics); names of the GPU exporter are
-those of dcgm-exporter (etc/default-counters.csv and dcp-metrics-included.csv at commit d5e5f51); names of the machine
-are those of node_exporter 1.5.0 (text of a running one's /metrics); `gpufleet_node_…` are served by our node agent.
-Histograms are named without `_bucket`, `_sum`, `_count`.
+Engine metrics have the names of vLLM 0.32.0 (from the /metrics page of a running server). GPU exporter metrics have
+the names of dcgm-exporter (etc/default-counters.csv and dcp-metrics-included.csv at commit d5e5f51). Machine metrics
+have the names of node_exporter 1.5.0 (from the /metrics page of a running one). The node agent serves
+`gpufleet_node_…`. Histograms are listed without `_bucket`, `_sum`, `_count`.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class MetricKind(StrEnum):
-    """What Prometheus calls the type. It decides how a series may be used (a gauge has no rate)."""
+    """The Prometheus metric type. It determines valid queries: a gauge has no rate, for example."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -21,18 +21,18 @@ class MetricKind(StrEnum):
 
 
 class Source(StrEnum):
-    """Who serves it. The value is also the name of the Prometheus job."""
+    """The program that serves a metric. The value is also the name of the Prometheus job."""
 
     ENGINE = "engine"
     DCGM = "dcgm"
     NODE = "node"
     HOST = "host"
-    """node_exporter, where the settings want it: for people alone, no watchdog or alert judges by it."""
+    """node_exporter, when the settings enable it. Only for people: no watchdog and no alert uses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric. `str(metric)` is its name, so that it can stand in a query."""
+    """One metric. `str(metric)` is its name, for use in queries."""
 
     name: str
     kind: MetricKind
@@ -45,9 +45,9 @@ class Metric:
 
 
 PORTS: Final[Mapping[Source, int]] = {Source.ENGINE: 8000, Source.DCGM: 9400, Source.NODE: 9500, Source.HOST: 9100}
-"""Where each source listens on an instance's private address; path /metrics."""
+"""Port of each source on an instance's private address; the path is /metrics."""
 ROUTER_JOB: Final = "router"
-"""The Prometheus job of the routers' own counters: the same names on an instance's page are not theirs."""
+"""The Prometheus job of the routers' own counters. The job excludes series of the same names from instance pages."""
 
 
 def _engine(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
@@ -118,9 +118,9 @@ CACHE_CONFIG: Final = _engine(
     "cache_config_info", MetricKind.GAUGE, "always 1", "labels tell num_gpu_blocks, block_size, kv_cache_size_tokens"
 )
 PROCESS_STARTED: Final = "process_start_time_seconds"
-"""Of the engine's server: a later one means that its counters began again."""
+"""Start time of the engine's server process. A later value means that its counters restarted."""
 PROCESS_CPU: Final = "process_cpu_seconds_total"
-"""Of the engine's server: it moves while the process lives."""
+"""CPU time of the engine's server process. It increases while the process runs."""
 
 # GPU exporter: labels gpu, UUID, device, modelName, Hostname
 GPU_ACTIVE: Final = _dcgm(
@@ -162,9 +162,9 @@ UNCORRECTABLE_REMAPPED_ROWS: Final = _dcgm(
 )
 ROW_REMAP_FAILURE: Final = _dcgm("DEV_ROW_REMAP_FAILURE", MetricKind.GAUGE, "0 or 1", "remapping of rows has failed")
 GPU_ACTIVE_RENAMED: Final = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
-"""GPU_ACTIVE since DCGM 4.6.0 (release notes: headers keep the old name as an alias)."""
+"""Name of GPU_ACTIVE since DCGM 4.6.0 (release notes: headers keep the old name as an alias)."""
 GPU_UTILIZATION_RENAMED: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
-"""GPU_UTILIZATION since then, as a share of 1."""
+"""Name of GPU_UTILIZATION since DCGM 4.6.0, as a ratio from 0 to 1."""
 
 DCGM_BLANKS: Final = (
     9223372036854775792,
@@ -176,14 +176,14 @@ DCGM_BLANKS: Final = (
     2147483634,
     2147483635,
 )
-"""Sentinels of DCGM for blank, not found, not supported, no permission (64 and 32 bits): no measurement."""
+"""DCGM's sentinel values (64 and 32 bits) for blank, not found, not supported, no permission: no measurement."""
 
 
 def is_blank(value: float) -> bool:
     """Whether a value of the exporter means "no measurement".
 
-    Doubles round the 64-bit sentinels together; DCGM's blank of a double is 2^47, which no real value here
-    reaches (as millijoules it would be six years of an H100 at full power).
+    As doubles, the 64-bit sentinels round to one value. DCGM's blank double is 2^47; no real value here reaches
+    it (in millijoules, it is six years of an H100 at full power).
     """
     return value >= 2**47 or 2147483632 <= value <= 2147483647
 
@@ -236,17 +236,17 @@ HOST_DISK_FREE: Final = _host("filesystem_avail_bytes", MetricKind.GAUGE, "bytes
 ALL: Final[Mapping[str, Metric]] = {
     metric.name: metric for metric in tuple(globals().values()) if isinstance(metric, Metric)
 }
-"""By name."""
+"""All metrics, by name."""
 
 _ALSO_READ: Final[Mapping[Source, tuple[str, ...]]] = {
     Source.ENGINE: (PROCESS_STARTED, PROCESS_CPU),
     Source.DCGM: (GPU_ACTIVE_RENAMED, GPU_UTILIZATION_RENAMED),
 }
-"""Names without a metric of their own above: of every process, or another name of a metric."""
+"""Series without a `Metric` above: metrics of every process, and alternative names of metrics."""
 
 
 def series_names(source: Source) -> tuple[str, ...]:
-    """The name of every series of a source that anything here reads or documents."""
+    """Return the sorted names of all series of a source that this repository reads or documents."""
     found = list(_ALSO_READ.get(source, ()))
     for metric in ALL.values():
         if metric.source is source:

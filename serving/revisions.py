@@ -1,4 +1,4 @@
-"""A revision's way through a pool: one ready instance after the other, above the floor, stopped by a failure."""
+"""Rolls a revision out to a pool: one ready instance at a time, never below the floor; stops at the first failure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,51 +12,51 @@ POLL_S: Final = 2.0
 
 
 class RevisionAgents(Protocol):
-    """The node agents, as far as this needs them."""
+    """The calls to node agents that a rollout needs."""
 
     def statuses(self, instances: Sequence[Instance]) -> Mapping[str, Mapping[str, Any]]:
-        """Of those that answer."""
+        """Return the status of each instance that responds, by instance ID."""
         ...
 
     def switch(self, instance: Instance, digest: str) -> object:
-        """Ask one to serve a revision. Raises what the cloud's room raises."""
+        """Ask one instance to serve a revision. Raises the exceptions of the cloud's package."""
         ...
 
 
 class RolloutError(RuntimeError):
-    """The rollout stopped; says where and what to do."""
+    """The rollout stopped; the message says where, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRollout:
-    """One pool, and how careful to be."""
+    """The rollout settings of one pool."""
 
     pool: str
     floor: int
-    """Ready replicas that must stay while one changes."""
+    """Minimum number of ready replicas while one instance changes."""
     limit: timedelta
-    """For one instance."""
+    """Time limit for one instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutStep:
-    """What is to be done in a pool now; nothing of both: wait."""
+    """The next action in a pool. Without `change` and `done`: wait."""
 
     change: str | None = None
-    """The next ready instance of another revision."""
+    """ID of the next ready instance that serves another revision."""
     done: bool = False
-    """All serve it, or are on their way out."""
+    """All instances serve the revision, or are draining."""
 
 
 def next_step(
     rollout: PoolRollout, digest: str, known: Collection[str], statuses: Mapping[str, Mapping[str, Any]]
 ) -> RolloutStep:
-    """The next step towards a revision. `known`: all instances of the pool; `statuses`: of those that answer."""
+    """Return the next step of a rollout. `known`: all instances of the pool; `statuses`: of those that respond."""
     old = _outdated(statuses, digest)
     if not old and len(statuses) == len(known) and all(_is_done(status, digest) for status in statuses.values()):
         return RolloutStep(done=True)
     ready = sum(1 for status in statuses.values() if status.get("ready"))
-    # whoever began before left an instance that still changes: it is the one of this moment
+    # an earlier rollout that was killed can leave an instance that still changes: wait for it
     changing = any(status.get("switching_to") for status in statuses.values())
     if old and not changing and floors.objection(rollout.pool, rollout.floor, ready) is None:
         return RolloutStep(change=old[0])
@@ -64,14 +64,14 @@ def next_step(
 
 
 def _outdated(statuses: Mapping[str, Mapping[str, Any]], digest: str) -> list[str]:
-    """Who is ready with another revision, by name."""
+    """Return the IDs of ready instances that serve another revision, sorted."""
     return sorted(
         name for name, status in statuses.items() if status.get("ready") and status.get("model_digest") != digest
     )
 
 
 def rolled_back(digest: str, statuses: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The first instance that tried a revision and went back, and why; None: there is none."""
+    """Return the first instance that tried the revision and rolled back, with the error; None if none did."""
     for name, status in sorted(statuses.items()):
         error = str(status.get("switch_error") or "")
         if error.startswith(digest[:12]) and status.get("model_digest") != digest and not status.get("switching_to"):
@@ -81,9 +81,9 @@ def rolled_back(digest: str, statuses: Mapping[str, Mapping[str, Any]]) -> str |
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """Walks one pool. `instances` is asked again before every step: pools change while they are walked.
+    """Rolls a revision out to one pool. It calls `instances` before every step, because pools change meanwhile.
 
-    It keeps nothing: a walk that was killed goes on with the next one, from what the instances say of themselves.
+    It stores no state: after a killed rollout, the next one continues from the statuses of the instances.
     """
 
     rollout: PoolRollout
@@ -94,7 +94,7 @@ class Walk:
     sleep: Callable[[float], None]
 
     def run(self, digest: str) -> int:
-        """How many instances were changed. Raises RolloutError."""
+        """Run the rollout; return the number of changed instances. Raises RolloutError."""
         changed = 0
         while (following := self._next(digest)) is not None:
             self.say(f"{self.rollout.pool} {following.id}: drains and changes to {digest[:12]}")
@@ -104,7 +104,7 @@ class Walk:
         return changed
 
     def _next(self, digest: str) -> Instance | None:
-        """The next ready instance of another revision; None when all serve this one. Waits for those that boot."""
+        """Return the next ready instance to change; None when all serve the revision. Waits for booting instances."""
         until = self.clock() + self.rollout.limit.total_seconds()
         while True:
             known = {instance.id: instance for instance in self.instances()}
@@ -142,7 +142,7 @@ class Walk:
             if status is None or status.get("switching_to"):
                 continue
             if _is_done(status, digest) or status.get("draining"):
-                # one that was preempted meanwhile is replaced by one that boots with the new revision
+                # an instance that is preempted meanwhile gets a successor, which boots with the new revision
                 return
             if status.get("switch_error") or status.get("phase") == "failed":
                 words = status.get("switch_error") or status.get("error")
@@ -156,5 +156,5 @@ class Walk:
 
 
 def _is_done(status: Mapping[str, Any], digest: str) -> bool:
-    """Ready with this revision, or on its way out."""
+    """Whether the instance is ready with this revision, or draining."""
     return bool(status.get("ready") and status.get("model_digest") == digest) or bool(status.get("draining"))

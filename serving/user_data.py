@@ -1,7 +1,7 @@
-"""The user data of a GPU instance: writes one settings file, fetches the node agent by its digest, runs it.
+"""The user data of a GPU instance: writes the settings file, fetches the node agent by its digest, and runs it.
 
-Nothing else happens here, but for one thing that nobody else can do: a machine that gets no agent ends itself. What
-an instance does is code of the agent, tested as such. No secret travels in it, only the name of one.
+The agent does everything else, because its code is tested. One exception: user data powers the machine off when it
+cannot start the agent. User data holds the names of secrets, but no secrets.
 """
 
 import json
@@ -12,23 +12,23 @@ from gpufleet.domain.model import Cloud
 from serving.instance_settings import InstanceSettings, to_json
 
 LARGEST: Final = 16 * 1024
-"""Bytes that EC2 takes before Base64."""
+"""Maximum size of user data on EC2, in bytes before Base64."""
 ARCHIVE_NAME: Final = "gpufleet-node.pyz"
 LEAST_PYTHON: Final = (3, 11)
-"""That the node agent runs on: the machine image's `python3`."""
+"""Minimum Python version for the node agent, which runs on `python3` of the machine image."""
 
 
 class UserDataError(ValueError):
-    """The cloud would refuse it."""
+    """The cloud would reject the user data."""
 
 
 def archive_key(sha256: str) -> str:
-    """Where the agent of that digest lies in the bucket."""
+    """Return the object key of the agent with this digest."""
     return f"agents/{sha256}/{ARCHIVE_NAME}"
 
 
 def render(settings: InstanceSettings, agent_sha256: str) -> str:
-    """The bash script. Raises UserDataError when the cloud would refuse it."""
+    """Return the bash script. Raises UserDataError when the cloud would reject it."""
     script = _SCRIPT.format(
         settings=json.dumps(to_json(settings), indent=1, ensure_ascii=True),
         sha256=shlex.quote(agent_sha256),
@@ -50,7 +50,7 @@ def render(settings: InstanceSettings, agent_sha256: str) -> str:
 
 FETCH: Final = {
     Cloud.AWS: 'aws s3 cp --only-show-errors "$1" "$2"',
-    # curl is on every image of Google; gcloud, where it is, may be logged in as somebody else
+    # every Google image has curl; gcloud may be missing, or logged in with another account
     Cloud.GCP: """\
 local metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}" token bucket object
   token=$(curl -fsS -H 'Metadata-Flavor: Google' \\
@@ -60,7 +60,7 @@ local metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}" token buc
   printf 'header = "Authorization: Bearer %s"\\n' "$token" | curl -fsS --config - -o "$2" \\
     "${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}/storage/v1/b/$bucket/o/${object//\\//%2F}?alt=media\"""",
 }
-"""Bash that copies the object of URL `$1` into the file `$2`, with the machine's own role."""
+"""Bash code that copies the object at URL `$1` to the file `$2`, with the machine's own role."""
 
 _SCRIPT: Final = """\
 #!/bin/bash

@@ -1,4 +1,4 @@
-"""Safetensors headers: what a file holds, and whether it can be true. Only header bytes are needed."""
+"""Reads safetensors headers and checks them against the file size. It needs only the header bytes."""
 
 import json
 import struct
@@ -8,9 +8,9 @@ from math import prod
 from typing import Any, Final, cast
 
 PREFIX: Final = 8
-"""Bytes of the length in front of the header."""
+"""Bytes of the length field before the header."""
 LARGEST_HEADER: Final = 100_000_000
-"""The format's own limit."""
+"""Maximum header size of the format, in bytes."""
 
 BITS: Final[Mapping[str, int]] = {
     "F64": 64,
@@ -37,7 +37,7 @@ BITS: Final[Mapping[str, int]] = {
 
 
 class HeaderError(ValueError):
-    """The header cannot be true of its file."""
+    """The header does not match its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,11 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     size: int
-    """Bytes."""
+    """In bytes."""
 
 
 def header_length(prefix: bytes, file_size: int) -> int:
-    """Bytes of the header, from the first 8 bytes of the file. Raises HeaderError."""
+    """Return the size of the header in bytes, from the first 8 bytes of the file. Raises HeaderError."""
     if len(prefix) < PREFIX:
         raise HeaderError(f"the file has {file_size} bytes, a safetensors file at least 10")
     length: int = struct.unpack("<Q", prefix[:PREFIX])[0]
@@ -62,9 +62,9 @@ def header_length(prefix: bytes, file_size: int) -> int:
 
 
 def parse_header(header: bytes, file_size: int) -> tuple[Tensor, ...]:
-    """The tensors, in the order of their bytes. Raises HeaderError where header and file size cannot both be true.
+    """Return the tensors, in the order of their bytes. Raises HeaderError when header and file size do not match.
 
-    Checks what the format demands: tensors one after the other without holes from byte 0 to the end of the file.
+    The format requires tensors without gaps from byte 0 to the end of the file; this function checks that.
     """
     try:
         raw: Any = json.loads(header)

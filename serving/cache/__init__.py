@@ -1,1 +1,1 @@
-"""Model weights on local disks: whole and verified, or not there at all. Standard library only (it travels)."""
+"""Model weights on local disks: complete and verified, or absent. Standard library only: it is part of the agent."""

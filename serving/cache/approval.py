@@ -1,7 +1,7 @@
-"""Who allowed a revision to be served: `approvals/<name>/<digest>.json`, which holds for those bytes alone.
+"""Approvals of revisions for production: `approvals/<name>/<digest>.json`. An approval is valid for one digest only.
 
-Approvals have a prefix of their own, so that who may add models need not be who may approve them. Version 0.1 wrote
-`models/<name>/<digest>/approved.json`; that is read for one release more.
+Approvals have a prefix of their own, so permission to add models does not include permission to approve them. Version
+0.1 wrote `models/<name>/<digest>/approved.json`; this package reads that for one more release.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _LARGEST: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """One revision may be served in production."""
+    """The approval of one revision for production: who gave it, and when."""
 
     digest: str
     by: str
@@ -28,16 +28,16 @@ class Approval:
 
 
 class NotApprovedError(ManifestError):
-    """Nobody allowed this revision to be served."""
+    """The revision has no approval."""
 
 
 def needs_approval(environment: str) -> bool:
-    """Whether revisions must be approved before they are served there: in production, as the policy pack has it."""
+    """Whether the environment serves only approved revisions: production does, as in the policy pack."""
     return environment == "prod"
 
 
 def approve(writer: Writer, approval: Approval, *, model: str) -> None:
-    """Write the note of a revision of `model` (`models/chat`). Raises ManifestError where there is none, OSError."""
+    """Write the approval of a revision of `model` (`models/chat`). Raises OSError; ManifestError if it is unknown."""
     base = f"{model}/{approval.digest}"
     if not writer.exists(f"{base}/manifest.json"):
         raise ManifestError(f"{base}: no such revision; add it first with `gpufleet model add`")
@@ -52,9 +52,9 @@ def approve(writer: Writer, approval: Approval, *, model: str) -> None:
 
 
 def read_approval(store: ObjectStore, model: str, digest: str) -> Approval | None:
-    """The note of a revision; None without one. Raises ManifestError for one about other bytes, OSError.
+    """Return the approval of a revision, or None. Raises OSError; ManifestError for an approval of another digest.
 
-    PermissionError where it is absent, too, for who may not list the bucket.
+    A caller without permission to list the bucket also gets PermissionError when the approval is absent.
     """
     check_digest(digest)
     refused: list[PermissionError] = []
@@ -72,14 +72,16 @@ def read_approval(store: ObjectStore, model: str, digest: str) -> Approval | Non
 
 
 def check_approved(store: ObjectStore, model: str, digest: str, environment: str) -> None:
-    """Raises NotApprovedError where the environment needs an approval that this revision does not have, ManifestError
-    for one about other bytes, OSError."""
+    """Raise NotApprovedError when the environment needs an approval that this revision lacks.
+
+    Also raises ManifestError for an approval of another digest, and OSError.
+    """
     if not needs_approval(environment):
         return
     try:
         found = read_approval(store, model, digest)
     except PermissionError as error:
-        # an instance may not list the bucket, so S3 does not tell it what is absent from what is refused
+        # an instance may not list the bucket, so S3 answers alike for absent and refused objects
         raise NotApprovedError(
             f"{digest[:12]}: is not approved for {environment}, or {_key(model, digest)} may not be read ({error})"
         ) from error

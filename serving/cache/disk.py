@@ -1,10 +1,10 @@
-"""The cache on disk: what is there, who uses it, what may go.
+"""The model cache on disk: its entries, its locks and leases, and eviction.
 
-<root>/<name>@<digest>/          a revision, whole; `MANIFEST.json` was written last
-<root>/.staging/<digest>/        a revision on its way
-<root>/.locks/<digest>           held by the process that brings it
-<root>/.locks/<digest>.lease     held shared by whoever serves it
-<root>/.used/<digest>            its time of change says when it was last wanted
+<root>/<name>@<digest>/          a complete revision; `MANIFEST.json` was written last
+<root>/.staging/<digest>/        a revision during its download
+<root>/.locks/<digest>           locked by the process that downloads it
+<root>/.locks/<digest>.lease     shared lock of each process that serves it
+<root>/.used/<digest>            its modification time is the last use of the revision
 """
 
 import contextlib
@@ -26,16 +26,16 @@ _SPARE: Final = 64 * 1024 * 1024
 
 
 class CacheError(RuntimeError):
-    """The cache cannot do what was asked; says what and what would help."""
+    """The cache cannot do what was requested; the message gives the reason and a remedy."""
 
 
 class NoSpaceError(CacheError):
-    """Too little room, also after everything that may go was counted."""
+    """Too little free space, even after eviction of everything that can be evicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedRevision:
-    """A revision that is there, whole."""
+    """A complete revision in the cache."""
 
     name: str
     digest: str
@@ -52,15 +52,15 @@ class Cache:
         self.root = root
 
     def path_of(self, name: str, digest: str) -> Path:
-        """Where a revision is when it is there."""
+        """Return the folder of a complete revision."""
         return self.root / f"{name}@{digest}"
 
     def staging_of(self, digest: str) -> Path:
-        """Where a revision is while it comes."""
+        """Return the folder of a revision during its download."""
         return self.root / ".staging" / digest
 
     def find(self, name: str, digest: str) -> Path | None:
-        """The folder of a revision that is whole by manifest and sizes; None for anything less."""
+        """Return the folder of a revision when its manifest and file sizes are correct; None otherwise."""
         folder = self.path_of(name, digest)
         try:
             manifest = parse((folder / MANIFEST).read_bytes(), digest)
@@ -71,12 +71,12 @@ class Cache:
         return None
 
     def find_digest(self, digest: str) -> Path | None:
-        """The same, by digest alone."""
+        """Find a revision by digest alone; see `find`."""
         names = (folder.name.rpartition("@")[0] for folder in self.root.glob(f"*@{check_digest(digest)}"))
         return next((found for name in names if (found := self.find(name, digest)) is not None), None)
 
     def entries(self) -> list[CachedRevision]:
-        """What is there, least recently wanted first."""
+        """Return all complete revisions, least recently used first."""
         found: list[CachedRevision] = []
         for folder in self.root.glob("[!.]*@*"):
             name, _, digest = folder.name.rpartition("@")
@@ -95,14 +95,14 @@ class Cache:
         return sorted(found, key=lambda entry: (entry.used_at, entry.digest))
 
     def touch(self, digest: str, now: datetime) -> None:
-        """Note that a revision was wanted at `now`."""
+        """Record `now` as the last use of a revision."""
         stamp = self._folder(".used") / check_digest(digest)
         stamp.touch()
         os.utime(stamp, (now.timestamp(), now.timestamp()))
 
     @contextlib.contextmanager
     def lock(self, digest: str, limit_s: float, waiting: Callable[[], None] = lambda: None) -> Generator[None]:
-        """Be the one who brings a revision. Raises TimeoutError after `limit_s`; dies with the process."""
+        """Hold the download lock of a revision. Raises TimeoutError after `limit_s`. Process exit releases it."""
         deadline = time.monotonic() + limit_s
         with self._open_lock(check_digest(digest)) as file:
             while not _try_lock(file, fcntl.LOCK_EX):
@@ -114,32 +114,32 @@ class Cache:
 
     @contextlib.contextmanager
     def lease(self, digest: str) -> Generator[None]:
-        """Keep a revision from being evicted for as long as the block (or the process) lives."""
+        """Protect a revision from eviction while the block (or the process) runs."""
         with self._open_lock(f"{check_digest(digest)}.lease") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
 
     def is_leased(self, digest: str) -> bool:
-        """Whether anybody serves it now."""
+        """Whether any process serves it now."""
         with self._open_lock(f"{digest}.lease") as file:
             return not _try_lock(file, fcntl.LOCK_EX)
 
     def evict(self, entry: CachedRevision) -> bool:
-        """Remove a revision. False when somebody serves it."""
+        """Remove a revision. Returns False when a process serves it."""
         with self._open_lock(f"{entry.digest}.lease") as file:
             if not _try_lock(file, fcntl.LOCK_EX):
                 return False
-            # without its manifest it does not exist, so a death half-way leaves no half model
+            # a revision without its manifest does not exist, so a crash during removal leaves no partial model
             (entry.path / MANIFEST).unlink(missing_ok=True)
             _remove(entry.path)
             (self.root / ".used" / entry.digest).unlink(missing_ok=True)
             return True
 
     def make_room(self, needed: int, keep: str) -> list[CachedRevision]:
-        """Evict, least recently wanted first, until `needed` bytes are free; never `keep`, never a leased one.
+        """Evict revisions, least recently used first, until `needed` bytes are free. Keeps `keep` and leased ones.
 
-        What dead syncs of other revisions left goes before any of them. Returns the revisions that went. Raises
-        NoSpaceError before one is removed when even all of them would not do.
+        First removes what killed syncs of other revisions left. Returns the evicted revisions. Raises NoSpaceError
+        before any eviction when evicting all of them would not free enough.
         """
         if self._free() < needed + _SPARE:
             self._drop_leftovers(keep)
@@ -163,12 +163,12 @@ class Cache:
     def _drop_leftovers(self, keep: str) -> None:
         for folder in self.root.glob(".staging/*"):
             with self._open_lock(folder.name) as file:
-                # who holds the lock brings it now
+                # the process that holds the lock downloads this revision now
                 if folder.name != keep and _try_lock(file, fcntl.LOCK_EX):
                     _remove(folder)
 
     def publish(self, manifest: Manifest, body: bytes) -> Path:
-        """Turn a staged revision, whole and on disk, into an entry; `body` is its manifest as it came."""
+        """Turn a complete staged revision into a cache entry. `body`: the bytes of its manifest, as received."""
         digest = hashlib.sha256(body).hexdigest()
         staged, target = self.staging_of(digest), self.path_of(manifest.name, digest)
         half_done = staged / f".{MANIFEST}.part"
@@ -180,7 +180,7 @@ class Cache:
         for folder in manifest.folders() | {""}:
             sync_folder(staged / folder)
         if target.exists():
-            # something of that name that is not whole: it never existed for anybody
+            # an incomplete folder of that name: `find` never returned it
             _remove(target)
         staged.replace(target)
         sync_folder(self.root)
@@ -213,14 +213,14 @@ def _try_lock(file: IO[bytes], how: int) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    # imported where it is needed: it brings every archive format along, for a sync that removes nothing
+    # imported only when needed: it loads every archive format, and most syncs remove nothing
     import shutil
 
     shutil.rmtree(folder)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's names to the disk."""
+    """Write a folder's entries to the disk (fsync)."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What a model consists of, to the byte: the manifest, whose own sha256 names the revision.
+"""The manifest: the exact files of a model revision. Its own sha256 is the revision's digest.
 
 In the bucket: `<model>/<digest>/manifest.json`, its files under `<model>/<digest>/files/`, and
 `<model>/served.json` with the digest that is served.
@@ -19,21 +19,21 @@ from serving import weights
 
 VERSION: Final = 1
 CHUNK: Final = 32 * 1024 * 1024
-"""Bytes that one digest covers, and that one read fetches."""
+"""Bytes covered by one chunk digest, and fetched by one read: 32 MiB."""
 LARGEST_MANIFEST: Final = 64 * 1024 * 1024
 _READ: Final = 1024 * 1024
 _FIRST_READ: Final = 16 * 1024
-"""Bytes of a weight file that hold most headers."""
+"""Bytes read first from a weight file: most headers fit."""
 
 SUFFIXES: Final = frozenset({".safetensors", ".json", ".txt", ".model", ".tiktoken", ".jinja", ".md", ".jsonl"})
-"""Files that travel. Everything that can run code when it is loaded (pickles, Python) is refused."""
+"""Allowed file types. All types that can run code when loaded (pickles, Python) are rejected."""
 _PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _RESERVED: Final = frozenset({"manifest.json"})
 
 
 class ManifestError(ValueError):
-    """A manifest, or a folder that should become one, cannot be used; names what and why."""
+    """A manifest, or the folder of a new one, cannot be used; the message names the file or field and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +43,12 @@ class File:
     path: str
     size: int
     sha256: str
-    """Of the whole file: what model hubs publish. `chunks` is what a sync checks."""
+    """Digest of the whole file, as model hubs publish it. A sync checks `chunks`."""
     chunks: tuple[str, ...]
-    """sha256 of each 32 MiB, in order."""
+    """sha256 of each 32 MiB chunk, in order."""
 
     def chunk_size(self, index: int) -> int:
-        """Bytes of a chunk: 32 MiB, the last one less."""
+        """Return the size of a chunk: 32 MiB; the last one can be smaller."""
         return min(CHUNK, self.size - index * CHUNK)
 
 
@@ -58,21 +58,21 @@ class Manifest:
 
     name: str
     revision: str
-    """What people call it."""
+    """Name of the revision for people."""
     files: tuple[File, ...]
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Licence, source, parameters, dtype, context: told, not judged."""
+    """Licence, source, parameters, dtype, context: shown, never checked."""
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
     def folders(self) -> set[str]:
-        """The folders that hold files, as their paths begin; "" is the model's own."""
+        """Return the relative paths of all folders with files; "" is the model's own folder."""
         return {posixpath.dirname(file.path) for file in self.files}
 
     def render(self) -> bytes:
-        """The bytes of manifest.json. Equal manifests have equal bytes."""
+        """Return the bytes of manifest.json. Equal manifests have equal bytes."""
         value = {
             "version": VERSION,
             "name": self.name,
@@ -86,12 +86,12 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The name of the revision: sha256 of manifest.json, rendered anew: ask once, not once a file."""
+        """The revision's digest: sha256 of manifest.json. Each access renders the manifest, so store the result."""
         return hashlib.sha256(self.render()).hexdigest()
 
 
 def parse(body: bytes, digest: str | None = None) -> Manifest:
-    """Read a manifest; with `digest`, only the one of that name. Raises ManifestError."""
+    """Read a manifest; with `digest`, check its sha256, too. Raises ManifestError."""
     if digest is not None and hashlib.sha256(body).hexdigest() != digest:
         raise ManifestError(f"the manifest's bytes do not match its name {digest[:12]}…: it was changed")
     try:
@@ -137,7 +137,7 @@ def _check_whole(manifest: Manifest) -> None:
 
 
 def check_path(path: Any) -> str:
-    """A path inside a model's folder. Raises ManifestError for one that climbs, hides, or may run code."""
+    """Check a path inside a model's folder. Raises ManifestError for `..`, hidden files, and types with code."""
     if not isinstance(path, str) or not _PATH.fullmatch(path) or len(path) > 512:
         raise ManifestError(f"{path!r}: no plain relative path")
     suffix = posixpath.splitext(path)[1]
@@ -149,14 +149,14 @@ def check_path(path: Any) -> str:
 
 
 def check_digest(value: Any) -> str:
-    """A sha256 in hex. Raises ManifestError."""
+    """Check a sha256 in hexadecimal. Raises ManifestError."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
         raise ManifestError(f"{value!r}: no sha256 in hex")
     return value
 
 
 def check_safetensors(handle: int, size: int, shown: str) -> tuple[weights.Tensor, ...]:
-    """The tensors of an open file of that size. Raises ManifestError naming it as `shown`."""
+    """Return the tensors of an open file of this size. Raises ManifestError that names the file as `shown`."""
     start = os.pread(handle, _FIRST_READ, 0)
     try:
         length = weights.header_length(start[: weights.PREFIX], size)
@@ -168,10 +168,10 @@ def check_safetensors(handle: int, size: int, shown: str) -> tuple[weights.Tenso
 
 
 def describe(folder: Path, *, name: str, revision: str, facts: Mapping[str, Any] | None = None) -> Manifest:
-    """The manifest of a model's folder. Reads every byte once.
+    """Create the manifest of a model's folder. Reads every byte once.
 
-    Files that do not travel by their type are an error when they could hold weights or code, and left out when they
-    are hidden or pictures. Raises ManifestError, OSError.
+    Hidden files and pictures are left out. Other files of types that are not allowed are an error, because they can
+    hold weights or code. Raises ManifestError, OSError.
     """
     files: list[File] = []
     for path in sorted(folder.rglob("*")):
@@ -192,7 +192,7 @@ _LEFT_OUT: Final = frozenset({".png", ".jpg", ".jpeg", ".gif", ".svg", ".gitattr
 
 
 def stays_behind(path: PurePath) -> bool:
-    """Whether a file inside a model's folder is left out without a word: hidden, or a picture."""
+    """Whether a file inside a model's folder is silently left out: a hidden file or a picture."""
     return _is_hidden(path) or path.suffix.lower() in _LEFT_OUT
 
 

@@ -1,4 +1,4 @@
-"""Put a model into a store, and say which revision is served."""
+"""Uploads a model to a store, and sets the revision that is served."""
 
 import json
 from collections.abc import Callable
@@ -16,10 +16,10 @@ def add(
     prefix: str = "models",
     told: Callable[[str], None] = lambda _line: None,
 ) -> bool:
-    """Put a model's folder (`manifest` = `describe(folder, …)`) into the store under its digest.
+    """Upload a model's folder to the store under its digest. `manifest` is `describe(folder, …)`.
 
-    The manifest goes last, so a revision without one does not exist. Nothing is served by this. False: it was there
-    already. Raises OSError.
+    The manifest is uploaded last, so readers never see a partial upload. This does not change what is served.
+    Returns False when the store has the revision already. Raises OSError.
     """
     base = f"{prefix}/{manifest.name}/{manifest.digest}"
     if writer.exists(f"{base}/manifest.json"):
@@ -32,8 +32,8 @@ def add(
 
 
 def rollout(writer: Writer, *, name: str, digest: str, prefix: str = "models", changes_running: bool = False) -> None:
-    """Let `served.json` name a revision: instances that boot serve it, and with `changes_running` the control host
-    changes those that run. Raises ManifestError when it is not in the store."""
+    """Write the digest to `served.json`. Booting instances serve it; with `changes_running`, the control host also
+    changes running ones. Raises ManifestError when the store lacks the revision."""
     if not writer.exists(f"{prefix}/{name}/{digest}/manifest.json"):
         raise ManifestError(f"{prefix}/{name}/{digest}: no such revision; add it first with `gpufleet model add`")
     served = {"version": 1, "digest": digest} | ({"changes_running": True} if changes_running else {})

@@ -1,4 +1,4 @@
-"""The files of a revision on its way: places, blocks, what is right already, the way to the disk."""
+"""The staged files of a revision during its download: disk allocation, chunk verification, final checks."""
 
 import contextlib
 import errno
@@ -18,19 +18,19 @@ from serving.cache.threads import WorkQueue, in_threads
 
 _PIECE: Final = 1024 * 1024
 _RESERVERS: Final = 4
-"""Threads that give files their blocks: a file system without extents writes zeros for it."""
+"""Threads that allocate disk blocks: a file system without extents writes zeros, which takes time."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Staged:
-    """A file on its way."""
+    """A file during its download."""
 
     file: File
     path: str
     key: str
-    """Its object in the store."""
+    """Key of its object in the store."""
     fresh: bool = False
-    """Whether nothing of it was there before: then no chunk can be right already."""
+    """Whether the file was empty or absent before: then no chunk can be correct yet."""
     _to_come: int = field(default=0, init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -38,7 +38,7 @@ class Staged:
         self._to_come = len(self.file.chunks)
 
     def chunk_is_here(self) -> bool:
-        """Count a chunk that is right; whether it was the last of the file."""
+        """Count a verified chunk. Returns True for the last chunk of the file."""
         with self._guard:
             self._to_come -= 1
             return self._to_come == 0
@@ -46,7 +46,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkJob:
-    """One chunk to get right."""
+    """One chunk to download or verify."""
 
     staged: Staged
     index: int
@@ -65,9 +65,9 @@ class ChunkJob:
 
 
 def stage(folder: Path, manifest: Manifest, prefix: str) -> list[ChunkJob]:
-    """Give every file its place and its blocks, so that a full disk is found before the first byte comes.
+    """Create every file and allocate its blocks, so that a full disk fails before the download starts.
 
-    The chunks to get right, in order. Raises CacheError, OSError.
+    Returns the jobs of all chunks, in order. Raises CacheError, OSError.
     """
     for inside in manifest.folders():
         (folder / inside).mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def stage(folder: Path, manifest: Manifest, prefix: str) -> list[ChunkJob]:
 
 
 def _make_plain(staged: Staged) -> None:
-    """A plain file of its size. The blocks of a small one come at once: it need not be opened again."""
+    """Create a regular file of its final size. A one-chunk file gets its blocks here, so it is not opened again."""
     path, size = staged.path, staged.file.size
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
@@ -108,7 +108,7 @@ def _reserve(jobs: WorkQueue[ChunkJob]) -> None:
 
 @contextlib.contextmanager
 def opened(path: str) -> Generator[int]:
-    """A handle to read and write a staged file."""
+    """Open a staged file to read and write it; yields the file descriptor."""
     handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield handle
@@ -117,7 +117,7 @@ def opened(path: str) -> Generator[int]:
 
 
 def missing(folder: Path, manifest: Manifest) -> int:
-    """Bytes that the disk must still give: staged files have theirs already."""
+    """Return the bytes that the disk must still allocate, without the blocks that staged files have."""
     have = 0
     for file in manifest.files:
         with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ def missing(folder: Path, manifest: Manifest) -> int:
 
 
 def is_right(handle: int, job: ChunkJob) -> bool:
-    """Whether the bytes on disk are the manifest's."""
+    """Whether the bytes on disk match the manifest's digest."""
     seen = hashlib.sha256()
     offset, end = job.start, job.start + job.length
     while offset < end:
@@ -139,16 +139,16 @@ def is_right(handle: int, job: ChunkJob) -> bool:
 
 
 def was_kept(handle: int, job: ChunkJob) -> bool:
-    """Whether a chunk came before an earlier sync ended."""
+    """Whether an earlier sync downloaded this chunk correctly."""
     if job.staged.fresh:
         return False
     first = os.pread(handle, 4096, job.start)
-    # reserved and never written: not worth hashing all its zeros; real zeros are fetched again, which is no error
+    # an allocated, never written chunk is zeros: do not hash it; a chunk of real zeros is only downloaded again
     return first != bytes(len(first)) and is_right(handle, job)
 
 
 def settle(handle: int, file: File) -> None:
-    """Look at the header of a file that is whole, and wait for its way to the disk. Raises CacheError, OSError."""
+    """Check the size and header of a complete file, then flush it to the disk. Raises CacheError, OSError."""
     if (size := os.fstat(handle).st_size) != file.size:
         raise CacheError(
             f"{file.path}: has {size} bytes on disk instead of {file.size}; somebody else writes into it"

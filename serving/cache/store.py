@@ -1,8 +1,8 @@
-"""Where models come from: a bucket or a folder, behind one small port.
+"""The interface to model stores: a bucket or a folder.
 
-Errors are the standard library's own, so that clouds need not know this room: FileNotFoundError (no such object),
-PermissionError (refused), OSError with errno ESTALE (the object changed while it was read), all final;
-ConnectionError and TimeoutError for what may pass (throttling, resets, short reads).
+Errors are exceptions of the standard library, so that `clouds` does not depend on this package. Permanent errors:
+FileNotFoundError (no such object), PermissionError (refused), OSError with errno ESTALE (the object changed while it
+was read). Transient errors: ConnectionError and TimeoutError (throttling, resets, short reads).
 """
 
 import errno
@@ -14,28 +14,28 @@ from gpufleet.domain.files import write_atomically
 
 
 class PartConsumer(Protocol):
-    """Takes the bytes of a range as they arrive, in order."""
+    """Receives the bytes of a range as they arrive, in order."""
 
     def __call__(self, piece: memoryview, /) -> None: ...
 
 
 class ObjectCallback(Protocol):
-    """Hears of the object that a range is from, before its first byte: its whole size and its version.
+    """Receives the size and version of a range's object, before the first byte of the range.
 
-    None and "" where the store does not say. What it raises ends the read.
+    `size` is None and `version` is "" when the store does not report them. An exception here ends the read.
     """
 
     def __call__(self, size: int | None, version: str, /) -> None: ...
 
 
 class Reader(Protocol):
-    """One connection; used by one thread."""
+    """One connection, for one thread."""
 
     def size_and_version(self, key: str) -> tuple[int, str]:
-        """Bytes of an object and its version."""
+        """Return the size of an object in bytes, and its version."""
         ...
 
-    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
+    def read_range(  # noqa: PLR0913 - a range, its version, and two callbacks
         self,
         key: str,
         start: int,
@@ -44,9 +44,9 @@ class Reader(Protocol):
         take: PartConsumer,
         told: ObjectCallback | None = None,
     ) -> None:
-        """Give exactly `length` bytes from `start` to `take`, in pieces that are valid only during the call.
+        """Pass exactly `length` bytes from `start` to `take`, in pieces that are valid only during the call.
 
-        With `version`, of that version alone. `told` hears first which object they are from.
+        With `version`, read only that version. First calls `told` with the object's size and version.
         """
         ...
 
@@ -54,15 +54,15 @@ class Reader(Protocol):
 
 
 class ObjectStore(Protocol):
-    """A place with objects by key."""
+    """A store of objects by key."""
 
     def connect(self) -> Reader:
-        """A connection of its own."""
+        """Open a new connection."""
         ...
 
 
 class Writer(Protocol):
-    """What publishing needs of a bucket."""
+    """The write operations that publishing a model needs."""
 
     def exists(self, key: str) -> bool: ...
 
@@ -75,7 +75,7 @@ _PIECE = 1024 * 1024
 
 
 class FolderStore:
-    """A folder as a bucket: keys are paths below it."""
+    """A folder that works as a bucket: keys are paths below it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -112,7 +112,7 @@ class FolderReader:
         found = (self._root / key).stat()
         return found.st_size, f"{found.st_mtime_ns}-{found.st_size}"
 
-    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
+    def read_range(  # noqa: PLR0913 - a range, its version, and two callbacks
         self,
         key: str,
         start: int,
@@ -137,11 +137,11 @@ class FolderReader:
                 length -= got
 
     def close(self) -> None:
-        """Nothing is open between reads."""
+        """Do nothing: no file is open between reads."""
 
 
 def read_object(reader: Reader, key: str, largest: int) -> bytes:
-    """A small object whole. Raises OSError; ValueError when it is larger than it may be."""
+    """Read a whole small object. Raises OSError; ValueError when it has more than `largest` bytes."""
     size, version = reader.size_and_version(key)
     if size > largest:
         raise ValueError(f"{key}: has {size} bytes, more than the {largest} expected")

@@ -1,7 +1,7 @@
-"""Bring a revision of a model from a store to the local disks: in parallel, each chunk checked as it arrives.
+"""Downloads a model revision from a store to local disks: in parallel, with a check of each chunk on arrival.
 
-There is no journal: after a crash every staged byte is hashed again (2 GB/s and more) and kept where it is right. So
-no wrong byte can be kept, whatever died and when.
+There is no journal. After a crash, every staged byte is hashed again (2 GB/s and more), and only correct chunks are
+kept. So no wrong byte can remain, whatever crashed and when.
 """
 
 import contextlib
@@ -31,37 +31,37 @@ _BACKOFF_S: Final = (0.1, 0.4, 1.0, 2.0, 4.0)
 
 
 class SyncError(CacheError):
-    """The revision could not be brought; what is staged is kept for the next try."""
+    """The download failed; staged files are kept for the next attempt."""
 
 
 class CorruptError(SyncError):
-    """The store's bytes are not those of the manifest, read after read."""
+    """The store's bytes do not match the manifest, in repeated reads."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a sync is. Written by its threads, read by anybody."""
+    """Progress of a sync. Its threads write it; any thread may read it."""
 
     total: int = 0
     fetched: int = 0
-    """Bytes that came over the network and were right."""
+    """Verified bytes from the network."""
     kept: int = 0
-    """Bytes that lay there already and were right."""
+    """Verified bytes that were on disk before the sync."""
     retries: int = 0
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Bytes of each file."""
+    """Size of each file in bytes."""
     here: dict[str, int] = field(default_factory=dict[str, int])
-    """Bytes of each file that are right; a file of which nothing came yet is absent."""
+    """Verified bytes of each file; a file without any is absent."""
     started: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, manifest: Manifest) -> None:
-        """Know what is to come."""
+        """Set the total and the file sizes."""
         self.total = manifest.size
         self.sizes = {file.path: file.size for file in manifest.files}
 
     def add(self, path: str, *, fetched: int = 0, kept: int = 0, retries: int = 0) -> None:
-        """Count what became of a part of a file."""
+        """Count a result for a part of a file."""
         with self._lock:
             self.fetched += fetched
             self.kept += kept
@@ -70,33 +70,33 @@ class Progress:
                 self.here[path] = self.here.get(path, 0) + fetched + kept
 
     def under_way(self) -> dict[str, float]:
-        """Share of each file of which some is here and some is not."""
+        """Return the completed share (0 to 1) of each partly downloaded file."""
         with self._lock:
             return {path: here / self.sizes[path] for path, here in self.here.items() if here < self.sizes[path]}
 
     @property
     def bytes_per_s(self) -> float:
-        """Rate of the network so far."""
+        """Average download rate so far."""
         return self.fetched / max(1e-6, time.monotonic() - self.started)
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left at that rate; None before anything came."""
+        """Remaining seconds at that rate; None before the first verified chunk."""
         rate = self.bytes_per_s
         return (self.total - self.fetched - self.kept) / rate if rate > 0 and self.fetched else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What `served.json` of a model says."""
+    """The content of a model's `served.json`."""
 
     digest: str
     changes_running: bool = False
-    """Whether the control host changes replicas that run; else only those that boot serve it."""
+    """Whether the control host changes running replicas. Otherwise only booting replicas serve the revision."""
 
 
 def read_served(store: ObjectStore, model: str) -> Served:
-    """What `<model>/served.json` says. Raises OSError, ManifestError."""
+    """Read `<model>/served.json`. Raises OSError, ManifestError."""
     with contextlib.closing(store.connect()) as reader:
         body = read_object(reader, f"{model}/served.json", 64 * 1024)
     try:
@@ -109,12 +109,12 @@ def read_served(store: ObjectStore, model: str) -> Served:
 
 
 def served_digest(store: ObjectStore, model: str) -> str:
-    """The digest that `<model>/served.json` names. Raises OSError, ManifestError."""
+    """Return the digest in `<model>/served.json`. Raises OSError, ManifestError."""
     return read_served(store, model).digest
 
 
 def fetch_manifest(store: ObjectStore, model: str, digest: str) -> Manifest:
-    """The manifest of a revision. Raises OSError, ManifestError."""
+    """Fetch the manifest of a revision. Raises OSError, ManifestError."""
     return manifests.parse(_manifest_body(store, model, digest), digest)
 
 
@@ -125,22 +125,22 @@ def _manifest_body(store: ObjectStore, model: str, digest: str) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class Sync:
-    """Brings revisions of one model into one cache."""
+    """Downloads revisions of one model into one cache."""
 
     store: ObjectStore
     cache: Cache
     model: str
-    """Its prefix in the store: `models/chat`."""
+    """Prefix of the model in the store: `models/chat`."""
     workers: int = 16
     verify: bool = True
-    """False only to measure what checking costs."""
+    """False only to measure the cost of checks."""
     sleep: Callable[[float], None] = time.sleep
     lock_limit_s: float = 3600
     go_on: Callable[[], None] = lambda: None
-    """Asked by every thread before each piece; what it raises ends the sync, and what is staged is kept."""
+    """Each thread calls it before each piece. An exception ends the sync; staged files are kept."""
 
     def bring(self, digest: str, now: datetime, progress: Progress | None = None) -> Path:
-        """The folder of the revision, brought if it is not there. Several callers wait for one download.
+        """Return the folder of the revision; download it if it is absent. Concurrent callers share one download.
 
         Raises SyncError (CorruptError), NoSpaceError, ManifestError, OSError, TimeoutError.
         """
@@ -176,7 +176,7 @@ class Sync:
         in_threads(max(1, min(self.workers, len(jobs))), work, jobs)
 
     def _one(self, job: ChunkJob, source: "_Source", progress: Progress) -> None:
-        """Get a chunk right; whoever has the last one of a file brings it to the disk, while others still read."""
+        """Get one chunk right. The thread with a file's last chunk also flushes the file, while others still read."""
         with staging.opened(job.staged.path) as handle:
             if self.verify and staging.was_kept(handle, job):
                 progress.add(job.staged.file.path, kept=job.length)
@@ -226,17 +226,17 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One thread's connection, and which version of each object the first answer about it was of.
+    """A thread's connection, and the version of each object from the first response about it.
 
-    So nothing is asked before the first byte: each answer says size and version, and all of one object must agree.
+    So no request is needed before the first byte: each response has size and version, and all must agree per object.
     """
 
     reader: Reader
     versions: dict[str, str]
-    """Of all threads; grows by `setdefault` alone, which is one step of the interpreter."""
+    """Shared by all threads. Only `setdefault` adds to it, which is atomic in the interpreter."""
 
     def read(self, job: ChunkJob, take: PartConsumer) -> None:
-        """Give a chunk to `take`. Raises CorruptError, OSError."""
+        """Pass a chunk to `take`. Raises CorruptError, OSError."""
 
         def told(size: int | None, version: str) -> None:
             if size is not None and size != job.staged.file.size:
@@ -250,7 +250,7 @@ class _Source:
 
 
 def verify(cache: Cache, name: str, digest: str) -> list[str]:
-    """Read a revision again and name every file that is not as its manifest says. Raises CacheError without it."""
+    """Read a revision again; return an error for each file that does not match. Raises CacheError if it is absent."""
     folder = cache.path_of(name, digest)
     try:
         manifest = manifests.parse((folder / "MANIFEST.json").read_bytes(), digest)

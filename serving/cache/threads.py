@@ -1,7 +1,7 @@
-"""The same work in several threads, ended by the first that fails.
+"""Runs the same work in several threads; the first failure stops all.
 
-Plainer than the standard library's executors, which bring logging along and hand over each piece by itself: a model
-may be many small pieces.
+The standard library's executors import logging and hand over each item separately, which is slow for a model of many
+small chunks. This module does neither.
 """
 
 import threading
@@ -12,7 +12,7 @@ Thing = TypeVar("Thing")
 
 
 class WorkQueue(Generic[Thing]):
-    """What several threads take from, one thing at a time."""
+    """A source of items for several threads: each item goes to one thread."""
 
     def __init__(self, things: Iterable[Thing]) -> None:
         self._things = iter(things)
@@ -29,21 +29,21 @@ class WorkQueue(Generic[Thing]):
             return next(self._things)
 
     def stop(self) -> None:
-        """Give nothing out any more."""
+        """Hand out no more items."""
         self._stopped = True
 
 
 def in_threads(count: int, work: Callable[[WorkQueue[Thing]], None], things: Iterable[Thing]) -> None:
-    """Let `count` threads do `work`, which takes from `things` until nothing is left.
+    """Run `work` in `count` threads; each takes items from `things` until none is left.
 
-    Returns, or raises the first exception of any of them, when all have ended.
+    Waits for all threads. Raises the first exception of any thread.
     """
     shared, failures, started = WorkQueue(things), list[BaseException](), list[threading.Thread]()
 
     def guarded() -> None:
         try:
             work(shared)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the work was asked for
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
             shared.stop()
             failures.append(error)
 
@@ -55,7 +55,7 @@ def in_threads(count: int, work: Callable[[WorkQueue[Thing]], None], things: Ite
         for thread in started:
             thread.join()
     finally:
-        # an interrupted caller leaves no thread behind
+        # when the caller is interrupted, no thread keeps running
         shared.stop()
         for thread in started:
             thread.join()
