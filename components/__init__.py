@@ -1,1 +1,1 @@
-"""Pulumi ComponentResources, one package per cloud, of the same public shape."""
+"""Pulumi component resources, one package per cloud. Both packages have the same public classes."""

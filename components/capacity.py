@@ -1,4 +1,4 @@
-"""How a pool's instances are bought, in words that both clouds share, and the sizes that groups start with."""
+"""How a pool buys its instances, in terms that both clouds share, and the initial sizes of its groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from gpufleet.settings.document import GroupEntry
 from gpufleet.settings.environment import Capacity, CapacityBlock, Reserved
 
 BLOCK_ENDS_EARLY: Final = timedelta(minutes=30)
-"""AWS begins to end a Capacity Block's instances this long before the block's own end."""
+"""AWS starts to terminate the instances of a Capacity Block this long before the end of the block."""
 CONTROL_ROOT_GIB: Final = 20
-"""Root disk of the control host and of each router."""
+"""Root disk size of the control host and of each router, in GiB."""
 SURGE: Final = 1
-"""A group may grow by one above what its pool needs, while an instance is replaced."""
+"""A group may exceed the need of its pool by this number while an instance is replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCapacity:
-    """All ways in which one pool is bought, and its limits."""
+    """All capacity types of one pool, and its size limits."""
 
     target: int
     spare: int
     max: int
     ways: Capacity
-    """Its on-demand capacity names its zones."""
+    """The capacity types. The on-demand capacity names its zones."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.target <= self.max:
@@ -38,23 +38,25 @@ class PoolCapacity:
 
     @property
     def lasting(self) -> int:
-        """Reserved instances without those of blocks, which the pool has to do without before and afterwards."""
+        """Number of reserved instances outside of blocks. Before and after a block, the pool has only these."""
         return sum(map(reserved_at_creation, self.ways.reserved))
 
     @property
     def spot_max(self) -> int:
-        """Limit of each spot group: one zone may have to carry all that is not reserved."""
+        """Size limit of each spot group. One zone may have to provide all capacity that is not reserved."""
         return max(self.max + self.spare - self.lasting, 0) + SURGE
 
     def spot_at_creation(self) -> Mapping[str, int]:
-        """Size of each zone's spot group when it is made: target and spare less reserved, spread over zones."""
+        """Initial size of each zone's spot group: target plus spare minus reserved, spread over the zones."""
         if self.ways.spot is None:
             return {}
         wanted, zones = max(self.target + self.spare - self.lasting, 0), self.ways.spot.zones
         return {zone: wanted // len(zones) + (index < wanted % len(zones)) for index, zone in enumerate(zones)}
 
     def stand_in_at_creation(self) -> int:
-        """Of on-demand or flex-start: 0 beside spot, which is tried first; without spot it carries the pool."""
+        """Initial size of the on-demand or flex-start group. It is 0 with spot, which is tried first; without spot
+        this group provides all capacity.
+        """
         bought = self.ways.stand_in
         if bought is None or self.ways.spot is not None:
             return 0
@@ -62,13 +64,15 @@ class PoolCapacity:
 
 
 def reserved_at_creation(reserved: Reserved) -> int:
-    """All of it; of a block nothing, since it may not have begun: the spot watchdog starts it in its time."""
+    """Return the initial size of a reservation's group: the whole reservation, but 0 for a block. A block may not
+    have started yet; the spot watchdog starts its instances in time.
+    """
     return 0 if reserved.block else reserved.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """Whose instances these are; becomes their tags."""
+    """The owner of instances. It is written to their tags."""
 
     environment: str
     pool: str
@@ -93,7 +97,7 @@ def group_entry(  # noqa: PLR0913
     reservation: str | None = None,
     block: CapacityBlock | None = None,
 ) -> GroupEntry:
-    """A group as the fleet document lists it."""
+    """Return the entry of a group in the fleet document."""
     return GroupEntry(
         type=capacity_type,
         zone=zone,

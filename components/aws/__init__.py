@@ -1,1 +1,1 @@
-"""A GPU fleet's parts on AWS."""
+"""Components of a GPU fleet on AWS."""

@@ -14,10 +14,12 @@ _WRITING: Final = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
 
 
 class ModelBucket(pulumi.ComponentResource):
-    """Versioned, encrypted, closed to the public, TLS only, and what machines obey is written by none of them.
+    """A versioned, encrypted, private bucket that accepts TLS only. Machines cannot write the files that control
+    them.
 
-    `machines`: patterns of the ARNs of machines' roles. `publishers`: of who alone writes what machines obey; empty:
-    whoever has the right and is no machine. Kept by `pulumi destroy` until somebody unprotects it.
+    `machines` are ARN patterns of the machines' roles. `publishers` are ARN patterns of the only identities that may
+    write the files that control machines; if empty, any identity that has the permission and is not a machine may
+    write them. `pulumi destroy` keeps the bucket until an operator unprotects it.
     """
 
     bucket_name: pulumi.Output[str]
@@ -37,7 +39,7 @@ class ModelBucket(pulumi.ComponentResource):
             name,
             bucket=bucket_name,
             tags=dict(tags),
-            # hours of uploads lie in it, and the records of what was served
+            # the bucket holds hours of uploads and the usage records
             opts=pulumi.ResourceOptions(parent=self, protect=True),
         )
         s3.BucketVersioning(
@@ -60,7 +62,7 @@ class ModelBucket(pulumi.ComponentResource):
             name,
             bucket=bucket.bucket,
             policy=bucket_policy(bucket_name, machines, publishers),
-            # S3 refuses two changes of a bucket's access at the same time
+            # S3 refuses two concurrent changes of a bucket's access settings
             opts=pulumi.ResourceOptions(parent=self, depends_on=[closed]),
         )
         self.bucket_name = bucket.bucket
@@ -70,7 +72,7 @@ class ModelBucket(pulumi.ComponentResource):
 def put_file(
     name: str, bucket: pulumi.Input[str], key: str, path: Path, opts: pulumi.ResourceOptions | None = None
 ) -> s3.BucketObjectv2:
-    """Upload a file whose key holds its digest, so that it never changes under that key."""
+    """Upload a file. Its key contains its digest, so the content under a key never changes."""
     return s3.BucketObjectv2(name, bucket=bucket, key=key, source=pulumi.FileAsset(str(path)), opts=opts)
 
 
@@ -82,7 +84,7 @@ def put_text(  # noqa: PLR0913
     content_type: str,
     opts: pulumi.ResourceOptions | None = None,
 ) -> s3.BucketObjectv2:
-    """Write a small document."""
+    """Write a small text object."""
     return s3.BucketObjectv2(name, bucket=bucket, key=key, content=text, content_type=content_type, opts=opts)
 
 
@@ -91,18 +93,18 @@ def _encrypted() -> s3.BucketServerSideEncryptionConfigurationRuleArgs:
         apply_server_side_encryption_by_default=s3.BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgs(
             sse_algorithm="aws:kms"
         ),
-        # one data key per bucket instead of one per object: KMS is paid per call
+        # one data key per bucket instead of one per object, because each KMS call is billed
         bucket_key_enabled=True,
     )
 
 
 def bucket_policy(bucket_name: str, machines: Sequence[str], publishers: Sequence[str] = ()) -> str:
-    """The bucket's policy. It only denies: who may do what else is in the roles."""
+    """Return the bucket policy. It contains only denials; the roles contain the permissions."""
     whole = f"arn:aws:s3:::{bucket_name}"
     published = [f"{whole}/{prefix}*" for prefix in PUBLISHED]
     statements = [
         _denied("TlsOnly", "s3:*", [whole, f"{whole}/*"], {"Bool": {"aws:SecureTransport": "false"}}),
-        # a role that is given too much some day writes no document all the same
+        # applies even if a role is granted too many permissions later
         _denied("NoMachinePublishes", _WRITING, published, {"ArnLike": {"aws:PrincipalArn": list(machines)}}),
     ]
     if publishers:

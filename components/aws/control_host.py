@@ -1,4 +1,6 @@
-"""The control host: watchdogs, Prometheus and router of an environment; in large ones, routers of their own."""
+"""The control host of an environment: watchdogs, Prometheus and router. Large environments have separate router
+machines.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,19 +34,19 @@ class ControlHostArgs:
     subnet_id: pulumi.Input[str]
     network_id: pulumi.Input[str]
     domain: str
-    """Private DNS zone: the host is `control.<domain>`."""
+    """Private DNS zone. The name of the host is `control.<domain>`."""
     data_gib: int
-    """Size of the volume that keeps ledger and metrics when the machine is replaced."""
+    """Size of the data volume in GiB. The volume keeps the ledger and metrics when the machine is replaced."""
     boot_data: Callable[[str], str] | None = None
-    """User data, from the device of that volume; None: the machine starts empty."""
+    """Returns user data for the device of the data volume. None: the machine starts without software."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class ControlHost(pulumi.ComponentResource):
-    """A machine reached through SSM alone, its data on a volume that outlives it, and its name inside the network."""
+    """A machine with SSM access only, a data volume that outlives the machine, and a DNS name inside the network."""
 
     domain_id: pulumi.Output[str]
-    """Private DNS zone, for others to add their names."""
+    """Private DNS zone. Other components add their names to it."""
 
     def __init__(self, name: str, args: ControlHostArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:ControlHost", name, None, opts)
@@ -57,7 +59,7 @@ class ControlHost(pulumi.ComponentResource):
             type="gp3",
             encrypted=True,
             tags={**tags, "Name": f"{name}-data"},
-            # the ledger lies on it
+            # the ledger is stored on this volume
             opts=pulumi.ResourceOptions(parent=self, protect=True),
         )
         script = args.boot_data
@@ -68,7 +70,7 @@ class ControlHost(pulumi.ComponentResource):
             device_name=DATA_DEVICE,
             instance_id=machine.id,
             volume_id=data.id,
-            # the old machine must let go before the new one takes hold
+            # the old machine must detach the volume before the new one attaches it
             stop_instance_before_detaching=True,
             opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
@@ -97,17 +99,17 @@ class ControlHost(pulumi.ComponentResource):
 class RoutersArgs:
     machine: MachineArgs
     subnet_ids: Mapping[str, pulumi.Input[str]]
-    """Zone to subnet of each router: one router per zone."""
+    """Maps the zone of each router to its subnet. There is one router per zone."""
     network_id: pulumi.Input[str]
     domain: str
     domain_id: pulumi.Input[str]
     boot_data: str | None = None
-    """User data; None: the machines start empty."""
+    """User data. None: the machines start without software."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Routers(pulumi.ComponentResource):
-    """Routers in several zones behind an internal load balancer, `router.<domain>`."""
+    """Routers in several zones behind an internal load balancer named `router.<domain>`."""
 
     def __init__(self, name: str, args: RoutersArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:Routers", name, None, opts)
@@ -175,7 +177,7 @@ def small_machine(  # noqa: PLR0913
     opts: pulumi.ResourceOptions,
     user_data: pulumi.Input[str] | None = None,
 ) -> ec2.Instance:
-    """A machine without a public address and without a key: administration goes through SSM."""
+    """Declare a machine without a public address or SSH key. Operators connect through SSM."""
     return ec2.Instance(
         name,
         ami=args.image,
@@ -185,7 +187,7 @@ def small_machine(  # noqa: PLR0913
         associate_public_ip_address=False,
         iam_instance_profile=args.instance_profile,
         user_data=user_data,
-        # they are run at a machine's first boot alone
+        # user data runs only at the first boot of a machine
         user_data_replace_on_change=None if user_data is None else True,
         metadata_options=ec2.InstanceMetadataOptionsArgs(
             http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
@@ -199,12 +201,14 @@ def small_machine(  # noqa: PLR0913
 
 
 def device_of(volume: str) -> str:
-    """Where a volume appears on a machine of the Nitro system, whatever device name its attachment has."""
+    """Return the path of a volume's device on a machine of the Nitro system. It does not depend on the attachment's
+    device name.
+    """
     return f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}"
 
 
 def zones_of_routers(zones: Sequence[str], count: int) -> tuple[str, ...]:
-    """One zone for each router. Raises ValueError when there are fewer zones than routers."""
+    """Return one zone for each router. Raises ValueError when there are fewer zones than routers."""
     if count > len(zones):
         raise ValueError(f"{count} routers need {count} zones, there are {len(zones)}")
     return tuple(zones[:count])

@@ -1,7 +1,8 @@
-"""What may pass the endpoints of an environment's network: our identities to our things, and what machines boot with.
+"""Policies of the VPC endpoints of an environment. They allow our identities to reach our resources, and the
+downloads that machines need to boot.
 
-A network without a way out is one only if its endpoints lead to our accounts alone: a URL that a stranger signed, or
-a stranger's keys, would carry weights and prompts through them into the stranger's account.
+A network without internet access is isolated only if its endpoints lead to our accounts alone. Otherwise a URL signed
+by an unknown account, or that account's keys, could carry weights and prompts through an endpoint into that account.
 """
 
 import json
@@ -14,22 +15,25 @@ WITH_POLICY: Final = frozenset(
         "monitoring", "secretsmanager", "servicequotas", "sqs", "ssm", "ssmmessages", "sts",
     }
 )  # fmt: skip
-"""Services whose endpoints take a policy. AWS refuses one on an endpoint of any other."""
+"""Services whose endpoints accept a policy. AWS refuses a policy on the endpoint of any other service."""
 _OF_OTHERS: Final = frozenset({"ec2"})
-"""Services whose calls name things of other accounts: reservations that are shared with ours."""
+"""Services whose calls refer to resources of other accounts, such as reservations shared with ours."""
 _REGISTRIES: Final = frozenset({"ecr.api", "ecr.dkr"})
 
 
 def of_s3(*, region: str, account: str, bucket: str) -> str:
-    """The policy of the gateway to S3: our identities, to buckets of our account and the environment's bucket, which
-    somebody else may own; besides, layers of container images and packages of Amazon Linux are read."""
+    """Return the policy of the S3 gateway endpoint.
+
+    It allows our identities to access buckets of our account and the environment's bucket, which another account may
+    own. It also allows reads of container image layers and of Amazon Linux packages.
+    """
     ours = {"StringEquals": {"aws:PrincipalAccount": account}}
     in_ours = {"StringEquals": {"aws:PrincipalAccount": account, "aws:ResourceAccount": account}}
     whole = f"arn:aws:s3:::{bucket}"
     return _policy(
         _allowed("OurBuckets", ("s3:*",), ("*",), in_ours),
         _allowed("TheBucket", ("s3:*",), (whole, f"{whole}/*"), ours),
-        # these are AWS's own buckets: ECR signs URLs with an identity of its own, and packages are read without one
+        # these buckets belong to AWS: ECR signs URLs with its own identity, and package downloads are anonymous
         _allowed(
             "ImageLayersAndPackages",
             ("s3:GetObject",),
@@ -43,16 +47,16 @@ def of_s3(*, region: str, account: str, bucket: str) -> str:
 
 
 def of_service(service: str, *, account: str, registries: Sequence[str] = ()) -> str | None:
-    """The policy of an interface endpoint; None: AWS takes none there.
+    """Return the policy of an interface endpoint, or None when AWS accepts no policy for this service.
 
-    `registries`: accounts whose container images machines run.
+    `registries` are the accounts whose container images machines run.
     """
     if service not in WITH_POLICY:
         return None
     when: dict[str, Mapping[str, str | list[str]]] = {"StringEquals": {"aws:PrincipalAccount": account}}
     if service not in _OF_OTHERS:
         owners = sorted({account, *(registries if service in _REGISTRIES else ())})
-        # calls that name nothing have no such key
+        # the key is absent in calls that name no resource
         when["StringEqualsIfExists"] = {"aws:ResourceAccount": owners}
     return _policy(_allowed("OurIdentities", ("*",), ("*",), when))
 

@@ -1,4 +1,6 @@
-"""What lets machines of one pool work as one on AWS: EFA interfaces, a firewall among them, and a place close by."""
+"""High-speed networking between the instances of one pool on AWS: EFA interfaces, their security group and a
+placement group.
+"""
 
 from collections.abc import Mapping
 
@@ -10,10 +12,12 @@ from gpufleet.domain.model import Cloud
 
 
 class Fabric(pulumi.ComponentResource):
-    """A security group of one pool, whose members may send each other everything, as EFA asks; no others may."""
+    """A security group of one pool. Its members may exchange all traffic, as EFA requires; no other traffic is
+    allowed.
+    """
 
     group: pulumi.Output[str]
-    """Security group of EFA interfaces, beside that of all GPU instances."""
+    """Security group of the EFA interfaces, in addition to the group of all GPU instances."""
 
     def __init__(
         self,
@@ -27,7 +31,7 @@ class Fabric(pulumi.ComponentResource):
         group = ec2.SecurityGroup(
             name, vpc_id=network_id, description="EFA of gpu-fleet", tags={"Name": name, **tags}, opts=child
         )
-        # a rule for 0.0.0.0/0 does not cover EFA, which is no IP: both ways name the group itself
+        # EFA is not IP, so a rule for 0.0.0.0/0 does not cover it: both directions name the group itself
         for direction, rule in (("in", vpc.SecurityGroupIngressRule), ("out", vpc.SecurityGroupEgressRule)):
             rule(
                 f"{name}-{direction}",
@@ -42,7 +46,9 @@ class Fabric(pulumi.ComponentResource):
 
 
 def interface_count(machine_types: tuple[str, ...]) -> int:
-    """EFA interfaces of each of these machine types. Raises ValueError where one has none, or they differ."""
+    """Return the number of EFA interfaces of these machine types. Raises ValueError when a type has none or the
+    numbers differ.
+    """
     found = {name: catalogue.machine(Cloud.AWS, name).efa_interfaces for name in machine_types}
     counts = set(found.values())
     count = counts.pop()
@@ -52,7 +58,7 @@ def interface_count(machine_types: tuple[str, ...]) -> int:
 
 
 def interfaces(count: int, security_groups: list[pulumi.Input[str]]) -> list[ec2.LaunchTemplateNetworkInterfaceArgs]:
-    """One for each network card. The first also carries the instance's address; the others need none."""
+    """Return one interface per network card. Only the first also carries the instance's IP address."""
     return [
         ec2.LaunchTemplateNetworkInterfaceArgs(
             device_index=min(card, 1),
@@ -67,7 +73,7 @@ def interfaces(count: int, security_groups: list[pulumi.Input[str]]) -> list[ec2
 
 
 def close_together(name: str, tags: Mapping[str, str], parent: pulumi.Resource) -> ec2.PlacementGroup:
-    """A cluster placement group: instances of one zone on one high-bandwidth part of its network."""
+    """Declare a cluster placement group: its instances share one high-bandwidth segment of one zone's network."""
     return ec2.PlacementGroup(
         name,
         strategy="cluster",

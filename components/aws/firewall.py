@@ -1,4 +1,4 @@
-"""Who may talk to whom inside an environment on AWS."""
+"""Network access rules inside an environment on AWS."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ ROUTER_PORT: Final = 8080
 ROUTER_METRICS_PORT: Final = 8404
 INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
 PORTS_FOR_ROUTERS: Final = (ENGINE_PORT, AGENT_CHECK_PORT)
-"""Of an instance's: requests, and the agent's check."""
+"""Ports of an instance that routers connect to: inference requests and the agent's readiness check."""
 ANYWHERE: Final = "0.0.0.0/0"
 
 
@@ -24,11 +24,11 @@ ANYWHERE: Final = "0.0.0.0/0"
 class FirewallArgs:
     network_id: pulumi.Input[str]
     client_networks: Sequence[str] = ()
-    """CIDRs whose machines may send requests to the router."""
+    """CIDR blocks of machines that may send requests to the router."""
     routers: bool = False
-    """Whether routers are machines of their own, behind a load balancer; else the control host is the router."""
+    """Whether routers run on their own machines behind a load balancer. Otherwise the control host is the router."""
     node_exporter: bool = False
-    """Whether instances serve the numbers of their operating system."""
+    """Whether instances expose operating system metrics."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -37,14 +37,18 @@ class FirewallArgs:
 
 
 class Firewall(pulumi.ComponentResource):
-    """The control host and routers to the instances' ports, named clients to routers, nobody else to anything."""
+    """Security groups of an environment. The control host and routers reach the instances' ports, and the listed
+    client networks reach routers. All other traffic is denied.
+    """
 
     instances: pulumi.Output[str]
     """Security group of GPU instances."""
     control: pulumi.Output[str]
     """Security group of the control host."""
     routers: pulumi.Output[str]
-    """Security group of routers and their load balancer; the control host's where it is the router."""
+    """Security group of routers and their load balancer. It is the control host's group if the control host is the
+    router.
+    """
 
     def __init__(self, name: str, args: FirewallArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:Firewall", name, None, opts)
@@ -70,7 +74,7 @@ class Firewall(pulumi.ComponentResource):
             for client in args.client_networks
         ]
         self.instances, self.control = instances.id, control.id
-        # a router that is moved into the group must be reached at once
+        # a router that moves into the group must be reachable immediately, so the id depends on the rules
         self.routers = pulumi.Output.all(routers.id, *(rule.urn for rule in rules)).apply(lambda known: known[0])
         self.register_outputs({"instances": self.instances, "control": self.control, "routers": self.routers})
 

@@ -18,7 +18,7 @@ from gpufleet.settings.environment import CapacityBlock, Reserved
 
 OWNED_BY_WATCHDOGS: Final = ["desiredCapacity"]
 NO_OWN_MIND: Final = ["AZRebalance"]
-"""What a group would do by itself against a watchdog."""
+"""Processes of an Auto Scaling group that would act against a watchdog. They are suspended."""
 BOOT_MAY_TAKE: Final = timedelta(minutes=30)
 HOOK_MARGIN: Final = timedelta(seconds=60)
 
@@ -29,24 +29,24 @@ class GpuPoolArgs:
     capacity: PoolCapacity
     template: Template
     user_data: Callable[[CapacityType], str]
-    """The script for instances of that capacity type."""
+    """Returns the user data of instances of a capacity type."""
     subnet_ids: Mapping[str, pulumi.Input[str]]
-    """Zone to private subnet."""
+    """Maps each zone to its private subnet."""
     drain_deadline: timedelta
     fabric_group: pulumi.Input[str] | None = None
-    """Security group among EFA interfaces. With one, instances have EFA and stand close together in their zone."""
+    """Security group of the EFA interfaces. If set, instances have EFA and run in a placement group of their zone."""
     after: tuple[pulumi.Resource, ...] = ()
-    """What instances need on their first second (the agent's file): groups are made after it."""
+    """Resources that instances need when they boot, such as the agent's file. Groups are created after them."""
 
 
 class GpuPool(pulumi.ComponentResource):
-    """The groups of a pool: one per reservation, one per spot zone, one on-demand group over the zones.
+    """The groups of a pool: one per reservation, one per spot zone, and one on-demand group that covers all zones.
 
-    Pulumi owns templates and limits. Watchdogs own the desired size: it is set once, at creation.
+    Pulumi manages templates and limits. Watchdogs manage the desired size; Pulumi sets it only at creation.
     """
 
     groups: pulumi.Output[list[GroupEntry]]
-    """As the fleet document lists them."""
+    """Entries of the groups for the fleet document."""
 
     def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:GpuPool", name, None, opts)
@@ -60,7 +60,7 @@ class GpuPool(pulumi.ComponentResource):
 
     def _reserved_group(self, reserved: Reserved) -> pulumi.Output[GroupEntry]:
         name = f"{self._name}-reserved-{reserved.zone}-{reserved.machine_type.replace('.', '-')}"
-        # what was bought elsewhere lies where it was bought; a block's instances stand close together by themselves
+        # an existing reservation has a fixed location, and AWS already places the instances of a block close together
         near = None if reserved.existing else self._near(name, CapacityType.RESERVED)
         reservation = self._reservation(name, reserved, near)
         types = (reserved.machine_type,)
@@ -97,7 +97,7 @@ class GpuPool(pulumi.ComponentResource):
             instance_type=reserved.machine_type,
             instance_count=reserved.count,
             instance_platform="Linux/UNIX",
-            # targeted: only this pool's template may use what this pool pays for
+            # targeted: only this pool's template may use the capacity that this pool pays for
             instance_match_criteria="targeted",
             placement_group_arn=near.arn if near else None,
             end_date_type="limited" if reserved.ends else "unlimited",
@@ -221,11 +221,12 @@ class GpuPool(pulumi.ComponentResource):
             placement_group=near.name if near else None,
             capacity_rebalance=False,
             suspended_processes=NO_OWN_MIND,
-            # the GPU may not be had today: that is the spot watchdog's matter, not an error of `pulumi up`
+            # the GPU may be unavailable today: the spot watchdog handles that, so `pulumi up` must not fail
             wait_for_capacity_timeout="0",
             health_check_type="EC2",
-            # in service is who serves: an instance refresh goes on only then. Declared with the group, since a hook
-            # of its own would come after the first instances. CONTINUE: a control host that is down ends nothing
+            # An instance is InService only when it serves; an instance refresh waits for that. The hook is declared
+            # with the group because a separate hook would be created after the first instances. CONTINUE: an
+            # unavailable control host terminates nothing
             initial_lifecycle_hooks=[
                 autoscaling.GroupInitialLifecycleHookArgs(
                     name=READY_HOOK,
@@ -244,12 +245,12 @@ class GpuPool(pulumi.ComponentResource):
         )
         autoscaling.LifecycleHook(
             f"{name}-drain",
-            # the control host completes it by this name
+            # the control host completes the hook by this name
             name=DRAIN_HOOK,
             autoscaling_group_name=group.name,
             lifecycle_transition="autoscaling:EC2_INSTANCE_TERMINATING",
-            # completed in the pass after the last request; neither a dead agent nor a control host that is down
-            # must hold the machine
+            # The control host completes the hook in the pass after the last request. CONTINUE: neither a failed agent
+            # nor an unavailable control host may block the termination
             default_result="CONTINUE",
             heartbeat_timeout=int((self._args.drain_deadline + HOOK_MARGIN).total_seconds()),
             opts=pulumi.ResourceOptions(parent=self),
@@ -265,7 +266,7 @@ def _usable(block: CapacityBlock | None) -> CapacityBlock | None:
 
 
 def _version(latest: int) -> str:
-    # "$Latest" would hide a changed template from the group, so no rollout would be seen
+    # "$Latest" would hide a template change from the group, and no rollout would start
     return str(int(latest))
 
 

@@ -1,4 +1,4 @@
-"""Who may do what on AWS: one role per kind of machine, each with the calls that its code makes and no more."""
+"""IAM roles on AWS: one role per kind of machine, with only the calls that its code makes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from pulumi_aws import iam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """Calls on things. A wildcard may end a resource's name, never stand for an action."""
+    """Allowed calls on resources. A wildcard may end a resource name but may not replace an action."""
 
     actions: tuple[str, ...]
     resources: tuple[str, ...]
     when: Mapping[str, Mapping[str, str | list[str]]] = field(
         default_factory=dict[str, Mapping[str, str | list[str]]]
     )
-    """Conditions, as IAM writes them."""
+    """Conditions in IAM syntax."""
 
     def statement(self) -> dict[str, Any]:
         said: dict[str, Any] = {
@@ -30,7 +30,7 @@ class Allowed:
 
 
 class MachineIdentity(pulumi.ComponentResource):
-    """A role that EC2 machines may take on, and its instance profile."""
+    """A role that EC2 instances can assume, with its instance profile."""
 
     profile: pulumi.Output[str]
     """ARN of the instance profile."""
@@ -50,7 +50,7 @@ class MachineIdentity(pulumi.ComponentResource):
         rights = iam.RolePolicy(name, role=role.name, policy=policy, opts=child)
         profile = iam.InstanceProfile(name, role=role.name, tags=dict(tags), opts=child)
         self.profile = profile.arn
-        # a machine that is given it has its rights at once
+        # a machine with this profile must have its permissions immediately, so the name depends on the policy
         self.profile_name = pulumi.Output.all(profile.name, rights.urn).apply(lambda known: known[0])
         self.register_outputs({"profile": self.profile})
 

@@ -19,13 +19,13 @@ class NetworkArgs:
     cidr: str
     zones: tuple[str, ...]
     zone_prefix: int = 20
-    """Prefix length of each zone's subnet."""
+    """Prefix length of each zone's subnet, in bits."""
     way_out: bool = False
-    """One NAT gateway for all zones; it costs money for every hour and gigabyte."""
+    """Create one NAT gateway for all zones. AWS bills it per hour and per gigabyte."""
     private_services: tuple[str, ...] = ()
-    """AWS services with an endpoint inside the network, as `ssm`; each costs money for every hour and zone."""
+    """AWS services with an endpoint inside the network, for example `ssm`. AWS bills each per hour and zone."""
     registries: tuple[str, ...] = ()
-    """Accounts whose container images machines run, beside `account`."""
+    """Accounts whose container images machines run, in addition to `account`."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -33,11 +33,13 @@ class NetworkArgs:
 
 
 class Network(pulumi.ComponentResource):
-    """A VPC with one private subnet per zone and the way to the bucket; no way in from outside."""
+    """A VPC with one private subnet per zone and an endpoint for the bucket. It accepts no inbound connections from
+    outside.
+    """
 
     id: pulumi.Output[str]
     subnet_ids: Mapping[str, pulumi.Output[str]]
-    """Zone to private subnet."""
+    """Maps each zone to its private subnet."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:Network", name, None, opts)
@@ -118,7 +120,7 @@ class Network(pulumi.ComponentResource):
             service_name=f"com.amazonaws.{self._args.region}.s3",
             vpc_endpoint_type="Gateway",
             route_table_ids=[routes.id],
-            # beside a way out it would close nothing, and break downloads that S3 serves in this region
+            # with a NAT gateway the policy would isolate nothing, and would break other S3 downloads in this region
             policy=None
             if self._args.way_out
             else endpoints.of_s3(region=self._args.region, account=self._args.account, bucket=self._args.bucket),
@@ -166,9 +168,9 @@ class Network(pulumi.ComponentResource):
 
 
 def subnet_cidrs(cidr: str, prefix: int, zones: int) -> tuple[str, ...]:
-    """Subnets of that prefix length: first the one for what faces outside, then one for each zone.
+    """Return subnets of that prefix length: first the subnet for public resources, then one per zone.
 
-    Raises ValueError when they do not fit.
+    Raises ValueError when they do not fit into `cidr`.
     """
     network = ipaddress.ip_network(cidr)
     if prefix <= network.prefixlen or 2 ** (prefix - network.prefixlen) < zones + 1:

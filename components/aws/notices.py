@@ -1,7 +1,7 @@
-"""What the cloud says of spot instances before it takes them, kept in a queue for the spot watchdog.
+"""A queue of the cloud's warnings about spot instances, read by the spot watchdog.
 
-The watchdog starts a replacement sooner with it; correctness never depends on it, since each node agent drains
-by itself. Events that would begin passes without need are not among them (docs/cloud-answers.md).
+The warnings let the watchdog start a replacement sooner. Correctness never depends on them, because each node agent
+drains its own instance. Events that would only cause unnecessary passes are excluded (docs/cloud-answers.md).
 """
 
 import json
@@ -13,11 +13,13 @@ from pulumi_aws import cloudwatch, sqs
 
 DETAIL_TYPES: Final = ("EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation")
 KEPT_SECONDS: Final = 600
-"""A notice is about the next two minutes; older ones say nothing."""
+"""Retention time in seconds. A notice concerns the next two minutes; an older one has no value."""
 
 
 class Notices(pulumi.ComponentResource):
-    """EventBridge to SQS: interruption warnings and rebalance recommendations of this account and region."""
+    """Sends spot interruption warnings and rebalance recommendations of this account and region from EventBridge to
+    SQS.
+    """
 
     queue_url: pulumi.Output[str]
 
@@ -26,7 +28,7 @@ class Notices(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         queue = sqs.Queue(
             name,
-            # the daemon finds it by this name
+            # the daemon finds the queue by this name
             name=name,
             message_retention_seconds=KEPT_SECONDS,
             sqs_managed_sse_enabled=True,

@@ -1,4 +1,4 @@
-"""The calls that each kind of machine makes on AWS. A test compares them with the code that makes them."""
+"""The calls that each kind of machine makes on AWS. A test compares them with the code."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -13,14 +13,14 @@ from gpufleet.settings.document import PATH_IN_BUCKET
 ROUTER_READS: Final = (PATH_IN_BUCKET, layout.ROUTER_POLICY, f"{layout.BUNDLES}*")
 _MARKS: Final[Mapping[str, Mapping[str, str | list[str]]]] = {
     "ForAllValues:StringEquals": {"aws:TagKeys": [tags.IDLE_SINCE, tags.KEEP_UNTIL]},
-    # a call that names no key removes all tags, and the line above holds for it
+    # a call without tag keys removes all tags; the condition above is true for such a call
     "Null": {"aws:TagKeys": "false"},
 }
-"""The tags that watchdogs and people write on instances."""
+"""The tags that watchdogs and operators write on instances."""
 
 
 class MachineRole(StrEnum):
-    """Kinds of machines, each with a role of its own."""
+    """The kinds of machines. Each has its own role."""
 
     INSTANCE = "instance"
     CONTROL = "control"
@@ -28,17 +28,20 @@ class MachineRole(StrEnum):
 
 
 def role_name(environment: str, machine: MachineRole) -> str:
-    """How the name of its role begins; Pulumi adds to it."""
+    """Return the prefix of the role's name. Pulumi appends a suffix."""
     return f"gpu-fleet-{environment}-{machine}"
 
 
 def machine_roles(account: str, environment: str) -> tuple[str, ...]:
-    """Patterns of the ARNs of all machines' roles of an environment."""
+    """Return ARN patterns of the roles of all machines of an environment."""
     return tuple(f"arn:aws:iam::{account}:role/{role_name(environment, machine)}-*" for machine in MachineRole)
 
 
 def of_instances(*, bucket: str, region: str, account: str, environment: str, engine_key: str) -> tuple[Allowed, ...]:
-    """A GPU instance: reads its agent, models and engine key. It changes nothing: IAM knows no "itself"."""
+    """Return the permissions of a GPU instance: it reads its agent, models and engine key.
+
+    It may change nothing, because IAM has no condition that restricts a call to the calling instance.
+    """
     return (
         Allowed(
             actions=("s3:GetObject",),
@@ -49,22 +52,23 @@ def of_instances(*, bucket: str, region: str, account: str, environment: str, en
 
 
 def of_routers(*, bucket: str, region: str, account: str, engine_key: str) -> tuple[Allowed, ...]:
-    """A router on a machine of its own: reads what it is installed from, who goes where, the engine key, and who
-    serves. It changes nothing.
+    """Return the permissions of a router on its own machine. It reads its software, the routing policy, the engine
+    key and the list of serving instances. It may change nothing.
     """
     return (
         Allowed(
             actions=("s3:GetObject",),
             resources=tuple(f"arn:aws:s3:::{bucket}/{name}" for name in ROUTER_READS),
         ),
-        # S3 answers 403 for what is not there: a list of this one name tells that from a right that is missing
+        # S3 returns 403 for a missing object; permission to list this one name distinguishes a missing object from a
+        # missing permission
         Allowed(
             actions=("s3:ListBucket",),
             resources=(f"arn:aws:s3:::{bucket}",),
             when={"StringEquals": {"s3:prefix": layout.ROUTER_POLICY}},
         ),
         _secrets(region, account, engine_key),
-        # this call knows no resource
+        # this call has no resource-level permissions
         Allowed(actions=("ec2:DescribeInstances",), resources=("*",)),
     )
 
@@ -78,10 +82,11 @@ def of_control(  # noqa: PLR0913
     notices: str,
     secrets: Sequence[str],
 ) -> tuple[Allowed, ...]:
-    """The control host: looks at everything, sizes this environment's groups, marks this environment's instances.
+    """Return the permissions of the control host. It reads all resources, resizes the groups of this environment and
+    tags the instances of this environment.
 
-    `secrets`: the SSM parameters that it reads: the key that signs orders, the engine key of its router, and what its
-    settings name.
+    `secrets` are the SSM parameters that it reads: the order signing key, the engine key for its router, and the
+    secrets that its settings name.
     """
     return (
         Allowed(
@@ -95,10 +100,10 @@ def of_control(  # noqa: PLR0913
                 "pricing:GetProducts",
                 "servicequotas:GetServiceQuota",
             ),
-            # these calls know no resource
+            # these calls have no resource-level permissions
             resources=("*",),
         ),
-        # a shared one belongs to another account
+        # a shared reservation belongs to another account
         Allowed(
             actions=("ec2:GetCapacityReservationUsage",),
             resources=(f"arn:aws:ec2:{region}:*:capacity-reservation/*",),
@@ -118,7 +123,7 @@ def of_control(  # noqa: PLR0913
         Allowed(
             actions=("ec2:CreateTags", "ec2:DeleteTags"),
             resources=(f"arn:aws:ec2:{region}:{account}:instance/*",),
-            # no other key: else it could move instances into another environment or pool
+            # no other tag key: otherwise the host could move instances into another environment or pool
             when=_of_environment("ec2", environment) | _MARKS,
         ),
         Allowed(
@@ -128,9 +133,9 @@ def of_control(  # noqa: PLR0913
                 for what in ("approvals/*", "backups/*", "control/*", "fleet/*", "models/*/served.json")
             ),
         ),
-        # the bucket keeps every version, and no call that removes one is allowed
+        # the bucket keeps every version, and no permission allows the removal of a version
         Allowed(actions=("s3:PutObject",), resources=(f"arn:aws:s3:::{bucket}/{layout.BACKUPS}*",)),
-        # without it S3 answers 403 for what is not there: a first backup, a router's policy
+        # without it S3 returns 403 for a missing object, such as the first backup or a router's policy
         Allowed(actions=("s3:ListBucket",), resources=(f"arn:aws:s3:::{bucket}",)),
         _secrets(region, account, *secrets),
         Allowed(actions=("sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"), resources=(notices,)),
@@ -138,7 +143,9 @@ def of_control(  # noqa: PLR0913
 
 
 def of_orphans(*, region: str, account: str, environment: str, rules: Sequence[OrphanPolicy]) -> tuple[Allowed, ...]:
-    """What rules for machines outside every pool ask for: nothing without one, and only on whom a rule names."""
+    """Return the permissions for orphan rules, which concern machines outside every pool. They are empty without a
+    rule and cover only the machines that a rule names.
+    """
     allowed: list[Allowed] = []
     for rule in rules:
         changes = ("ec2:CreateTags", "ec2:DeleteTags")
@@ -148,13 +155,16 @@ def of_orphans(*, region: str, account: str, environment: str, rules: Sequence[O
         if rule.action is OrphanAction.STOP:
             allowed.append(Allowed(actions=("ec2:StopInstances",), resources=instances, when=when))
     if any(rule.evidence is EvidenceSource.CLOUDWATCH for rule in rules):
-        # these calls know no resource
+        # these calls have no resource-level permissions
         allowed.append(Allowed(actions=("cloudwatch:GetMetricData", "cloudwatch:ListMetrics"), resources=("*",)))
     return tuple(allowed)
 
 
 def _named(rule: OrphanPolicy, environment: str) -> dict[str, Mapping[str, str | list[str]]]:
-    """GPU machines of no other environment with a rule's tags. IAM knows no age, and owners have several tags."""
+    """Return conditions that match GPU machines of no other environment with a rule's tags.
+
+    IAM cannot test the age of a machine, and a rule's owner may be in one of several tags.
+    """
     said: dict[str, str | list[str]] = {f"ec2:ResourceTag/{key}": value for key, value in sorted(rule.tags.items())}
     if rule.name_like is not None:
         said["ec2:ResourceTag/Name"] = rule.name_like
@@ -165,7 +175,7 @@ def _named(rule: OrphanPolicy, environment: str) -> dict[str, Mapping[str, str |
 
 
 def of_sessions(*, region: str, account: str) -> tuple[Allowed, ...]:
-    """Administration through SSM's sessions: what its agent calls, and nothing else of SSM."""
+    """Return the permissions of the SSM agent for operator sessions, and no other permission of SSM."""
     return (
         Allowed(
             actions=(
@@ -174,7 +184,7 @@ def of_sessions(*, region: str, account: str) -> tuple[Allowed, ...]:
                 "ssmmessages:OpenControlChannel",
                 "ssmmessages:OpenDataChannel",
             ),
-            # these calls know no resource
+            # these calls have no resource-level permissions
             resources=("*",),
         ),
         Allowed(

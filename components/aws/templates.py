@@ -1,4 +1,4 @@
-"""The launch template of GPU instances: safe by default, nothing to switch off."""
+"""The launch template of GPU instances. Its security settings are fixed and cannot be disabled."""
 
 import base64
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from gpufleet.settings.environment import Reserved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The root disk (gp3). Models lie on local NVMe, not here."""
+    """The root disk (gp3). Models are stored on local NVMe, not on this disk."""
 
     gib: int = 100
     iops: int = 3000
@@ -22,12 +22,12 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """What all instances of a pool start from."""
+    """The settings that all instances of a pool share."""
 
     image: pulumi.Input[str]
     """AMI id, or `resolve:ssm:<parameter>:<version>`."""
     instance_profile: pulumi.Input[str]
-    """ARN."""
+    """ARN of the instance profile."""
     security_group: pulumi.Input[str]
     disk: Disk = Disk()
 
@@ -44,9 +44,11 @@ def launch_template(  # noqa: PLR0913
     machine_types: tuple[str, ...] = (),
     fabric_group: pulumi.Input[str] | None = None,
 ) -> ec2.LaunchTemplate:
-    """Declare one. With `reserved` and the id of its `reservation` it starts in that prepaid capacity alone.
+    """Declare a launch template. With `reserved` and the id of its `reservation`, instances start only in that
+    prepaid capacity.
 
-    With a `fabric_group` its `machine_types` get all their EFA interfaces, which that security group guards, too.
+    With a `fabric_group`, instances of `machine_types` also get all their EFA interfaces, protected by that security
+    group.
     """
     return ec2.LaunchTemplate(
         name,
@@ -56,12 +58,13 @@ def launch_template(  # noqa: PLR0913
         update_default_version=True,
         ebs_optimized="true",
         iam_instance_profile=ec2.LaunchTemplateIamInstanceProfileArgs(arn=template.instance_profile),
-        # a pool ends what it no longer needs; a stopped instance would have lost its cache and go on costing a disk
+        # a pool terminates instances that it no longer needs; a stopped instance would lose its cache and still incur
+        # disk costs
         instance_initiated_shutdown_behavior="terminate",
         metadata_options=ec2.LaunchTemplateMetadataOptionsArgs(
             http_endpoint="enabled",
             http_tokens="required",
-            # the agent runs on the machine itself; an answer that crosses into a container's network is dropped
+            # the agent runs on the host itself; a response that would cross into a container's network is dropped
             http_put_response_hop_limit=1,
             instance_metadata_tags="disabled",
         ),

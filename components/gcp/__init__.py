@@ -1,1 +1,1 @@
-"""A GPU fleet's parts on Google Cloud."""
+"""Components of a GPU fleet on Google Cloud."""

@@ -8,7 +8,7 @@ from pulumi_gcp import storage
 
 
 class ModelBucket(pulumi.ComponentResource):
-    """Versioned, closed to the public, uniform access. `pulumi destroy` keeps it until somebody unprotects it."""
+    """A versioned, private bucket with uniform access. `pulumi destroy` keeps it until an operator unprotects it."""
 
     bucket_name: pulumi.Output[str]
 
@@ -29,7 +29,7 @@ class ModelBucket(pulumi.ComponentResource):
             public_access_prevention="enforced",
             versioning=storage.BucketVersioningArgs(enabled=True),
             labels=dict(labels),
-            # hours of uploads lie in it, and the records of what was served
+            # the bucket holds hours of uploads and the usage records
             opts=pulumi.ResourceOptions(parent=self, protect=True),
         )
         self.bucket_name = bucket.name
@@ -39,7 +39,7 @@ class ModelBucket(pulumi.ComponentResource):
 def put_file(
     name: str, bucket: pulumi.Input[str], key: str, path: Path, opts: pulumi.ResourceOptions | None = None
 ) -> storage.BucketObject:
-    """Upload a file whose key holds its digest, so that it never changes under that key."""
+    """Upload a file. Its key contains its digest, so the content under a key never changes."""
     return storage.BucketObject(name, bucket=bucket, name=key, source=pulumi.FileAsset(str(path)), opts=opts)
 
 
@@ -51,5 +51,5 @@ def put_text(  # noqa: PLR0913
     content_type: str,
     opts: pulumi.ResourceOptions | None = None,
 ) -> storage.BucketObject:
-    """Write a small document."""
+    """Write a small text object."""
     return storage.BucketObject(name, bucket=bucket, name=key, content=text, content_type=content_type, opts=opts)

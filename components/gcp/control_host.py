@@ -1,4 +1,6 @@
-"""The control host: watchdogs, Prometheus and router of an environment; in large ones, routers of their own."""
+"""The control host of an environment: watchdogs, Prometheus and router. Large environments have separate router
+machines.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ class MachineArgs:
     image: pulumi.Input[str]
     machine_type: str
     service_account: pulumi.Input[str]
-    """Email."""
+    """Email address of the service account."""
     subnet: pulumi.Input[str]
 
 
@@ -32,19 +34,19 @@ class ControlHostArgs:
     zone: str
     network_id: pulumi.Input[str]
     domain: str
-    """Private DNS zone: the host is `control.<domain>`."""
+    """Private DNS zone. The name of the host is `control.<domain>`."""
     data_gib: int
-    """Size of the disk that keeps ledger and metrics when the machine is replaced."""
+    """Size of the data disk in GiB. The disk keeps the ledger and metrics when the machine is replaced."""
     boot_data: Callable[[str], str] | None = None
-    """Startup script, from the device of that disk; None: the machine starts empty."""
+    """Returns the startup script for the device of the data disk. None: the machine starts without software."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class ControlHost(pulumi.ComponentResource):
-    """A machine reached through IAP alone, its data on a disk that outlives it, and its name inside the network."""
+    """A machine with IAP access only, a data disk that outlives the machine, and a DNS name inside the network."""
 
     domain_id: pulumi.Output[str]
-    """Private DNS zone, for others to add their names."""
+    """Private DNS zone. Other components add their names to it."""
 
     def __init__(self, name: str, args: ControlHostArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:gcp:ControlHost", name, None, opts)
@@ -55,13 +57,13 @@ class ControlHost(pulumi.ComponentResource):
             size=args.data_gib,
             type="pd-balanced",
             labels=dict(args.labels),
-            # the ledger lies on it
+            # the ledger is stored on this disk
             opts=pulumi.ResourceOptions(parent=self, protect=True),
         )
         attached = [compute.InstanceAttachedDiskArgs(source=data.id, device_name=DATA_DEVICE)]
         script = None if args.boot_data is None else args.boot_data(f"/dev/disk/by-id/google-{DATA_DEVICE}")
         labels = {**args.labels, label(ROLE): CONTROL}
-        # the old machine must let go of the disk before the new one takes hold
+        # the old machine must detach the disk before the new one attaches it
         alone = pulumi.ResourceOptions(parent=self, delete_before_replace=True)
         machine = small_machine(name, args.machine, args.zone, labels, alone, attached, script)
         zone = dns.ManagedZone(
@@ -92,20 +94,20 @@ class ControlHost(pulumi.ComponentResource):
 class RoutersArgs:
     machine: MachineArgs
     zones: Sequence[str]
-    """One router in each."""
+    """The zones. There is one router per zone."""
     region: str
     network_id: pulumi.Input[str]
     domain: str
     domain_id: pulumi.Input[str]
     boot_data: str | None = None
-    """Startup script; None: the machines start empty."""
+    """Startup script. None: the machines start without software."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     after: Sequence[pulumi.Resource] = ()
-    """What lets them reach, read and be reached."""
+    """Resources that routers need to connect, to read and to be reachable."""
 
 
 class Routers(pulumi.ComponentResource):
-    """Routers in several zones behind an internal load balancer, `router.<domain>`."""
+    """Routers in several zones behind an internal load balancer named `router.<domain>`."""
 
     def __init__(self, name: str, args: RoutersArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:gcp:Routers", name, None, opts)
@@ -156,10 +158,10 @@ class Routers(pulumi.ComponentResource):
     def _routers(
         self, name: str, args: RoutersArgs, machines: list[compute.Instance]
     ) -> Iterator[pulumi.Output[str]]:
-        """The instance group of each router, which is added to `machines`."""
+        """Yield the instance group of each router, and append the router to `machines`."""
         labels, after = {**args.labels, label(ROLE): ROUTER}, args.after
         for zone in args.zones:
-            # one after the other: Google stops a machine for some changes, its service account for one
+            # one after the other: Google stops a machine for some changes, such as a new service account
             opts = pulumi.ResourceOptions(parent=self, depends_on=list(after))
             named = f"{name}-{zone}"
             machine = small_machine(named, args.machine, zone, labels, opts, (), args.boot_data)
@@ -178,7 +180,7 @@ def small_machine(  # noqa: PLR0913
     attached: Sequence[compute.InstanceAttachedDiskArgs] = (),
     script: str | None = None,
 ) -> compute.Instance:
-    """A machine without a public address and without keys: people come through IAP and OS Login."""
+    """Declare a machine without a public address or SSH keys. Operators connect through IAP and OS Login."""
     return compute.Instance(
         name,
         zone=zone,

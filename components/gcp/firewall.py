@@ -1,4 +1,4 @@
-"""Who may talk to whom inside an environment on Google Cloud."""
+"""Network access rules inside an environment on Google Cloud."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ ROUTER_PORT: Final = 8080
 ROUTER_METRICS_PORT: Final = 8404
 INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
 PORTS_FOR_ROUTERS: Final = (ENGINE_PORT, AGENT_CHECK_PORT)
-"""Of an instance's: requests, and the agent's check."""
+"""Ports of an instance that routers connect to: inference requests and the agent's readiness check."""
 ANYWHERE: Final = "0.0.0.0/0"
 TUNNEL_NETWORK: Final = "35.235.240.0/20"
-"""Where connections of the Identity-Aware Proxy come from (Google's documentation of TCP forwarding)."""
+"""Source addresses of the Identity-Aware Proxy (Google's documentation of TCP forwarding)."""
 PROBE_NETWORKS: Final = ("35.191.0.0/16", "130.211.0.0/22")
-"""Where health checks come from (Google's documentation of health checks)."""
+"""Source addresses of health checks (Google's documentation of health checks)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,11 @@ class FirewallArgs:
     control_account: pulumi.Input[str]
     """Service account of the control host."""
     router_account: pulumi.Input[str] | None = None
-    """Service account of routers on machines of their own; None: the control host is the router."""
+    """Service account of routers on their own machines. None: the control host is the router."""
     client_networks: Sequence[str] = ()
-    """CIDRs whose machines may send requests to the router."""
+    """CIDR blocks of machines that may send requests to the router."""
     node_exporter: bool = False
-    """Whether instances serve the numbers of their operating system."""
+    """Whether instances expose operating system metrics."""
 
     def __post_init__(self) -> None:
         if ANYWHERE in self.client_networks:
@@ -44,8 +44,8 @@ class FirewallArgs:
 
 
 class Firewall(pulumi.ComponentResource):
-    """The control host and routers to the instances' ports, named clients to routers, people through IAP, nobody
-    else.
+    """Firewall rules of an environment. The control host and routers reach the instances' ports, the listed client
+    networks reach routers, and operators connect through IAP. All other traffic is denied.
     """
 
     def __init__(self, name: str, args: FirewallArgs, opts: pulumi.ResourceOptions | None = None) -> None:

@@ -20,7 +20,7 @@ from gpufleet.settings.environment import Reserved
 OWNED_BY_WATCHDOGS: Final = ["targetSize"]
 BOOT_MAY_TAKE: Final = timedelta(minutes=30)
 BASE_NAME_LIMIT: Final = 58
-"""Of 63, since the group adds a dash and four letters."""
+"""Maximum length of a base name. Google's limit is 63; the group appends a dash and four letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,20 +29,20 @@ class GpuPoolArgs:
     capacity: PoolCapacity
     template: Template
     user_data: Callable[[CapacityType], str]
-    """The script for instances of that capacity type."""
+    """Returns the startup script of instances of a capacity type."""
     drain_deadline: timedelta
     after: tuple[pulumi.Resource, ...] = ()
-    """What instances need on their first second (the agent's file): groups are made after it."""
+    """Resources that instances need when they boot, such as the agent's file. Groups are created after them."""
 
 
 class GpuPool(pulumi.ComponentResource):
-    """The groups of a pool: one per reservation, one per spot zone, one on-demand or flex-start group.
+    """The groups of a pool: one per reservation, one per spot zone, and one on-demand or flex-start group.
 
-    Pulumi owns templates and limits. Watchdogs own the size: it is set once, at creation.
+    Pulumi manages templates and limits. Watchdogs manage the size; Pulumi sets it only at creation.
     """
 
     groups: pulumi.Output[list[GroupEntry]]
-    """As the fleet document lists them."""
+    """Entries of the groups for the fleet document."""
 
     def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:gcp:GpuPool", name, None, opts)
@@ -95,12 +95,12 @@ class GpuPool(pulumi.ComponentResource):
         return compute.Reservation(
             name,
             zone=reserved.zone,
-            # reservations carry no labels: bills are matched to the pool by this
+            # reservations carry no labels: the description matches bills to the pool
             description=self._args.owned.pool,
             specific_reservation=compute.ReservationSpecificReservationArgs(
                 count=reserved.count, instance_properties=properties
             ),
-            # only this pool's template, which names it, may use what this pool pays for
+            # only this pool's template, which names the reservation, may use the capacity that this pool pays for
             specific_reservation_required=True,
             delete_at_time=f"{reserved.ends}T00:00:00Z" if reserved.ends else None,
             opts=pulumi.ResourceOptions(parent=self),
@@ -110,7 +110,7 @@ class GpuPool(pulumi.ComponentResource):
         capacity = self._args.capacity
         if capacity.ways.spot is None:
             return []
-        # a zonal group knows one machine type; the settings name one
+        # a zonal group supports one machine type, and the settings name one
         machine_type = capacity.ways.spot.machine_types[0]
         template = self._template(f"{self._name}-spot", CapacityType.SPOT, machine_type)
         return [
@@ -151,7 +151,7 @@ class GpuPool(pulumi.ComponentResource):
             update_policy=compute.RegionInstanceGroupManagerUpdatePolicyArgs(
                 type="OPPORTUNISTIC",
                 minimal_action="REPLACE",
-                # moving instances between zones is not the group's to decide
+                # the group must not move instances between zones
                 instance_redistribution_type="NONE",
                 max_unavailable_fixed=len(on_demand.zones),
             ),
@@ -182,7 +182,7 @@ class GpuPool(pulumi.ComponentResource):
         name = f"{self._name}-flex-start"
         template = self._template(name, CapacityType.FLEX_START, bought.machine_type, run=bought.run)
         at_creation = self._args.capacity.stand_in_at_creation()
-        # who was ended on time is not made anew: what comes next is the spot watchdog's matter
+        # the group must not recreate an instance that ended on schedule: the spot watchdog decides what follows
         group = self._zonal(name, bought.zone, template, at_creation=at_creation, on_failure="DO_NOTHING")
         return [
             group.name.apply(
@@ -212,7 +212,7 @@ class GpuPool(pulumi.ComponentResource):
             versions=[compute.InstanceGroupManagerVersionArgs(instance_template=template.self_link)],
             target_size=at_creation,
             update_policy=compute.InstanceGroupManagerUpdatePolicyArgs(
-                # a new template waits for `gpufleet rollout`, which drains first
+                # a new template waits for `gpufleet rollout`, which drains instances first
                 type="OPPORTUNISTIC",
                 minimal_action="REPLACE",
                 max_surge_fixed=0,
@@ -222,11 +222,12 @@ class GpuPool(pulumi.ComponentResource):
                 health_check=self._health.id, initial_delay_sec=int(BOOT_MAY_TAKE.total_seconds())
             ),
             instance_lifecycle_policy=compute.InstanceGroupManagerInstanceLifecyclePolicyArgs(
-                # preempted: made again in its zone, as on AWS. Ill: reported, since a drain looks like an illness
+                # The group recreates a preempted instance in its zone, as on AWS. An unhealthy instance is only
+                # reported, because a draining instance looks unhealthy
                 default_action_on_failure=on_failure,
                 on_failed_health_check="DO_NOTHING",
             ),
-            # the GPU may not be had today: that is the spot watchdog's matter, not an error of `pulumi up`
+            # the GPU may be unavailable today: the spot watchdog handles that, so `pulumi up` must not fail
             wait_for_instances=False,
             opts=self._sized_by_watchdogs(),
         )
@@ -260,14 +261,15 @@ class GpuPool(pulumi.ComponentResource):
 
 
 def instance_prefix(environment: str) -> str:
-    """How the names of all instances of an environment's pools begin."""
+    """Return the prefix of the names of all instances in an environment's pools."""
     return f"{environment}-"
 
 
 def instance_base(environment: str, group: str) -> str:
-    """What a group's instances are named after: its environment too, since a project may hold several.
+    """Return the base name of a group's instances. It contains the environment, because a project may hold several.
 
-    Cut at what Google Cloud takes, with a digest of the whole, so that no two groups share one.
+    The name is cut at Google Cloud's limit and contains a digest of the whole name, so no two groups share a base
+    name.
     """
     whole = f"{instance_prefix(environment)}{group}"
     if len(whole) <= BASE_NAME_LIMIT:
@@ -277,7 +279,7 @@ def instance_base(environment: str, group: str) -> str:
 
 
 def labels(of_tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags as labels: Google Cloud knows no colon in them."""
+    """Convert tags to labels. Google Cloud allows no colon in labels."""
     return {tags.label(key): value for key, value in of_tags.items()}
 
 

@@ -1,4 +1,4 @@
-"""Who may do what on Google Cloud: one service account per kind of machine, with the rights its code needs."""
+"""Service accounts on Google Cloud: one per kind of machine, with only the permissions that its code needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from pulumi_gcp import projects, secretmanager, serviceaccount, storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnBucket:
-    """A role on objects of a bucket whose names begin so."""
+    """A role on objects of a bucket, limited by prefixes of their names."""
 
     role: str
     prefixes: tuple[str, ...] = ()
-    """Empty: every object."""
+    """Prefixes of object names. Empty: every object."""
     listed: tuple[str, ...] = ()
-    """Beginnings of names that it may list; only beside `prefixes`."""
+    """Prefixes that the account may list. Requires `prefixes`."""
     ending: str = ""
-    """How their names end, too. Empty: in any way."""
+    """Required suffix of the object names. Empty: any suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnInstances:
-    """Permissions on instances whose names begin so."""
+    """Permissions on instances, limited by a prefix of their names."""
 
     permissions: tuple[str, ...]
     prefix: str
@@ -31,17 +31,17 @@ class OnInstances:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineIdentityArgs:
     account_id: str
-    """At most 30 characters."""
+    """Account id of at most 30 characters."""
     what: str
-    """For people, in one line."""
+    """One-line description for operators."""
     project: str
     bucket: pulumi.Input[str]
     bucket_name: str
     on_bucket: Sequence[OnBucket]
     secrets: Sequence[str] = ()
-    """Ids of secrets it may read."""
+    """Ids of secrets that the account may read."""
     permissions: Sequence[str] = ()
-    """Single permissions in the project, gathered into a role of its own."""
+    """Single permissions in the project. They form a custom role."""
     on_instances: OnInstances | None = None
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class MachineIdentityArgs:
 
 
 class MachineIdentity(pulumi.ComponentResource):
-    """A service account with exactly these rights."""
+    """A service account with exactly the given permissions."""
 
     email: pulumi.Output[str]
 
@@ -95,7 +95,9 @@ def _in_project(  # noqa: PLR0913
     opts: pulumi.ResourceOptions,
     prefix: str | None = None,
 ) -> None:
-    """A role of these permissions, given in the project; `prefix`: on instances whose names begin so."""
+    """Declare a custom role with these permissions and grant it in the project. `prefix` limits it to instances whose
+    names start with it.
+    """
     account_role = args.account_id.replace("-", "_")
     role = projects.IAMCustomRole(
         name,
@@ -107,7 +109,7 @@ def _in_project(  # noqa: PLR0913
     )
     condition = None
     if prefix is not None:
-        # empty for what is no instance
+        # the extracted name is empty for a resource that is not an instance
         expression = f'resource.name.extract("/instances/{{name}}").startsWith("{prefix}")'
         condition = projects.IAMMemberConditionArgs(title="instances of pools", expression=expression)
     projects.IAMMember(name, project=args.project, role=role.name, member=member, condition=condition, opts=opts)
@@ -118,7 +120,7 @@ def _only(bucket: str, right: OnBucket) -> storage.BucketIAMMemberConditionArgs 
         return None
     objects = f"projects/_/buckets/{bucket}/objects/"
     said = [f'resource.name.startsWith("{objects}{prefix}")' for prefix in right.prefixes]
-    # a list is about the bucket, and what it asks for is an attribute of the request
+    # a list call targets the bucket, and the requested prefix is an attribute of the request
     said += [f'{_LISTED}.startsWith("{prefix}")' for prefix in right.listed]
     expression = " || ".join(said)
     if right.ending:

@@ -11,11 +11,13 @@ class NetworkArgs:
     region: str
     cidr: str
     way_out: bool = False
-    """One Cloud NAT for the region; it costs money for every hour, address and gigabyte."""
+    """Create one Cloud NAT for the region. Google bills it per hour, address and gigabyte."""
 
 
 class Network(pulumi.ComponentResource):
-    """A VPC with one private subnet over the region's zones and private access to Google's APIs; no way in."""
+    """A VPC with one private subnet across the region's zones and private access to Google's APIs. It accepts no
+    inbound connections from outside.
+    """
 
     id: pulumi.Output[str]
     subnet_id: pulumi.Output[str]
@@ -29,7 +31,7 @@ class Network(pulumi.ComponentResource):
             network=network.id,
             region=args.region,
             ip_cidr_range=args.cidr,
-            # the bucket, the registry and the APIs without a public address
+            # access to the bucket, the registry and the APIs without a public address
             private_ip_google_access=True,
             opts=child,
         )

@@ -1,4 +1,4 @@
-"""The rights that each kind of machine needs on Google Cloud. A test compares them with the code that uses them."""
+"""The permissions that each kind of machine needs on Google Cloud. A test compares them with the code."""
 
 from typing import Final
 
@@ -10,11 +10,12 @@ INSTANCE_ON_BUCKET: Final = (
     OnBucket(role="roles/storage.objectViewer", prefixes=("agents/", "approvals/", "models/")),
 )
 CONTROL_ON_BUCKET: Final = (
-    # without a right to list the bucket it cannot tell what is absent, a router's policy, from what is refused
+    # without permission to list the bucket, the host cannot distinguish a missing object (a router's policy) from a
+    # denied one
     OnBucket(role="roles/storage.objectViewer"),
-    # creates, and neither replaces nor deletes
+    # allows creation, but neither replacement nor deletion
     OnBucket(role="roles/storage.objectCreator", prefixes=(layout.BACKUPS,)),
-    # the pointer to the newest backup is replaced each time, for which Cloud Storage asks for the right to delete
+    # each backup replaces the pointer to the newest backup, and Cloud Storage requires the delete permission for that
     OnBucket(role="roles/storage.objectUser", prefixes=(layout.BACKUPS,), ending=layout.POINTER),
 )
 ROUTER_ON_BUCKET: Final = (
@@ -26,10 +27,10 @@ ROUTER_ON_BUCKET: Final = (
 )
 
 ROUTER: Final = ("compute.instances.list", "compute.instanceGroupManagers.get")
-"""Of a router on a machine of its own: who serves, as the groups list their members."""
+"""Permissions of a router on its own machine: it reads the serving instances from the groups' member lists."""
 
 CONTROL: Final = (
-    # looking
+    # read calls
     "compute.instances.get",
     "compute.instances.list",
     "compute.instanceGroupManagers.get",
@@ -43,13 +44,15 @@ CONTROL: Final = (
     "compute.regionOperations.get",
     "compute.zoneOperations.get",
     "compute.zoneOperations.list",
-    # sizes, and the end of single instances through their group
+    # resizing of groups, and termination of single instances through their group
     "compute.instanceGroupManagers.update",
 )
-"""In the whole project: lists belong to no instance, and conditions know no names of instance groups."""
+"""Permissions in the whole project. List calls have no instance, and IAM conditions do not support names of instance
+groups.
+"""
 
 MARKS: Final = ("compute.instances.setLabels",)
-"""On instances of pools alone, by their names; on all, where a rule looks at machines outside every pool."""
+"""Permission on instances of pools, matched by name. If an orphan rule exists, it covers all instances."""
 
 STOP: Final = ("compute.instances.stop",)
-"""On all, where such a rule stops."""
+"""Permission on all instances, granted only if an orphan rule stops machines."""

@@ -1,4 +1,4 @@
-"""The instance template of GPU instances: safe by default, nothing to switch off."""
+"""The instance template of GPU instances. Its security settings are fixed and cannot be disabled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gpufleet.domain.tags import PREEMPTION_NOTICE
 
 LOCAL_SSD_GIB: Final = 375
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
-"""Scopes do not narrow: the service account's rights do."""
+"""OAuth scope of all machines. Scopes restrict nothing here; the service account's permissions do."""
 MODELS: Final = {
     CapacityType.RESERVED: "STANDARD",
     CapacityType.SPOT: "SPOT",
@@ -23,14 +23,15 @@ MODELS: Final = {
 }
 BOUND: Final = "RESERVATION_BOUND"
 NOTICE_S: Final = 120
-"""From the notice of a preemption in the metadata to the order to shut down: the longest that Google offers."""
+"""Seconds between the preemption notice in the metadata and the shutdown. 120 is the longest time that Google offers.
+"""
 ENDS_BY_ITSELF: Final = frozenset({"SPOT", "FLEX_START", BOUND})
-"""Provisioning models whose instances Google ends, so that it must be said what becomes of them."""
+"""Provisioning models whose instances Google terminates. Their template must set a termination action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The boot disk (Hyperdisk Balanced or the type named). Models lie on local SSD, not here."""
+    """The boot disk (Hyperdisk Balanced or the named type). Models are stored on local SSD, not on this disk."""
 
     gib: int = 100
     kind: str = "pd-ssd"
@@ -38,12 +39,12 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """What all instances of a pool start from."""
+    """The settings that all instances of a pool share."""
 
     image: pulumi.Input[str]
-    """Path of an image, `projects/…/global/images/…`."""
+    """Path of an image: `projects/…/global/images/…`."""
     service_account: pulumi.Input[str]
-    """Email."""
+    """Email address of the service account."""
     subnet: pulumi.Input[str]
     region: str
     disk: Disk = Disk()
@@ -62,9 +63,9 @@ def instance_template(  # noqa: PLR0913
     block: bool = False,
     run: timedelta | None = None,
 ) -> compute.InstanceTemplate:
-    """Declare one. With the name of a `reservation` its instances start in that prepaid capacity alone.
+    """Declare an instance template. With the name of a `reservation`, instances start only in that prepaid capacity.
 
-    `run`: how long each instance may run; flex-start needs it.
+    `run` is the maximum run time of each instance. Flex-start requires it.
     """
     return compute.InstanceTemplate(
         name,
@@ -87,7 +88,9 @@ def instance_template(  # noqa: PLR0913
 
 
 def local_ssd_count(machine_type: str) -> int:
-    """Local SSDs to ask for: none where the machine type brings them along or the catalogue does not know it."""
+    """Return the number of local SSDs to request. It is 0 if the machine type includes them or is not in the
+    catalogue.
+    """
     try:
         machine = catalogue.machine(Cloud.GCP, machine_type)
     except catalogue.UnknownMachineError:
@@ -115,7 +118,9 @@ def _local_disks(machine_type: str) -> list[compute.InstanceTemplateDiskArgs]:
 
 
 def _notice(capacity_type: CapacityType) -> dict[str, str]:
-    """What the node agent reads: the metadata server tells that an instance is preempted, and not when it goes."""
+    """Return the metadata for the node agent. Google's metadata server reports a preemption, but not the time of the
+    shutdown.
+    """
     return {PREEMPTION_NOTICE: str(NOTICE_S)} if capacity_type is CapacityType.SPOT else {}
 
 
@@ -133,9 +138,9 @@ def _scheduling(
             if model == "SPOT"
             else None
         ),
-        # machines with GPUs cannot move to another host
+        # machines with GPUs do not support live migration
         on_host_maintenance="TERMINATE",
-        # a stopped instance would have lost its cache and go on costing a disk; refused for STANDARD
+        # a stopped instance would lose its cache and still incur disk costs; Google refuses the setting for STANDARD
         instance_termination_action="DELETE" if ends_by_itself else None,
         max_run_duration=(
             compute.InstanceTemplateSchedulingMaxRunDurationArgs(seconds=int(run.total_seconds())) if run else None
@@ -145,7 +150,7 @@ def _scheduling(
 
 def _affinity(reservation: pulumi.Input[str] | None) -> compute.InstanceTemplateReservationAffinityArgs:
     if reservation is None:
-        # what one pool paid for is not used up by another
+        # an instance must not use capacity that another pool pays for
         return compute.InstanceTemplateReservationAffinityArgs(type="NO_RESERVATION")
     return compute.InstanceTemplateReservationAffinityArgs(
         type="SPECIFIC_RESERVATION",
