@@ -1,1 +1,1 @@
-"""The Pulumi program: settings and one deploy() per cloud."""
+"""The Pulumi program: settings, and one deploy() function per cloud."""

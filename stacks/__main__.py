@@ -1,4 +1,4 @@
-"""What `pulumi up` runs."""
+"""The entry point of `pulumi up`."""
 
 import importlib
 import os
@@ -15,5 +15,5 @@ try:
     settings = with_local_key(settings, os.environ)
 except SettingsError as error:
     raise pulumi.RunError(str(error)) from error
-# the other cloud's library is large: only the one that is used is read
+# the libraries of both clouds are large: import only the one in use
 importlib.import_module(f"stacks.{settings.cloud}").deploy(settings)

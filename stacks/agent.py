@@ -1,4 +1,4 @@
-"""The node agent's file, built where the upload finds it."""
+"""Builds the node agent's file for the upload."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from gpufleet.domain.files import write_atomically
 from serving import agent_archive
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-"""The clone: sources of the agent and `Pulumi.yaml`."""
+"""Root of the clone, with the sources of the agent and `Pulumi.yaml`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,9 @@ class AgentFile:
 
 
 def agent_file(root: Path = ROOT) -> AgentFile:
-    """Build the agent into `.local/agents/`, under its digest. Raises FileNotFoundError without its sources."""
+    """Build the agent into `.local/agents/`. The file is named after its digest. Raises FileNotFoundError if sources
+    are missing.
+    """
     body = agent_archive.build(root)
     sha256 = hashlib.sha256(body).hexdigest()
     path = root / ".local" / "agents" / f"{sha256}.pyz"

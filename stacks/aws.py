@@ -1,4 +1,4 @@
-"""The AWS program."""
+"""The Pulumi program for AWS."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from stacks.origin import origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where things of the environment go."""
+    """The network resources in which the environment is deployed."""
 
     prefix: str
     tags: Mapping[str, str]
@@ -44,7 +44,9 @@ class _Place:
     subnet_ids: Mapping[str, pulumi.Input[str]]
     firewall: Firewall
     fabrics: Mapping[str, Fabric]
-    """Of the pools that have EFA: one of their own each, so one that is broken into reaches no other's ports."""
+    """Fabrics by pool name, for pools with EFA. Each pool has its own, so a compromised pool cannot reach the ports
+    of another.
+    """
     bucket: pulumi.Input[str]
 
 
@@ -118,7 +120,9 @@ def _place(settings: Settings) -> _Place:
 def _fabrics(
     settings: Settings, prefix: str, network_id: pulumi.Input[str], common: Mapping[str, str]
 ) -> dict[str, Fabric]:
-    """By pool. The first takes over the group that all pools shared up to release 0.1: their instances are in it."""
+    """Return the fabrics by pool name. The first adopts the group that all pools shared up to release 0.1, because
+    existing instances are in it.
+    """
     made: dict[str, Fabric] = {}
     for pool in settings.pools:
         if pool.network == "efa":
@@ -179,7 +183,7 @@ def _pool(  # noqa: PLR0913
 
 
 def _control(settings: Settings, control: ControlHostSettings, place: _Place) -> Routers | None:
-    """The control host, and the routers that are machines of their own; None: the control host is the router."""
+    """Declare the control host and separate routers. None: the control host is the router."""
     queue = f"{place.prefix}-notices"
     notices = Notices(queue, place.tags)
     sessions = permissions.of_sessions(region=settings.region, account=settings.account)
@@ -194,7 +198,7 @@ def _control(settings: Settings, control: ControlHostSettings, place: _Place) ->
         region=settings.region,
         account=settings.account,
         environment=settings.environment,
-        # written out, so that the policy pack can judge the rights before anything is made
+        # composed here, so that the policy pack can check the permissions before any resource exists
         notices=f"arn:aws:sqs:{settings.region}:{settings.account}:{queue}",
         secrets=pools.secrets_of_control(settings, control),
     )

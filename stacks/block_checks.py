@@ -1,4 +1,4 @@
-"""What must hold of capacity that was bought for a fixed time."""
+"""Checks of reserved capacity with a fixed time span (blocks)."""
 
 from collections.abc import Iterator
 from datetime import date
@@ -10,12 +10,13 @@ from gpufleet.settings.environment import PoolSettings, Reserved, Settings
 from gpufleet.settings.problems import Problem
 
 SOLD_AS_BLOCKS: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
-"""Beginnings of the GPU machine types that EC2's DescribeInstanceTypes gives the usage class `capacity-block`
-(as shipped in moto 5.2.5, see `gpufleet/domain/data/SOURCE.md`)."""
+"""Prefixes of the GPU machine types for which EC2's DescribeInstanceTypes lists the usage class `capacity-block` (as
+shipped in moto 5.2.5, see `gpufleet/domain/data/SOURCE.md`).
+"""
 
 
 def check(settings: Settings, pool: PoolSettings, reserved: Reserved, path: str, today: date) -> Iterator[Problem]:
-    """Everything wrong with the block of one reservation; nothing where it has none."""
+    """Yield every problem of a reservation's block. A reservation without a block has none."""
     block = reserved.block
     if block is None:
         return

@@ -1,4 +1,4 @@
-"""What must hold between the values of an environment's settings, once each of them has the right form."""
+"""Checks between values of an environment's settings. They run after each value has passed the check of its form."""
 
 import ipaddress
 import re
@@ -25,7 +25,7 @@ _ACCOUNTS: Final = {
 
 
 def check(settings: Settings, today: date) -> list[Problem]:
-    """Everything wrong between values, in the order of the file."""
+    """Return every problem between values, in the order of the file."""
     of_pools = (
         problem
         for place, pool in enumerate(settings.pools)
@@ -133,7 +133,7 @@ _PRIVATE: Final = tuple(
     ipaddress.IPv4Network(network)
     for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8")
 )
-"""What no address of the internet lies in; the last is the embedded cloud's."""
+"""Private address ranges, which contain no internet address. The last one is the embedded cloud's."""
 
 
 def _images(settings: Settings) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What the control host and the routers of an environment are told when they boot."""
+"""Boot data of the control host and the routers of an environment."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,16 @@ from stacks.pools import bucket_url, secret_place
 
 
 def of_host(settings: Settings, control: ControlHostSettings) -> Callable[[str], str] | None:
-    """The control host's boot data, from the device of its volume; None without a bundle."""
+    """Return a function from the device of the data volume to the control host's boot data. None without a bundle."""
     if (sha256 := control.bundle) is None:
         return None
     return lambda volume: _script(settings, _told(settings, control, Role.CONTROL, volume), sha256)
 
 
 def of_router(settings: Settings, control: ControlHostSettings) -> str | None:
-    """The boot data of each router; None without a bundle. Raises UserDataError when the cloud would refuse them."""
+    """Return the boot data of each router. None without a bundle. Raises UserDataError when the cloud would refuse
+    the data.
+    """
     if control.bundle is None:
         return None
     return _script(settings, _told(settings, control, Role.ROUTER, None), control.bundle)
@@ -45,5 +47,7 @@ def _told(settings: Settings, control: ControlHostSettings, role: Role, volume: 
 
 
 def _secrets(settings: Settings, control: ControlHostSettings) -> dict[str, str]:
-    """Where each secret lies; the names travel, the values are read with the host's own role."""
+    """Return the location of each secret. Boot data contain names only; the host reads the values with its own
+    role.
+    """
     return {variable: secret_place(settings, name) for variable, name in sorted(control.secrets.items())}

@@ -1,4 +1,4 @@
-"""The fleet document of a deployed environment."""
+"""Creates the fleet document of a deployed environment."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -24,9 +24,9 @@ def describe(
     origin: Origin,
     routers: Sequence[str] = (),
 ) -> str:
-    """The document as text, from settings and from what the cloud called the groups of each pool.
+    """Return the document as text. It combines the settings with the cloud's names of each pool's groups.
 
-    `routers`: what it called routers on machines of their own (AWS: instance ids; Google Cloud: names).
+    `routers` identifies routers on their own machines (AWS: instance ids; Google Cloud: names).
     """
     sources = {model.name: model.source for model in settings.models}
     return document.render(
@@ -81,9 +81,9 @@ def describe(
 
 
 def shared_of(settings: Settings) -> tuple[SharedEntry, ...]:
-    """What costs money beside GPU instances, by the skus of `plan-cost`.
+    """Return what the environment pays for besides GPU instances, by the SKUs of `plan-cost`.
 
-    An environment without a budget is not priced: nothing.
+    Return nothing for an environment without a budget, because it has no prices.
     """
     if settings.budget is None:
         return ()
@@ -93,13 +93,13 @@ def shared_of(settings: Settings) -> tuple[SharedEntry, ...]:
 def _of_network(settings: Settings) -> Iterator[SharedEntry]:
     network, aws = settings.network, settings.cloud is Cloud.AWS
     if not isinstance(network, MadeNetwork):
-        return  # whoever owns it pays for it
+        return  # the owner of an external bucket pays for it
     if network.internet == "nat":
         yield _entry("NAT gateway", "aws:vpc:nat-gateway" if aws else "gcp:network:nat-gateway", 1)
         if aws:
             yield _entry("public address", "aws:vpc:public-ipv4", 1)
     if aws and network.private_services:
-        # each service has one interface in each zone, and each interface is billed
+        # each service has one interface per zone, and each interface is billed
         endpoints = len(network.private_services) * len(settings.zones)
         yield _entry("interface endpoints", "aws:vpc:interface-endpoint", endpoints)
 

@@ -1,4 +1,4 @@
-"""What must hold in a pool whose machines are to work as one (AWS: EFA and a cluster placement group)."""
+"""Checks of pools with EFA (AWS: EFA interfaces and a cluster placement group)."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from gpufleet.settings.problems import Problem
 
 
 def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
-    """Everything that EFA asks and this pool lacks; nothing for a pool without it."""
+    """Yield every requirement of EFA that the pool does not meet. A pool without EFA has no problems."""
     if pool.network != "efa":
         return
     if settings.cloud is not Cloud.AWS:
@@ -38,7 +38,7 @@ def _have_efa(path: str, names: tuple[str, ...], *, one: bool = False) -> Iterat
         try:
             machine = catalogue.machine(Cloud.AWS, name)
         except catalogue.UnknownMachineError:
-            continue  # said by the pool's other checks
+            continue  # other checks of the pool report it
         if machine.efa_interfaces:
             counts.add(machine.efa_interfaces)
             continue

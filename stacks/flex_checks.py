@@ -1,4 +1,4 @@
-"""What must hold of capacity that is bought by flex-start (Google Cloud's Dynamic Workload Scheduler)."""
+"""Checks of flex-start capacity (Google Cloud's Dynamic Workload Scheduler)."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,13 +10,13 @@ from gpufleet.settings.environment import FlexStart, PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 
 SHORTEST, LONGEST = timedelta(minutes=10), timedelta(days=7)
-"""Google's limits of a run (its documentation of resize requests and of flex-start VMs)."""
+"""Google's limits of a run's duration (its documentation of resize requests and of flex-start VMs)."""
 NOT_OFFERED: Final = ("a4x-", "g4-")
-"""Machines without flex-start, of those with GPUs of their own (Google's documentation of flex-start VMs)."""
+"""Prefixes of machine types with GPUs that do not support flex-start (Google's documentation of flex-start VMs)."""
 
 
 def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
-    """Everything wrong with a pool's flex-start."""
+    """Yield every problem of a pool's flex-start settings."""
     bought, where = pool.capacity.flex_start, f"{path}.capacity.flex_start"
     if bought is None:
         return

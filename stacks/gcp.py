@@ -1,4 +1,4 @@
-"""The Google Cloud program."""
+"""The Pulumi program for Google Cloud."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from stacks.origin import origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where things of the environment go, and as whom they run."""
+    """The network and the service accounts of the environment."""
 
     prefix: str
     labels: Mapping[str, str]
@@ -66,14 +66,14 @@ def _place(settings: Settings) -> _Place:
         made = Network(prefix, NetworkArgs(region=settings.region, cidr=given.cidr, way_out=given.internet == "nat"))
         network_id, subnet = made.id, made.subnet_id
     else:
-        # one subnet spans the region's zones: whichever zone it is named for
+        # one subnet spans all zones of the region, whatever zone the settings list it under
         network_id, subnet = given.id, next(iter(given.subnets.values()))
     bucket = (
         settings.bucket.name
         if settings.bucket.existing
         else ModelBucket(f"{prefix}-models", settings.bucket.name, settings.region, common).bucket_name
     )
-    # the names of machines outside every pool are other people's
+    # names of machines outside every pool follow no pattern
     beyond = bool(settings.orphans)
     stops = any(rule.action is OrphanAction.STOP for rule in settings.orphans)
     instances = _identity(
@@ -82,7 +82,7 @@ def _place(settings: Settings) -> _Place:
         "GPU instances of gpu-fleet",
         bucket,
         permissions.INSTANCE_ON_BUCKET,
-        # no right of Compute Engine: Google knows no "itself" in a role
+        # no permission in Compute Engine: IAM cannot restrict a role to the calling instance
         (),
         (settings.engine_key,),
     )
@@ -177,7 +177,7 @@ def _pool(
 
 
 def _control(settings: Settings, control: ControlHostSettings, place: _Place) -> Routers | None:
-    """The control host, and the routers that are machines of their own; None: the control host is the router."""
+    """Declare the control host and separate routers. None: the control host is the router."""
     machine = MachineArgs(
         image=control.image,
         machine_type=control.machine_type,

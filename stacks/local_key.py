@@ -1,4 +1,6 @@
-"""The embedded environment's key of orders: each clone has a pair of its own, which no settings file can name."""
+"""The order key of the embedded environment. Each clone has its own key pair, so no settings file can contain the
+public key.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +11,11 @@ from gpufleet.settings.problems import Problem, SettingsError
 from stacks.value_checks import EMBEDDED
 
 VARIABLE: Final = "GPUFLEET_LOCAL_ORDER_KEY"
-"""Names the file of the public key; `gpufleet local env` sets it."""
+"""Environment variable with the path of the public key. `gpufleet local env` sets it."""
 
 
 def with_local_key(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """The settings with this clone's public key, in the environment `local` alone. Raises SettingsError."""
+    """Return the settings with this clone's public key, if the environment is `local`. Raises SettingsError."""
     file = environment.get(VARIABLE)
     if settings.environment != EMBEDDED or not file:
         return settings

@@ -1,4 +1,6 @@
-"""Where the program came from: the same answer for the same tree, so that a preview of nothing new shows nothing."""
+"""Identifies the program's source. The result depends only on the tree, so a preview without changes shows no
+difference.
+"""
 
 import subprocess
 from datetime import UTC, datetime
@@ -8,7 +10,9 @@ from gpufleet.settings.document import Origin
 
 
 def origin(root: Path, project: str, stack: str) -> Origin:
-    """The commit and its time; outside a repository, `unversioned` and the time of the project file."""
+    """Return the commit and its time. Outside a repository: `unversioned` and the modification time of the project
+    file.
+    """
     commit = _commit(root)
     if commit is None:
         written = datetime.fromtimestamp(int((root / "Pulumi.yaml").stat().st_mtime), UTC)

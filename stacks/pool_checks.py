@@ -1,4 +1,4 @@
-"""What must hold inside a pool, and between it and its environment."""
+"""Checks within a pool, and between a pool and its environment."""
 
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -12,11 +12,11 @@ from serving.engine import wrong_arguments
 from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
 
 SHORTEST_START: Final = timedelta(seconds=10)
-"""No engine answers earlier, so that no instance would ever be ready."""
+"""Minimum start timeout. No engine starts faster, so with a shorter limit no instance would become ready."""
 
 
 def check(settings: Settings, pool: PoolSettings, path: str, today: date) -> Iterator[Problem]:
-    """Everything wrong with one pool, whose place in the file is `path`."""
+    """Yield every problem of one pool. `path` is the pool's position in the file."""
     yield from _limits(pool, path)
     yield from _bought(pool, path)
     yield from _zones(settings, pool, path)

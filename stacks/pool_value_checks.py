@@ -1,4 +1,4 @@
-"""What single values of a pool must be, beyond their form: sizes, deadlines, secrets, ids of what was bought."""
+"""Checks of single values of a pool beyond their form: sizes, deadlines, secrets, ids of purchased capacity."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,23 +13,25 @@ from gpufleet.settings.problems import Problem
 from serving.engine import ArgumentError, check_environment
 
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false"})
-"""What turns something on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`), whatever it is called."""
+"""Values that switch an option on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`). They are not secrets, whatever the
+variable's name.
+"""
 LONGEST_DRAIN: Final = timedelta(hours=2) - timedelta(seconds=60)
-"""A lifecycle hook of AWS waits two hours at most, and a minute of it is margin."""
+"""Maximum drain time. A lifecycle hook of AWS waits two hours at most; one minute is margin."""
 FOR_WEIGHTS: Final = 0.9
-"""Share of GPU memory that vLLM takes by default (`--gpu-memory-utilization`); the weights must fit into it."""
+"""Share of GPU memory that vLLM uses by default (`--gpu-memory-utilization`). The weights must fit into it."""
 _SPLITS: Final = {
     "--tensor-parallel-size": "tensor",
     "-tp": "tensor",
     "--pipeline-parallel-size": "pipeline",
     "-pp": "pipeline",
 }
-"""vLLM's flags that spread one model over GPUs; their sizes multiply."""
+"""Flags of vLLM that split one model over GPUs. Their values multiply."""
 _SECRET_REMEDY: Final = "remove it and change the secret; models come from the bucket, so an engine needs none"
 
 
 def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
-    """What is wrong with single values of one pool."""
+    """Yield the problems of single values of one pool."""
     yield from _sizes(pool, path)
     yield from _times(settings, pool, path)
     yield from _environment(pool, path)
@@ -75,7 +77,9 @@ def _times(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Proble
 
 
 def engine_problem(path: str, error: ArgumentError, value: str) -> Problem:
-    """What is wrong with an argument or a variable of an engine, and the remedy: as the error says them."""
+    """Return the problem and the remedy for an invalid argument or variable of an engine, as the error describes
+    them.
+    """
     wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
     return Problem(path=path, wrong=wrong, value=value, remedy=remedy or "write flags as --max-model-len")
 
@@ -87,7 +91,7 @@ def _environment(pool: PoolSettings, path: str) -> Iterator[Problem]:
             remedy = "write letters, digits and underlines, no digit first"
             yield Problem(path=where, wrong="is no name of a variable", value=name, remedy=remedy)
         elif kinds := find_secrets(value):
-            # the value is not shown: it may be one
+            # the value is not shown, because it may be a secret
             yield Problem(path=where, wrong=f"looks like {kinds[0]}", remedy=_SECRET_REMEDY)
         elif names_secret(name) and value.lower() not in _SWITCHES:
             yield Problem(path=where, wrong="is a variable that holds a secret", remedy=_SECRET_REMEDY)
@@ -107,7 +111,9 @@ def _secret_arguments(pool: PoolSettings, path: str) -> Iterator[Problem]:
 
 
 def _split(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
-    """A model split over more GPUs than a machine has; with EFA several machines work as one."""
+    """Report a model that is split over more GPUs than one machine has. With EFA, a model may span several
+    machines.
+    """
     wanted = _gpus(pool.engine.args)
     if wanted is None or pool.network == "efa":
         return
@@ -116,7 +122,7 @@ def _split(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Proble
         try:
             machine = catalogue.machine(settings.cloud, name)
         except catalogue.UnknownMachineError:
-            continue  # said by the pool's other checks
+            continue  # other checks of the pool report it
         model = next((model for model in settings.models if model.name == pool.model), None)
         if machine.gpu_count < gpus and (model is None or model.weights_gib <= weights_room_gib(machine)):
             yield Problem(
@@ -129,18 +135,20 @@ def _split(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Proble
 
 
 def weights_room_gib(machine: catalogue.MachineType) -> float:
-    """GPU memory of a machine that weights may take, in GiB."""
+    """Return the GPU memory of a machine that weights may use, in GiB."""
     return machine.total_gpu_memory_mib * FOR_WEIGHTS / 1024
 
 
 def _gpus(args: Sequence[str]) -> tuple[int, int] | None:
-    """Place of the first flag that splits the model, and over how many GPUs all of them do."""
+    """Return the index of the first flag that splits the model, and the number of GPUs over which all flags split
+    it.
+    """
     found: dict[str, tuple[int, int]] = {}
     for index, argument in enumerate(args):
         name, equals, value = argument.partition("=")
         if name in _SPLITS:
             said = value if equals else args[index + 1] if index + 1 < len(args) else ""
-            # nine digits are as much too many as five thousand, which Python refuses to read
+            # nine digits already exceed every limit; Python refuses to parse thousands of digits
             found[_SPLITS[name]] = (index, int(said[:9]) if said.isascii() and said.isdigit() else 1)
     gpus = 1
     for _, ways in found.values():
@@ -157,7 +165,7 @@ def _machine_types(pool: PoolSettings) -> Iterator[str]:
 
 
 def _bought(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
-    """Reservations bought elsewhere: an id of that cloud, and one group for each."""
+    """Check existing reservations: each needs an id in the form of that cloud, and its own group."""
     earlier: dict[str, str] = {}
     for other in settings.pools:
         places = [(other.name, reserved.existing) for reserved in other.capacity.reserved]

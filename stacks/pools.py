@@ -1,4 +1,4 @@
-"""Settings of a pool, as components and user data want them. The same for both clouds."""
+"""Converts settings of a pool to the arguments of components and user data, for both clouds."""
 
 import re
 from typing import Final
@@ -19,7 +19,7 @@ def bucket_url(settings: Settings) -> str:
 
 
 def registries(settings: Settings) -> tuple[str, ...]:
-    """The AWS accounts whose registries hold the images that GPU instances run."""
+    """Return the AWS accounts whose registries hold the images that GPU instances run."""
     machines = settings.machines
     images = (machines.dcgm_image, machines.node_exporter_image or "", *(p.engine.image for p in settings.pools))
     return tuple(sorted({found[1] for image in images if (found := _ECR.fullmatch(image))}))
@@ -30,7 +30,9 @@ def owned(settings: Settings, pool: PoolSettings) -> Owned:
 
 
 def capacity(settings: Settings, pool: PoolSettings) -> PoolCapacity:
-    """How the pool is bought; its on-demand capacity in every zone of the environment, unless it names some."""
+    """Return the pool's capacity. On-demand capacity uses every zone of the environment, unless the pool names
+    zones.
+    """
     ways = pool.capacity
     if ways.on_demand and not ways.on_demand.zones:
         on_demand = ways.on_demand.model_copy(update={"zones": settings.zones})
@@ -39,7 +41,7 @@ def capacity(settings: Settings, pool: PoolSettings) -> PoolCapacity:
 
 
 def secret_place(settings: Settings, name: str) -> str:
-    """Where machines of the environment find a secret that the settings name: they are told that, never its value."""
+    """Return the location of a secret that the settings name. Machines receive the location, never the value."""
     match settings.cloud:
         case Cloud.AWS:
             return f"ssm:{name}"
@@ -48,23 +50,25 @@ def secret_place(settings: Settings, name: str) -> str:
 
 
 def boot_limits(pool: PoolSettings) -> BootLimits:
-    """How long each step of a boot in that pool may take."""
+    """Return the time limit of each boot step in that pool."""
     return BootLimits(engine=pool.engine.start_limit)
 
 
 def secrets_of_control(settings: Settings, control: ControlHostSettings | None) -> tuple[str, ...]:
-    """The names of the secrets that the control host reads: it signs orders, and its router asks engines."""
+    """Return the names of the secrets that the control host reads: the order signing key, and the engine key for its
+    router.
+    """
     named = () if control is None else sorted(set(control.secrets.values()))
     return (settings.engine_key, settings.orders.private_key, *named)
 
 
 def order_keys(settings: Settings) -> tuple[str, ...]:
-    """The public keys of who may give orders to agents, each in one line."""
+    """Return the public keys of authorized signers of orders to agents, one line per key."""
     return tuple(public_key(text).text for text in settings.orders.public_keys)
 
 
 def instance_settings(settings: Settings, pool: PoolSettings, capacity_type: CapacityType) -> InstanceSettings:
-    """What an instance of that pool and capacity type is told."""
+    """Return the settings of an instance of that pool and capacity type."""
     return InstanceSettings(
         environment=settings.environment,
         cloud=settings.cloud,

@@ -1,4 +1,4 @@
-"""The settings of a stack: read, and checked value against value, before any resource is declared."""
+"""Reads the settings of a stack and checks values against each other, before any resource is declared."""
 
 from collections.abc import Mapping
 from datetime import date
@@ -14,7 +14,7 @@ from stacks.checks import check
 
 
 def load(config: pulumi.Config, stack: str, today: date) -> Settings:
-    """The settings of this stack. Raises SettingsError that lists the errors."""
+    """Return the settings of this stack. Raises SettingsError, which lists all errors."""
     values: dict[str, Any] = {KEY: config.get_object("fleet")}
     for cloud in Cloud:
         if region := pulumi.Config(cloud.value).get("region"):
@@ -23,9 +23,9 @@ def load(config: pulumi.Config, stack: str, today: date) -> Settings:
 
 
 def parse(config: Mapping[str, Any], source: str, today: date, stack: str | None = None) -> Settings:
-    """Settings from the `config:` map of a settings file. Raises SettingsError.
+    """Return settings from the `config:` map of a settings file. Raises SettingsError.
 
-    Errors of form come first: values are compared with each other once each of them has the right form.
+    Errors of form are reported first. Values are compared with each other only if every value has a valid form.
     """
     settings = reading.read(config, source, stack)
     if problems := check(settings, today):

@@ -1,4 +1,4 @@
-"""What settings name elsewhere in the same file, or in the catalogue: it must be there, and there once."""
+"""Checks of references: a name that settings use must exist in the same file or in the catalogue, exactly once."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -10,13 +10,13 @@ from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 
 GROUP_NAME_LIMIT: Final = 63
-"""Of Google Cloud's names."""
+"""Maximum length of a name on Google Cloud."""
 _SUFFIX: Final = 8
-"""What Pulumi adds to a name: a dash and seven digits."""
+"""Length of the suffix that Pulumi appends to a name: a dash and seven digits."""
 
 
 def check(settings: Settings, root: str) -> Iterator[Problem]:
-    """What the environment names: zones, budgets, allowed machine types, prices."""
+    """Check the references of the environment: zones, budgets, allowed machine types, prices."""
     yield from _once(f"{root}.zones", settings.zones)
     yield from _budgets(settings, root)
     for index, spend in enumerate(settings.commitments.spends):
@@ -38,7 +38,7 @@ def _budgets(settings: Settings, root: str) -> Iterator[Problem]:
     seen: set[tuple[str, str]] = set()
     pools = {pool.name for pool in settings.pools}
     for index, budget in enumerate(settings.budgets):
-        # teams are also those of clients, which no settings list
+        # a budget's team may be a team of clients, which no settings list
         if budget.pool is not None and budget.pool not in pools:
             yield Problem(
                 path=f"{root}.budgets.{index}.pool",
@@ -53,7 +53,9 @@ def _budgets(settings: Settings, root: str) -> Iterator[Problem]:
 
 
 def check_pool(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
-    """What one pool names: machine types once each, and itself so that its groups' names fit."""
+    """Check the references of one pool: no duplicate machine types, and a pool name short enough for its groups'
+    names.
+    """
     capacity = pool.capacity
     for kind, part in (("spot", capacity.spot), ("on_demand", capacity.on_demand)):
         if part is not None:

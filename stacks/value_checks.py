@@ -1,4 +1,4 @@
-"""What single values of an environment must be, beyond their form: regions, secrets, networks, addresses, prices."""
+"""Checks of single values of an environment beyond their form: regions, secrets, networks, addresses, prices."""
 
 import ipaddress
 import re
@@ -21,7 +21,7 @@ _SECRETS: Final = {
     Cloud.AWS: (r"[A-Za-z0-9_.\-/]{1,1011}", "an SSM parameter"),
     Cloud.GCP: (r"[A-Za-z0-9_-]{1,255}", "a secret of Secret Manager"),
 }
-"""The names that each store takes, and what they name."""
+"""The name format of each secret store, and what a name refers to."""
 _MOST_ORDER_KEYS: Final = 2
 _MACHINES: Final = {
     Cloud.AWS: (r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "one of AWS, as m6i.large"),
@@ -31,24 +31,24 @@ _BUCKETS: Final = {
     Cloud.AWS: r"(?:xn--|sthree-|amzn-s3-demo-).*|.*(?:-s3alias|--ol-s3|--x-s3|--table-s3)",
     Cloud.GCP: r"goog.*|.*(?:google|g00gle).*",
 }
-"""Names that S3 and Cloud Storage keep for themselves."""
+"""Bucket names that S3 and Cloud Storage reserve."""
 ENDPOINTS: Final = (
     "autoscaling", "ec2", "ec2messages", "ecr.api", "ecr.dkr", "elasticloadbalancing", "events", "kms", "logs",
     "monitoring", "secretsmanager", "servicequotas", "sqs", "ssm", "ssmmessages", "sts",
 )  # fmt: skip
-"""AWS's services that software of a fleet calls; others are taken as they are written."""
+"""AWS services that the fleet's software calls. Other service names are not checked."""
 _WHOLE_PATH: Final = ("//", "/file:/")
-"""How the path of a SQLite URL begins that means one file wherever it is read."""
+"""Path prefixes of SQLite URLs with an absolute path, which refer to the same file from every directory."""
 EMBEDDED: Final = "local"
-"""Environment of the embedded cloud, whose ledger lies in the clone that its commands are run in."""
+"""Environment of the embedded cloud. Its ledger is in the clone in which its commands run."""
 _GP3_IOPS: Final = (3000, 80_000)
 _GP3_MIB_PER_SECOND: Final = (125, 2000)
 _LARGEST_DISK_GIB: Final = 65_536
-"""EBS gp3 (its limits since September 2025) and Google Cloud's persistent disks."""
+"""Size limit of EBS gp3 (since September 2025) and of Google Cloud's persistent disks, in GiB."""
 
 
 def check(settings: Settings, root: str, today: date) -> Iterator[Problem]:
-    """What is wrong with single values of an environment; pools are looked at elsewhere."""
+    """Yield the problems of single values of an environment. Other modules check pools."""
     yield from _region(settings, root)
     yield from _secret_names(settings, root)
     yield from _order_keys(settings, root)
@@ -89,7 +89,7 @@ def _secret_name(settings: Settings, path: str, name: str, customary: str) -> It
     begin = secret_names_begin(settings.cloud, settings.environment)
     form = f"the name of {what} of the environment, as {begin}{customary}"
     if kinds := find_secrets(name):
-        # the value is not shown: it may be one
+        # the value is not shown, because it may be a secret
         remedy = f"keep it in the cloud's secret store, write {form} here, and change the secret"
         yield Problem(path=path, wrong=f"looks like {kinds[0]}, and settings are read by many", remedy=remedy)
     elif not re.fullmatch(pattern, name) or not name.startswith(begin) or name == begin:
@@ -107,7 +107,7 @@ def _order_keys(settings: Settings, root: str) -> Iterator[Problem]:
         try:
             fingerprint = public_key(text).fingerprint
         except KeyFormError as error:
-            # the value is not shown: it may be a private key
+            # the value is not shown, because it may be a private key
             private = "PRIVATE KEY" in text
             remedy = "make a new pair: this one is known now" if private else "write what `gpufleet bootstrap` prints"
             yield Problem(path=f"{path}.{index}", wrong=str(error), remedy=remedy)
@@ -244,7 +244,7 @@ def _urls(settings: Settings, root: str) -> Iterator[Problem]:
             remedy = "write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"
             yield Problem(path=f"{root}.{name}", wrong=wrong, value=url, remedy=remedy)
         elif name == "ledger_url" and (why := why_unverified(url)):
-            # the fleet document carries it, and readers of a bucket's document open no such ledger
+            # the fleet document contains it, and readers of a document in a bucket cannot open such a ledger
             yield Problem(path=f"{root}.{name}", wrong=why, value=url, remedy=REMEDY)
 
 
@@ -284,7 +284,7 @@ def _prices(settings: Settings, root: str, today: date) -> Iterator[Problem]:
 
 
 def _slip(path: str, cloud: Cloud, sku: str, name: str) -> Iterator[Problem]:
-    """A machine type that is almost one of the catalogue; small machines are not in it."""
+    """Report a machine type that resembles one in the catalogue. The catalogue does not contain small machines."""
     known = [machine.name for machine in catalogue.machines(cloud) if machine.name[0] == name[:1]]
     if name not in known and (alike := get_close_matches(name, known, n=2, cutoff=0.85)):
         remedy = f"did you mean {' or '.join(alike)}?"
@@ -295,11 +295,11 @@ def _day(text: str) -> date:
     try:
         return date.fromisoformat(text[:10])
     except ValueError:
-        return date.min  # said elsewhere
+        return date.min  # another check reports it
 
 
 def clients(path: str, networks: tuple[str, ...]) -> Iterator[Problem]:
-    """What is wrong with the networks of clients: none is everybody, none is named twice."""
+    """Report problems of client networks: a network of all addresses, or a duplicate."""
     parsed: list[ipaddress.IPv4Network] = []
     for index, client in enumerate(networks):
         where = f"{path}.{index}"
@@ -326,4 +326,4 @@ def clients(path: str, networks: tuple[str, ...]) -> Iterator[Problem]:
 
 
 _WIDEST_CLIENT: Final = 8
-"""The prefix of 10.0.0.0/8, the widest private network."""
+"""Prefix length of 10.0.0.0/8, the largest private network."""
