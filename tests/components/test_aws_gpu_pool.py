@@ -34,7 +34,7 @@ CAPACITY = PoolCapacity(
 
 
 def declare(capacity: PoolCapacity = CAPACITY, fabric_group: str | None = None) -> list[GroupEntry]:
-    """Declares the pool `chat` and gives the groups that the fleet document would list."""
+    """Declare the pool `chat` and return the groups that the fleet document would list."""
     seen: list[GroupEntry] = []
 
     @pulumi.runtime.test

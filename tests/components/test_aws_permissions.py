@@ -1,4 +1,4 @@
-"""Roles allow what the code calls, and nothing more: the code is read, not believed."""
+"""Tests that roles allow exactly the calls that the code makes. The test extracts the calls from the source."""
 
 import ast
 import json
@@ -24,12 +24,14 @@ PLACE = {
 }
 ENGINE_KEY, ORDER_KEY = "/gpu-fleet/prod/engine-key", "/gpu-fleet/prod/order-key"
 PEOPLE = {"bootstrap.py", "images.py", "state_bucket.py"}
-"""Run by people with their own rights: the bucket, its key, the mirror."""
+"""Modules that operators run with their own permissions: the bucket, its key, the image mirror."""
 IN_IAM = {"service-quotas": "servicequotas"}
-"""Services that IAM writes otherwise than boto3."""
+"""Services whose IAM prefix differs from their boto3 name."""
 CALLS_IN_IAM = {"ListObjectsV2": "ListBucket"}
 WRITTEN_OUT = {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}
-"""`gpufleet/clouds/aws/objects.py` and S3Store call them directly; without the right to list, S3 answers 403."""
+"""Actions that `gpufleet/clouds/aws/objects.py` and S3Store call directly. Without list permission S3 returns 403 for
+a missing object.
+"""
 
 
 def allowed(statements: Sequence[Allowed]) -> set[str]:
@@ -37,7 +39,7 @@ def allowed(statements: Sequence[Allowed]) -> set[str]:
 
 
 def called() -> set[str]:
-    """Every call that watchdogs and reports make through AwsCalls, in IAM's words."""
+    """Return every call that watchdogs and reports make through AwsCalls, as IAM actions."""
     found: set[str] = set()
     rooms = (CLOUDS / "aws", ROOT / "app", ROOT / "cli", ROOT / "hosts" / "control")
     for path in [
@@ -128,7 +130,9 @@ def test_what_changes_something_is_bound_to_the_environment(statements: Sequence
 
 
 def test_an_instance_changes_nothing() -> None:
-    """IAM limits no call to the instance itself: whatever it may change, it may change of all of its environment."""
+    """IAM cannot limit a call to the calling instance: a write permission would cover all instances of its
+    environment.
+    """
     assert allowed(of_instances()) == {"s3:GetObject", "ssm:GetParameter"}
 
 

@@ -1,4 +1,6 @@
-"""What surrounds the pools of an environment on Google Cloud: network, bucket, firewall, accounts, control host."""
+"""Tests of an environment's resources outside pools on Google Cloud: network, bucket, firewall, accounts, control
+host.
+"""
 
 from collections.abc import Callable
 from typing import Any

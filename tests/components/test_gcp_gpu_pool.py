@@ -1,4 +1,4 @@
-"""What a pool on Google Cloud declares: templates by how they are bought, groups, and what they are named after."""
+"""Tests of a pool on Google Cloud: templates by capacity type, groups, and names."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -201,7 +201,9 @@ def test_capacity_for_a_time_is_bought_elsewhere_and_starts_at_nothing(mocks: Re
 
 
 def test_groups_do_nothing_against_a_watchdog(mocks: RecordingMocks) -> None:
-    """Zonal for spot and reserved, regional for on-demand; a new template waits, who is ill is reported alone."""
+    """Spot and reserved groups are zonal, on-demand groups regional. A new template is not rolled out, and unhealthy
+    instances are only reported.
+    """
     on_demand = OnDemand(max=2, machine_types=("g2-standard-12", "g2-standard-16"), zones=(A, B))
     declare("dev", reserved=(KEPT,), spot=SPOT, on_demand=on_demand)
     zonal, (regional,) = mocks.of_type(GROUP), mocks.of_type(REGIONAL)

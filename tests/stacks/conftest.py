@@ -15,7 +15,9 @@ def mocks() -> RecordingMocks:
 
 @pytest.fixture(autouse=True)
 def _event_loop_of_the_thread() -> None:  # pyright: ignore[reportUnusedFunction]
-    """Resources make futures in the thread's loop; a test before this one may have left none (`asyncio.run`)."""
+    """Set an event loop for the thread. Resources create futures in it, and an earlier test may have removed it
+    (`asyncio.run`).
+    """
     try:
         asyncio.get_event_loop_policy().get_event_loop()
     except RuntimeError:

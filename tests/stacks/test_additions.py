@@ -1,4 +1,6 @@
-"""What people add to the program goes through the real engine: refused, and let pass by one exception each."""
+"""Runs operators' additions to the program through the real engine: policies refuse each, and one exception allows
+each.
+"""
 
 import json
 import subprocess
@@ -13,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 PACK = str(ROOT / "policies")
 NOWHERE = "127.45"
-"""No cloud answers there: a preview of a new stack asks none."""
+"""No cloud answers at this address. A preview of a new stack needs none."""
 PROGRAM = Path(__file__).with_name("programs") / "additions.py"
 RULE = "resource-type-listed"
 ADDED = {
@@ -22,7 +24,7 @@ ADDED = {
         "logs": "aws:s3/bucket:Bucket",
         "name": "aws:route53/record:Record",
         "images": "aws:ecr/repository:Repository",
-        # of the reference to another stack, which is only looked up
+        # for the reference to another stack, which is only read
         "default": "pulumi:providers:pulumi",
     },
     "gcp-dev": {
@@ -43,7 +45,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 
 def judged(engine: Engine, stack: str) -> dict[str, Any]:
-    """What `gpufleet policies check` says of the same plan."""
+    """Return the result of `gpufleet policies check` for the same plan."""
     preview = engine.folder / "preview.json"
     shown = engine.run("preview", "--json", "--show-sames", "--stack", stack)
     preview.write_text(shown[: shown.rindex("}") + 1])

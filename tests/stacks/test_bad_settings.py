@@ -1,4 +1,4 @@
-"""Settings as hostile as people make them: each gives the one line that is written here, and no secret is in it."""
+"""Invalid settings: each produces exactly the error line given here, and no line contains a secret."""
 
 from typing import Any
 
@@ -339,7 +339,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.capacity.reserved.0.machine_type: is not sold as a Capacity Block (is 'g6e.xlarge'); choose one of "
      "p4d.*, p4de.*, p5.*, p5e.*, p5en.*, p6-b200.*, p6-b300.*, or remove the block"),
 ]  # fmt: skip
-"""What is wrong, the file, its changes, and the line; a path from the root begins with a slash."""
+"""Description, file, changes and expected line. A path from the root starts with a slash."""
 
 
 @pytest.mark.parametrize(("config", "changes", "expected"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])

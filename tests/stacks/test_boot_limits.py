@@ -1,4 +1,6 @@
-"""One limit, two readers: agents give a boot up after it, watchdogs wait for the boot until then."""
+"""Tests that agents and watchdogs use the same boot limit: agents abort a boot after it, and watchdogs wait until
+then.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

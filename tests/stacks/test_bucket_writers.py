@@ -1,4 +1,6 @@
-"""No machine writes what machines obey: asked of the documents that the program generates, role by role."""
+"""Tests that machines cannot write the files that control machines. Checks each role in the generated policy
+documents.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,7 +27,7 @@ DOCUMENTS = (
     f"agents/{'a' * 64}/gpufleet-node.pyz",
     f"control/{'a' * 64}.tar.gz",
 )
-"""What a machine obeys."""
+"""Objects that control machines."""
 WRITING = ("s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion")
 ACCOUNT = AWS[FLEET]["account"]
 BUCKET = AWS[FLEET]["bucket"]["name"]
@@ -35,7 +37,7 @@ POINTER = "backups/ledger/aws-prod-us-east-1/latest.json"
 
 
 def roles_of_machines(recording: RecordingMocks) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """The ARN and the statements of each role that an EC2 machine takes on."""
+    """Yield the ARN and the statements of each role that an EC2 machine assumes."""
     for role in recording.of_type("aws:iam/role:Role"):
         if "ec2.amazonaws.com" in role.inputs["assumeRolePolicy"]:
             name = f"{role.name}-3f2a"
@@ -62,7 +64,7 @@ def at(key: str) -> str:
 
 
 EVERYTHING: Mapping[str, Any] = {"Effect": "Allow", "Action": "*", "Resource": "*"}
-"""What a role may be given by mistake, or by an administrator in a hurry."""
+"""A permission that an administrator might grant to a role by mistake."""
 
 
 @pytest.mark.parametrize("routers", [1, 3])

@@ -1,4 +1,4 @@
-"""What control host and routers are given to boot with, on both clouds."""
+"""Tests of the boot data of the control host and routers, on both clouds."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ VOLUME = {
 def scripts(
     mocks: RecordingMocks, folder: Path, cloud: str, bundle: str | None, **more: object
 ) -> dict[str, str | None]:
-    """Machine to its boot data, with two routers of their own."""
+    """Return the boot data by machine, with two separate routers."""
     path = folder / f"Pulumi.{cloud}-prod.yaml"
     document = yaml.safe_load((ROOT / "stacks" / "config" / path.name).read_text())
     control = document["config"]["gpu-fleet:fleet"]["control"]

@@ -1,4 +1,4 @@
-"""A `pulumi up` that is killed while it makes groups, on the real engine: nothing is made twice unseen."""
+"""Kills a `pulumi up` while it creates groups, on the real engine: no duplicate resource remains undetected."""
 
 import json
 import os
@@ -44,19 +44,22 @@ def groups() -> set[str]:
 
 
 def only_groups_are_being_made(engine: Engine) -> bool:
-    """Whether the running update waits for groups alone. Not for long: one that is throttled too often fails."""
+    """Return whether the running update waits only for groups. This state is short, because a call that is throttled
+    too often fails.
+    """
     try:
         known = json.loads(engine.run("stack", "export", "--stack", STACK))["deployment"]
     except AssertionError:
-        return False  # its file is just being written
+        return False  # the engine is writing the file
     pending = known.get("pending_operations") or ()
     return {one["resource"]["type"] for one in pending} == {"aws:autoscaling/group:Group"}
 
 
 def kill_in_the_middle(engine: Engine) -> None:
-    """SIGKILL to the engine and its children while groups are there whose making has not come to its end.
+    """Send SIGKILL to the engine and its children while groups exist whose creation has not finished.
 
-    Nothing else is being made by then: what the cloud refuses to make twice would end the update after it.
+    At this point no other resource is being created. Otherwise the cloud would refuse to create that resource twice,
+    and the next update would fail.
     """
     slow = {"service": "autoscaling", "operation": "DescribeAutoScalingGroups", "code": "Throttling", "status": 400}
     httpx.post(f"{CONTROL}/api-fault", json=slow | {"times": 10_000}, headers=BEARER, timeout=60).raise_for_status()
@@ -80,7 +83,7 @@ def kill_in_the_middle(engine: Engine) -> None:
 
 
 def cut_off(engine: Engine) -> tuple[int, str]:
-    """What `make up` asks first: its exit status and its words."""
+    """Run the check that `make up` runs first. Return its exit status and output."""
     done = subprocess.run(
         [sys.executable, "-m", "scripts.cut_off", STACK],
         cwd=engine.folder,
@@ -94,7 +97,7 @@ def cut_off(engine: Engine) -> tuple[int, str]:
 
 
 def asked(engine: Engine, *words: str) -> Any:
-    """The JSON that a command of the product says."""
+    """Return the JSON output of a gpufleet command."""
     environment = engine.environment | {"GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}"}
     command = [sys.executable, "-m", "cli.main", *words, "--json"]
     done = subprocess.run(
@@ -109,12 +112,12 @@ def test_what_a_killed_update_left_is_named_ended_and_made_once(engine: Engine) 
     assert cut_off(engine) == (0, ""), "a stack without an update"
     kill_in_the_middle(engine)
     code, said = cut_off(engine)
-    # not before: the cloud may still be at a call that the killed engine made
+    # wait first: the cloud may still process a call of the killed engine
     left = groups()
     assert (code, "An update that was killed" in said) == (1, True)
     assert all(name.rpartition("-")[0] in said for name in left), said
 
-    # whoever goes on all the same is told of every instance that is there twice
+    # an operator who continues anyway is notified of every duplicate instance
     engine.run("cancel", "--yes", "--stack", STACK)
     engine.run(*UP)
     assert left < groups()
@@ -128,7 +131,7 @@ def test_what_a_killed_update_left_is_named_ended_and_made_once(engine: Engine) 
     assert {one["resource"] for one in answer["decisions"]} == instances
     assert all("was a `pulumi up` cut off?" in one["detail"] for one in answer["decisions"])
 
-    # the runbook's way out
+    # the fix in the runbook
     for name in left:
         engine.client("autoscaling").delete_auto_scaling_group(AutoScalingGroupName=name, ForceDelete=True)
     engine.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", STACK)

@@ -1,6 +1,7 @@
-"""A whole `up` of a shipped environment, its state under the policies, a `destroy` that stops at what is protected.
+"""A complete `up` of a shipped environment, policy checks of its state, and a `destroy` that stops at protected
+resources.
 
-`destroy` names the step that the docs describe; after it, it goes on.
+`destroy` names the step that the docs describe. After that step it succeeds.
 """
 
 import copy
@@ -32,7 +33,7 @@ def test_what_is_protected_stays_until_somebody_unprotects_it(tmp_path: Path) ->
         engine.settings(STACK, config)
         engine.client("ssm").put_parameter(Name="/gpu-fleet/dev/engine-key", Value="e" * 64, Type="SecureString")
         engine.run("stack", "init", STACK)
-        # ARNs are known now, so what the preview could not judge is judged
+        # ARNs are known now, so policies can check what they could not check in the preview
         engine.run("up", "--yes", "--skip-preview", "--policy-pack", str(ROOT / "policies"), "--stack", STACK)
         bucket = fleet["bucket"]["name"]
         held = engine.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
@@ -52,7 +53,9 @@ def test_what_is_protected_stays_until_somebody_unprotects_it(tmp_path: Path) ->
 
 
 def _judge_what_is_there(engine: Engine, config: dict[str, Any]) -> None:
-    """`pulumi policy analyze` on the state: its engine passes no settings on, so they are named, and needed."""
+    """Run `pulumi policy analyze` on the state. This command passes no stack settings, so the test sets them; the
+    pack requires them.
+    """
     analyze = ("policy", "analyze", "--policy-pack", str(ROOT / "policies"), "--stack", STACK)
     assert "GPUFLEET_SETTINGS" in engine.run(*analyze, fails=True)
     stricter = engine.folder / "stricter.yaml"

@@ -1,4 +1,4 @@
-"""Settings that buy by flex-start: what passes, and what is said of what does not."""
+"""Tests of flex-start settings: accepted values, and messages for rejected ones."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ GOOD = {"max": 2, "machine_type": "a2-ultragpu-2g", "zone": "us-central1-c", "ru
 
 
 def with_flex_start(**change: Any) -> dict[str, Any]:
-    """The settings of gcp-prod, whose second pool has flex-start instead of on-demand."""
+    """Return the settings of gcp-prod with flex-start instead of on-demand in the second pool."""
     bought = {key: value for key, value in {**GOOD, **change}.items() if value is not REMOVED}
     return changed(GCP, {ON_DEMAND: REMOVED, "pools.1.capacity.flex_start": bought})
 

@@ -1,4 +1,6 @@
-"""What the identity of an instance or a control host gives who takes it over, as `pulumi up` declares it."""
+"""Tests of the permissions that an attacker gains with the identity of an instance or control host, as `pulumi up`
+declares them.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ ORPHANS = [{"name": "old", "older_than": "7d"}]
 
 
 def declared(mocks: RecordingMocks, folder: Path, cloud: str, **fleet: Any) -> None:
-    """Runs the program of production."""
+    """Run the program with the production settings."""
     path = folder / f"Pulumi.{cloud}-prod.yaml"
     document = yaml.safe_load((ROOT / "stacks" / "config" / path.name).read_text())
     document["config"]["gpu-fleet:fleet"] |= fleet
@@ -73,7 +75,7 @@ def test_the_control_host_on_aws_writes_marks_and_moves_no_instance(
 
 
 def test_the_control_host_on_aws_cannot_remove_all_tags_at_once(mocks: RecordingMocks, tmp_path: Path) -> None:
-    """A call that names no key removes them all: its instances would be of no pool any more."""
+    """A call without tag keys removes all tags, so the instance would belong to no pool."""
     declared(mocks, tmp_path, "aws")
     assert not allowed(rights(mocks, "control"), "ec2:DeleteTags", INSTANCE, OF_ENVIRONMENT)
     assert not allowed(rights(mocks, "control"), "ec2:DeleteTags", INSTANCE, OF_ENVIRONMENT | {"aws:TagKeys": []})
@@ -90,7 +92,7 @@ def test_the_control_host_on_aws_completes_hooks_of_its_own_environment(
 
 
 def held(mocks: RecordingMocks, account: str) -> dict[str, str | None]:
-    """Permissions of a service account in the project, each with its condition."""
+    """Return permissions of a service account in the project, each with its condition."""
     roles = {one.name: one.inputs["permissions"] for one in mocks.of_type(ROLE)}
     found: dict[str, str | None] = {}
     for one in mocks.of_type(MEMBER):
@@ -134,7 +136,7 @@ def test_the_control_host_on_google_deletes_and_stops_no_instance_by_itself(
 
 
 def test_a_rule_for_machines_outside_every_pool_lets_google_label_all(mocks: RecordingMocks, tmp_path: Path) -> None:
-    """Their names are other people's, so no condition can name them: the documentation says so."""
+    """Their names follow no pattern, so no condition can match them. The documentation states this."""
     declared(mocks, tmp_path, "gcp", orphans=ORPHANS)
     found = held(mocks, "gpu-fleet-prod-ctl")
     assert found["compute.instances.setLabels"] is None

@@ -1,4 +1,4 @@
-"""`machines.node_exporter_image`: what it changes on both clouds, and that nothing changes without it."""
+"""Tests of `machines.node_exporter_image`: its effect on both clouds, and no effect when absent."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ def _run(mocks: RecordingMocks, folder: Path, cloud: Cloud, image: str | None) -
 
 
 def _scripts(mocks: RecordingMocks, cloud: Cloud) -> list[str]:
-    """User data of every template of GPU instances."""
+    """Return the user data of every template of GPU instances."""
     if cloud is Cloud.AWS:
         templates = mocks.of_type("aws:ec2/launchTemplate:LaunchTemplate")
         return [base64.b64decode(template.inputs["userData"]).decode() for template in templates]

@@ -1,4 +1,6 @@
-"""One owner per field, on the real engine: what a watchdog wrote survives `refresh`, `preview` and a new template."""
+"""Tests that each field has one owner, on the real engine: a watchdog's change survives `refresh`, `preview` and a
+new template.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +32,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def settings(engine: Engine, disk_gib: int = 100) -> None:
-    """The shipped settings, moved to this test's network; `batch` on machines that work as one."""
+    """Write the shipped settings with this test's network. The machines of pool `batch` use EFA."""
     config = engine.settings(STACK)
     fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
     fleet["network"]["cidr"] = f"{NETWORK}.0.0/16"
@@ -47,7 +49,7 @@ def sizes(engine: Engine) -> dict[str, int]:
 
 
 def near(engine: Engine) -> dict[str, str]:
-    """Groups in a placement group, and its strategy."""
+    """Return groups in a placement group, with the strategy."""
     strategies = {g["GroupName"]: g["Strategy"] for g in placement_groups(engine)}
     found = engine.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
     return {g["AutoScalingGroupName"]: strategies[g["PlacementGroup"]] for g in found if g.get("PlacementGroup")}
@@ -58,14 +60,16 @@ def placement_groups(engine: Engine) -> list[dict[str, Any]]:
 
 
 def fabric_group(engine: Engine) -> str:
-    """The one security group of EFA interfaces."""
+    """Return the only security group of EFA interfaces."""
     named = [{"Name": "description", "Values": ["EFA of gpu-fleet"]}]
     (found,) = engine.client("ec2").describe_security_groups(Filters=named)["SecurityGroups"]
     return found["GroupId"]
 
 
 def state_of_release_0_1(engine: Engine) -> None:
-    """As Pulumi's state was when all pools with EFA shared one group, which was not named after one of them."""
+    """Change Pulumi's state to the form in which all pools with EFA share one group that is not named after a
+    pool.
+    """
     file = engine.folder / "state.json"
     engine.run("stack", "export", "--file", str(file), "--stack", STACK)
     text = file.read_text()
@@ -91,7 +95,7 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine) -> None:
     of_batch = {g.name for g in described.pool("batch").groups}
     assert near(engine) == dict.fromkeys(of_batch, "cluster"), "one for each zone of the pool with EFA"
 
-    # every size that a watchdog may write: up where there was none, down to nothing elsewhere
+    # every kind of write by a watchdog: from 0 to 1, and from any other size to 0
     written = {name: 1 - min(size, 1) for name, size in at_creation.items()}
     for name, size in written.items():
         engine.client("autoscaling").set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=size)

@@ -1,4 +1,6 @@
-"""One owner per field on Google Cloud, on the real engine: a written size survives refresh, preview and template."""
+"""Tests that each field has one owner on Google Cloud, on the real engine: a written size survives refresh, preview
+and a new template.
+"""
 
 import base64
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ STACK = "gcp-local"
 PROJECT = "gpu-fleet-local"
 BUCKET = "gpu-fleet-local-gcp-models"
 SECRETS = ("gpu-fleet-local-engine-key", "gpu-fleet-local-order-key")
-"""Names."""
+"""Names of secrets."""
 LIMIT_S = 120
 
 
@@ -53,7 +55,7 @@ def post(engine: Engine, path: str, body: Any) -> None:
 
 
 def settings(engine: Engine, disk_gib: int = 100) -> None:
-    """The shipped settings, moved to this test's network; `batch` with flex-start, too."""
+    """Write the shipped settings with this test's network. Pool `batch` also has flex-start."""
     config = engine.settings(STACK)
     fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
     fleet["network"]["cidr"] = f"{NETWORK}.64.0/18"
@@ -81,7 +83,7 @@ def templates(engine: Engine) -> set[str]:
 
 def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     settings(engine)
-    # emails are known now, so what the preview could not judge is judged
+    # email addresses are known now, so policies can check what they could not check in the preview
     engine.run("up", "--yes", "--skip-preview", "--policy-pack", str(ROOT / "policies"), "--stack", STACK)
     engine.run("preview", "--expect-no-changes", "--stack", STACK)
     engine.run("refresh", "--yes", "--skip-preview", "--stack", STACK)
@@ -98,7 +100,7 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine, monkeypat
     (flex_start,) = described.pool("batch").groups_of(CapacityType.FLEX_START)
     assert at_creation[flex_start.name] == 0
 
-    # every size that a watchdog may write: up where there was none, down to nothing elsewhere
+    # every kind of write by a watchdog: from 0 to 1, and from any other size to 0
     written = {name: 1 - min(size, 1) for name, size in at_creation.items()}
     for group in watchdog.groups(names):
         watchdog.resize(group, written[group.name])

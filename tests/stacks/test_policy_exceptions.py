@@ -1,4 +1,4 @@
-"""What `gpufleet settings check` says of exceptions from rules of the policy pack."""
+"""Tests of the errors that `gpufleet settings check` reports for exceptions from policy rules."""
 
 from typing import Any
 

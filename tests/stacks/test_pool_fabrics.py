@@ -1,4 +1,4 @@
-"""EFA opens every port among the machines of a group: so each pool has a group of its own."""
+"""Tests that each pool has its own EFA group, because EFA opens every port among the machines of a group."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every shipped environment goes through the real engine and the policy pack, before anything is made."""
+"""Previews every shipped environment with the real engine and the policy pack, before any resource exists."""
 
 import json
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 PACK = str(ROOT / "policies")
 NOWHERE = "127.44"
-"""No cloud answers there: a preview of a new stack asks none."""
+"""No cloud answers at this address. A preview of a new stack needs none."""
 
 
 STACKS = [f"{cloud}-{environment}" for cloud in ("aws", "gcp") for environment in ("local", "dev", "staging", "prod")]
@@ -35,7 +35,7 @@ def test_the_policy_pack_lets_the_shipped_settings_pass(engine: Engine, stack: s
     said = engine.run("preview", "--json", "--show-sames", "--policy-pack", PACK, "--stack", stack)
     plan = said[: said.rindex("}") + 1]
     assert json.loads(plan)["changeSummary"]["create"] > 1
-    # and without the engine
+    # the same check without the engine
     config = config_of({FROM_FILE: str(engine.folder / "config" / f"Pulumi.{stack}.yaml")})
     found = check(resources_of(parse(plan)), from_config(config, datetime.now(UTC).date()))
     assert [rule.message(violation) for rule, violation in found] == []
@@ -55,7 +55,7 @@ def in_one_zone(fleet: dict[str, Any]) -> None:
 
 
 def wide_clients(fleet: dict[str, Any]) -> None:
-    # each by itself could be one company's
+    # each network alone could belong to one company
     fleet["control"]["client_networks"] = ["8.0.0.0/8", "9.0.0.0/8"]
 
 

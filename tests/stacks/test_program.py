@@ -1,4 +1,4 @@
-"""Every settings file there is runs through the real program, with the engine's answers played."""
+"""Runs every settings file through the real program with mocked engine responses."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -66,7 +66,7 @@ def test_what_the_program_rents_beside_instances_is_what_the_document_lists(
     priced, _, unknown = extras(declared)
     listed = written(mocks, Cloud(path.stem.removeprefix("Pulumi.").split("-")[0])).shared
     assert unknown == []
-    # one entry and one resource more or less, or other units, and something would cost nothing in the reports
+    # a missing entry, an extra resource or different units would leave costs out of the reports
     assert units((extra.sku, extra.units) for extra in priced) == units(
         (entry.sku, entry.units) for entry in listed if entry.per == "environment"
     )

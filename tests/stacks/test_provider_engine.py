@@ -1,4 +1,4 @@
-"""The real Pulumi engine and an unmodified program on the local provider, against an AWS server on loopback."""
+"""Runs the real Pulumi engine and an unmodified program on the local provider, against an AWS server on loopback."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _EVERYTHING = (_PROGRAMS / "everything.py").read_text(encoding="utf-8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A Pulumi project in a folder of its own, with its own home, state and cloud."""
+    """A Pulumi project in its own folder, with its own home, state and cloud."""
 
     pulumi: Path
     folder: Path
     environment: dict[str, str]
 
     def run(self, *arguments: str, fails: bool = False) -> str:
-        """Run the CLI and return what it said; the exit code must be as told."""
+        """Run the CLI and return its output. The exit code must match `fails`."""
         done = subprocess.run(
             [str(self.pulumi), *arguments, "--non-interactive"],
             cwd=self.folder,
@@ -76,7 +76,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedCloud:
-    """The product's own AWS emulator, on addresses of its own."""
+    """The embedded AWS emulator of this project, on separate addresses."""
 
     network: str
     endpoint: str
@@ -106,7 +106,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
 
 @pytest.fixture(scope="module")
 def pulumi_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The CLI and a private home that has the local provider installed."""
+    """Return the CLI and a private home with the local provider installed."""
     pulumi = find_pulumi(find_folders(os.environ))
     if pulumi is None:
         pytest.skip("no Pulumi CLI of the right version; run `make setup`")
@@ -253,6 +253,6 @@ def test_every_modelled_type_is_made_read_changed_and_ended(stack: Stack, cloud:
 
 
 def _assert_settled(stack: Stack) -> None:
-    """Neither the program nor the cloud sees a difference: what was made is what was asked for."""
+    """Check that neither the program nor the cloud shows a difference: the resources match the declaration."""
     stack.run("preview", "--expect-no-changes")
     stack.run("refresh", "--yes", "--skip-preview", "--expect-no-changes")

@@ -1,4 +1,4 @@
-"""The real Pulumi engine and every modelled Google type, against the embedded Compute Engine."""
+"""Runs the real Pulumi engine with every modelled Google type, against the embedded Compute Engine."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ LIMIT_S = 120
 
 
 class Stack:
-    """A project of its own with one program, on an embedded cloud of its own."""
+    """A separate project with one program, on its own embedded cloud."""
 
     def __init__(self, engine: Engine, folder: Path, network: str) -> None:
         folder.mkdir()
@@ -74,7 +74,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def assert_settled(stack: Stack) -> None:
-    """Neither the program nor the cloud sees a difference: what was made is what was asked for."""
+    """Check that neither the program nor the cloud shows a difference: the resources match the declaration."""
     stack.run("preview", "--expect-no-changes", "--diff")
     stack.run("refresh", "--yes", "--skip-preview", "--expect-no-changes", "--diff")
 
@@ -159,6 +159,6 @@ def test_state_of_a_real_project_is_left_alone(stack: Stack) -> None:
     assert "was not made by the local provider" in said
     assert "gcp-local" in said
     assert stack.items(f"/compute/v1/projects/{PROJECT}/global/networks") == ["real"]
-    # the stack is that of the tests to come, too
+    # later tests use the same stack
     (stack.folder / "state.json").write_text(mine)
     stack.run("stack", "import", "--file", "state.json")

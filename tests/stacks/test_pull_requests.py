@@ -1,4 +1,4 @@
-"""A pull request that edits the policy pack together with what it wants to let pass: the base branch refuses it."""
+"""A pull request that edits the policy pack together with a violation. The check of the base branch refuses it."""
 
 import json
 import os
@@ -38,14 +38,14 @@ NO_RULES = "\nRULES = ()\n"
 
 @dataclass(frozen=True)
 class Checkouts:
-    """Two checkouts of one repository: the base branch's and the pull request's."""
+    """Two checkouts of one repository: the base branch and the pull request."""
 
     base: Path
     theirs: Path
     plans: Path
 
     def run(self, checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Code of that checkout."""
+        """Run code of that checkout."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return subprocess.run(
             [sys.executable, "-m", *arguments], cwd=checkout, env=environment,
@@ -53,12 +53,12 @@ class Checkouts:
         )  # fmt: skip
 
     def plan(self) -> None:
-        """As the job `plan` does: the pull request's code, in its checkout."""
+        """Run what the job `plan` runs: the pull request's code, in its checkout."""
         done = self.run(self.theirs, "scripts.plan_stacks", "--out", str(self.plans))
         assert done.returncode == 0, done.stderr
 
     def judge(self) -> tuple[int, str]:
-        """As the job `judge` does: the base branch's code."""
+        """Run what the job `judge` runs: the base branch's code."""
         out = self.base.parent / "report.txt"
         given = ("--plans", str(self.plans), "--checkout", str(self.theirs), "--out", str(out))
         done = self.run(self.base, "scripts.judge_pull_request", *given)
@@ -72,7 +72,9 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This tree as the base branch, with one environment: planning all would take a minute and show no more."""
+    """Return this tree as the base branch, with one environment. Planning all environments takes a minute and adds no
+    coverage.
+    """
     folder = tmp_path_factory.mktemp("repository") / "base"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
@@ -137,7 +139,7 @@ def test_a_pull_request_that_edits_the_pack_and_its_lists_is_judged_by_the_base_
 def test_a_type_that_the_program_does_not_make_needs_an_exception_which_the_report_shows(
     checkouts: Checkouts,
 ) -> None:
-    """The embedded cloud has no such type, and a plan of it is made all the same."""
+    """The embedded cloud does not have this type, but can still plan it."""
     with (checkouts.theirs / "stacks" / "aws.py").open("a") as file:
         file.write(ALARM)
     commit(checkouts)

@@ -1,4 +1,6 @@
-"""A router that was taken over: what its identity and its firewall give, read from what `pulumi up` declares."""
+"""Tests of a compromised router: the permissions of its identity and the access through its firewall, as `pulumi up`
+declares them.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ INGRESS = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 
 
 def declared(mocks: RecordingMocks, folder: Path, cloud: str, routers: int = 2) -> dict[str, Any]:
-    """Runs the program of production; returns its settings."""
+    """Run the program with the production settings, and return the settings."""
     path = folder / f"Pulumi.{cloud}-prod.yaml"
     document = yaml.safe_load((ROOT / "stacks" / "config" / path.name).read_text())
     fleet = document["config"]["gpu-fleet:fleet"]
@@ -115,7 +117,7 @@ def test_a_router_on_aws_that_was_taken_over_changes_nothing_and_reads_no_other_
 
 
 def opened(mocks: RecordingMocks, group: str) -> set[tuple[int, str]]:
-    """Port and source of what a security group lets in."""
+    """Return the port and source of each ingress rule of a security group."""
     return {
         (int(rule["fromPort"]), rule.get("cidrIpv4") or rule["referencedSecurityGroupId"])
         for rule in (one.inputs for one in mocks.of_type(INGRESS))
@@ -150,7 +152,7 @@ def test_a_control_host_that_is_the_router_is_reached_by_clients(
 
 
 def reached(mocks: RecordingMocks, account: str) -> set[tuple[str, str]]:
-    """Port and source of what firewalls let in to machines of a service account."""
+    """Return the port and source of each firewall rule that allows access to machines of a service account."""
     return {
         (port, source.partition("@")[0])
         for rule in (one.inputs for one in mocks.of_type("gcp:compute/firewall:Firewall"))

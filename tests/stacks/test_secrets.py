@@ -1,4 +1,6 @@
-"""Who reads which secret: instances and routers the engine key, the control host the key that signs orders."""
+"""Tests of access to secrets: instances and routers read the engine key, and the control host reads the order signing
+key.
+"""
 
 import base64
 import hashlib
@@ -69,7 +71,7 @@ def test_an_instance_may_read_the_engine_key_alone_and_the_control_host_the_priv
 @pytest.mark.parametrize("config", [AWS, GCP], ids=["aws", "gcp"])
 @pytest.mark.parametrize("field", ["engine_key", "orders.private_key"])
 def test_a_document_that_names_a_foreign_secret_is_refused(config: dict[str, Any], field: str) -> None:
-    """It is read with the rights of whoever reads it: an administrator's, too."""
+    """The reader uses its own permissions for the secret, which may be an administrator's."""
     text = written(config)
     name = "engine-key" if field == "engine_key" else "order-key"
     foreign = {
@@ -95,7 +97,7 @@ def test_a_document_that_names_a_foreign_secret_is_refused(config: dict[str, Any
 
 
 def test_a_document_of_before_orders_were_signed_is_still_read() -> None:
-    """Of a control host that is upgraded before `pulumi up` writes the document anew."""
+    """This happens when the control host is upgraded before `pulumi up` writes the new document."""
     found = document.parse(written(AWS), "fleet.json")
     before = found.model_dump_json(exclude={"engine_key", "orders"})
     before = before.replace('"bucket":', '"agent_token": "ssm:/gpu-fleet/prod/agent-token", "bucket":', 1)
@@ -136,7 +138,9 @@ def test_one_secret_for_both_is_refused() -> None:
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_example_key_is_nobodys(stack: str) -> None:
-    """Its modulus is a hash of a sentence: nobody can have its private half, so forgotten it lets nobody in."""
+    """Its modulus is the hash of a sentence, so no private key exists. An example key left in the settings gives
+    access to no one.
+    """
     sentence = b"gpu-fleet: an example's public key %d"
     stream = b"".join(hashlib.sha256(sentence % number).digest() for number in range(12))
     modulus = int.from_bytes(stream, "big") | 1 << 3071 | 1

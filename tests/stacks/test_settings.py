@@ -1,4 +1,4 @@
-"""Settings that are wrong: each gives one line with path, value and remedy, and all of them come at once."""
+"""Invalid settings: each error is one line with path, value and remedy, and all errors are reported at once."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The threat model of docs/security.md: each row is asked of the rights that `pulumi up` gives to machines."""
+"""Tests of the threat model in docs/security.md: compares each row with the permissions that `pulumi up` grants to
+machines.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,23 +31,23 @@ DOCUMENTS: Final = (
 SLACK: Final = {"aws": "/gpu-fleet/prod/slack-token", "gcp": "gpu-fleet-prod-slack-token"}
 FOREIGN_SECRET: Final = {"aws": "/gpu-fleet/dev/order-key", "gcp": "gpu-fleet-dev-order-key"}
 KINDS: Final = ("instance", "router", "control")
-"""Columns of the table, in its order."""
+"""Columns of the table, in order."""
 ACCOUNTS: Final = {"instance": "gpu", "router": "rtr", "control": "ctl"}
-"""How the names of service accounts end."""
+"""Suffixes of the names of service accounts."""
 ANSWERS: Final = {"yes": {"aws", "gcp"}, "no": set[str](), "Google Cloud": {"gcp"}, "AWS": {"aws"}}
-"""A cell, and on which clouds the machine may."""
+"""Maps the text of a cell to the clouds on which the call is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that a machine may try; a permission and the name of what it is about, as each cloud writes them."""
+    """One call that a machine may try: a permission and a resource name, in the syntax of each cloud."""
 
     aws: tuple[str, str] | None
     gcp: tuple[str, str] | None
     environment: str = "prod"
-    """Of the resource."""
+    """Environment of the resource."""
     keys: tuple[str, ...] = ()
-    """Tags that it writes."""
+    """Tags that the call writes."""
 
 
 def on_object(action: str, permission: str, key: str) -> Call:
@@ -139,11 +141,11 @@ CALLS: Final[Mapping[str, Sequence[Call]]] = {
         Call(("iam:PassRole", "*"), ("iam.serviceAccounts.actAs", "projects/p")),
     ],
 }
-"""What is tried, by the first column of the table. "yes": all of it is allowed; "no": nothing is."""
+"""Calls to try, by the first column of the table. "yes": all calls are allowed. "no": none is."""
 
 
 def table() -> dict[str, tuple[str, ...]]:
-    """The cells for each row of the page's table."""
+    """Return the cells of each row of the page's table."""
     text = (ROOT / "docs" / "security.md").read_text("utf-8")
     section = text.partition("## Threat model\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
@@ -151,7 +153,7 @@ def table() -> dict[str, tuple[str, ...]]:
 
 
 class Rights:
-    """What the machines of production may do, by cloud and kind of machine."""
+    """Permissions of the machines of production, by cloud and kind of machine."""
 
     def __init__(self, folder: Path) -> None:
         self._aws = self._declared(AWS, "aws", folder)
@@ -164,7 +166,7 @@ class Rights:
         return declared(changed(config, control), f"{cloud}-prod", folder)
 
     def clouds(self, kind: str, call: Call) -> set[str]:
-        """Where a machine of that kind may make the call."""
+        """Return the clouds on which a machine of that kind may make the call."""
         return {cloud for cloud, may in (("aws", self._on_aws), ("gcp", self._on_google)) if may(kind, call)}
 
     def _on_aws(self, kind: str, call: Call) -> bool:

@@ -1,4 +1,4 @@
-"""No endpoint of the network leads to a stranger: asked of the policies that the program generates."""
+"""Tests that no endpoint of the network gives access to an unknown account, based on the generated policies."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ LAYER = f"arn:aws:s3:::prod-{REGION}-starport-layer-bucket/sha256/abc"
 
 
 def policies(folder: Path, changes: dict[str, Any] | None = None) -> dict[str, list[Mapping[str, Any]]]:
-    """Service to the statements of its endpoint's policy."""
+    """Return the statements of each endpoint's policy, by service."""
     recording = declared(changed(AWS, changes or {}), "aws-prod", folder)
     found = {
         one.inputs["serviceName"].removeprefix(f"com.amazonaws.{REGION}."): one for one in recording.of_type(ENDPOINT)

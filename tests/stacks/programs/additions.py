@@ -1,4 +1,4 @@
-"""The program, and beside it what people often add: for the cloud that the stack's settings name."""
+"""The fleet program with resources that operators often add, for the cloud that the stack's settings name."""
 
 import runpy
 from pathlib import Path

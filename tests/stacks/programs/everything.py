@@ -1,4 +1,4 @@
-"""A program that declares every AWS type that the local provider models; `second` changes what can be changed."""
+"""Declares every AWS type that the local provider models. With `second` it changes every mutable property."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A pool of one group whose size somebody else owns."""
+"""A pool with one group whose size another process owns."""
 
 import base64
 
