@@ -1,1 +1,1 @@
-"""Prometheus configuration, rules, alerts and dashboards, written from one set of metric names."""
+"""Generates the Prometheus configuration, rules, alerts and dashboards from one set of metric names."""

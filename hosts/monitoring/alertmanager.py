@@ -1,4 +1,4 @@
-"""The configuration of Alertmanager: which alerts are one message, and which say nothing new. Pure.
+"""The Alertmanager configuration: which alerts form one message, and which alerts are inhibited. No I/O.
 
 Its only receiver is the console's webhook (`POST /alerts`), which puts each group into the ledger's outbox.
 """
@@ -13,36 +13,36 @@ from gpufleet.domain.durations import render as render_duration
 
 RECEIVER: Final = "console"
 GROUP_BY: Final = ("alertname", "fleet", "environment", "pool")
-"""Five hundred instances of a pool that fail alike are one group, and so one message."""
+"""Labels of a group. 500 instances of a pool with the same failure are one group, so one message."""
 QUIET: Final = (
     ("AllMetricsMissing", "MetricsMissing", ("fleet",)),
     ("BudgetBurnFast", "BudgetBurnSlow", ("fleet", "environment")),
     ("RequestsHeld", "QueueGrowing", ("fleet", "pool")),
     ("CacheSyncFailing", "BootFailing", ("fleet", "instance_id")),
 )
-"""While the first fires, the second of the same labels says nothing new."""
+"""Inhibitions: while the first alert fires, the second one with the same values of these labels is suppressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerSettings:
-    """One Alertmanager, beside its Prometheus."""
+    """The settings of one Alertmanager; it runs on the same machine as its Prometheus."""
 
     webhook: str
     """URL of the console's `/alerts`."""
     token_file: str
-    """The console's access token; a path on the machine that runs Alertmanager."""
+    """Path of the console's access token, on the machine that runs Alertmanager."""
     group_wait: timedelta = timedelta(seconds=30)
     """How long the first alert of a group waits for others."""
     group_interval: timedelta = timedelta(minutes=5)
-    """Between two posts about one group that changed; its end is told after at most this."""
+    """Minimum time between two posts about a changed group. A resolved group is posted after at most this time."""
     repeat_interval: timedelta = timedelta(hours=12)
-    """The outbox knows a post that it had before: this only mends one that was lost."""
+    """Time until an unchanged group is posted again. The outbox drops duplicates: this only replaces a lost post."""
     most_alerts: int = 5_000
-    """Of one post; the number of the others is in it."""
+    """Maximum number of alerts in one post. The post contains the number of the omitted ones."""
 
 
 def render(settings: AlertmanagerSettings) -> str:
-    """alertmanager.yml as text."""
+    """Return the text of alertmanager.yml."""
     document: dict[str, Any] = {
         "route": {
             "receiver": RECEIVER,

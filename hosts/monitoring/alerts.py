@@ -1,6 +1,6 @@
-"""Alert rules: what wakes whom, when, and where the runbook says what to do. Pure.
+"""Alert rules: condition, severity and runbook entry. No I/O.
 
-A rule that compares is silent where its signal is missing, so missing signals have rules of their own.
+A rule that compares a signal does not fire if the signal is missing, so separate rules detect missing signals.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from serving import metrics
 
 RUNBOOK: Final = "docs/runbook.md"
 
-# what Prometheus puts into a summary
+# Prometheus replaces these templates in a summary.
 _POOL: Final = "{{ $labels.pool }}"
 _INSTANCE: Final = "{{ $labels.instance_id }}"
 _ENVIRONMENT: Final = "{{ $labels.environment }}"
@@ -34,17 +34,17 @@ _LENGTH: Final = "{{ $value | humanizeDuration }}"
 
 
 class Severity(StrEnum):
-    """Who hears of it."""
+    """How soon an operator must react."""
 
     PAGE = "page"
-    """Somebody now: requests fail or money burns fast."""
+    """Immediately: requests fail, or costs rise fast."""
     TICKET = "ticket"
-    """Somebody today."""
+    """The same day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One rule. `summary` is a template of Prometheus: `{{ $labels.pool }}`."""
+    """An alert rule. `summary` is a Prometheus template, with `{{ $labels.pool }}` for example."""
 
     name: str
     expression: str
@@ -54,7 +54,7 @@ class Alert:
 
 
 def alerts(settings: AlertSettings) -> tuple[Alert, ...]:
-    """Every rule."""
+    """Return all alert rules."""
     return (
         *_gpu(settings),
         *_serving(settings),
@@ -66,7 +66,7 @@ def alerts(settings: AlertSettings) -> tuple[Alert, ...]:
 
 
 def render(settings: AlertSettings, rule_settings: RuleSettings) -> str:
-    """The rule file: recording rules, then alerts."""
+    """Return the text of the rule file: recording rules, then alerts."""
     group: dict[str, Any] = {
         "name": "gpufleet-alerts",
         "rules": [
@@ -93,9 +93,9 @@ def _minutes(count: int) -> timedelta:
 def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
     memory, growth = rules.GPU_MEMORY, settings.gpu_memory_growth
     errors = f"increase({rules.GPU_ECC_ERRORS}[1h]) > 0 or {metrics.ROW_REMAP_FAILURE} == 1"
-    # an error that goes away with its GPU, or with its instance, is told all the same
+    # Report an error even if its series ends with the GPU or the instance.
     xid = f"max_over_time(({metrics.XID_ERRORS} > 0 and {metrics.XID_ERRORS} < 1000)[2m:])"
-    # by UUID: an exporter that was started again gives the same GPU other labels
+    # Identify a GPU by UUID: after a restart, an exporter can give the same GPU other labels.
     each = f"{rules.BY_INSTANCE}, UUID"
     known = f"count by ({each}) (last_over_time({metrics.XID_ERRORS}[1h]))"
     gone = f"count by ({rules.BY_INSTANCE}) ({known} unless count by ({each}) ({metrics.XID_ERRORS}))"
@@ -138,7 +138,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
         Alert(
             name="GpuGone",
             expression=f'{gone} > 0 and on (instance_id) up{{job="dcgm"}} == 1',
-            # an exporter that has just begun knows no GPU before its first look
+            # An exporter that has just started reports no GPU before its first collection.
             lasts=_minutes(2),
             severity=Severity.TICKET,
             summary=f"{_NUMBER} GPUs of {_INSTANCE} ({_POOL}) are not there any more: nothing of them is judged",
@@ -149,7 +149,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
 def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
     boot = f'sum by ({rules.BY_INSTANCE}) ({metrics.NODE_BOOT_SECONDS}{{step=~"cache|engine|warm-up"}})'
     running = f"avg_over_time({rules.RUNNING}[10m])"
-    # what boots or drains is given none of those that wait
+    # An instance that boots or drains receives none of the waiting requests.
     away = f'{metrics.NODE_PHASE}{{phase="ready"}} == 0'
     return (
         *_latency(settings),
@@ -218,7 +218,7 @@ def _latency(settings: AlertSettings) -> tuple[Alert, ...]:
 def _tokens(settings: AlertSettings) -> tuple[Alert, ...]:
     now = f"avg_over_time({rules.POOL_TOKENS_OUT}[1h])"
     least = 1 - settings.tokens_drop
-    # a quiet hour is no fault: only a pool in which requests wait is expected to make tokens
+    # An hour with few requests is not a fault: only a pool with waiting requests must produce tokens.
     busy = f"{rules.POOL_WAITING} > 0"
     parts = [f"({now} < {least} * {now.replace('[1h])', '[1h] offset 1w)')} and {busy})"]
     parts += [
@@ -242,7 +242,7 @@ def _money(settings: AlertSettings) -> tuple[Alert, ...]:
     idle = spend.replace("hour)", 'hour{state="idle"})')
     lost = "sum by (environment, pool) (increase(gpufleet_preemptions_total[1h]))"
     rate = "gpufleet_spend_rate_usd_per_hour"
-    # hours in a month: 8760 / 12
+    # Hours per month: 8760 / 12.
     even = "gpufleet_budget_usd_per_month / 730"
     return (
         Alert(
@@ -329,7 +329,7 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
 def _machines(settings: AlertSettings) -> tuple[Alert, ...]:
     failed = f'{metrics.NODE_PHASE}{{phase="failed"}} == 1'
     served = f'max_over_time({metrics.NODE_PHASE}{{phase="ready"}}[1h]) == 1'
-    # by its agent, though it was ready before and no revision is being switched
+    # A restart by the agent, of an engine that was ready before and is not switching its revision.
     restarted = (
         f"increase({metrics.NODE_ENGINE_RESTARTS}[15m]) > 0 and on (instance_id) "
         f'{metrics.NODE_PHASE}{{phase="ready"}} offset 15m == 1 unless on (instance_id) '
@@ -403,7 +403,7 @@ def _routers(settings: AlertSettings) -> tuple[Alert, ...]:
 
 
 def _silent() -> str:
-    # an engine ends with its drain; without a word from the exporter since then nobody ends the instance
+    # An engine stops with its drain. If its GPU exporter does not respond after that, no watchdog ends the instance.
     ready, drained = (
         f'on (instance_id) {metrics.NODE_PHASE}{{phase="{phase}"}} == 1' for phase in ("ready", "drained")
     )
@@ -415,7 +415,7 @@ def _silent() -> str:
 def _cache_failing(settings: AlertSettings) -> str:
     tries = f'{metrics.NODE_BOOT_ATTEMPTS}{{step="cache"}}'
     failed = f'{metrics.NODE_PHASE}{{phase="failed"}} == 1'
-    # only a step that ended well has a length
+    # Only a successful step has a duration.
     done = f'{metrics.NODE_BOOT_SECONDS}{{step="cache"}}'
     return (
         f"({tries} > 1 or {tries} and on (instance_id) {failed}) unless on (instance_id) {done}"

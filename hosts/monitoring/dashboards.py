@@ -1,4 +1,4 @@
-"""Grafana dashboards as code: fleet, pool, instance, cost. Pure: text to be provisioned, no click is needed."""
+"""Grafana dashboards as code: fleet, pool, instance, cost. Returns provisioning files as text. No I/O."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ from serving import metrics
 
 FOLDER: Final = "gpu-fleet"
 SOURCE: Final = "gpufleet"
-"""Uid of the data source."""
+"""UID of the data source."""
 _HERE: Final = 'environment="$environment"'
 _POOL: Final = f'{_HERE},pool="$pool"'
 _INSTANCE: Final = f'{_HERE},instance_id="$instance"'
 _WIDE: Final = 24
 BUDGET: Final = "gpufleet_budget_usd_per_month"
-"""A fleet without a budget has none, and nothing to show where a query names it."""
+"""Missing in a fleet without a budget; panels that query it are empty then."""
 HOST_NAMES: Final = tuple(name for name, metric in metrics.ALL.items() if metric.source is metrics.Source.HOST)
-"""So with these in a fleet whose instances run no node exporter."""
+"""Metrics of the node exporter. Missing in a fleet whose instances run no node exporter."""
 _RARE: Final = "Empty without `machines.node_exporter_image`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One series (or several, told apart by `legend`)."""
+    """A query for one series, or for several that `legend` distinguishes."""
 
     expression: str
     legend: str
@@ -34,7 +34,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One picture. Units are Grafana's names."""
+    """A panel. `unit` is the name of a Grafana unit."""
 
     title: str
     description: str
@@ -46,7 +46,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """One page. `variables`: name to the query of its values."""
+    """A dashboard. `variables`: name -> query of the values."""
 
     uid: str
     title: str
@@ -60,7 +60,7 @@ _INSTANCES: Final = _POOLS | {"instance": f"label_values({rules.GPU_ACTIVE}{{{_P
 
 
 def dashboards() -> tuple[Dashboard, ...]:
-    """All of them."""
+    """Return all dashboards."""
     return (
         Dashboard(uid="gpufleet-fleet", title="Fleet", panels=_fleet(), variables=_ENVIRONMENTS),
         Dashboard(uid="gpufleet-pool", title="Pool", panels=_pool(), variables=_POOLS),
@@ -70,7 +70,10 @@ def dashboards() -> tuple[Dashboard, ...]:
 
 
 def files(prometheus_url: str, dashboards_folder: str) -> Mapping[str, str]:
-    """What Grafana reads at its start: path below its provisioning folder, or `dashboards/…`, to text."""
+    """Return the files that Grafana reads at startup: path -> text.
+
+    A path begins with `provisioning/`, relative to Grafana's provisioning folder, or with `dashboards/`.
+    """
     source = {"name": "Prometheus", "uid": SOURCE, "type": "prometheus", "url": prometheus_url, "isDefault": True}
     provider = {"name": FOLDER, "folder": FOLDER, "type": "file", "options": {"path": dashboards_folder}}
     found = {
@@ -81,7 +84,7 @@ def files(prometheus_url: str, dashboards_folder: str) -> Mapping[str, str]:
 
 
 def render(dashboard: Dashboard) -> str:
-    """The dashboard's JSON."""
+    """Return the JSON of a dashboard."""
     document: dict[str, Any] = {
         "uid": dashboard.uid,
         "title": f"gpu-fleet: {dashboard.title}",
@@ -98,7 +101,7 @@ def render(dashboard: Dashboard) -> str:
 
 
 def of_all(expression: str, environment: str) -> str:
-    """A query as Prometheus can be asked it while nothing is chosen: over every pool and instance there."""
+    """Replace the dashboard variables in a query so that it selects all pools and instances of the environment."""
     chosen = expression.replace("$environment", environment)
     return chosen.replace('="$pool"', '=~".+"').replace('="$instance"', '=~".+"')
 
@@ -296,7 +299,7 @@ def _variable(name: str, query: str) -> dict[str, Any]:
 
 
 def _placed(panels: Sequence[Panel]) -> list[tuple[int, Panel, dict[str, int]]]:
-    """Panels in rows from left to right."""
+    """Place the panels in rows, from left to right."""
     found: list[tuple[int, Panel, dict[str, int]]] = []
     x, y = 0, 0
     for number, panel in enumerate(panels, start=1):

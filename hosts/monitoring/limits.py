@@ -1,8 +1,8 @@
-"""How much of a page Prometheus takes, and which names from which job. Pure.
+"""Limits of each scrape job: size of a page, number of samples, and accepted metric names. No I/O.
 
-Every page but the control host's own comes from a machine that clients' requests reach. Beyond a limit Prometheus
-takes nothing of a page and its target is down (`up` is 0), which alerts judge. A name that another job serves is
-dropped, so no page can stand in for another's.
+All pages except those of the control host come from machines that are exposed to clients' requests. If a page
+exceeds a limit, Prometheus discards the whole page and its target is down (`up` is 0); alerts detect that. A metric
+name of another job is dropped, so a page cannot replace metrics of another job.
 """
 
 from collections.abc import Mapping
@@ -13,21 +13,22 @@ from serving import metrics
 from serving.metrics import Source
 
 LABELS: Final = {"label_limit": 100, "label_name_length_limit": 256, "label_value_length_limit": 4096}
-"""Of every series. vLLM's largest has 36 labels; an order's reason, which an agent's page shows, has up to 4 KiB."""
+"""Label limits of each series. vLLM's largest series has 36 labels. The reason of an order, which is a label on
+the agent's page, has up to 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one job."""
+    """The limits of one job."""
 
     names: str
-    """A regular expression of the names that are kept."""
+    """Regular expression of the accepted metric names."""
     samples: int
-    """Of one page, after names are dropped."""
+    """Maximum samples of one page, after other names are dropped."""
     body: str
-    """Size of one page."""
+    """Maximum size of one page."""
     targets: int
-    """With more of them Prometheus reads none of the job."""
+    """Maximum number of targets. With more, Prometheus scrapes no target of the job."""
 
 
 def _of(source: Source, samples: int, body: str) -> Limits:
@@ -36,12 +37,12 @@ def _of(source: Source, samples: int, body: str) -> Limits:
 
 _WATCHDOGS: Final = ("budget", "brakes", "daemon", "ledger", "messages", "preemptions", "quota", "spend", "target")
 LIMITS: Final[Mapping[str, Limits]] = {
-    # a page of vLLM 0.32 has 51 KB and 500 samples for each of its engines
+    # A page of vLLM 0.32 has 51 KB, and 500 samples per engine.
     Source.ENGINE.value: _of(Source.ENGINE, 10_000, "16MB"),
-    # 8 GPUs in 7 parts each have 1,300 samples
+    # 8 GPUs with 7 MIG partitions each have 1,300 samples.
     Source.DCGM.value: _of(Source.DCGM, 5_000, "8MB"),
     Source.NODE.value: _of(Source.NODE, 1_000, "1MB"),
-    # 192 CPUs have 1,920 samples before modes are dropped
+    # 192 CPUs have 1,920 samples before CPU modes are dropped.
     Source.HOST.value: _of(Source.HOST, 5_000, "8MB"),
     "haproxy": Limits(names="haproxy_.+", samples=500_000, body="128MB", targets=100),
     metrics.ROUTER_JOB: Limits(
@@ -49,11 +50,11 @@ LIMITS: Final[Mapping[str, Limits]] = {
     ),
     "watchdogs": Limits(names=f"gpufleet_({'|'.join(_WATCHDOGS)})(_.+)?", samples=100_000, body="32MB", targets=100),
 }
-"""By job."""
+"""Job name -> limits."""
 
 
 def bounded(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A scrape configuration with the limits of its job, which keep names after all else was relabelled."""
+    """Add the limits of its job to a scrape configuration. Names are filtered after all other relabelling."""
     limits = LIMITS[job["job_name"]]
     keep = {"source_labels": ["__name__"], "regex": limits.names, "action": "keep"}
     return {

@@ -1,7 +1,7 @@
-"""The configuration of Prometheus: where targets come from and which labels they carry. Pure.
+"""The Prometheus configuration: the source of targets and their labels. No I/O.
 
-Every target of an instance carries the labels instance_id, pool, environment, capacity_type, zone, machine_type and
-group, so that each rule and each watchdog can ask by them.
+All targets of an instance have the labels instance_id, pool, environment, capacity_type, zone, machine_type and
+group, so that rules and watchdogs can select by them.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,42 +19,43 @@ from serving.engine import INTERFACES, Interface, renamed
 from serving.metrics import HOST_CPU_SECONDS, PORTS, Source
 
 ROUTER_PORT: Final = 8404
-"""Of a router's metrics."""
+"""Port of a router's metrics."""
 
 
 INSTANCE: Final = "instance"
-"""What `targets` calls an instance of a pool; it calls a router by the value of its tag."""
+"""Role of a pool's instance in the targets file. The role of a router is the value of its tag."""
 _ROLE: Final = "__gpufleet_role"
-"""A label that Prometheus drops when it has found its targets."""
+"""Label of the role. Prometheus drops it after target discovery."""
 TARGETS_FILE: Final = "targets.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusSettings:
-    """One Prometheus."""
+    """The settings of one Prometheus."""
 
     cloud: Cloud
     environment: str
     targets_file: str = TARGETS_FILE
-    """What `targets` lists, written by who may ask the cloud; without a whole path it lies beside prometheus.yml.
+    """Path of the targets file; a relative path is relative to prometheus.yml.
 
-    Prometheus asks no cloud: its discovery would go by tags alone, which more may write than make members of a fleet.
+    A service with cloud credentials writes it with `targets`. Prometheus does not query the cloud: its own discovery
+    selects by tags alone, and more users may write tags than create instances of a fleet.
     """
     scrape_interval: timedelta = timedelta(seconds=10)
     haproxy: tuple[str, ...] = ()
-    """`address:port` of each router's metrics; none: those in the targets file."""
+    """`address:port` of each router's metrics. Empty: use the routers in the targets file."""
     watchdogs: tuple[str, ...] = ()
     """`address:port` of the exporters that read the ledger."""
     alertmanagers: tuple[str, ...] = ()
     rule_files: tuple[str, ...] = ()
     engines: tuple[Interface, ...] = tuple(INTERFACES.values())
-    """Whose numbers get vLLM's names as they are read."""
+    """Engine interfaces whose metrics are renamed to vLLM's names at the scrape."""
     node_exporter: bool = False
-    """Whether instances serve the numbers of their operating system too."""
+    """Whether instances also run the node exporter (metrics of the operating system)."""
 
 
 def render(settings: PrometheusSettings) -> str:
-    """prometheus.yml as text."""
+    """Return the text of prometheus.yml."""
     interval = render_duration(settings.scrape_interval)
     document: dict[str, Any] = {
         "global": {
@@ -91,7 +92,7 @@ _SPARED: Final = {
     "regex": f"{HOST_CPU_SECONDS};(user|nice|system|irq|softirq|steal)|node_cpu_guest_seconds_total;.*",
     "action": "drop",
 }
-"""Ten series of each CPU would be 1,920 of a large machine: two are kept."""
+"""Drops CPU modes: ten series per CPU are 1,920 on a large machine; two per CPU are kept."""
 
 
 def _renames(engines: Sequence[Interface]) -> list[dict[str, Any]]:
@@ -103,7 +104,7 @@ def _renames(engines: Sequence[Interface]) -> list[dict[str, Any]]:
 
 def _of_instances(source: Source, settings: PrometheusSettings) -> dict[str, Any]:
     job = _found(source.value, PORTS[source], settings, INSTANCE)
-    # a page that dates its samples by a clock of its own would hide what it said last, or make it look new
+    # A page with its own timestamps could hide its last values, or make old values look new.
     job["honor_timestamps"] = False
     relabelled = {Source.ENGINE: _renames(settings.engines), Source.HOST: [_SPARED]}.get(source)
     return {**job, "metric_relabel_configs": relabelled} if relabelled else job
@@ -126,9 +127,10 @@ def _found(job: str, port: int, settings: PrometheusSettings, role: str) -> dict
 def targets(
     instances: Iterable[Instance], environment: str, routers: Collection[str] | None = None
 ) -> list[dict[str, Any]]:
-    """What the file of targets lists: every running member of a pool, and routers that are machines of their own.
+    """Return the content of the targets file: all running pool members, and routers on dedicated machines.
 
-    `routers`: their ids, which the fleet document names. None, for a document of before: whoever has the tag.
+    `routers`: instance ids of the routers in the fleet document. None for an older document without them: every
+    instance with the router's tag counts.
     """
     found: list[dict[str, Any]] = []
     for one in sorted(instances, key=lambda one: one.id):

@@ -1,4 +1,4 @@
-"""What the screens ask Prometheus: one query for all instances each, never one per instance."""
+"""The Prometheus queries of console and CLI: one query for all instances, never one per instance."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -8,17 +8,17 @@ from gpufleet.domain.durations import render as render_duration
 from serving import metrics
 
 PHASE: Final = f"{metrics.NODE_PHASE} == 1"
-"""Labels instance_id and phase."""
+"""Result labels: instance_id and phase."""
 DRAINING: Final = metrics.NODE_DRAIN_DEADLINE.name
-"""Labels instance_id and reason: who asked, and why."""
+"""Result labels: instance_id and reason (the owner of the drain, and why)."""
 ORDER_KEYS: Final = metrics.NODE_ORDER_KEY.name
-"""Labels instance_id and key: whose orders its agent takes."""
+"""Result labels: instance_id and key (the keys whose orders the agent accepts)."""
 HELD: Final = f'sum by (pool) (gpufleet_held_requests{{job="{metrics.ROUTER_JOB}"}})'
 FIRING: Final = 'count by (alertname, severity, pool, instance_id) (ALERTS{alertstate="firing"})'
 
 
 def per_instance(environment: str, window: timedelta) -> Mapping[str, str]:
-    """Name to query; each gives one value for each label instance_id. Rates over `window`."""
+    """Return name -> query. Each query returns one value per instance_id. Rates use `window`."""
     here = f'environment="{environment}"'
     rate = render_duration(window)
     return {

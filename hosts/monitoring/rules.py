@@ -1,4 +1,4 @@
-"""Recording rules: each signal once, under one name, for alerts, dashboards and screens. Pure."""
+"""Recording rules: each signal is defined once, under one name, for alerts, dashboards and console. No I/O."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +13,7 @@ BY_POOL: Final = "environment, pool"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One recorded series."""
+    """A recording rule."""
 
     name: str
     expression: str
@@ -23,13 +23,13 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSettings:
-    """Windows of rates."""
+    """Settings of the recording rules."""
 
     rate_window: timedelta = timedelta(minutes=5)
-    """At least four scrape intervals."""
+    """Window of rates: at least four scrape intervals."""
 
 
-# a share of a GPU is 0 to 1; DCGM's blanks are far above
+# A share of a GPU is 0 to 1; DCGM's values for missing data are far higher.
 GPU_ACTIVE: Final = "gpufleet:gpu_active:instance"
 GPU_MEMORY: Final = "gpufleet:gpu_memory_share:instance"
 GPU_TEMPERATURE: Final = "gpufleet:gpu_temperature:instance"
@@ -53,7 +53,7 @@ POOL_INSTANCES: Final = "gpufleet:instances:pool"
 
 
 def recordings(settings: RuleSettings) -> tuple[Recording, ...]:
-    """All of them, those that others are made of first."""
+    """Return all recording rules. A rule follows the rules that it uses."""
     window = render_duration(settings.rate_window)
     return (*_of_instances(window), *_of_pools(window))
 
@@ -80,7 +80,7 @@ def _of_instances(window: str) -> tuple[Recording, ...]:
             meaning="the instance's hottest GPU",
         ),
         Recording(
-            # else a counter that turns blank, or back, has grown
+            # Without the filter, a change to or from DCGM's value for missing data looks like an increase.
             name=GPU_ECC_ERRORS,
             expression=f"{metrics.ECC_DOUBLE_BIT} < 1e9",
             unit="errors",
@@ -177,7 +177,7 @@ def _of_pools(window: str) -> tuple[Recording, ...]:
         ),
         Recording(
             name=POOL_ERRORS,
-            # no failed series yet is a share of 0 once there are requests; no requests is no share
+            # No failed series means a share of 0 if there are requests; without requests there is no share.
             expression=f"({failed} or {every} * 0) / ({every} > 0)",
             unit="share",
             meaning="requests answered 5xx or cut off",
@@ -190,6 +190,6 @@ def _quantile(share: float, name: str, window: str) -> str:
 
 
 def recording_group(settings: RuleSettings) -> dict[str, Any]:
-    """As Prometheus' rule file has it."""
+    """Return the rule group in the format of Prometheus' rule file."""
     rules = [{"record": rule.name, "expr": rule.expression} for rule in recordings(settings)]
     return {"name": "gpufleet-signals", "rules": rules}

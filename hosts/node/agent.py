@@ -193,7 +193,7 @@ class Agent:
             self.life.enter(Phase.FAILED, f"the engine gave no healthy answer for {limit:.0f} s")
 
     def _watch_failure(self, now: datetime) -> None:
-        """Power off a failed instance after `power_off_after`: it costs money, but operators need time to debug it."""
+        """Power off a failed instance after `power_off_after`: it costs money, but operators need time to inspect."""
         if now - self.life.since >= self.settings.power_off_after and not self._powered_off:
             self._powered_off = True
             self.power_off()
