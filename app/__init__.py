@@ -1,1 +1,1 @@
-"""Use cases: what the commands, the daemon and the functions run. Raises AppError and prints nothing."""
+"""Use cases behind the commands, the daemon and the functions. They raise AppError and print nothing."""

@@ -1,4 +1,4 @@
-"""Implements the watchdogs' ports: node agents, utilization, prices, messages, clock."""
+"""Implements the watchdogs' ports: node agents, utilization, prices, messages and the clock."""
 
 import math
 import os
@@ -26,7 +26,7 @@ from gpufleet.settings.document import FleetDocument
 from watchdogs.ports import Clock
 
 LONGEST_TEXT: Final = 1000
-"""Characters of what an agent says for people: it goes into the ledger and to Slack."""
+"""Longest text of a node agent, in characters. The text is stored in the ledger and sent to Slack."""
 
 
 class WallClock:
@@ -40,7 +40,7 @@ class WallClock:
 
 
 class FleetAgents:
-    """Node agents, in the words of the watchdogs."""
+    """The node agents as the watchdogs' port."""
 
     def __init__(self, agents: NodeAgents) -> None:
         self._agents = agents
@@ -57,7 +57,7 @@ class FleetAgents:
 
 
 class FleetUtilization:
-    """CloudWatch's answer, in the words of the watchdogs: GPUs alone, since it knows no engine."""
+    """CloudWatch as the watchdogs' port. It reports GPU metrics only and no engine metrics."""
 
     def __init__(self, store: CloudWatch) -> None:
         self._store = store
@@ -81,7 +81,7 @@ class FleetUtilization:
 
 
 class FleetPrices:
-    """What instances cost now."""
+    """Current prices of instances."""
 
     def __init__(self, book: PriceBook, cloud: Cloud, region: str, now: datetime) -> None:
         self._book = book
@@ -110,7 +110,7 @@ class FleetPrices:
 
 
 class FleetMessages:
-    """The outbox, with keys that are one fleet's own."""
+    """The outbox of messages. Each key starts with the name of the fleet, so that it is unique to the fleet."""
 
     def __init__(self, engine: Engine, document: FleetDocument, clock: Clock) -> None:
         self._engine = engine
@@ -130,14 +130,18 @@ class FleetMessages:
 
 
 def holder_name() -> str:
-    """Who we are, so that others can tell whether we still live: machine, boot, processes seen, ours, its start."""
+    """Identifies this process, so that other processes can detect whether it is alive.
+
+    The parts are: machine name, boot id, PID namespace, process id, start time of the process.
+    """
     return f"{platform.node()}/{_boot()}/{_processes()}/{os.getpid()}/{_process_start(os.getpid())}"
 
 
 def is_dead_neighbour(holder: str) -> bool:
-    """Whether a holder ran among the processes that we see and is gone: killed, or from before a reboot.
+    """Whether the holder's process ran in our PID namespace and has ended: it was killed, or the machine restarted.
 
-    Of one in another container nobody here can tell, even where both have the host's name.
+    For a holder in another container the answer is always False, even if both containers share the host's name: this
+    process cannot see that holder.
     """
     parts = holder.rsplit("/", 4)
     if len(parts) != 5 or parts[0] != platform.node() or parts[2] != _processes() or not parts[3].isdigit():
@@ -148,7 +152,7 @@ def is_dead_neighbour(holder: str) -> bool:
 
 
 def _processes() -> str:
-    """The namespace of our process numbers; empty where there are none."""
+    """The PID namespace of this process; empty on a system without namespaces."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -172,7 +176,10 @@ def _process_start(pid: int) -> str:
 
 
 def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
-    """None: it is not what an agent of ours says. One that is broken into must not end the pass that asks it."""
+    """The parsed status; None when the data is not a valid agent status.
+
+    A compromised agent may answer anything, and its answer must not fail the pass.
+    """
     if not _is_sound(raw):
         return None
     try:
@@ -197,7 +204,7 @@ def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
 
 
 def _drain_of(raw: Mapping[str, Any], since: datetime | None) -> tuple[DrainOwner | None, datetime | None]:
-    """Owner of the drain, and when the cloud gave notice."""
+    """Owner of the drain, and the time of the cloud's notice."""
     if "by" not in raw:  # an agent of release 0.1
         owner, noticed = owner_of_reason(raw.get("reason") or "")
         return owner, since if noticed else None
@@ -205,14 +212,14 @@ def _drain_of(raw: Mapping[str, Any], since: datetime | None) -> tuple[DrainOwne
 
 
 def _text(said: str | None) -> str | None:
-    """What an agent says for people, as every ledger takes it: of characters that can be written, and not endless."""
+    """The agent's text as every ledger accepts it: at most LONGEST_TEXT characters, all encodable, no NUL."""
     if said is None:
         return None
     return said[:LONGEST_TEXT].encode(errors="replace").decode().replace("\0", "?")
 
 
 def _moment(text: str | None) -> datetime | None:
-    """Raises ValueError also where the time zone is missing."""
+    """Raises ValueError for an invalid time, and for a time without a time zone."""
     if not text:
         return None
     found = datetime.fromisoformat(text)
@@ -222,7 +229,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _is_sound(raw: Mapping[str, Any]) -> bool:
-    """Whether each field is of its type: the text `"false"` is no answer to whether it has drained."""
+    """Whether each field has its type. For example, the text `"false"` is not a valid value of `drained`."""
     running = raw.get("requests_running")
     return (
         all(isinstance(raw.get(flag), bool) for flag in ("ready", "draining", "drained"))

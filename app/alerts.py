@@ -1,5 +1,8 @@
-"""What the cost watchdog tells people without being asked: budgets crossed, hours that cost unlike the same hour of
-earlier weeks. Once an hour; each message once, whoever runs."""
+"""Cost alerts of the cost watchdog: exceeded budgets, and hours whose cost differs from the same hour of earlier
+weeks.
+
+The watchdog computes them once an hour. Each message is sent once, whichever process runs the watchdog.
+"""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -33,13 +36,14 @@ HOUR: Final = timedelta(hours=1)
 WEEKS: Final = 4
 DAYS: Final = 6
 CATCH_UP: Final = timedelta(hours=6)
-"""Hours that were missed longer ago are not told any more."""
+"""The alerts of older missed hours are dropped."""
 
 
 def due(document: FleetDocument, engine: Engine, now: datetime) -> list[datetime]:
-    """Ends of the whole hours that nobody has told of yet, oldest first. Ask after the look: it knows the hour.
+    """Ends of the whole hours whose alerts are not enqueued yet, oldest first. Call it after the pass collected that
+    hour.
 
-    A pass that died after its facts told nothing, so the next one finds its hour here.
+    If a pass dies after it wrote its facts, it enqueued no alerts. The next pass finds its hour here.
     """
     if document.notify is None:
         return []
@@ -53,7 +57,7 @@ def due(document: FleetDocument, engine: Engine, now: datetime) -> list[datetime
 
 
 def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
-    """Put the alerts of every hour that is due into the outbox. Gives how many were new."""
+    """Add the alerts of every due hour to the outbox. Returns the number of new messages."""
     hours = due(document, engine, now)
     if document.notify is None or not hours:
         return 0
@@ -82,7 +86,11 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
 def _budgets(
     document: FleetDocument, query: CostQuery, month: forecast.Month, now: datetime
 ) -> list[tuple[str, str]]:
-    """One message per threshold and month of each budget, and one when the month is about to cost more than it."""
+    """The messages of all budgets.
+
+    A message is sent once per threshold and month of each budget, and once when the forecast of the month exceeds the
+    budget.
+    """
     assert document.notify is not None
     name = f"{now.astimezone(ZoneInfo(document.notify.timezone)):%Y-%m}"
     fleet, found, spends = ledger_name(document), list[tuple[str, str]](), month_spends(query, month, now)
@@ -102,7 +110,7 @@ def _budgets(
 
 
 def _budget(key: str, where: str, use: forecast.BudgetUse, words: tuple[str, str]) -> list[tuple[str, str]]:
-    """`words`: what is said of the month besides, and of the range of its forecast."""
+    """The messages of one budget. `words`: the month's forecast and the range of the forecast, as text."""
     limit, spent = show(use.usd_per_month), show(use.spent.quantize(exact.CENT))
     used = f"{use.share:.0%} of the month's budget is used ({spent} of {limit} USD{words[0]})"
     if use.unknown:
@@ -122,9 +130,9 @@ def _first(words: Sequence[str], most: int = 5) -> str:
 
 
 def _weeks(end: datetime, begun: datetime | None) -> list[Interval]:
-    """The hour before `end` and the same hour of up to four earlier weeks, as far as they are known.
+    """The hour before `end` and the same hour of up to four earlier weeks, as far as the ledger has them.
 
-    In the first week it is the same hour of earlier days.
+    In the first week they are the same hour of up to six earlier days.
     """
     hour = end - HOUR
     for step, most in ((timedelta(weeks=1), WEEKS), (timedelta(days=1), DAYS)):
@@ -138,9 +146,12 @@ def _weeks(end: datetime, begun: datetime | None) -> list[Interval]:
 def _anomalies(
     document: FleetDocument, query: CostQuery, compared: Sequence[Interval], now: datetime
 ) -> list[tuple[str, str]]:
-    """An hour, the first, against the same hour of earlier weeks, for the fleet and each pool, once a day."""
+    """Compare the first hour with the later ones of `compared`, for the fleet and for each pool.
+
+    The keys allow one message per day for each kind of change.
+    """
     start = compared[0][0]
-    # an hour that was not collected whole is unknown and not an hour of nothing
+    # the cost of an hour that was not collected completely is unknown, not zero
     comparable = [interval for interval in compared[1:] if not query.uncollected(*interval)]
     if not comparable:
         return []
@@ -170,7 +181,7 @@ def _figure(report: Report, pool: str | None) -> Figure:
 
 
 def _unpriced(reports: Iterable[Report], pool: str | None) -> list[str]:
-    """What of the pool has no price in any of the hours."""
+    """The pool's resources without a price in at least one of the hours."""
     names = {c.priced_as for one in reports for c in one.charges if c.amount is None and pool in (None, c.pool)}
     return [f"no price of {name}" for name in sorted(names)]
 

@@ -1,4 +1,4 @@
-"""The ledger as lines of JSON, in a file or in a bucket, and back on another machine."""
+"""Writes the ledger as lines of JSON into a file or a bucket, and restores it on another machine."""
 
 import gzip
 import json
@@ -34,18 +34,18 @@ class Backup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A backup that was taken in."""
+    """A backup that was restored."""
 
     key: str
     at: str
-    """When it was written, as it says."""
+    """Time of the backup, from its pointer."""
     rows: int
     breaches: int
-    """How many rules the ledger breaks since then."""
+    """Number of invariants that the restored ledger violates."""
 
 
 def backup(document: FleetDocument, place: str, now: datetime) -> Backup:
-    """Write the whole ledger into a bucket. The pointer to the newest one moves last. Raises AppError."""
+    """Write the whole ledger into a bucket. The pointer to the newest backup is written last. Raises AppError."""
     target = _place(document, place)
     name = f"{now:%Y%m%dT%H%M%S%fZ}.jsonl.gz"
     with tempfile.TemporaryDirectory(prefix="gpufleet-backup-") as folder:
@@ -64,9 +64,9 @@ def backup(document: FleetDocument, place: str, now: datetime) -> Backup:
 
 
 def restore(document: FleetDocument, place: str) -> Restored:
-    """Take the newest backup in: all of it or nothing. Rows that are there already stay. The ledger is verified then.
+    """Restore the newest backup in one transaction, then verify the ledger.
 
-    Raises AppError.
+    Rows that exist already are kept. Raises AppError.
     """
     source = _place(document, place)
     pointer = _pointer(source, document)
@@ -84,7 +84,7 @@ def restore(document: FleetDocument, place: str) -> Restored:
 
 
 def breaches(document: FleetDocument) -> Sequence[invariants.Breach]:
-    """The rules that the fleet's ledger breaks. Raises AppError."""
+    """The invariants that the fleet's ledger violates. Raises AppError."""
     with ledgers.ledger_errors(document), ledgers.present_ledger_of(document).connect() as connection:
         return list(invariants.verify(connection))
 
@@ -96,7 +96,7 @@ def export(document: FleetDocument, now: datetime) -> Iterator[str]:
 
 
 def take_in_file(document: FleetDocument, file: Path) -> Mapping[str, int]:
-    """Take an export in: all of it or nothing. Returns the number of rows by table. Raises AppError."""
+    """Import an export in one transaction. Returns the number of rows by table. Raises AppError."""
     try:
         with file.open(encoding="utf-8") as lines:
             return _take_in(document, lines, str(file))
@@ -149,7 +149,7 @@ def _fetched(source: StorageLocation, key: str, path: Path) -> str:
 
 
 def has_backup(document: FleetDocument) -> bool:
-    """Whether there is one to restore. Raises OSError when that cannot be told."""
+    """Whether a backup exists. Raises OSError when that cannot be determined."""
     source = _place(document, "")
     reader = source.store.connect()
     try:

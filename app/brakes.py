@@ -1,4 +1,4 @@
-"""The hand brakes of a fleet: kept, paused, released, held targets and drains by hand."""
+"""Manual brakes of a fleet: keep, pause, release, held targets and manual drains."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,16 +29,19 @@ from watchdogs.spot.decide import WATCHDOG as SPOT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """What the release of a scope's brakes did in one fleet."""
+    """The result of releasing a scope's brakes in one fleet."""
 
     document: FleetDocument
     released: list[Brake]
     left: list[Brake]
-    """Brakes of a wider scope that still hold; of `all`, every brake that is left."""
+    """Brakes of a wider scope that still apply. For the scope `all`: every remaining brake."""
 
 
 def keep(document: FleetDocument, known: Instance | None, brake: Brake) -> str | None:
-    """Set a keep; if it ends, its instance gets the tag, too. Returns why a tag stays as it is. Raises AppError."""
+    """Set a keep brake; if it has an end, also write the instance's tag.
+
+    Returns why an existing tag stays unchanged, or None. Raises AppError.
+    """
     pull(document, brake)
     until = brake.until
     if known is None or until is None:
@@ -53,7 +56,7 @@ def keep(document: FleetDocument, known: Instance | None, brake: Brake) -> str |
 
 
 def release(scope: str, documents: Sequence[FleetDocument], who: str, now: datetime) -> list[Release]:
-    """Release the brakes of a scope and let its pools' boots be tried again. Raises AppError."""
+    """Release the brakes of a scope and let its pools try failed boots again. Raises AppError."""
     chosen = _braked(scope, documents, now)
     for document, _ in chosen:
         _must_be_theirs(document)
@@ -71,10 +74,10 @@ def release(scope: str, documents: Sequence[FleetDocument], who: str, now: datet
 def _release(
     engine: Engine, document: FleetDocument, scope: str, known: Instance | None, by: tuple[str, datetime]
 ) -> tuple[list[Brake], list[Brake]]:
-    """The brakes of a scope that were released, and those that hold it all the same; of `all`, every one."""
+    """The released brakes of a scope, and those that still apply to it. For `all`: every remaining brake."""
     fleet = ledger_name(document)
     before = operations.brakes(engine, fleet, by[1])
-    # one that a newer release pulled is released, too
+    # also release brakes of kinds that only a newer release knows
     for kind in (*BrakeKind, *{brake.kind for brake in before if brake.scope == scope and not brake.kind.known}):
         operations.release_brakes(engine, fleet, kind, scope, by)
     after = operations.brakes(engine, fleet, by[1])
@@ -97,13 +100,13 @@ def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Po
 def _braked(
     scope: str, documents: Sequence[FleetDocument], now: datetime
 ) -> Sequence[tuple[FleetDocument, Instance | None]]:
-    """The fleets whose brakes of a scope are released, and the instance where it is there. Raises AppError."""
+    """The fleets in which a scope's brakes are released, with the instance if the scope is one. Raises AppError."""
     if scope == "all":
         return [(document, None) for document in documents]
     try:
         return [owner_of(scope, documents)]
     except AppError as error:
-        # an instance's pause may outlive it, and a pool's the settings that named it
+        # a pause can outlast its instance, and its pool's settings
         left = [(document, None) for document in documents if scope in _scopes(document, now)]
         if error.code is not ErrorCode.WRONG_USE or not left:
             raise
@@ -116,7 +119,9 @@ def _scopes(document: FleetDocument, now: datetime) -> set[str]:
 
 
 def remove_keep(inventory: Inventory, instance: str) -> None:
-    """Take the keep-until tag from an instance. Raises AppError where it stays: it would go on keeping it."""
+    """Remove the keep-until tag from an instance. Raises AppError if the tag remains, because it still keeps the
+    instance.
+    """
     try:
         failed = inventory.untag([instance], [tags.KEEP_UNTIL])
     except OSError as error:
@@ -129,7 +134,7 @@ def remove_keep(inventory: Inventory, instance: str) -> None:
 
 
 def targets(document: FleetDocument) -> list[dict[str, Any]]:
-    """The pools' targets as programs read them; of a ledger that is not here, those of the settings."""
+    """The pools' targets for JSON output. If the ledger is not on this machine, they are those of the settings."""
     engine, fleet = open_engine(document, reading=True), ledger_name(document)
     found = operations.brakes(engine, fleet, datetime.now(UTC))
     held = {brake.scope: brake for brake in found if brake.acts_as(BrakeKind.TARGET)}
@@ -172,12 +177,12 @@ def hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
 
 
 def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool) -> tuple[FleetDocument, Instance]:
-    """The instance to drain and its fleet; `limited`: it was given a deadline. Raises AppError."""
+    """The instance to drain and its fleet. `limited`: whether the user gave a deadline. Raises AppError."""
     document, known = owner_of(instance, documents)
     if known is None:
         raise AppError(f"{instance} is no instance id", ErrorCode.WRONG_USE)
     if known.environment is None:
-        # its agent, if it has one, is not ours to give orders to
+        # gpufleet must not send orders to the agent of an instance that no fleet owns
         raise AppError(f"{instance} belongs to no fleet: it cannot be drained from here")
     if not limited and known.pool not in {pool.name for pool in document.pools}:
         raise AppError(
@@ -189,7 +194,7 @@ def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool
 def drain(
     document: FleetDocument, instance: Instance, reason: str, deadline: timedelta, warn: Callable[[str], None]
 ) -> AgentStatus:
-    """Ask an instance's node agent to drain; `warn` is notified of a clock that is off. Raises AppError."""
+    """Ask an instance's node agent to drain. `warn` receives a message if a clock is wrong. Raises AppError."""
     try:
         return FleetAgents(agents_of(document, warn)).drain(instance, DrainOwner.PERSON, reason, deadline)
     except OSError as error:
@@ -203,7 +208,10 @@ def pull(document: FleetDocument, brake: Brake) -> None:
 
 
 def _must_be_theirs(document: FleetDocument) -> None:
-    """A file made here, on a machine without watchdogs, would hold nobody: they read their own."""
+    """Raises AppError unless the ledger on this machine is the one that the watchdogs read.
+
+    A ledger file that is created here would stop no watchdog: they run on another machine and read their own.
+    """
     if (said := not_here(document)) is not None:
         raise AppError(
             f"{said}, so no watchdog of {document.environment} would see that: run this on the machine where they run"
@@ -212,7 +220,10 @@ def _must_be_theirs(document: FleetDocument) -> None:
 
 
 def unused_ledger(document: FleetDocument) -> str | None:
-    """That no pass has used a fleet's ledger file yet. A dry pass makes a ledger, too: it keeps what was seen."""
+    """A warning if no pass with --apply has used the fleet's ledger file yet, else None.
+
+    A dry run creates a ledger, too: it stores the policies it has shown.
+    """
     file = file_of(document.ledger_url)
     if file is None or decisions.any_made(open_engine(document), ledger_name(document)):
         return None
@@ -223,7 +234,7 @@ def unused_ledger(document: FleetDocument) -> str | None:
 
 
 def owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocument, Instance | None]:
-    """The fleet that a scope belongs to, and the instance when it is one. Raises AppError."""
+    """The fleet that a scope belongs to, and the instance if the scope is one. Raises AppError."""
     for document in documents:
         if scope in (pool.name for pool in document.pools) or scope in (rule.name for rule in document.orphans):
             return document, None
@@ -236,7 +247,7 @@ def owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocum
             found = inventory_of(document).instance(scope) if _may_be_instance(document, scope) else None
         except OSError as error:
             raise AppError(str(error)) from error
-        # a machine of no fleet is whose rules may stop it
+        # an instance without a fleet belongs to any fleet whose orphan rules may stop it
         of_nobody = found is not None and found.environment is None and bool(document.orphans)
         if found is not None and (found.environment == document.environment or of_nobody):
             return document, found
@@ -245,5 +256,9 @@ def owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocum
 
 
 def _may_be_instance(document: FleetDocument, scope: str) -> bool:
-    """AWS refuses to look for what is no id; on Google Cloud an instance's id is its name, which may be any."""
+    """Whether the scope may be an instance id.
+
+    AWS rejects a lookup of text that is not an id. On Google Cloud the id is the instance's name, which may be any
+    text.
+    """
     return document.cloud is Cloud.GCP or scope.startswith("i-")

@@ -1,4 +1,4 @@
-"""The control host's software, packed from this clone and put into a bucket."""
+"""Packs the control host's software from this clone and uploads it to a bucket."""
 
 import shutil
 import subprocess
@@ -13,19 +13,19 @@ from hosts.control import bundle
 ROOT: Final = Path(__file__).resolve().parent.parent
 PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}
 NOT_THERE: Final = ("pulumi", "pulumi-aws", "pulumi-gcp", "pulumi-policy")
-"""What only a person's machine runs."""
+"""Packages that only run on the machine of a person, and not on a control host."""
 LOCKED: Final = ("export", "--frozen", "--no-dev", "--no-emit-project", "--quiet")
-"""What asks uv for the locked packages of the project, each file with its hash."""
+"""Arguments of uv that export the project's locked packages, each file with its hash."""
 EXPORT: Final = (
     *LOCKED,
     *(word for name in NOT_THERE for word in ("--prune", name)),
 )
-"""The same of a bundle."""
+"""The arguments for a bundle: without the packages of NOT_THERE."""
 LIMIT_S: Final = 900
 
 
 def publish(url: str, machine: str, python: str, *, dependencies: bool) -> bundle.Bundle:
-    """Pack this clone, with the packages of uv.lock or without, and put it into the bucket. Raises AppError.
+    """Pack this clone, with or without the packages of uv.lock, and upload it to the bucket. Raises AppError.
 
     `machine` and `python`: processor and Python version of the control host.
     """
@@ -52,7 +52,9 @@ def make(out: Path, machine: str, python: str, *, dependencies: bool) -> bundle.
 
 
 def _packages(folder: Path, platform: str, python: str) -> Path:
-    """The locked packages, installed into a folder for another machine; each file by the hash that uv.lock has."""
+    """Install the locked packages for another platform into a folder. uv checks each file against its hash in
+    uv.lock.
+    """
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path.home() / ".cache" / "gpu-fleet" / "bin"))
     if uv is None:
         raise AppError("uv is not on PATH, which installs the locked packages: run `make setup`, or put it there")
@@ -60,7 +62,7 @@ def _packages(folder: Path, platform: str, python: str) -> Path:
     _run([uv, *EXPORT, "--output-file", str(requirements)], ROOT)
     install = [uv, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
     chosen = ["--python-platform", platform, "--python-version", python, "--target", str(into)]
-    # not in the clone: what its pyproject.toml asks of a lock would count as a requirement without a hash
+    # run outside the clone: uv would treat the lock settings of its pyproject.toml as a requirement without a hash
     _run([*install, *chosen, "--requirements", str(requirements)], folder)
     return into
 

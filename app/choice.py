@@ -1,4 +1,4 @@
-"""Which machines serve a model's traffic for the least money, at the prices that are known."""
+"""Ranks machines that can serve a model's traffic, by cost at known prices."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _REGIONS = {Cloud.AWS: "us-east-1", Cloud.GCP: "us-central1"}
 
 
 class OfferPrices:
-    """Prices of one moment: of the fleets, and of the packaged lists for a cloud that no fleet is in."""
+    """Prices at one moment: of the given fleets, and of the packaged lists for each cloud without a given fleet."""
 
     def __init__(self, fleets: Sequence[str], region: str | None, now: datetime) -> None:
-        """`fleets`: URLs of documents; `region`: of the packaged lists. Raises AppError."""
+        """`fleets`: URLs of fleet documents. `region`: region of the packaged lists. Raises AppError."""
         self._now = now
         self._markets: list[tuple[Cloud, PriceBook, Sequence[str | None]]] = []
         for document in [load_one(url) for url in fleets]:
@@ -32,7 +32,7 @@ class OfferPrices:
             self._markets.append((cloud, book, (None,)))
 
     def offer(self, machine: MachineType, kind: CapacityType) -> Offer | str:
-        """The machine at its lowest price, or which price is missing."""
+        """The machine at its lowest price, or a message that names the missing price."""
         prices: list[Price] = []
         missing = "no price is known"
         for cloud, book, zones in self._markets:
@@ -55,13 +55,15 @@ class OfferPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What serves the demand, the cheapest first."""
+    """The options that serve the demand, cheapest first."""
 
     options: Sequence[Option]
     mix: Mix | None
     """The cheapest combination of options."""
     left_out: Sequence[tuple[str, str]]
-    """Cloud, machine type and perhaps capacity type of what does not serve it or has no known price; and why."""
+    """What is excluded, and why: cloud, machine type and perhaps capacity type. It cannot serve the demand, or its
+    price is unknown.
+    """
 
 
 def choose(
@@ -71,7 +73,7 @@ def choose(
     kinds: Sequence[CapacityType],
     prices: OfferPrices,
 ) -> Choice:
-    """Rank these machines, bought in these ways."""
+    """Rank these machines, each bought with each of these capacity types."""
     able: list[tuple[Offer, Able]] = []
     left_out: list[tuple[str, str]] = []
     for machine in machines:

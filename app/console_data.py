@@ -1,4 +1,4 @@
-"""What the console's page shows and does, over real fleets."""
+"""Provides the data and the actions of the console's page for real fleets."""
 
 import hashlib
 import threading
@@ -34,20 +34,20 @@ from gpufleet.settings.document import FleetDocument
 KEPT_FOR: Final = timedelta(hours=4)
 LOOK_EVERY: Final = timedelta(seconds=5)
 DOCUMENTS_EVERY: Final = timedelta(minutes=1)
-"""`pulumi up` changes the fleet document."""
+"""`pulumi up` changes the fleet document, so it is read again at this interval."""
 MEASURE_EVERY: Final = timedelta(seconds=30)
-"""Metrics of the ledger are computed this often, however often they are scraped."""
+"""Metrics of the ledger are computed at most this often, however often they are scraped."""
 
 
 @dataclass(slots=True)
 class LiveConsoleData:
-    """The console's book over real fleets; looks are shared by all who ask."""
+    """The console's data source for real fleets. All requests share the same fleet views."""
 
     load: Callable[[], Sequence[FleetDocument]]
     """Raises AppError."""
     log: Log
     feed: Path | None = None
-    """Folder of a feed, where the console has no credentials of the cloud."""
+    """Folder of a feed, if the console has no cloud credentials."""
     _documents: Sequence[FleetDocument] = ()
     _read: datetime | None = None
     _problem: str = ""
@@ -62,7 +62,9 @@ class LiveConsoleData:
     _measuring: threading.Lock = field(default_factory=threading.Lock)
 
     def documents(self, now: datetime) -> Sequence[FleetDocument]:
-        """The fleets, read again from time to time; the last good ones where that fails. Raises AppError."""
+        """The fleet documents, read again at an interval. If reading fails, the last good ones are used. Raises
+        AppError.
+        """
         with self._reading:
             if self._documents and not is_over(self._read, DOCUMENTS_EVERY, now):
                 return self._documents
@@ -111,9 +113,10 @@ class LiveConsoleData:
             return reports.html(view.read.document, up_to(datetime.now(UTC), timedelta(hours=24)), True, back="/")
 
     def keep(self, view: FleetView, instance: str, user: str) -> str:
-        """As `gpufleet keep`: a brake in the ledger, then the instance's tag where this process may write it.
+        """Does what `gpufleet keep` does: sets a brake in the ledger, then the instance's tag if this process may
+        write it.
 
-        The brake alone holds every watchdog of the fleet.
+        The brake alone stops every watchdog of the fleet.
         """
         document = view.read.document
         inventory = self._inventory(document)
@@ -171,7 +174,7 @@ class LiveConsoleData:
 
 @contextmanager
 def _said() -> Generator[None]:
-    """What is wrong with a ledger or a cloud, for the person who asked the page."""
+    """Converts errors of a ledger or a cloud to ConsoleDataError, which the page shows."""
     try:
         yield
     except (AppError, CloudError, SQLAlchemyError) as error:

@@ -1,4 +1,4 @@
-"""A control host as this machine sees it: settings, fleet, ledger, services; what a change of releases does to it."""
+"""The control host that this process runs on: settings, users, secrets, ledger, services, release changes."""
 
 import grp
 import os
@@ -35,16 +35,16 @@ from hosts.node.systemd import Systemd, run
 
 ROOT_VARIABLE: Final = "GPUFLEET_ROOT"
 OLD_USER: Final = "gpufleet"
-"""Of all services of release 0.1."""
+"""The user of all services in release 0.1."""
 STOP_WITHIN: Final = timedelta(minutes=5)
 START_LIMIT_S: Final = 900.0
-"""Of `host start` of a release: a restore of the ledger is in it."""
+"""Limit of a release's `host start`, which includes a restore of the ledger."""
 CHECK_LIMIT_S: Final = 600.0
 _LOCAL_ADDRESS: Final = "GPUFLEET_LOCAL_ADDRESS"
-"""Of an emulated machine: its neighbours live on the same loopback."""
+"""Set on an emulated machine, which shares its loopback interface with other emulated machines."""
 _LOOK_S: Final = 1.0
 _FEED_LIMIT_S: Final = 60.0
-"""A feed that was not written for so long is not well."""
+"""A feed that is older than this is unhealthy."""
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENDED: Final = (UnitState.INACTIVE, UnitState.FAILED, UnitState.UNKNOWN)
 
@@ -55,7 +55,9 @@ def here() -> Places:
 
 
 def read_settings(places: Places) -> ControlSettings:
-    """This machine's settings, in whose cloud and fleet everything here happens. Raises AppError."""
+    """Read this machine's settings, and set the environment variables that select its cloud and fleet. Raises
+    AppError.
+    """
     try:
         settings = load_settings(places.settings)
     except ControlSettingsError as error:
@@ -67,7 +69,7 @@ def read_settings(places: Places) -> ControlSettings:
 
 
 def find_programs(settings: ControlSettings) -> dict[str, str]:
-    """Where the image has what this machine runs. Raises AppError that names all that is missing."""
+    """Paths of the programs that this machine runs. Raises AppError that names all missing programs."""
     found = {name: shutil.which(name) for name in units.PROGRAMS[settings.role]}
     if missing := sorted(name for name, path in found.items() if path is None):
         raise AppError(
@@ -77,13 +79,17 @@ def find_programs(settings: ControlSettings) -> dict[str, str]:
 
 
 def services_of(places: Places) -> dict[str, str]:
-    """The units of this machine and the URL where each answers when it is well. Raises AppError."""
+    """The units of this machine and the health URL of each. Raises AppError."""
     settings = read_settings(places)
     return {one.name: one.healthy for one in units.services(settings, places, find_programs(settings))}
 
 
 def wrong_after(services: Mapping[str, str], within: timedelta, well_for: timedelta) -> str | None:
-    """What is not well by then, or does not stay well; None: all are. `services`: unit to URL."""
+    """Which service is unhealthy at the end of `within`, or becomes unhealthy during `well_for`; None: all are
+    healthy.
+
+    `services`: unit to URL.
+    """
     until = time.monotonic() + within.total_seconds()
     while (wrong := _wrong_with(services)) is not None and time.monotonic() < until:
         time.sleep(min(1.0, max(0.0, until - time.monotonic())))
@@ -94,7 +100,7 @@ def wrong_after(services: Mapping[str, str], within: timedelta, well_for: timede
 
 
 def _wrong_with(services: Mapping[str, str]) -> str | None:
-    """What does not answer well now; None: all do."""
+    """Which service is unhealthy now; None: all are healthy."""
     for name, url in services.items():
         if url.startswith("file://"):
             if (wrong := _old(Path(url.removeprefix("file://")))) is not None:
@@ -118,7 +124,7 @@ def _old(path: Path) -> str | None:
 
 
 def make_token(places: Places, ids: Ids | None) -> None:
-    """The console's access token, once in the volume's life; console and Alertmanager get to read it."""
+    """Create the console's access token once per volume. The console and Alertmanager may read it."""
     token = _own_text(places.token).strip()
     if not token:
         token = secrets.token_hex(24)
@@ -128,7 +134,7 @@ def make_token(places: Places, ids: Ids | None) -> None:
 
 
 def _own_text(path: Path) -> str:
-    """What a file of root's holds; empty where there is none. Raises OSError."""
+    """The content of a file that root owns; empty if there is no such file. Raises OSError."""
     try:
         return root_files.read(path)
     except FileNotFoundError:
@@ -138,10 +144,10 @@ def _own_text(path: Path) -> str:
 def fetch_secrets(
     places: Places, settings: ControlSettings, read: Callable[[str, str], str], say: Callable[[str], None]
 ) -> None:
-    """Have the values of secrets where the units read them, each user's own. `read`: reference and region to value.
+    """Write the values of secrets to the files that the units read, one file per user.
 
-    What people wrote by hand wins. One that cannot be read stops nothing: watchdogs act without Slack, and messages
-    wait in the ledger.
+    `read` maps a reference and a region to a value. Values that people wrote by hand take precedence. A secret that
+    cannot be read stops nothing: watchdogs work without Slack, and messages wait in the ledger.
     """
     lines: dict[str, str] = {}
     for variable, reference in settings.secrets.items():
@@ -165,7 +171,7 @@ def fetch_secrets(
 
 
 def make_users(places: Places) -> Ids | None:
-    """The services' users and their numbers; None: an emulated machine, where one user is everybody.
+    """The ids of the services' users and groups; None on an emulated machine, where all services run as one user.
 
     Raises StepError.
     """
@@ -186,9 +192,11 @@ def _is_user(name: str) -> bool:
 
 
 def drop_privileges(places: Places) -> None:
-    """Give root's rights up for good, where this is root of a real machine: what follows opens files of others.
+    """Give up root's rights permanently, if this is root on a real machine: the following code opens files of other
+    users.
 
-    Before the first start of this release there is no such user, and the ledger is still where release 0.1 had it.
+    Before the first start of this release its user does not exist, and the ledger is still where release 0.1 stored
+    it.
     """
     if places.emulated or os.geteuid() != 0:
         return
@@ -208,12 +216,12 @@ def drop_privileges(places: Places) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveMachine:
-    """This control host, while its releases change."""
+    """This control host during a change of releases."""
 
     places: Places
     settings: ControlSettings
     well_within: str = "3m"
-    """How long services may take until all are well."""
+    """How long services may take until all are healthy."""
     sleep: Callable[[float], None] = time.sleep
 
     def fetch(self, sha256: str, target: Path) -> None:
@@ -258,7 +266,7 @@ class LiveMachine:
         self._ledger("put-back", stdin=source)
 
     def _ledger(self, word: str, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> bytes:
-        """Have the ledger's own user do something with its file. Raises ReleaseError."""
+        """Run a ledger operation as the user that owns the ledger file. Raises ReleaseError."""
         command = [sys.executable, "-I", ledger_file.__file__, word, str(self.places.ledger)]
         if not self.places.emulated and os.geteuid() == 0:
             groups = f"{User.WATCH},{LEDGER_GROUP}"
@@ -289,21 +297,24 @@ class LiveMachine:
 def releases_of(
     places: Places, settings: ControlSettings, say: Callable[[str], None], well_within: str = "3m"
 ) -> Releases:
-    """The releases of this machine, with what release 0.1 wrote down about them. Raises OSError."""
+    """The releases of this machine, with the notes of release 0.1 about them. Raises OSError."""
     if places.host.is_dir():
-        # 0.1 writes its choice when this release runs already
+        # release 0.1 writes its choice when this release is already running
         layout.take_notes_over(places, by_root=not places.emulated)
     machine = LiveMachine(places=places, settings=settings, well_within=well_within)
     return Releases(places=places, machine=machine, say=say)
 
 
 def _any_program() -> dict[str, str]:
-    """Names are asked for, not command lines."""
+    """Stub paths of all programs: the caller needs only the names of the units, not their command lines."""
     return {name: name for names in units.PROGRAMS.values() for name in names}
 
 
 def try_release(places: Places) -> str:
-    """Whether this release could run here: programs, fleet document, a copy of the ledger. Raises AppError."""
+    """Check that this release can run here: programs, fleet document, a copy of the ledger.
+
+    Returns a description of the ledger. Raises AppError.
+    """
     settings = read_settings(places)
     find_programs(settings)
     drop_privileges(places)
@@ -312,8 +323,8 @@ def try_release(places: Places) -> str:
 
 
 def _try_ledger(places: Places) -> str:
-    """Bring a copy of the ledger to this release's schema; the live one is not touched."""
-    # release 0.1 has it there, in a folder of its own user
+    """Migrate a copy of the ledger to this release's schema. The live ledger stays unchanged."""
+    # release 0.1 stores it in a folder of its own user
     ledger = places.ledger if ledger_file.is_there(places.ledger) else places.ledger_link
     if not ledger_file.is_there(ledger):
         return "no ledger yet"

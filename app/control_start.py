@@ -1,4 +1,4 @@
-"""Starts the services of a control host: at its first boot, at each boot, after a change of releases."""
+"""Starts the services of a control host: at its first boot, at each boot and after a change of releases."""
 
 import os
 import subprocess
@@ -31,15 +31,15 @@ from hosts.node.systemd import Systemd, run
 
 LOOK_S: Final = 5.0
 FEED_EVERY_S: Final = 0.5
-"""As often as a router with credentials looks."""
+"""The interval at which a router with credentials reads the cloud, too."""
 RESTORE_LIMIT_S: Final = 600.0
 PROMETHEUS_PORT: Final = 9090
 Announce = Callable[[str], None]
-"""Receives what people are to know while they wait."""
+"""Receives progress messages for the user."""
 
 
 def install(places: Places) -> None:
-    """Write the unit that starts everything at each boot of this machine, and start it. Raises AppError."""
+    """Write the unit that starts all services at each boot of this machine, and start it. Raises AppError."""
     settings = control_host.read_settings(places)
     programs = find_programs(settings)
     systemd = Systemd(places.root)
@@ -52,16 +52,17 @@ def install(places: Places) -> None:
 
 
 def start(places: Places, say: Announce, *, as_it_is: bool) -> None:
-    """Mount the volume, bring the ledger, write the configuration, start the services. Waits for what is missing.
+    """Mount the volume, prepare the ledger, write the configuration and start the services. Waits for the fleet
+    document.
 
-    `as_it_is`: start the current release, whichever was chosen before. Raises AppError.
+    `as_it_is`: start the current release, and ignore which release was chosen before. Raises AppError.
     """
     settings = control_host.read_settings(places)
     try:
         if settings.volume is not None:
             device = places.root / settings.volume.lstrip("/")
             say(volume.mount(str(device), places.data, run))
-        # what is written below is for services to read, unless it says otherwise
+        # the services read the files that are written below, except where a mode is given
         os.umask(0o022)
         ids = control_host.make_users(places)
         if moved := layout.prepare(places, ids):
@@ -81,9 +82,9 @@ def start(places: Places, say: Announce, *, as_it_is: bool) -> None:
 
 
 def have_ledger(places: Places, say: Announce) -> None:
-    """Have the fleet's ledger, from its newest backup where the volume has none, at this release's schema.
+    """Prepare the fleet's ledger at this release's schema. If the volume has none, restore the newest backup.
 
-    Runs as the ledger's own user. Raises AppError.
+    Runs as the user that owns the ledger. Raises AppError.
     """
     settings = control_host.read_settings(places)
     control_host.drop_privileges(places)
@@ -107,7 +108,7 @@ def have_ledger(places: Places, say: Announce) -> None:
 
 
 def feed(places: Places, log: Log, stop: threading.Event, *, once: bool) -> None:
-    """Write what the cloud says into files, for services without credentials, until `stop`. Raises AppError."""
+    """Write the state of the cloud into files for services without credentials, until `stop`. Raises AppError."""
     settings = control_host.read_settings(places)
     control_host.drop_privileges(places)
     os.umask(0o022)
@@ -121,11 +122,11 @@ def feed(places: Places, log: Log, stop: threading.Event, *, once: bool) -> None
 
 
 def settle(places: Places, say: Announce) -> None:
-    """Bring an upgrade that was cut off to an end: finished, or taken back when it is not well. Raises AppError."""
+    """Resolve an interrupted upgrade: finish it, or roll it back if the services are unhealthy. Raises AppError."""
     settings = control_host.read_settings(places)
     try:
         releases = control_host.releases_of(places, settings, say)
-        # without one there is nothing to wait for, nor to lock
+        # without an interrupted upgrade there is nothing to wait for and nothing to lock
         if releases.unsettled() is not None:
             releases.settle(datetime.now(UTC))
     except ReleaseBusyError as busy:
@@ -135,9 +136,9 @@ def settle(places: Places, say: Announce) -> None:
 
 
 def _settled(places: Places, settings: ControlSettings, say: Announce) -> bool:
-    """Whether an upgrade that was cut off was brought to an end, and so all is started.
+    """Whether an interrupted upgrade was resolved, which also started all services.
 
-    Else the release that the volume knows is taken up: a new machine's boot data may name an older one.
+    Otherwise this switches to the release that the volume records: a new machine's boot data may name an older one.
     """
     releases = control_host.releases_of(places, settings, say)
     if releases.settle(datetime.now(UTC)):
@@ -155,7 +156,7 @@ def _settled(places: Places, settings: ControlSettings, say: Announce) -> bool:
 
 
 def _document(url: str, say: Announce) -> FleetDocument:
-    """The fleet document; waits for the first `pulumi up` to write it."""
+    """The fleet document. Waits until the first `pulumi up` has written it."""
     said = ""
     while True:
         try:
@@ -168,10 +169,10 @@ def _document(url: str, say: Announce) -> FleetDocument:
 
 
 def _as_watchdogs(places: Places, *words: str) -> None:
-    """Run a command of this release, which gives root's rights up and writes to the same log. Raises AppError."""
+    """Run a command of this release. The command drops root's rights and writes to the same log. Raises AppError."""
     command = [str(places.current / COMMAND), "host", *words]
     try:
-        # where the services work: a ledger without a whole path lies there, too
+        # the services run in this folder, so a ledger with a relative path is here, too
         where = places.ledger.parent
         done = subprocess.run(command, cwd=where, timeout=RESTORE_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -183,8 +184,8 @@ def _as_watchdogs(places: Places, *words: str) -> None:
 
 
 def _restore(document: FleetDocument, places: Places, say: Announce, *, fresh: bool) -> None:
-    """The ledger of the newest backup, where the volume has none."""
-    # a restore that was cut off is begun again: rows that are there already stay
+    """Restore the ledger from the newest backup if the volume has none."""
+    # an interrupted restore starts again: rows that exist already are kept
     begun = places.ledger.with_name("ledger.restoring")
     if not fresh and not begun.exists():
         return
@@ -201,7 +202,7 @@ def _restore(document: FleetDocument, places: Places, say: Announce, *, fresh: b
 
 
 def _name_prometheus(url: str, places: Places, say: Announce) -> None:
-    """Have the document's `prometheus_url` lead to loopback, where Prometheus listens, if it names this machine."""
+    """Make the host name of `prometheus_url` resolve to loopback, where Prometheus listens, if it is this machine."""
     parts = urlsplit(url)
     name = parts.hostname
     if name is None or parts.port != PROMETHEUS_PORT or hosts_file.lead_to_loopback(name, places.root / "etc/hosts"):
@@ -232,7 +233,7 @@ def _configure(document: FleetDocument, settings: ControlSettings, places: Place
 def _start_services(settings: ControlSettings, places: Places, say: Announce) -> None:
     systemd = Systemd(places.root)
     for name, text in units.render(settings, places, find_programs(settings)).items():
-        # the unit that runs this very command is changed at the next boot
+        # a change of the unit that runs this command takes effect at the next boot
         systemd.install(name, text)
     found = units.services(settings, places, find_programs(settings))
     for one in found:

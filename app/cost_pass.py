@@ -1,4 +1,4 @@
-"""One pass of cost over one fleet: what ran, what it served and what it cost, written to the ledger."""
+"""One pass of the cost watchdog over one fleet: writes what ran, what it served and what it cost to the ledger."""
 
 import time
 from collections.abc import Callable
@@ -17,33 +17,33 @@ from gpufleet.logs import Log, since
 from gpufleet.settings.document import FleetDocument
 
 _COUNTS: Final = ("instances", "ended", "readings", "active_hours", "prices", "reservations")
-"""Of what a pass wrote; fields of its log line, too."""
+"""Counts in the result of a pass. They are fields of its log line, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostPassListener:
-    """Receives what people are to know of a pass, as soon as it is known."""
+    """Receives the results and problems of a pass as soon as they are known."""
 
     written: Callable[[Collected], None]
-    """The facts that are in the ledger now."""
+    """Called with the facts once they are in the ledger."""
     problem: Callable[[str], None]
-    """What failed after the facts were written."""
+    """Called with each failure after the facts were written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostPassResult:
-    """What became of one pass over one fleet."""
+    """The result of one pass over one fleet."""
 
     answer: dict[str, Any]
-    """As `--json` has it."""
+    """As `--json` shows it."""
     whole: bool = False
-    """Whether all was collected, and what follows the facts was done."""
+    """Whether all facts were collected and all later steps succeeded."""
     error: str | None = None
     """Why nothing was written."""
 
 
 def run(document: FleetDocument, count: Count, progress: CostPassListener) -> CostPassResult:
-    """One pass; its failure is in the result and in the log."""
+    """Run one pass. A failure is in the result and in the log."""
     with logs.of_pass(ledgers.ledger_name(document), "cost") as log:
         begun = time.monotonic()
         try:
@@ -56,7 +56,7 @@ def run(document: FleetDocument, count: Count, progress: CostPassListener) -> Co
 
 
 def _log_result(log: Log, result: CostPassResult, duration_s: float) -> None:
-    """One line for each pass. Of what could not be read or done there are lines before."""
+    """Write one line for each pass. Earlier lines describe what could not be read or done."""
     counts = {name: result.answer[name] for name in _COUNTS}
     outcome = "incomplete" if not result.whole else "done" if any(counts.values()) else "nothing_to_do"
     calls = sum(result.answer["api_calls"].values())
@@ -86,13 +86,16 @@ def _collect(document: FleetDocument, count: Count, progress: CostPassListener) 
 
 
 def notify(document: FleetDocument, engine: Engine, now: datetime) -> None:
-    """Put what people are to know of costs into the outbox. Raises AppError."""
+    """Add the cost messages for people to the outbox. Raises AppError."""
     alerts.enqueue_all(document, engine, now)
     unobserved.enqueue_all(document, engine, now)
 
 
 def refresh_prices(document: FleetDocument, engine: Engine, progress: CostPassListener, now: datetime) -> None:
-    """Ask for list prices once a day. What fails is reported, and does not fail the pass: its facts are written."""
+    """Request list prices once a day.
+
+    A failure is reported and does not fail the pass: the facts of the pass are already written.
+    """
     try:
         done = prices.refresh_daily(document, engine, now)
         errors = () if done is None else done.errors
@@ -107,7 +110,10 @@ def refresh_prices(document: FleetDocument, engine: Engine, progress: CostPassLi
 
 
 def _after(document: FleetDocument, progress: CostPassListener, what: str, work: Callable[[], object]) -> bool:
-    """What follows the facts, which are written: what hinders it is said, and the pass goes on."""
+    """Run a step that follows the facts, which are already written. Reports an error and lets the pass continue.
+
+    Returns False when the step failed.
+    """
     try:
         with ledgers.ledger_errors(document):
             work()

@@ -1,4 +1,4 @@
-"""Where the cost watchdog of a fleet looks: its cloud, the cloud's prices, the samples of its engines and GPUs."""
+"""The data sources of a fleet's cost watchdog: its cloud, the cloud's prices, and samples of its engines and GPUs."""
 
 import platform
 from collections.abc import Sequence
@@ -46,18 +46,18 @@ METRIC_NAMES: Final = MetricNames(
 
 
 class RefreshedPrices(Protocol):
-    """A cloud that tells all prices of today."""
+    """A cloud that provides all current prices."""
 
     def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[Price], list[str]]:
-        """Prices, and what could not be had."""
+        """The prices, and error messages for those that are unavailable."""
         ...
 
 
 def market_of(document: FleetDocument) -> RefreshedPrices:
-    """Where today's prices come from. Makes no call yet."""
+    """The source of current prices. Makes no call yet."""
     match document.cloud:
         case Cloud.AWS:
-            # the Price List service answers in us-east-1 for every region
+            # the Price List service is in us-east-1 for every region
             return AwsPrices(AwsCalls(document.region), document.region, AwsCalls("us-east-1"))
         case Cloud.GCP:
             from gpufleet.clouds.gcp.prices import GooglePrices
@@ -66,7 +66,7 @@ def market_of(document: FleetDocument) -> RefreshedPrices:
 
 
 class PrometheusSampleSource:
-    """Raw samples in the words of `costs`."""
+    """Converts raw samples of Prometheus to the types of `costs`."""
 
     def __init__(self, store: PrometheusSamples) -> None:
         self._store = store
@@ -80,7 +80,7 @@ class PrometheusSampleSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSources:
-    """Where the cost watchdog of a fleet looks, and how often it asked."""
+    """The data sources of a fleet's cost watchdog, with the counts of their API calls."""
 
     sources: CollectorSources
     calls: api_calls.Calls
@@ -92,7 +92,7 @@ class CostSources:
 
 
 def sources_of(document: FleetDocument) -> CostSources:
-    """Makes no call yet."""
+    """Create the sources. Makes no call yet."""
     calls, history, market = _history_and_prices(document)
     store = PrometheusSamples(document.prometheus_url)
     return CostSources(
@@ -116,7 +116,7 @@ def _history_and_prices(document: FleetDocument) -> tuple[api_calls.Calls, Histo
             history = AwsInstanceHistory(calls, document.region, document.environment, groups)
             return calls, history, AwsPrices(calls, document.region)
         case Cloud.GCP:
-            # large, and read only where there is something of Google's
+            # these imports are large, so they run only for a fleet on Google Cloud
             from gpufleet.clouds.gcp.calls import GoogleCalls
             from gpufleet.clouds.gcp.instance_history import GoogleInstanceHistory, NoPriceSource
 
@@ -129,7 +129,7 @@ def _history_and_prices(document: FleetDocument) -> tuple[api_calls.Calls, Histo
 
 
 def facts_of(document: FleetDocument) -> FleetFacts:
-    """What the document says that the facts need. Raises AppError that names a bad date."""
+    """The parts of the document that the facts need. Raises AppError that names a bad date."""
     groups = [group for pool in document.pools for group in pool.groups]
     return FleetFacts(
         name=ledger_name(document),

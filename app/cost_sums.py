@@ -1,5 +1,6 @@
-"""The sums that screens show: each pass of the cost watchdog leaves them in the ledger. A screen makes them itself
-only where no pass has.
+"""The cost sums that screens show. Each pass of the cost watchdog stores them in the ledger.
+
+A screen computes them itself only if no pass has stored them.
 """
 
 from collections.abc import Iterable
@@ -20,12 +21,15 @@ _HOUR: Final = timedelta(hours=1)
 
 
 def _midnight(now: datetime) -> datetime:
-    """When the UTC day of that moment began."""
+    """The start of the UTC day of that moment."""
     return now.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def compute_sums(document: FleetDocument, engine: Engine, spans: Iterable[Span], now: datetime) -> list[CostSum]:
-    """Spans up to now, as `gpufleet report cost` of them. What has no price is counted. Raises AppError."""
+    """Sums of the spans that end now, as `gpufleet report cost` shows them.
+
+    Usage without a price is counted. Raises AppError.
+    """
     windows = {
         span: Window(since=_midnight(now) if span is Span.TODAY else now - _HOUR, until=now, now=now, timezone="UTC")
         for span in spans
@@ -41,7 +45,7 @@ def compute_sums(document: FleetDocument, engine: Engine, spans: Iterable[Span],
 
 
 def store_sums(document: FleetDocument, engine: Engine, now: datetime) -> None:
-    """Leave every sum of a pass in the ledger, all of one moment. Raises AppError."""
+    """Store every sum of a pass in the ledger, all with the same time. Raises AppError."""
     made = compute_sums(document, engine, Span, now)
     with ledger_errors(document), writing(engine) as connection:
         write_sums(connection, ledger_name(document), made)

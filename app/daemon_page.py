@@ -1,4 +1,4 @@
-"""What the daemon tells of itself: `/healthz` for supervisors, `/metrics` for Prometheus. Read-only."""
+"""The daemon's own endpoints, read-only: `/healthz` for supervisors and `/metrics` for Prometheus."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +15,16 @@ from watchdogs.schedule import JobState, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The daemon as seen from outside."""
+    """The state of the daemon as HTTP clients see it."""
 
     schedule: Schedule
     calls: Mapping[str, int]
     apply: bool
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """200 while jobs come to an end in time, else 503; a failing cloud alone is no reason for a restart."""
+        """200 while jobs finish in time, else 503. A failing cloud alone is not a reason for a restart, so it is not
+        a 503.
+        """
         well = self.schedule.healthy()
         starts = self.schedule.next_starts()
         jobs = {
@@ -39,7 +41,7 @@ class Page:
         return 200 if well else 503, {"status": "ok" if well else "stuck", "apply": self.apply, "jobs": jobs}
 
     def metrics(self) -> str:
-        """In Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         states = self.schedule.states()
         calls = [({"operation": operation}, count) for operation, count in sorted(dict(self.calls).items())]
         began = self.schedule.began.timestamp()
@@ -63,7 +65,7 @@ def _values(
 
 
 def _seconds(at: datetime | None) -> float | None:
-    """Missing is not zero: what has not happened has no series."""
+    """A missing time is not zero: an event that has not happened has no series."""
     return None if at is None else at.timestamp()
 
 
@@ -95,7 +97,7 @@ _FAMILIES: Final[
 
 
 def serve(shown: Page, host: str, port: int) -> HttpServer:
-    """Serve the page from a thread of its own. Raises OSError when the address is taken."""
+    """Serve the page from a separate thread. Raises OSError when the address is taken."""
 
     def health(_: HttpRequest) -> Answer:
         status, body = shown.health()

@@ -1,4 +1,4 @@
-"""Sends what the outbox holds to Slack."""
+"""Sends the messages in the outbox to Slack."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ DELIVERY_LIMIT: Final = timedelta(seconds=60)
 
 
 def receiver(environ: Mapping[str, str] | None = None) -> Receiver:
-    """Slack as the environment says. Raises AppError."""
+    """Slack as the environment variables configure it. Raises AppError."""
     try:
         return from_environment(os.environ if environ is None else environ)
     except SlackSettingsError as error:
@@ -23,7 +23,7 @@ def receiver(environ: Mapping[str, str] | None = None) -> Receiver:
 
 
 def send(engine: Engine, *, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
-    """Deliver what the outbox holds. Raises AppError where no way to Slack is set."""
+    """Deliver the messages in the outbox. Raises AppError when no way to Slack is configured."""
     return deliver_patiently(engine, receiver(), Clock(), wait)
 
 
@@ -34,6 +34,6 @@ def log_fields(done: Delivered) -> dict[str, int | str]:
 
 
 def summary(done: Delivered) -> str:
-    """What became of the messages, in one line."""
+    """The result of a delivery, in one line."""
     counts = {"sent": done.sent + done.found, "waiting": done.later, "refused": done.refused}
     return "Slack: " + ", ".join(f"{n} {word}" for word, n in counts.items() if n or word == "sent")

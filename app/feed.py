@@ -1,5 +1,7 @@
-"""What the cloud says of a fleet, as files of this machine: for router, console and Prometheus, which have no
-credentials of their own. `app.feed_writer` writes them.
+"""The state of a fleet's cloud as files on this machine.
+
+Router, console and Prometheus read these files, because they have no cloud credentials. `app.feed_writer` writes
+them.
 """
 
 import json
@@ -20,7 +22,7 @@ from gpufleet.settings.quotas import QuotaNeed
 from serving.router.policy import FILE_NAME
 
 BELIEVED_S: Final = 60.0
-"""Older instances are no answer."""
+"""An older list of instances is not used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class FeedPaths:
 
     @property
     def policy(self) -> Path:
-        """Beside the document, as in the bucket."""
+        """Next to the document, as in the bucket."""
         return self.folder / FILE_NAME
 
     @property
@@ -44,7 +46,7 @@ class FeedPaths:
 
     @property
     def targets(self) -> Path:
-        """What Prometheus reads, as its `file_sd_configs` want it."""
+        """The targets of Prometheus, in the format of its `file_sd_configs`."""
         return self.folder / "targets.json"
 
     @property
@@ -54,7 +56,7 @@ class FeedPaths:
 
     @property
     def engine_key(self) -> Path:
-        """A secret: its folder is open to the router's group alone."""
+        """A secret. Only the router's group may read its folder."""
         return self.folder / "router" / "engine-key"
 
 
@@ -66,25 +68,28 @@ class Seen:
     """Seconds since 1970."""
     instances: tuple[Instance, ...]
     errors: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By instance: why it could not be read."""
+    """By instance id: why the instance could not be read."""
 
 
 SEEN: Final = TypeAdapter(Seen)
 
 
 class FedInventory:
-    """The instances of the fleet that the feed is about. It changes nothing in the cloud."""
+    """The instances of the feed's fleet. It cannot change the cloud."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._path = FeedPaths(folder=folder).instances
         self._clock = clock
 
     def instances(self) -> Sequence[Instance]:
-        """All that are not terminated. Raises CloudError when one of them could not be read, or the feed is old."""
+        """All instances that are not terminated. Raises CloudError when one could not be read, or the feed is old."""
         return self.listed().whole()
 
     def listed(self) -> InstanceList:
-        """The same; what could not be read fails alone. Raises CloudError."""
+        """All instances that are not terminated, with an error for each that could not be read.
+
+        Raises CloudError when the feed cannot be read or is old.
+        """
         try:
             seen = SEEN.validate_json(self._path.read_bytes())
         except (OSError, ValidationError) as error:
@@ -94,39 +99,39 @@ class FedInventory:
         return InstanceList(instances=seen.instances, errors=seen.errors)
 
     def instance(self, instance_id: str) -> Instance | None:
-        """One of them; None: the feed does not know it. Raises CloudError."""
+        """One instance; None when the feed does not contain it. Raises CloudError."""
         listed = self.listed()
         if instance_id in listed.errors:
             raise CloudError(listed.errors[instance_id])
         return next((one for one in listed.instances if one.id == instance_id), None)
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """Raises CloudError: the feed knows what lives."""
+        """Raises CloudError: the feed contains only instances that are not terminated."""
         raise _not_fed()
 
     def gpus(self) -> InstanceList:
-        """Raises CloudError: the feed knows the fleet alone."""
+        """Raises CloudError: the feed contains only the fleet's instances."""
         raise _not_fed()
 
     def claiming(self) -> InstanceList:
-        """Raises CloudError: the feed knows the fleet alone."""
+        """Raises CloudError: the feed contains only the fleet's instances."""
         raise _not_fed()
 
     def stop(self, instance_id: str) -> None:
-        """Raises CloudError."""
+        """Raises CloudError: the feed is read-only."""
         raise _not_fed()
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
-        """The error by instance: it is that of all."""
+        """An error for each instance: the feed is read-only."""
         return dict.fromkeys(instance_ids, str(_not_fed()))
 
     def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
-        """The error by instance: it is that of all."""
+        """An error for each instance: the feed is read-only."""
         return dict.fromkeys(instance_ids, str(_not_fed()))
 
 
 class FedFleet(LiveFleet):
-    """A router's sources on a machine with a feed: `url` names the fleet document there."""
+    """A router's sources on a machine with a feed. `url` names the fleet document there."""
 
     def __init__(self, url: str, folder: Path, keys_file: Path | None = None) -> None:
         super().__init__(url, keys_file)
@@ -138,12 +143,12 @@ class FedFleet(LiveFleet):
         return self._paths.engine_key.read_text("ascii").strip()
 
     def instances(self, document: FleetDocument) -> Sequence[Instance]:
-        """Raises CloudError when the inventory is not whole, or old."""
+        """Raises CloudError when the inventory is incomplete or old."""
         return self._inventory.instances()
 
 
 def fed_limits(folder: Path) -> Callable[[FleetDocument, Sequence[QuotaNeed]], Mapping[str, float]]:
-    """Reads the account's quotas from a feed. What it returns raises CloudError."""
+    """Returns a function that reads the account's quotas from a feed. That function raises CloudError."""
     path = FeedPaths(folder=folder).limits
 
     def read(document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""Writes what the cloud says of a fleet into files of this machine (`app.feed`), for those without credentials."""
+"""Writes the state of a fleet's cloud into files on this machine (`app.feed`), for processes without credentials."""
 
 import json
 import time
@@ -22,14 +22,14 @@ from serving.router.policy import render_policy
 
 LIMITS_EVERY_S: Final = 3600.0
 WRITTEN_EVERY_S: Final = 5.0
-"""What did not change is written again after this: readers tell by its time whether somebody still looks."""
+"""Unchanged instances are written again after this time: the file's time shows readers that the writer still runs."""
 KEY_MODE: Final = 0o640
-"""Its folder's group is the router's."""
+"""The group of its folder is the router's."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Feeder:
-    """Writes the files of a feed. What cannot be read leaves its file as it was; the log has why."""
+    """Writes the files of a feed. If a source cannot be read, its file stays unchanged, and the log has the error."""
 
     fleet: LiveFleet
     paths: FeedPaths
@@ -39,14 +39,14 @@ class Feeder:
     clock: Callable[[], float] = time.time
     """Seconds since 1970."""
     problems: dict[str, str] = field(default_factory=dict[str, str])
-    """What cannot be read now, and why."""
+    """Current errors by source; empty text: no error."""
     _document: FleetDocument | None = None
     _inventory: AllInstances | None = None
     _written: tuple[InstanceList | None, float] = (None, 0.0)
     _due: dict[str, float] = field(default_factory=dict[str, float])
 
     def tick(self) -> None:
-        """Look at all whose time has come."""
+        """Read all sources that are due."""
         if self._is_due("document", DOCUMENT_EVERY_S):
             self._try("fleet document", self._read_document)
             self._try("routing policy", self._read_policy)

@@ -1,4 +1,6 @@
-"""Reads what `gpufleet status`, `top` and the web page show. What cannot be read is said, the rest is shown."""
+"""Reads what `gpufleet status`, `top` and the web page show. If a source cannot be read, the view names it as a
+problem and shows the others.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,37 +28,37 @@ T = TypeVar("T")
 LEAST_WINDOW = timedelta(seconds=15)
 MOST_ACTS = 5
 MOST_NAMED = 5
-"""Instances that one line names."""
+"""Maximum number of instances that one line names."""
 FIRST_ASKED = 32
-"""Agents that are asked at once where there are no metrics: whether this machine reaches any of them."""
+"""Without metrics, this many agents are asked first, to find out whether this machine reaches any of them."""
 PRICES_EVERY = timedelta(minutes=1)
-"""Prices are read again: a console lives for weeks, and spot moves by the hour."""
+"""Prices are read again at this interval: a console runs for weeks, and spot prices change every hour."""
 COSTS_EVERY = timedelta(seconds=30)
-"""Costs of a day are added up here this often at most, however often the screen is drawn."""
+"""Costs of a day are computed here at most this often, however often the screen is drawn."""
 
 
 class Costs(StrEnum):
     """Where the sums of the last hour and of today come from."""
 
     LEFT = "left"
-    """The cost watchdog's last pass; added up here where it left none."""
+    """From the cost watchdog's last pass. They are computed here if it stored none."""
     ANEW = "anew"
-    """Added up here."""
+    """Computed here."""
     NONE = "none"
 
 
 @dataclass(slots=True)
 class Watched:
-    """One fleet, read again and again; its clients and the last costs live as long as it does."""
+    """One fleet that is read repeatedly. Its clients and last costs are kept between reads."""
 
     document: FleetDocument
     costs: Costs = Costs.LEFT
     _wired: Wired | None = None
     _not_read: str | None = None
-    """Why the ledger was not read; a console may be older than it."""
+    """Why the ledger was not read. A console may have started before its ledger exists."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     fed: AllInstances | None = None
-    """The inventory of who has no credentials of the cloud."""
+    """The inventory of a process without cloud credentials."""
     _prices: Prices | None = None
     _prices_at: datetime | None = None
     _hour: CostView | None = None
@@ -65,7 +67,7 @@ class Watched:
     _problems: list[str] = field(default_factory=list[str])
 
     def look(self) -> FleetView:
-        """The fleet as it is now. Raises AppError when its ledger cannot be opened."""
+        """The current state of the fleet. Raises AppError when its ledger cannot be opened."""
         now = self.clock()
         not_read = not_here(self.document)
         if self._wired is None or not_read != self._not_read:
@@ -122,7 +124,7 @@ class Watched:
         return self._prices
 
     def _cost(self, wired: Wired, now: datetime) -> None:
-        """Sums of the last hour and of today, and whether they are old."""
+        """Read the sums of the last hour and of today, and report if they are old."""
         if self.costs is Costs.NONE:
             return
         left = None
@@ -141,7 +143,7 @@ class Watched:
             )
 
     def _added_up(self, wired: Wired, span: Span, now: datetime) -> CostView | None:
-        # brings the cost reports, which a status that finds its sums does without
+        # imports the cost reports, which a status with stored sums does not need
         from app.cost_sums import compute_sums
 
         return ledger_data.cost(compute_sums(self.document, wired.engine, [span], now), span)
@@ -170,9 +172,9 @@ class Watched:
 def with_phases(
     signals: Mapping[str, InstanceSignals], agents: Agents, instances: Sequence[Instance]
 ) -> dict[str, InstanceSignals]:
-    """Signals with phases as agents report them: a fleet without metrics is not a fleet of nothing.
+    """Signals with the phases that agents report. A fleet without metrics still has instances to show.
 
-    Where none of the first agents answers, this machine reaches none of them, and the others are not waited for.
+    If none of the first agents answers, this machine reaches none of them, and the others are not asked.
     """
     asked = [one for one in instances if one.alive and not one.is_of_the_house]
     statuses = agents.statuses(asked[:FIRST_ASKED])
@@ -187,9 +189,10 @@ def with_phases(
 def refused_orders(
     fingerprints: Sequence[str], instances: Collection[str], taken: Mapping[str, Collection[str]]
 ) -> list[str]:
-    """A line for each key of the settings whose orders some of these instances would refuse.
+    """A line for each key of the settings whose orders would be refused by some of these instances.
 
-    `taken`: which instances say that they take orders by a key. While keys change, it names who waits to be rolled.
+    `taken`: the instances that accept orders signed with each key. During a key change, the line names the instances
+    that must still be replaced.
     """
     lines: list[str] = []
     for key in fingerprints:
@@ -205,7 +208,7 @@ def _by(wired: Wired, query: str, label: str, now: datetime) -> dict[str, float]
 
 
 def _drains(wired: Wired, now: datetime) -> dict[str, str]:
-    """What each draining instance's agent says it was asked for."""
+    """For each draining instance, the reason that its agent reports."""
     found = wired.prometheus.query(queries.DRAINING, now)
     return {labels.get("instance_id", ""): labels["reason"] for labels, _ in found if labels.get("reason")}
 
@@ -224,7 +227,7 @@ def _alerts(wired: Wired, now: datetime) -> Sequence[AlertView]:
 
 
 def _market(document: FleetDocument, prices: Prices, instances: Sequence[Instance]) -> list[MarketView]:
-    """Spot prices of what runs as spot now, each machine type and zone once."""
+    """Spot prices of the running spot instances, one entry per machine type and zone."""
     pools = {pool.name for pool in document.pools}
     running = {
         (i.zone, i.machine_type) for i in instances if i.capacity_type is CapacityType.SPOT and i.pool in pools

@@ -1,4 +1,4 @@
-"""Which fleets a use case is about: fleet documents by URL."""
+"""Selects the fleets of a use case: fleet documents by URL."""
 
 import os
 from collections.abc import Sequence
@@ -10,17 +10,22 @@ from gpufleet.settings.document import DocumentError, FleetDocument, parse
 
 LARGEST_DOCUMENT = 16 * 1024 * 1024
 ENVIRONMENTS = "GPUFLEET_ENVIRONMENT"
-"""Variable: the environment whose documents a process may read, or several; unset: any. On a control host and on
-routers `pulumi up` sets it."""
+"""Variable with the environments whose documents a process may read; unset: any.
+
+`pulumi up` sets it on a control host and on routers.
+"""
 
 
 def load(urls: Sequence[str] | None) -> list[FleetDocument]:
-    """The documents named, else the one of $GPUFLEET_FLEET. Raises AppError."""
+    """The documents of these URLs, else of $GPUFLEET_FLEET. Raises AppError."""
     return [load_one(url) for url in urls_of(urls)]
 
 
 def load_each(urls: Sequence[str] | None) -> list[FleetDocument | AppError]:
-    """Each of them, or why it cannot be read: one fleet stops no other. Raises AppError when none can be read."""
+    """Each document, or the error of one that cannot be read, so that one fleet does not block the others.
+
+    Raises AppError when none can be read.
+    """
     found: list[FleetDocument | AppError] = []
     for url in urls_of(urls):
         try:
@@ -34,7 +39,7 @@ def load_each(urls: Sequence[str] | None) -> list[FleetDocument | AppError]:
 
 
 def urls_of(urls: Sequence[str] | None) -> list[str]:
-    """The URLs named, else those of $GPUFLEET_FLEET. Raises AppError."""
+    """The given URLs, else those of $GPUFLEET_FLEET. Raises AppError."""
     chosen = list(urls or []) or [u for u in os.environ.get("GPUFLEET_FLEET", "").split() if u]
     if not chosen:
         raise AppError(
@@ -45,7 +50,9 @@ def urls_of(urls: Sequence[str] | None) -> list[str]:
 
 
 def one_url(urls: Sequence[str] | None, who: str) -> str:
-    """The one URL that is named; `who`, as in "a router serves", takes no more. Raises AppError."""
+    """The single URL that is given. `who` starts the message, as in "a router serves". Raises AppError for none or
+    several.
+    """
     chosen = list(urls or []) or os.environ.get("GPUFLEET_FLEET", "").split()
     if len(chosen) != 1:
         raise AppError(
@@ -55,7 +62,7 @@ def one_url(urls: Sequence[str] | None, who: str) -> str:
 
 
 def load_only(urls: Sequence[str] | None, why: str) -> FleetDocument:
-    """The one document that is named. Raises AppError with `why` if there are several."""
+    """The single document that is given. Raises AppError with the message `why` if there are several."""
     documents = load(urls)
     if len(documents) != 1:
         raise AppError(why, ErrorCode.WRONG_USE)
@@ -68,10 +75,10 @@ def load_one(url: str) -> FleetDocument:
 
 
 def parse_own(text: str | bytes, source: str) -> FleetDocument:
-    """A document of an environment that this process is for. Raises AppError that names the source.
+    """A document of an environment that this process may read. Raises AppError that names the source.
 
-    Who may write a document need not be who reads it: one that names another environment, and that environment's
-    secrets and groups, gets nothing of this machine's rights.
+    The author of a document may be less trusted than its reader. A document that names another environment, with that
+    environment's secrets and groups, must not use the rights of this machine.
     """
     try:
         document = parse(text, source)
@@ -87,7 +94,7 @@ def parse_own(text: str | bytes, source: str) -> FleetDocument:
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of a URL that people gave. Raises AppError."""
+    """The parts of a URL that a user gave. Raises AppError."""
     try:
         return urlsplit(url)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A fleet's ledger: its name in it, opening it, and its errors."""
+"""A fleet's ledger: the fleet's name in it, opening it, and its errors."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -21,9 +21,10 @@ def ledger_name(document: FleetDocument) -> str:
 
 
 def open_ledger_of(document: FleetDocument) -> Engine:
-    """The fleet's ledger, made where there is none. Raises AppError.
+    """The fleet's ledger; it is created if it does not exist. Raises AppError.
 
-    One that a bucket's document names is opened only where no stranger can be given its password.
+    A ledger URL from a document in a bucket is opened only if it cannot send the ledger's password to an unknown
+    host.
     """
     if (why := document.why_no_ledger) is not None:
         raise AppError(
@@ -33,10 +34,11 @@ def open_ledger_of(document: FleetDocument) -> Engine:
 
 
 def read_ledger_of(document: FleetDocument) -> Engine:
-    """The fleet's ledger for who only reads. Raises AppError.
+    """The fleet's ledger for a process that only reads. Raises AppError.
 
-    Where its file is not on this machine an empty one stands in, until the process ends: one that reading made would
-    be taken for the watchdogs' own by the next brake, and hold nobody.
+    If the ledger's file is not on this machine, an empty temporary one replaces it until the process ends. A file
+    created by a read would look like the watchdogs' own ledger to the next brake, and that brake would stop no
+    watchdog.
     """
     if not_here(document) is None:
         return open_ledger_of(document)
@@ -44,19 +46,21 @@ def read_ledger_of(document: FleetDocument) -> Engine:
 
 
 def present_ledger_of(document: FleetDocument) -> Engine:
-    """The fleet's ledger, which must be there: a proof or a copy of none would pass for its own. Raises AppError."""
+    """The fleet's ledger, which must exist: a verification or a copy of an empty one would be misleading. Raises
+    AppError.
+    """
     if (said := not_here(document)) is not None:
         raise AppError(f"{said}: run this where the watchdogs run (the control host)")
     return open_ledger_of(document)
 
 
 def not_here(document: FleetDocument) -> str | None:
-    """Says that the fleet's ledger is a file, and not on this machine; None: it is here, or no file."""
+    """A message if the fleet's ledger is a file that is not on this machine; None if it is here or is not a file."""
     file = file_of(document.ledger_url)
     try:
         return None if file is None or file.exists() else f"the ledger {file} is not on this machine"
     except OSError:
-        return None  # in a folder that this user may not see: whoever opens it is told
+        return None  # it is in a folder that this user may not read: opening it reports that
 
 
 def _opened(url: str) -> Engine:
@@ -68,13 +72,13 @@ def _opened(url: str) -> Engine:
 
 @cache
 def _stand_in(url: str) -> TemporaryDirectory[str]:
-    """The folder of what stands in for the ledger of that URL. It goes with the process."""
+    """The temporary folder of the ledger that replaces the one of that URL. It is deleted when the process ends."""
     return TemporaryDirectory(prefix="gpufleet-ledger-")
 
 
 @contextmanager
 def ledger_errors(document: FleetDocument) -> Generator[None]:
-    """A ledger that fails while it is used, in our words. Raises AppError."""
+    """Converts errors of the ledger to AppError with an explanation."""
     try:
         with explained(shown_url(document.ledger_url)):
             yield

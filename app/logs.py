@@ -1,7 +1,8 @@
-"""The logs of the control plane's processes, on stderr: structlog in front, `gpufleet.logs` for each line.
+"""The logs of the control plane's processes on stderr. structlog collects the fields, `gpufleet.logs` writes each
+line.
 
-Services (daemon, router, console, functions …) always log. A command logs under systemd, or when `$GPUFLEET_LOG` asks
-for it; else it prints messages for people. The fields and events are in `docs/logs.md`.
+Services (daemon, router, console, functions …) always log. A command logs under systemd, or when `$GPUFLEET_LOG`
+requests it; otherwise it prints messages for people. The fields and events are in `docs/logs.md`.
 """
 
 import logging
@@ -27,7 +28,7 @@ _LEVELS: Final = {
 
 
 def configure(component: str, *, service: bool = False) -> None:
-    """Set up the logs of this process, or none. Raises AppError for a variable without a valid value."""
+    """Set up the logs of this process, or leave them off. Raises AppError for a variable without a valid value."""
     try:
         form = logs.wanted_form(os.environ, sys.stderr, service=service)
         least = logs.wanted_level(os.environ)
@@ -35,7 +36,7 @@ def configure(component: str, *, service: bool = False) -> None:
         raise AppError(str(error), ErrorCode.WRONG_USE) from error
     if form is None:
         return
-    import structlog  # commands that log nothing do not wait for it
+    import structlog  # imported late, so that commands without logs do not wait for it
 
     logs.hide_variables(os.environ)
     structlog.configure(
@@ -53,7 +54,7 @@ def configure(component: str, *, service: bool = False) -> None:
 
 
 def reset() -> None:
-    """Log nothing any more. For tests."""
+    """Turn the logs off. For tests."""
     if (structlog := sys.modules.get("structlog")) is not None:
         structlog.reset_defaults()
         structlog.contextvars.clear_contextvars()
@@ -69,13 +70,13 @@ def is_on() -> bool:
 
 
 def get(**bound: Any) -> Log:
-    """The log of this process; silent where `configure` set up none."""
+    """The log of this process; silent if `configure` did not set up logs."""
     return sys.modules["structlog"].get_logger(**bound) if is_on() else SILENT
 
 
 @contextmanager
 def of_pass(fleet: str, watchdog: str) -> Generator[Log]:
-    """The log of one pass over a fleet. Its id is in every other line of the same thread, too."""
+    """The log of one pass over a fleet. All other lines of the same thread have the id of the pass, too."""
     if not is_on():
         yield SILENT
         return
@@ -87,7 +88,7 @@ def of_pass(fleet: str, watchdog: str) -> Generator[Log]:
 
 
 class _Renderer:
-    """The last processor."""
+    """The last processor of structlog."""
 
     def __init__(self, component: str, form: Form) -> None:
         self._component, self._form = component, form
@@ -97,7 +98,7 @@ class _Renderer:
 
 
 class _Stderr:
-    """What structlog writes to."""
+    """The output of structlog."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -109,7 +110,7 @@ class _Stderr:
 
 
 class _Libraries(logging.Handler):
-    """Writes what libraries log, from warnings on: their debug lines may hold secrets."""
+    """Writes the log records of libraries at level warning or above: their debug lines may contain secrets."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = get()
@@ -122,5 +123,5 @@ class _Libraries(logging.Handler):
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001 - arguments that do not match stop no line
+    except Exception:  # noqa: BLE001 - wrong arguments must not lose the line
         return str(record.msg)

@@ -1,4 +1,4 @@
-"""A model's new revision on its way through a fleet: waited for, or walked by whoever runs the command."""
+"""Rolls out a model's new revision in a fleet, or waits until the control host has rolled it out."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ POLL_S: Final = 5.0
 def walk(
     model: str, digest: str, document: FleetDocument, limit: timedelta, say: Callable[[str], None]
 ) -> dict[str, int]:
-    """Change every pool of the model, one instance at a time: pools and their instances. `limit`: per instance.
+    """Change every pool of the model, one instance at a time. Returns the number of changed instances by pool.
 
-    Raises AppError where it stops.
+    `limit`: longest time for one instance. Raises AppError where the rollout stops.
     """
-    # only here: what asks clouds takes a second to import
+    # imported late: the cloud clients take a second to import
     from app.wiring import agents_of, inventory_of
 
     inventory, agents = inventory_of(document), agents_of(document, say)
@@ -46,9 +46,10 @@ def walk(
 def wait(
     model: str, digest: str, document: FleetDocument, limit: timedelta, say: Callable[[str], None]
 ) -> dict[str, int]:
-    """Wait until the control host has changed every pool of the model: pools and their instances.
+    """Wait until the control host has changed every pool of the model. Returns the number of changed instances by
+    pool.
 
-    `limit`: longest time without another instance that serves it. Raises AppError where it stops.
+    `limit`: longest time without another instance that serves it. Raises AppError where the rollout stops.
     """
     from app.wiring import agents_of, inventory_of
 
@@ -71,20 +72,20 @@ def wait(
 
 @dataclass(slots=True, kw_only=True)
 class Waiting:
-    """Waits for one pool, and gives no order."""
+    """Waits for the rollout of one pool, and sends no orders."""
 
     pool: Pool
     digest: str
     limit: timedelta
     statuses: Callable[[Pool], tuple[list[str], Mapping[str, Mapping[str, Any]]]]
-    """All instances of a pool, and what those say that answer."""
+    """All instance ids of a pool, and the status of each instance whose agent answers."""
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _serving: set[str] = field(default_factory=set[str], init=False)
 
     def run(self) -> int:
-        """How many instances were changed meanwhile. Raises AppError."""
+        """Wait. Returns the number of instances that changed meanwhile. Raises AppError."""
         rollout = PoolRollout(pool=self.pool.name, floor=self.pool.min, limit=self.limit)
         before: set[str] | None = None
         until = self.clock() + self.limit.total_seconds()

@@ -1,7 +1,8 @@
-"""Where `gpufleet model add` takes models from: a folder, a bucket, a Hugging Face hub, an MLflow registry.
+"""The sources of `gpufleet model add`: a folder, a bucket, a Hugging Face hub, an MLflow registry.
 
-What is not on this machine is brought to a scratch folder first. Names are judged before a byte is fetched, so a
-pickle or a path that climbs never arrives. Hub and registry are spoken to by their own clients, which are extras.
+A model that is not on this machine is downloaded to a scratch folder first. Names are checked before the download, so
+that no pickle and no path outside the folder is ever fetched. The hub's and the registry's own clients are used; they
+are extras.
 """
 
 import contextlib
@@ -21,27 +22,27 @@ from serving.cache.manifest import CHUNK, SUFFIXES, ManifestError
 
 _MLFLOW: Final = ("models:", "runs:", "mlflow-artifacts:")
 _MLFLOW_OWN: Final = frozenset({"MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt"})
-"""What MLflow writes beside a model to load it its own way."""
+"""Files that MLflow adds next to a model for its own loader."""
 _CONNECTIONS: Final = 8
 _UNNAMED: Final = "unnamed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A model on this machine, and what its source says of it."""
+    """A model on this machine, with the metadata of its source."""
 
     folder: Path
     revision: str = _UNNAMED
     source: str | None = None
-    """None: a folder of this machine, whose path means nothing elsewhere."""
+    """None: a folder of this machine, whose path has no meaning elsewhere."""
     licence: str | None = None
     sha256: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By path, where the source publishes them."""
+    """By path, if the source publishes them."""
 
 
 @contextlib.contextmanager
 def open_source(url: str, scratch: Path | None, say: Callable[[str], None]) -> Generator[Fetched]:
-    """The model that a URL names. What was fetched is gone afterwards. Raises AppError."""
+    """The model at a URL. Downloaded files are deleted afterwards. Raises AppError."""
     scheme = url.partition(":")[0] if ":" in url else ""
     if scheme in ("", "file"):
         folder = Path(url.removeprefix("file://")).expanduser()
@@ -78,7 +79,9 @@ def _fetcher(url: str, scheme: str) -> Callable[[str, Path, Callable[[str], None
 
 
 def _wanted(names: Iterable[str]) -> list[str]:
-    """Those that travel. Raises ManifestError for one that climbs or may run code."""
+    """The names of files that belong to the model. Raises ManifestError for a path outside the folder and for a file
+    that may run code.
+    """
     shown = [name for name in names if not manifests.stays_behind(PurePosixPath(name))]
     return [manifests.check_path(name) for name in shown]
 
@@ -100,7 +103,7 @@ def _from_bucket(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
 
 
 def _copy(place: StorageLocation, key: str, path: Path) -> int:
-    """One object, of one version from its first byte to its last."""
+    """Copy one object; all ranges are of the same version."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(place.store.connect()) as reader, path.open("wb") as file:
         size, version = reader.size_and_version(key)
@@ -114,7 +117,7 @@ def _write(file: IO[bytes], piece: memoryview) -> None:
 
 
 def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
-    """A commit of a repository: `main` is resolved once, so that all files are of one commit."""
+    """Download a commit of a repository. `main` is resolved once, so that all files are of one commit."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         from huggingface_hub import HfApi
@@ -150,7 +153,9 @@ def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
 
 
 def _safe_of_hub(names: list[str], url: str, say: Callable[[str], None]) -> list[str]:
-    """Hubs keep the same weights in several formats: the safe one is taken. Raises ManifestError without it."""
+    """The files in a safe format: hubs store the same weights in several formats. Raises ManifestError if there is
+    none.
+    """
     safe = [name for name in names if PurePosixPath(name).suffix.lower() in SUFFIXES]
     left = sorted(set(names) - set(safe))
     if not any(name.endswith(".safetensors") for name in safe):
@@ -181,7 +186,7 @@ def _from_mlflow(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
         chosen = {
             name: name.removeprefix(root) for name in names if name.startswith(root) and name not in _MLFLOW_OWN
         }
-        # MLflow keeps a pipeline's tokenizer beside its model
+        # MLflow stores a pipeline's tokenizer next to its model
         beside = "components/tokenizer/"
         chosen |= {name: name.removeprefix(beside) for name in names if name.startswith(beside)}
         wanted = {name: path for name, path in chosen.items() if not manifests.stays_behind(PurePosixPath(path))}
@@ -207,7 +212,9 @@ def _files_of_mlflow(list_artifacts: Any, url: str) -> list[str]:
 
 
 def _within(path: str, below: str) -> str:
-    """Some stores of MLflow name an artifact from their root, others from the folder asked for."""
+    """The artifact's path from the root. Some MLflow stores name it from their root, others from the requested
+    folder.
+    """
     return path if not below or path.startswith(f"{below}/") else f"{below}/{path}"
 
 

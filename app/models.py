@@ -1,4 +1,4 @@
-"""A bucket's models as `gpufleet model` sees them: revisions, approvals, which one is served and which was before."""
+"""A bucket's models for `gpufleet model`: revisions, approvals, the served revision and the ones before it."""
 
 import json
 import re
@@ -22,13 +22,13 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What was served, the last one last, and where an unfinished way back leads."""
+    """The served revisions, oldest first, and the target of an unfinished rollback."""
 
     digests: tuple[str, ...] = ()
     going_back_to: str | None = None
 
     def with_served(self, digest: str | None, going_back_to: str | None) -> "History":
-        """After `digest` was served. What is noted twice counts where it stands last."""
+        """The history after `digest` was served. A digest that is present already moves to the end."""
         kept = tuple(old for old in self.digests if old != digest)
         return History(digests=(*kept, digest) if digest else kept, going_back_to=going_back_to)
 
@@ -38,7 +38,7 @@ class History:
 
 
 class ModelRegistry:
-    """One model in one bucket. Every method raises AppError for what the bucket says or refuses."""
+    """One model in one bucket. Every method raises AppError for invalid data in the bucket and for refused access."""
 
     def __init__(self, bucket: str, name: str) -> None:
         self.bucket, self.name = bucket, name
@@ -46,7 +46,7 @@ class ModelRegistry:
         self.model = self.place.key(f"models/{name}")
 
     def served(self) -> str | None:
-        """The digest that `served.json` names; None before the first roll-out."""
+        """The digest that `served.json` names; None before the first rollout."""
         try:
             return served_digest(self.place.store, self.model)
         except FileNotFoundError:
@@ -76,9 +76,9 @@ class ModelRegistry:
             raise self._error(error) from error
 
     def serve(self, digest: str, *, going_back: bool = False, changes_running: bool = False) -> str | None:
-        """Let `served.json` name it; the digest that was there before.
+        """Write the digest to `served.json`. Returns the digest that was there before.
 
-        The history goes first: who dies in between has a way back all the same.
+        The history is written first, so that a rollback is possible even if the process dies in between.
         """
         before = self.served()
         noted = self.history().with_served(before if before != digest else None, digest if going_back else None)
@@ -98,7 +98,7 @@ class ModelRegistry:
         return before
 
     def digests(self) -> list[str]:
-        """Of all revisions: the served one, those before it from the last to the first, then the others."""
+        """All revisions: the served one, then earlier ones from newest to oldest, then the others."""
         try:
             found = [name for name in self.place.listing.folders(self.model) if _DIGEST.fullmatch(name)]
         except OSError as error:
@@ -108,14 +108,14 @@ class ModelRegistry:
         return list(dict.fromkeys([*known, *found]))
 
     def has(self, digest: str) -> bool:
-        """Whether a revision was added whole: its manifest is written last."""
+        """Whether a revision was added completely: its manifest is written last."""
         try:
             return self.place.writer.exists(f"{self.model}/{digest}/manifest.json")
         except OSError as error:
             raise self._error(error) from error
 
     def manifest(self, digest: str) -> Manifest | None:
-        """Of one revision; None where it was never added whole."""
+        """The manifest of a revision; None if the revision was not added completely."""
         try:
             return fetch_manifest(self.place.store, self.model, digest)
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class ModelRegistry:
             raise self._error(error) from error
 
     def resolve(self, text: str) -> str:
-        """The whole digest of one that may be written short."""
+        """The full digest of one that may be abbreviated."""
         if _DIGEST.fullmatch(text):
             return text
         found = [digest for digest in self.digests() if len(text) >= 12 and digest.startswith(text)]
@@ -143,9 +143,9 @@ class ModelRegistry:
         )
 
     def check_approved(self, digest: str, documents: Sequence[FleetDocument], named: str | None) -> None:
-        """Refuse a revision that nobody approved where that is asked for.
+        """Raises AppError for a revision that is not approved, if approval is required.
 
-        `named`: the environment in a user's words, heard where no fleet document says it.
+        `named`: the environment that the user gave; it is used only if no fleet document names one.
         """
         known = {document.environment for document in documents}
         if (mine := self._document()) is not None:

@@ -1,4 +1,4 @@
-"""Asks a fleet's Prometheus the queries of the dashboards."""
+"""Runs the queries of the dashboards against a fleet's Prometheus."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class PanelQuery:
     dashboard: str
     panel: str
     query: str
-    """As it was asked: of every pool and instance."""
+    """The query as it was sent: for all pools and instances."""
     series: int
 
 
 def ask_all(document: FleetDocument, at: datetime) -> Sequence[PanelQuery]:
-    """Every query that has something to find in that fleet, asked of its Prometheus. Raises AppError."""
+    """Run every query that applies to that fleet on its Prometheus. Raises AppError."""
     prometheus = Prometheus(document.prometheus_url)
     try:
         return ask(prometheus, document, at)
@@ -35,7 +35,7 @@ def ask_all(document: FleetDocument, at: datetime) -> Sequence[PanelQuery]:
 
 
 def ask(prometheus: Prometheus, document: FleetDocument, at: datetime) -> Sequence[PanelQuery]:
-    """Every query that has something to find in that fleet. Raises CloudError."""
+    """Run every query that applies to that fleet. Raises CloudError."""
     found: list[PanelQuery] = []
     absent = (*(() if document.budget else (BUDGET,)), *(() if document.node_exporter else HOST_NAMES))
     for board in dashboards():

@@ -1,4 +1,4 @@
-"""What Prometheus, Alertmanager and Grafana of a fleet read, as files."""
+"""Writes the files that a fleet's Prometheus, Alertmanager and Grafana read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ RULES: Final = "rules.yml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """HOST:PORT of what is watched, as Prometheus finds it."""
+    """HOST:PORT of each monitored service, as Prometheus reaches it."""
 
     console: str
     daemon: str
     alertmanager: str
     routers: Sequence[str]
-    """Empty: routers are machines of their own, listed among the targets."""
+    """Empty: the routers are separate machines, which are among the targets."""
     token_file: Path
-    """The console's token, as Alertmanager's machine sees it."""
+    """The console's token, as a path on Alertmanager's machine."""
     targets_file: str = prometheus.TARGETS_FILE
-    """As Prometheus' machine sees it; without a whole path it lies beside prometheus.yml."""
+    """A path on Prometheus' machine; a relative path is next to prometheus.yml."""
 
 
 def write(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequence[str] = ()) -> None:
@@ -66,7 +66,7 @@ def _files(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequen
 
 
 def alert_settings(document: FleetDocument, p99: Sequence[str]) -> AlertSettings:
-    """The environment's thresholds and its pools' objectives; `p99` on the command line wins."""
+    """The environment's thresholds and its pools' objectives. `p99` of the command line takes precedence."""
     tokens = {pool.name: pool.objectives.tokens_per_second for pool in document.pools}
     return document.alerts.settings(
         _objectives(document, p99), {pool: value for pool, value in tokens.items() if value is not None}

@@ -1,4 +1,4 @@
-"""One pass of a watchdog over one fleet. It prints nothing: what became of it is in its result and in the log."""
+"""One pass of a watchdog over one fleet. It prints nothing: its result is returned and logged."""
 
 import time
 from collections import Counter
@@ -41,35 +41,37 @@ class WatchdogKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a pass is run."""
+    """Options of a pass."""
 
     apply: bool = False
     accept: tuple[str, ...] = ()
-    """Policies that may act unseen."""
+    """Digests of policies that may act without a dry run."""
     holder: str | None = None
-    """Who holds the lease; None: this process, by the name at which its neighbours tell whether it lives."""
+    """The holder of the lease; None: this process, under a name that lets other processes detect whether it is alive.
+    """
     count: Count = lambda _: None
     note: Callable[[str], None] = lambda _: None
-    """Receives what people are to know besides, as soon as it is known. The log has it, too."""
+    """Receives further messages for people as soon as they are known. They are logged, too."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PassResult:
-    """What became of one pass over one fleet."""
+    """The result of one pass over one fleet."""
 
     environment: str
     watchdog: str
     applied: bool
     done: Pass[Any] | None = None
-    """None: it failed, or another watchdog of this kind is at work."""
+    """None: the pass failed, or another watchdog of this kind holds the lease."""
     error: str | None = None
     """Why it failed."""
     remains: str = ""
-    """What that means for what was begun."""
+    """The effect of the failure on what the pass had started."""
     skipped: str | None = None
-    """Who is at work instead."""
+    """The other holder of the lease."""
     unseen: dict[str, str] = field(default_factory=dict[str, str])
-    """By pool (of orphans: by rule): the digest of a policy that may not act yet, as no dry run of it was seen."""
+    """By pool (orphans: by rule): the digest of a policy that may not act yet, because no dry run of it was recorded.
+    """
     api_calls: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -84,7 +86,7 @@ class PassResult:
 
 
 class _Remembering:
-    """Makes spot watchdogs that know what earlier passes of this process read, by fleet."""
+    """Makes spot watchdogs that reuse what earlier passes of this process read, by fleet."""
 
     def __init__(self) -> None:
         self._lists: dict[str, Lists] = {}
@@ -94,7 +96,7 @@ class _Remembering:
 
 
 def kinds() -> dict[str, WatchdogKind]:
-    """Every kind of watchdog, by name. Who runs many passes keeps them: the spot watchdog then reads less in each."""
+    """Every kind of watchdog, by name. Reuse the result in later passes: the spot watchdog then reads less."""
     found = (
         WatchdogKind(name=IDLE, make=IdleWatchdog),
         WatchdogKind(name=SPOT, make=_Remembering()),
@@ -105,18 +107,19 @@ def kinds() -> dict[str, WatchdogKind]:
 
 
 def orphan_kind(scope: OrphanScope) -> WatchdogKind:
-    """The watchdog of what no pool owns."""
+    """The watchdog of instances that no pool owns."""
     return WatchdogKind(name=ORPHANS, make=lambda document, ports: OrphanWatchdog(document, ports, scope))
 
 
 def watches(kind: WatchdogKind, document: FleetDocument) -> bool:
-    """Whether the daemon has anything to do there: orphans are looked for where a rule names some."""
+    """Whether the daemon runs the watchdog for that fleet: the orphan watchdog needs at least one rule."""
     return kind.name != ORPHANS or bool(document.orphans)
 
 
 def run(kind: WatchdogKind, document: FleetDocument, options: Options, *, alone: bool) -> PassResult:
-    """One pass; its failure is in the result. Raises AppError for wrong use, and for what people must fix where the
-    fleet is `alone`.
+    """Run one pass; a failure is in the result.
+
+    Raises AppError for wrong use. If the fleet is `alone`, it also raises AppError for an error that people must fix.
     """
     result = PassResult(environment=document.environment, watchdog=kind.name, applied=options.apply)
     with logs.of_pass(ledger_name(document), kind.name) as log:
@@ -136,7 +139,7 @@ def run(kind: WatchdogKind, document: FleetDocument, options: Options, *, alone:
 
 
 def _log_result(log: Log, result: PassResult, duration_s: float) -> None:
-    """One line for each pass, whatever it did. The executor has logged each decision and outcome of one that acts."""
+    """Write one line for each pass. If the pass acts, the executor has logged each decision and outcome already."""
     calls = sum(result.api_calls.values())
     if result.done is None:
         log.info("pass", outcome="skipped", detail=result.skipped, api_calls=calls, duration_s=duration_s)
@@ -164,9 +167,9 @@ def _what_remains(error: Exception) -> str:
 
 
 def _over_fleet(kind: WatchdogKind, document: FleetDocument, options: Options, result: PassResult, log: Log) -> None:
-    """Raises OSError when the fleet could not be observed whole, AppError for what people must fix."""
+    """Raises OSError when the fleet was not observed completely, and AppError for an error that people must fix."""
     if not options.apply and (said := not_here(document)) is not None:
-        # it is made here: that a dry run was seen is kept in it
+        # the pass creates the ledger here, because it stores that a dry run was recorded
         why = (
             f"{said}: if its watchdogs run on another one, their brakes and targets are not known here, and this"
             " dry run does not count as seen by them"
@@ -179,7 +182,7 @@ def _over_fleet(kind: WatchdogKind, document: FleetDocument, options: Options, r
     finally:
         result.api_calls = wired.api_calls()
         options.count(result.api_calls)
-        wired.engine.dispose()  # a daemon makes many passes
+        wired.engine.dispose()  # a daemon runs many passes
 
 
 def _pass(kind: WatchdogKind, wired: Wired, options: Options, result: PassResult, log: Log) -> None:
@@ -202,10 +205,10 @@ def _pass(kind: WatchdogKind, wired: Wired, options: Options, result: PassResult
 
 
 def _deliver(wired: Wired, options: Options, log: Log) -> None:
-    """Send the messages of the pass. What cannot be sent now waits in the outbox; it fails no pass."""
+    """Send the messages of the pass. Messages that cannot be sent stay in the outbox; they do not fail the pass."""
     if wired.document.notify is None or not outbox.open_channels(wired.engine):
         return
-    from app import delivery  # slack's client is slow to import, and most passes have nothing to say
+    from app import delivery  # Slack's client is slow to import, and most passes have no messages
 
     try:
         done = delivery.send(wired.engine, wait=timedelta(0))
@@ -217,7 +220,7 @@ def _deliver(wired: Wired, options: Options, log: Log) -> None:
 
 
 def check_accepted(kind: WatchdogKind, documents: Sequence[FleetDocument], accepted: Sequence[str]) -> None:
-    """Raises AppError for a digest that no policy of these fleets has: a mistake, found before anything is done."""
+    """Raises AppError for a digest that no policy of these fleets has. The check runs before any action."""
     known = [policy for document in documents for policy in digests(document, kind.name).items()]
     for given in accepted:
         if given not in {digest for _, digest in known}:
@@ -229,6 +232,6 @@ def check_accepted(kind: WatchdogKind, documents: Sequence[FleetDocument], accep
 
 
 def _accept(wired: Wired, watchdog: str, accepted: Mapping[str, str]) -> None:
-    """Let policies act whose dry run nobody has seen. Pools with the same settings have the same digest."""
+    """Allow policies to act without a recorded dry run. Pools with the same settings have the same digest."""
     for pool, digest in accepted.items():
         wired.ports.ledger.see_policy(watchdog, pool, digest, "accepted", wired.ports.clock.now())

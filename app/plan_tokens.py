@@ -1,4 +1,4 @@
-"""What a million tokens are expected to cost in a plan: measured speed of each pool's machines, or "unknown"."""
+"""Expected cost of a million tokens in a plan: from the measured speed of each pool's machines, or "unknown"."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ _HOUR = Decimal(3600)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Of one pool at its desired size, fully used."""
+    """The expected cost of one pool at its desired size and full use."""
 
     pool: str
     usd_per_million_tokens: Decimal | None
     """Input and output together; None: unknown."""
     basis: str
-    """Whose measurement, or why it is unknown."""
+    """The measurement that it is based on, or why it is unknown."""
 
 
 def expected(config: Mapping[str, Any], cost: PlanCost) -> list[Expected]:
@@ -65,7 +65,7 @@ def _machine(line: CostLine) -> str | None:
 
 
 def words(row: Expected) -> str:
-    """For people, in one line."""
+    """One line for people."""
     if row.usd_per_million_tokens is None:
         return f"Pool {row.pool}: USD per million tokens {row.basis}."
     return f"Pool {row.pool}: {row.usd_per_million_tokens} USD per million tokens expected, {row.basis}."

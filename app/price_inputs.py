@@ -1,4 +1,4 @@
-"""What reports are priced by: the price book of a fleet, and what its document says of shared and prepaid things."""
+"""The inputs of price calculations: a fleet's price book, and the shared and prepaid costs in its document."""
 
 from app.errors import AppError
 from app.ledgers import ledger_errors, read_ledger_of
@@ -15,7 +15,7 @@ from gpufleet.settings.document.money import BlockEntry, SpendEntry
 
 
 def overrides_of(document: FleetDocument) -> list[Price]:
-    """The prices that the document states. Raises AppError that names a bad date."""
+    """The prices in the document. Raises AppError that names a bad date."""
     try:
         return [stated_price(entry, document.region) for entry in document.prices.overrides]
     except ValueError as error:
@@ -23,7 +23,7 @@ def overrides_of(document: FleetDocument) -> list[Price]:
 
 
 def declared_of(document: FleetDocument) -> DeclaredCosts:
-    """What the document states of shared resources, prices and commitments. Raises AppError that names a bad date."""
+    """Shared resources, prices and commitments in the document. Raises AppError that names a bad date."""
     bought = document.commitments
     try:
         return DeclaredCosts(
@@ -46,7 +46,7 @@ def declared_of(document: FleetDocument) -> DeclaredCosts:
 
 
 def gpu_active_below(pool: Pool) -> float:
-    """The pool's noise floor: one for its idle watchdog and for reports."""
+    """The pool's noise floor of GPU activity. Its idle watchdog and the reports use the same one."""
     return (pool.watchdogs.idle or IdlePolicy()).gpu_active_below
 
 
@@ -76,9 +76,9 @@ def _spend(entry: SpendEntry, cloud: Cloud) -> SpendCommitment:
 
 
 def book_of(document: FleetDocument, unreadable: list[str] | None = None) -> PriceBook:
-    """The fleet's price book, with all that its ledger has observed. Raises AppError.
+    """The fleet's price book, with all prices observed in its ledger. Raises AppError.
 
-    `unreadable` is given each row of the ledger that holds no price.
+    Each row of the ledger without a valid price is appended to `unreadable`.
     """
     return PriceBook(
         region=document.region,
@@ -89,6 +89,6 @@ def book_of(document: FleetDocument, unreadable: list[str] | None = None) -> Pri
 
 
 def observed_prices(document: FleetDocument, unreadable: list[str] | None = None) -> list[Price]:
-    """What the fleet's ledger has seen of prices. Raises AppError."""
+    """Prices observed in the fleet's ledger. Raises AppError."""
     with ledger_errors(document), read_ledger_of(document).connect() as connection:
         return history.prices(connection, document.region, unreadable=unreadable)

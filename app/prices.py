@@ -1,4 +1,4 @@
-"""The prices that a fleet needs: which are in force, and today's from the clouds into the ledger."""
+"""The prices that a fleet needs: reads those in force, and stores current ones of the clouds in the ledger."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,31 +24,31 @@ REFRESH_EVERY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """Prices that were written into the ledger."""
+    """Prices that were written to the ledger."""
 
     prices: int
     machine_types: int
     errors: Sequence[str]
-    """What could not be read."""
+    """Errors for prices that could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What is known of a price that a fleet needs."""
+    """The known data about a price that a fleet needs."""
 
     sku: Sku
     sources: Sequence[Price]
-    """What each source says, in their order: the first one is in force. None: the price is missing."""
+    """The price of each source, in order of precedence: the first one is in force. Empty: the price is missing."""
     error: str | None = None
-    """Names the missing price and what to do about it."""
+    """Names the missing price and the remedy."""
 
 
 def quotes(
     document: FleetDocument, machine_types: Sequence[str], moment: datetime, unreadable: list[str] | None = None
 ) -> Iterator[Quote]:
-    """Every price that the pools need, or those of the machine types instead. Raises AppError.
+    """Every price that the pools need, or the prices of the given machine types instead. Raises AppError.
 
-    `unreadable` is given each row of the ledger that holds no price.
+    Each row of the ledger without a valid price is appended to `unreadable`.
     """
     book = book_of(document, unreadable)
     for sku in _wanted(document, machine_types):
@@ -58,18 +58,19 @@ def quotes(
 
 
 def refresh(document: FleetDocument, now: datetime) -> Refreshed:
-    """Ask the cloud for today's prices of the fleet's machine types and keep them. Raises AppError."""
+    """Read today's prices of the fleet's machine types from the cloud and store them. Raises AppError."""
     return _refresh(document, ledgers.open_ledger_of(document), now)
 
 
 def refresh_daily(document: FleetDocument, engine: Engine, now: datetime) -> Refreshed | None:
-    """The same once a day, whoever asks how often; None: the day's turn was taken, well or not. Raises AppError.
+    """Refresh the prices at most once a day. None: a process did that today already, even if it failed. Raises
+    AppError.
 
-    List prices change rarely, so what fails today can wait for tomorrow: a known price stays fresh for weeks.
+    List prices change rarely, so a failure can wait until tomorrow: a known price stays fresh for weeks.
     """
     with ledgers.ledger_errors(document):
         turn = f"{ledgers.ledger_name(document)}/prices"
-        # a holder of its own for each try: nobody renews the turn of the day
+        # a new holder for each attempt, so that no process can renew the lease of the day
         taken = operations.acquire_lease(engine, turn, f"refresh of {now.isoformat()}", (now, REFRESH_EVERY))
     return _refresh(document, engine, now) if taken is None else None
 
@@ -83,7 +84,7 @@ def _refresh(document: FleetDocument, engine: Engine, now: datetime) -> Refreshe
 
 
 def _wanted(document: FleetDocument, machine_types: Sequence[str]) -> Iterable[Sku]:
-    """The skus that the pools' groups may be billed by, each zone's spot apart."""
+    """The SKUs by which the pools' groups may be billed, with a separate spot SKU per zone."""
     cloud, region = document.cloud, document.region
     try:
         for name in machine_types:

@@ -1,4 +1,4 @@
-"""Quotas of the account: `gpufleet doctor --fleet` compares the pools' maxima with them, the console what runs."""
+"""Quotas of the account. `gpufleet doctor --fleet` compares them with the pools' maxima, the console with usage."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.quotas import QuotaNeed, needs, uses
 
 LIMITS_EVERY: Final = timedelta(hours=1)
-"""Limits change by a person's request; a refused look is tried again as late, too."""
+"""Limits change only on request. A failed read is repeated after this time, too."""
 
 
 def examine(document: FleetDocument) -> Iterator[Finding]:
-    """One finding for each quota that the fleet touches."""
+    """One finding for each quota that the fleet uses."""
     wanted = needs(document)
     place = f"{document.cloud}-{document.environment}"
     try:
@@ -38,7 +38,7 @@ def examine(document: FleetDocument) -> Iterator[Finding]:
 
 
 def compare(place: str, need: QuotaNeed, limits: Mapping[str, float]) -> Finding:
-    """A need beside what the account has. An unknown quota is no yes: it is a note that says where to look."""
+    """Compare a need with the account's limit. An unknown quota gives a note that says where to look it up."""
     if need.quota is None or need.quota not in limits:
         return Finding(
             name=f"{place} quota",
@@ -59,7 +59,7 @@ def compare(place: str, need: QuotaNeed, limits: Mapping[str, float]) -> Finding
 
 
 def limits(document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str, float]:
-    """What the account may have of each quota, as far as it is known. Raises CloudError."""
+    """The account's limit of each quota, as far as it is known. Raises CloudError."""
     match document.cloud:
         case Cloud.AWS:
             from gpufleet.clouds.aws import quotas as aws
@@ -76,11 +76,13 @@ def limits(document: FleetDocument, wanted: Sequence[QuotaNeed]) -> Mapping[str,
 
 @dataclass(slots=True, kw_only=True)
 class QuotaMeter:
-    """How much of each quota one fleet uses. A limit that cannot be read has no figure; the log has why."""
+    """Measures how much of each quota one fleet uses. A limit that cannot be read has no value, and the log has the
+    error.
+    """
 
     document: FleetDocument
     instances: Callable[[], Sequence[Instance]]
-    """Raises OSError when the inventory is not whole."""
+    """Raises OSError when the inventory is incomplete."""
     log: Log
     limits: Callable[[FleetDocument, Sequence[QuotaNeed]], Mapping[str, float]] = limits
     """Raises CloudError."""
@@ -89,7 +91,7 @@ class QuotaMeter:
     _said: str = ""
 
     def read(self, now: datetime) -> tuple[QuotaUse, ...]:
-        """Those whose limit is known; none when the instances are not all known."""
+        """The quotas with a known limit; empty when the inventory is incomplete."""
         self._learn(now)
         if not self._known:
             return ()

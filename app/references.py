@@ -1,6 +1,6 @@
-"""What somebody measured of a served model on a machine: the reference that a cost report stands beside.
+"""Measured speed of a served model on a machine, as the reference value in a cost report.
 
-The one place where measurements of engines (serving) and money (costs) meet for reports.
+This is the only module where reports combine measurements of engines (serving) with money (costs).
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _STEP = Decimal("0.0001")
 
 
 def references_of(sources: Mapping[str, str]) -> References:
-    """The measurements of models. `sources`: model to where it comes from."""
+    """The measurements of models. `sources`: model to its source."""
 
     def find(model: str, machine: MachineType) -> ReferenceSpeed:
         hub = hub_name(sources.get(model) or "")
@@ -30,12 +30,12 @@ def references_of(sources: Mapping[str, str]) -> References:
 
 
 def hub_name(source: str) -> str | None:
-    """`org/name` of a model that comes from a hub; None: from somewhere else."""
+    """`org/name` of a model from a hub; None for another source."""
     return source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
 
 
 def measurement(row: speed.Row) -> str:
-    """Which measurement, for people."""
+    """Describes the measurement for people."""
     return (
         f"{row.model} on {row.gpus} x {row.gpu}, {row.input_tokens} in and {row.output_tokens} out,"
         f" {row.concurrency} at once, {row.engine} (InferenceX)"

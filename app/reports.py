@@ -1,4 +1,4 @@
-"""A fleet's reports, put together from its ledger, prices and document."""
+"""A fleet's reports, built from its ledger, prices and document."""
 
 import csv
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ from gpufleet.settings.document.money import PartBudget
 
 
 def query_of(document: FleetDocument, engine: Engine) -> CostQuery:
-    """Asks the fleet's ledger. Raises AppError."""
+    """The query over the fleet's ledger. Raises AppError."""
     return CostQuery(
         engine,
         ledger_name(document),
@@ -85,7 +85,7 @@ def focus_rows(document: FleetDocument, window: Window) -> Iterator[focus.Row]:
 
 
 def as_csv(found: Iterable[tuple[str, Report]]) -> str:
-    """Every charge, and what is unknown, as CSV with a header."""
+    """Every charge and every unknown cost, as CSV with a header."""
     body = StringIO()
     writer = csv.writer(body, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -97,7 +97,7 @@ def as_csv(found: Iterable[tuple[str, Report]]) -> str:
 def with_facts(
     document: FleetDocument, window: Window, allow_unpriced: bool
 ) -> tuple[Digest, LedgerFacts, PriceBook]:
-    """The digest with what pictures are drawn from. Raises AppError for a missing price."""
+    """The digest with the facts for its charts. Raises AppError for a missing price."""
     with _explained(document):
         engine = read_ledger_of(document)
         query = query_of(document, engine)
@@ -134,7 +134,7 @@ def digest(document: FleetDocument, window: Window, allow_unpriced: bool) -> Dig
 
 
 def html(document: FleetDocument, window: Window, allow_unpriced: bool, back: str = "") -> str:
-    """The digest as a page with pictures. Raises AppError for a missing price."""
+    """The digest as a page with charts. Raises AppError for a missing price."""
     found, facts, book = with_facts(document, window, allow_unpriced)
     cuts = _cuts(found)
     lanes = series.lanes(facts, cuts[0], cuts[-1])
@@ -142,7 +142,7 @@ def html(document: FleetDocument, window: Window, allow_unpriced: bool, back: st
 
 
 def attachments(found: Digest, facts: LedgerFacts, book: PriceBook) -> list[tuple[str, str, bytes]]:
-    """What goes into the digest's thread: name, title, content."""
+    """The attachments of the digest's thread: name, title, content."""
     scope = found.report.scope
     picture = charts.png(charts.cost_over_time(series.buckets(facts, book, _cuts(found)), scope.timezone))
     return [
@@ -152,7 +152,7 @@ def attachments(found: Digest, facts: LedgerFacts, book: PriceBook) -> list[tupl
 
 
 def month_spends(query: CostQuery, month: forecast.Month, now: datetime) -> dict[Interval, Spend]:
-    """What each interval of the month cost; the query has read them."""
+    """The cost of each interval of the month. The query must have read them."""
     return {interval: spend(query.known(*interval), *interval, now) for interval in month.intervals}
 
 
@@ -172,7 +172,7 @@ def month_forecast(
 def part_uses(
     document: FleetDocument, query: CostQuery, month: forecast.Month, spends: dict[Interval, Spend], now: datetime
 ) -> list[tuple[PartBudget, forecast.BudgetUse]]:
-    """How the budget of each pool and team stands."""
+    """The use of each pool's and team's budget."""
     found: list[tuple[PartBudget, forecast.BudgetUse]] = []
     for budget in document.budgets:
         expected = month_forecast(query, month, spends, now, budget.of)
@@ -181,13 +181,13 @@ def part_uses(
 
 
 def key(document: FleetDocument, window: Window, kind: str) -> str:
-    """Names a posted report, to the second: the same window is posted once."""
+    """The key of a posted report, to the second: the same window is posted once."""
     span = f"{window.since:%Y%m%dT%H%M%SZ}-{window.until:%Y%m%dT%H%M%SZ}"
     return f"{ledger_name(document)}/report/{kind}/{span}"
 
 
 def digest_json(found: Digest) -> dict[str, Any]:
-    """The digest as JSON: the cost report without its lines, and what the digest adds."""
+    """The digest as JSON: the cost report without its lines, and the digest's own parts."""
     whole = as_document(found.report)
     for name in ("charges", "engines", "prices"):
         whole.pop(name)
@@ -265,7 +265,7 @@ def _report(document: FleetDocument, query: CostQuery, scope: ReportScope) -> Re
 
 
 def _cuts(found: Digest) -> list[datetime]:
-    """Where pictures of a digest's window are cut, up to what the ledger knows."""
+    """The edges of a digest's chart intervals, up to the last moment that the ledger knows."""
     scope = found.report.scope
     known_until = min(scope.until, found.report.known_until or scope.until)
     return series.edges(scope.since, known_until if known_until > scope.since else scope.until)
@@ -273,7 +273,7 @@ def _cuts(found: Digest) -> list[datetime]:
 
 @contextmanager
 def _explained(document: FleetDocument) -> Generator[None]:
-    """A ledger that fails or a price that is missing, as AppError."""
+    """Converts a failing ledger or a missing price to AppError."""
     try:
         with ledger_errors(document):
             yield

@@ -1,7 +1,7 @@
 """The control host's part of a rollout: compares agents with `served.json`, and changes them one at a time.
 
-It reads which revision is served and cannot change it: no machine may write below `models/`. It keeps nothing; a look
-after a crash goes on from what the agents say.
+It reads which revision is served and cannot change it: no machine may write below `models/`. It stores no state, so a
+pass after a crash resumes from the agents' statuses.
 """
 
 import time
@@ -30,7 +30,7 @@ WATCHDOG: Final = "revisions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionSources:
-    """What a look works with."""
+    """The sources of a pass."""
 
     instances: Callable[[], Sequence[Instance]]
     agents: RevisionAgents
@@ -39,7 +39,7 @@ class RevisionSources:
 
 
 def wanted(document: FleetDocument, store: ObjectStore) -> dict[str, str]:
-    """The pools whose running instances are to serve what their model's `served.json` names: pool to digest.
+    """The pools whose running instances must serve the digest in their model's `served.json`: pool to digest.
 
     Raises AppError.
     """
@@ -58,18 +58,18 @@ def wanted(document: FleetDocument, store: ObjectStore) -> dict[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Looked:
-    """How a look ended."""
+    """The result of a pass."""
 
     well: bool = True
-    """False: a pool's rollout has failed, and the log has why."""
+    """False: a pool's rollout failed, and the log has the error."""
     skipped: str | None = None
-    """Who looks instead."""
+    """The other holder of the lease."""
     changes: int = 0
-    """Instances that change, or would without a dry run or a pause."""
+    """Instances that change, or would change without a dry run or a pause."""
 
     @property
     def outcome(self) -> str:
-        """As the log names it."""
+        """The outcome's name in the log."""
         if not self.well:
             return "failed"
         if self.skipped is not None:
@@ -90,7 +90,7 @@ def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: RevisionSou
             log.error("revision", pool=pool.name, digest=digest, outcome="stopped", error=failed)
             done.well = False
             continue
-        # its limit is for who waits; a look waits for nobody
+        # the limit is for a command that waits; this pass does not wait
         step = next_step(PoolRollout(pool=pool.name, floor=pool.min, limit=timedelta(0)), digest, members, statuses)
         if step.change is None:
             continue
@@ -105,16 +105,17 @@ def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: RevisionSou
             try:
                 sources.agents.switch(members[step.change], digest)
             except CloudError as error:
-                # the other pools go on
+                # the other pools continue
                 log.error("revision", **about, outcome="failed", error=error)
                 done.well = False
     return done
 
 
 def follow(document: FleetDocument, *, apply: bool, people: Log = SILENT, holder: str | None = None) -> bool:
-    """One look at a fleet, under a lease of its own. False: it failed, and the log has why. No holder: this process.
+    """Run one pass over a fleet, under its own lease. False: the pass failed, and the log has the error.
 
-    `people` gets the lines of a process that does not log. Raises AppError, OSError.
+    Without `holder`, this process holds the lease. `people` receives the lines of a process that does not log. Raises
+    AppError, OSError.
     """
     with logs.of_pass(ledger_name(document), WATCHDOG) as own:
         begun, log = time.monotonic(), own if logs.is_on() else people

@@ -1,4 +1,4 @@
-"""`gpufleet rollout`: the instances of a pool that an older template started are replaced, one at a time."""
+"""`gpufleet rollout`: replaces the instances of a pool that run an older template, one at a time."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -40,7 +40,7 @@ def pool_of(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, P
 
 
 def versions_of(document: FleetDocument, pool: Pool, say: Announce) -> dict[str, GroupVersion]:
-    """The templates of a pool's groups, and which instances have them. Raises AppError."""
+    """The templates of a pool's groups, and the instances of each. Raises AppError."""
     with _cloud_errors(pool):
         return {group.name: _version(document, pool, group.name, say) for group in pool.groups}
 
@@ -56,7 +56,7 @@ def _version(document: FleetDocument, pool: Pool, group: str, say: Announce) -> 
 
 
 def cancel(document: FleetDocument, pool: Pool) -> None:
-    """Stop the rollout that runs. Raises AppError."""
+    """Stop the running rollout. Raises AppError."""
     with _cloud_errors(pool):
         match document.cloud:
             case Cloud.AWS:
@@ -66,12 +66,12 @@ def cancel(document: FleetDocument, pool: Pool) -> None:
             case Cloud.GCP:
                 from app.rollout_google import release
 
-                # it runs where somebody started it, and ends with that process
+                # it runs in the process that started it, and ends with that process
                 release(document, pool)
 
 
 def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limit: timedelta, say: Announce) -> None:
-    """Replace the outdated instances of some groups; `limit` is the longest time for one. Raises AppError."""
+    """Replace the outdated instances of some groups. `limit`: longest time for one group. Raises AppError."""
     with _cloud_errors(pool):
         match document.cloud:
             case Cloud.AWS:
@@ -88,7 +88,7 @@ def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limi
 
 
 def _start(rollouts: AwsRollouts, document: FleetDocument, pool: Pool, group: GroupEntry, say: Announce) -> None:
-    """Start the refresh of a group, unless one runs."""
+    """Start the refresh of a group, unless one is running."""
     launch_first = group.type is not CapacityType.RESERVED
     state = rollouts.state(group.name)
     if state is None or state.is_over:
@@ -121,7 +121,7 @@ def _wait(rollouts: AwsRollouts, pool: str, group: str, limit: timedelta, say: A
 
 
 def _check_floor(document: FleetDocument, pool: Pool, group: GroupEntry) -> None:
-    """Where the old instance must go first, the others must carry the pool's floor."""
+    """Raises AppError if the others do not meet the pool's floor while the old instance is terminated first."""
     instances = [i for i in inventory_of(document).instances() if i.pool == pool.name and i.alive]
     statuses = agents_of(document).statuses(instances)
     ready = sum(1 for status in statuses.values() if status.get("ready"))

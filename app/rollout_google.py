@@ -1,4 +1,4 @@
-"""`gpufleet rollout` on Google Cloud: our own loop, with the pool paused for its watchdogs while it runs."""
+"""`gpufleet rollout` on Google Cloud: runs its own loop, and pauses the pool's watchdogs meanwhile."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def rollouts_of(document: FleetDocument, pool: Pool, say: Callable[[str], None])
 
 @contextmanager
 def paused(document: FleetDocument, pool: Pool, limit: timedelta) -> Generator[None]:
-    """Let the pool's watchdogs stand still, as `gpufleet status` says; forgotten at its limit when a run dies."""
+    """Pause the pool's watchdogs, as `gpufleet status` shows. If the process dies, the pause expires at its limit."""
     engine, fleet = open_engine(document), ledger_name(document)
     now = datetime.now(UTC)
     brake = Brake(
@@ -51,7 +51,7 @@ def paused(document: FleetDocument, pool: Pool, limit: timedelta) -> Generator[N
 
 
 def release(document: FleetDocument, pool: Pool) -> int:
-    """Take the rollout's pause back, unless people paused the pool, too. How many there were."""
+    """Release the rollout's pause, unless people paused the pool, too. Returns the number of released pauses."""
     engine, fleet, now = open_engine(document), ledger_name(document), datetime.now(UTC)
     held = [b for b in operations.brakes(engine, fleet, now) if b.kind == BrakeKind.PAUSE and b.scope == pool.name]
     if any(brake.owner != OWNER for brake in held):

@@ -1,4 +1,4 @@
-"""What a router is told: the fleet document, the policy beside it, the keys, the cloud's inventory."""
+"""The inputs of a router: the fleet document, the policy next to it, the keys and the cloud's inventory."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from gpufleet.clouds.gcp.inventory import GoogleInventory
 
 KEY_AGAIN_S: Final = 30.0
-"""Between two tries to read the engine key: a store that is silent would hold up every look at the fleet."""
+"""Seconds between two attempts to read the engine key: a store that does not respond would delay every read of the
+fleet.
+"""
 
 
 class LiveFleet:
-    """Reads from the document's URL and the cloud's API; its clients live as long as it does."""
+    """Reads from the document's URL and the cloud's API. Its clients are created once and reused."""
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class LiveFleet:
         *,
         explains: bool = True,
     ) -> None:
-        """`explains`: whether instances that ended say why. A router's own rights do not cover that."""
+        """`explains`: whether to look up why instances ended. A router's own rights do not cover that."""
         self._explains = explains
         self._url = url
         self._keys_file = keys_file
@@ -51,7 +53,7 @@ class LiveFleet:
 
     @property
     def policy_url(self) -> str:
-        """`router.json` beside the fleet document."""
+        """`router.json` next to the fleet document."""
         return self._url.rpartition("/")[0] + "/" + FILE_NAME if "/" in self._url else FILE_NAME
 
     def document(self) -> FleetDocument:
@@ -64,19 +66,19 @@ class LiveFleet:
             raise OSError(str(error)) from error
 
     def policy(self) -> RouterPolicy:
-        """The defaults where there is no file. Raises OSError or DocumentError."""
+        """The policy; the defaults if there is no file. Raises OSError or DocumentError."""
         try:
             return parse_policy(self._read(self.policy_url), self.policy_url)
         except FileNotFoundError:
             return RouterPolicy()
         except PermissionError:
-            # who may not list a bucket is refused what is not there, too
+            # a reader that may not list a bucket gets the same error for a missing object
             if self._is_there(self.policy_url):
                 raise
             return RouterPolicy()
 
     def write_policy(self, policy: RouterPolicy) -> None:
-        """Put a policy where every router of the fleet reads it. Raises OSError."""
+        """Write a policy to where every router of the fleet reads it. Raises OSError."""
         body = render_policy(policy).encode()
         parts = urlsplit(self.policy_url)
         if parts.scheme == "s3":
@@ -89,11 +91,11 @@ class LiveFleet:
             write_atomically(Path(parts.path), body)
 
     def keys(self) -> tuple[ApiKey, ...]:
-        """None without a file of keys. Raises OSError or KeysError."""
+        """The API keys; empty without a file of keys. Raises OSError or KeysError."""
         return parse_keys(self._keys_file.read_text()) if self._keys_file else ()
 
     def engine_key(self, document: FleetDocument) -> str:
-        """Read once: see the security model on changing it. Raises OSError."""
+        """The engine key, read once: the security model describes how to change it. Raises OSError."""
         place = document.engine_key
         if place is None:
             raise OSError("the fleet document names none: an earlier release wrote it; run `pulumi up` of this one")
@@ -108,7 +110,7 @@ class LiveFleet:
         return self._key
 
     def instances(self, document: FleetDocument) -> Sequence[Instance]:
-        """Raises OSError when the inventory is not whole."""
+        """Raises OSError when the inventory is incomplete."""
         match document.cloud:
             case Cloud.AWS:
                 calls = self._calls(document.region)
@@ -150,7 +152,7 @@ class LiveFleet:
     def _google(self, document: FleetDocument) -> "GoogleInventory":
         groups = document.owned_groups()
         if self._google_inventory is None or groups != self._google_groups:
-            # large, and read only where there is something of Google's
+            # these imports are large, so they run only for a fleet on Google Cloud
             from gpufleet.clouds.gcp.calls import GoogleCalls
             from gpufleet.clouds.gcp.inventory import GoogleInventory
 
@@ -162,7 +164,7 @@ class LiveFleet:
         return self._google_inventory
 
     def _calls(self, region: str = "") -> AwsCalls:
-        # a bucket is found from any region; the first client made does
+        # a bucket can be read from any region, so the first existing client is used
         if not region and self._aws:
             return next(iter(self._aws.values()))
         if region not in self._aws:
@@ -171,7 +173,10 @@ class LiveFleet:
 
 
 def _engine_key(place: str, region: str) -> str:
-    """Raises OSError. What is no engine key, another secret perhaps, is shown to no engine."""
+    """The engine key. Raises OSError.
+
+    A value that is not an engine key, for example another secret, must not be sent to an engine.
+    """
     key = secrets.read(place, region).strip()
     if not engine.is_key(key):
         raise OSError(f"{place}: {engine.NO_KEY}")

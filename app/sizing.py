@@ -1,4 +1,4 @@
-"""Models as their files describe them, and whether they fit on GPUs."""
+"""Reads models from their files, and computes whether they fit on GPUs."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,9 @@ def load_model(url: str) -> tuple[ModelShape, Weights]:
 
 
 def fits(model: ModelShape, weights: Weights, names: Sequence[str], wish: FitRequest) -> list[tuple[str, Fit]]:
-    """How the model fits on each GPU or machine type of these names; without names on every GPU. Raises AppError."""
+    """The model's smallest fit on each GPU or machine type of these names; without names on every GPU. Raises
+    AppError.
+    """
     try:
         return [(name, smallest_fit(model, weights, gpu, count, wish)) for name, gpu, count in _targets(names)]
     except SizingError as error:
@@ -41,7 +43,7 @@ def fits(model: ModelShape, weights: Weights, names: Sequence[str], wish: FitReq
 
 
 def _folder(place: StorageLocation) -> str:
-    """Where a model's files are: in a folder of their own, or as the bucket has its served revision."""
+    """The folder of a model's files: the location itself, or the served revision in a bucket."""
     try:
         return f"{served_digest(place.store, place.prefix or '.')}/files/"
     except (OSError, ManifestError):
@@ -49,7 +51,7 @@ def _folder(place: StorageLocation) -> str:
 
 
 def _targets(names: Sequence[str]) -> list[tuple[str, Gpu, int]]:
-    """What to try: name, GPU and how many of them."""
+    """The candidates: name, GPU and number of GPUs."""
     if not names:
         return [(name, catalogue.gpu(name), 8) for name in _all_gpus()]
     return [_target(name) for name in names]

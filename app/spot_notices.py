@@ -1,4 +1,6 @@
-"""Spot notices bring the daemon's next spot pass forward. A hint: without it the pass comes at its usual time."""
+"""Spot notices start the daemon's next spot pass early. They are a hint: without them the pass runs at its usual
+time.
+"""
 
 import threading
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ def place_of(document: FleetDocument) -> str:
 
 
 def listen(documents: Sequence[FleetDocument], schedule: Schedule, stop: threading.Event, log: Log) -> None:
-    """Listen in a thread for each fleet that has spot pools and a queue. Ends with the process."""
+    """Listen in a thread for each fleet that has spot pools and a queue. The threads end with the process."""
     for document in documents:
         if document.cloud is Cloud.AWS and any(pool.watchdogs.spot is not None for pool in document.pools):
             threading.Thread(

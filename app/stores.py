@@ -14,20 +14,20 @@ _PIECE: Final = 8 * 1024 * 1024
 
 
 class Listing(Protocol):
-    """What of a place must be listed, not read by key."""
+    """Lists keys of a storage location; an ObjectStore reads objects by key."""
 
     def folders(self, prefix: str) -> list[str]:
-        """Names directly below `prefix` that hold something, sorted. Raises OSError."""
+        """Names directly below `prefix` that contain something, sorted. Raises OSError."""
         ...
 
     def objects(self, prefix: str) -> list[str]:
-        """Whole keys of all objects below `prefix`, sorted. Raises OSError."""
+        """Full keys of all objects below `prefix`, sorted. Raises OSError."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLocation:
-    """Where a URL leads."""
+    """The storage location of a URL."""
 
     store: ObjectStore
     writer: Writer
@@ -42,7 +42,7 @@ class StorageLocation:
 
 
 def open_place(url: str) -> StorageLocation:
-    """The place of a URL. Raises AppError."""
+    """The storage location of a URL. Raises AppError."""
     parts = split_url(url)
     if parts.scheme in ("", "file"):
         folder = Path(parts.path if parts.scheme else url).expanduser()
@@ -61,7 +61,7 @@ def open_place(url: str) -> StorageLocation:
 
 
 def fetch_file(place: StorageLocation, key: str, path: Path) -> str:
-    """Read an object into a file; its sha256. Raises OSError."""
+    """Read an object into a file. Returns its sha256. Raises OSError."""
     reader = place.store.connect()
     try:
         size, version = reader.size_and_version(key)

@@ -23,14 +23,14 @@ DOCUMENT_EVERY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TargetsFile:
-    """One such file. Who could not be read keeps the target of before: missing is not gone."""
+    """A file of targets. An instance that could not be read keeps its previous target: it may still exist."""
 
     path: Path
 
     def write(self, found: InstanceList, environment: str, routers: Collection[str] | None = None) -> None:
-        """Write what was listed, if it says anything else than the file. Raises OSError.
+        """Write the listed instances if they differ from the file. Raises OSError.
 
-        `routers`: as the fleet document names them; None: it names none, so whoever has the tag is one.
+        `routers`: the ids in the fleet document; None: the document has none, so the tag identifies routers.
         """
         unread = found.errors.keys() - {one.id for one in found.instances}
         kept = [row for row in self._rows() if row["labels"]["instance_id"] in unread]
@@ -50,13 +50,13 @@ class TargetsFile:
 
 
 def write_changed(path: Path, body: bytes) -> None:
-    """Leave a file alone that says so already: Prometheus reads it again whenever it is written. Raises OSError."""
+    """Write a file only if its content changes: Prometheus reloads it after each write. Raises OSError."""
     if not path.is_file() or path.read_bytes() != body:
         write_atomically(path, body)
 
 
 def keep_written(url: str, path: Path, every_s: float, stop: threading.Event, log: Log) -> None:
-    """Write the targets of the fleet at `url` again and again until `stop`. What fails leaves the file as it was."""
+    """Write the targets of the fleet at `url` repeatedly until `stop`. A failure leaves the file unchanged."""
     fleet, file, before = LiveFleet(url), TargetsFile(path), ""
     document: FleetDocument | None = None
     inventory: AllInstances | None = None

@@ -1,4 +1,4 @@
-"""A bill compared with the ledger."""
+"""Compares a bill with the ledger."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,20 +28,21 @@ _NANO: Final = Decimal("1e-9")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """A bill against the ledger."""
+    """A bill compared with the ledger."""
 
     compared: TrueUp
     closed_by: Confirmed | None = None
-    """The bill that had closed the window before; None: this one does."""
+    """The bill that closed the window earlier; None: this bill closes it."""
     is_refused: bool = False
-    """Whether the window was closed by another bill: nothing was written."""
+    """Whether another bill closed the window, so nothing was written."""
     would_change: Sequence[str] = ()
-    """What would have changed of a window that is closed."""
+    """What would change in a window that is closed already."""
 
 
 def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled:
-    """Compare a bill with the ledger and close the window: what it was computed with holds from now on. A window that
-    is closed stays as it is. Raises AppError, also for one of which only a part is closed.
+    """Compare a bill with the ledger and close the window: its prices and facts stay fixed afterwards.
+
+    A window that is already closed stays unchanged. Raises AppError, also when only a part of the window is closed.
     """
     engine = open_ledger_of(document)
     with ledger_errors(document):
@@ -66,7 +67,7 @@ def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled
             if any(since < window.until and window.since < until for since, until in _closed(connection, document)):
                 raise AppError("another process has closed this span meanwhile: run this again")
             if not declarations(connection, ledger_name(document)):
-                # no pass has written any: what it was computed with holds for the closed span, too
+                # no pass has written any: the declared costs of this computation apply to the closed span, too
                 note_declared(connection, ledger_name(document), window.now, content_of(declared_of(document)))
             periods = known.facts.over_time(known.book)
             add_closed_period(

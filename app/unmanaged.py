@@ -1,4 +1,4 @@
-"""GPU instances of others, judged by what their cloud or a store measures; nothing is written."""
+"""Judges unmanaged GPU instances by the metrics of their cloud or of a store. It writes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from watchdogs.orphans.watchdog import AT_ONCE, of_instances
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchScope:
-    """Where to look, and whom to ask."""
+    """Where to search, and which metrics store to ask."""
 
     region: str
     project: str | None = None
@@ -42,14 +42,14 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What each instance is found to be, and what was asked to know it."""
+    """The judgement of each instance, and the API calls that it needed."""
 
     plan: Plan
     api_calls: dict[str, int]
 
 
 def find(place: SearchScope, now: datetime) -> Found:
-    """Judge the GPU instances there. Raises AppError when the inventory or the metrics could not be had whole."""
+    """Judge the GPU instances there. Raises AppError when the inventory or the metrics are incomplete."""
     window = _window(place.window)
     store = None if place.prometheus is None else Prometheus(place.prometheus)
     try:
@@ -86,7 +86,7 @@ def _instances(place: SearchScope) -> tuple[api_calls.Calls, InstanceList]:
 def _evidence(
     calls: api_calls.Calls, store: Prometheus | None, ids: Sequence[str], window: timedelta, now: datetime
 ) -> Mapping[str, Evidence]:
-    """From the store; without one from CloudWatch, which AWS has."""
+    """The evidence from the store; without a store from CloudWatch, which only AWS has."""
     if store is None and isinstance(calls, AwsCalls) and ids:
         return FleetUtilization(CloudWatch(calls)).gather(ids, window, now)
     found: dict[str, Evidence] = {}

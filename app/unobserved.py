@@ -1,4 +1,4 @@
-"""Notifies people of instances that are kept for more than a day because nobody can say whether they work."""
+"""Notifies people of instances that are kept for more than a day because their use cannot be observed."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -21,16 +21,16 @@ from gpufleet.prices.book import MissingPriceError, PriceBook
 from gpufleet.settings.document import FleetDocument
 
 ALIVE: Final = timedelta(hours=1)
-"""Who was not seen for so long is not there any more."""
+"""An instance that was not seen for this long is treated as terminated."""
 MOST_NAMED: Final = 10
-"""Instances that one message names."""
+"""Maximum number of instances that one message names."""
 
 
 def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
-    """Put one message about each pool that has such instances into the outbox. Gives how many were new.
+    """Add one message about each pool with such instances to the outbox. Returns the number of new messages.
 
-    One store that fails blinds a whole pool, so a message names all of them, and a pool has one a day at most: when
-    the first of that day has been kept for a day. The cost report lists all of them.
+    One failing store hides a whole pool, so one message names all of its instances. A pool gets at most one message a
+    day, when the first instance of that day has been kept for a day. The cost report lists all of them.
     """
     if document.notify is None:
         return 0

@@ -1,4 +1,4 @@
-"""Why a pool does not grow, from what its fleet's ledger has: its target and who holds it, its groups, refusals."""
+"""Explains why a pool does not grow, from its fleet's ledger: its target and who holds it, its groups, refusals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.brakes import paused_by, target_held_by
 
 IN_THE_CLOUDS_WORDS: Final = frozenset({Reason.NO_SPOT, Reason.QUOTA})
-"""Reasons whose detail is what the cloud said."""
+"""Reasons whose detail is the cloud's message."""
 OBSTACLES: Final = IN_THE_CLOUDS_WORDS | {
     Reason.ZONE_BACKING_OFF,
     Reason.SPOT_TOO_DEAR,
@@ -33,12 +33,12 @@ OBSTACLES: Final = IN_THE_CLOUDS_WORDS | {
     Reason.TERM_NOT_BEGUN,
     Reason.NO_WATCHDOG,
 }
-"""Reasons for which a group gets nothing though it might be wanted."""
+"""Reasons why a group does not grow although the pool may need it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthRefusal:
-    """What a cloud said when a group was to grow."""
+    """The cloud's message when it refused to grow a group."""
 
     at: datetime
     group: str
@@ -47,7 +47,7 @@ class GrowthRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What says how large a pool is, and what keeps it from growing."""
+    """What sets a pool's size, and what keeps it from growing."""
 
     environment: str
     pool: Pool
@@ -59,7 +59,7 @@ class Growth:
     scale: Past | None
     """The last decision about the target."""
     groups: Sequence[Past]
-    """The last decision about each group, in the order of the settings; a group without one is left out."""
+    """The last decision about each group, in the order of the settings. Groups without a decision are left out."""
     refusal: GrowthRefusal | None
     """The newest one."""
 
@@ -84,7 +84,7 @@ class Growth:
         }
 
     def lines(self) -> list[str]:
-        """For people; what was last decided about each group comes at the end."""
+        """Lines for people. The last decision about each group comes at the end."""
         pool, changed = self.pool, self.changed
         said = f"{pool.name}: target {self.target}, min {pool.min}, max {pool.max}"
         if self.target >= pool.max:
@@ -106,7 +106,7 @@ class Growth:
 
 
 def growth_of(document: FleetDocument, engine: Engine, name: str, past: Sequence[Past], now: datetime) -> Growth:
-    """Why a pool of the fleet has the size that it has. `past`: its history, oldest first. Raises AppError."""
+    """Why a pool of the fleet has its current size. `past`: its history, oldest first. Raises AppError."""
     pool, fleet = document.pool(name), ledger_name(document)
     with ledger_errors(document):
         targets = {one.pool: one.value for one in operations.targets(engine, fleet)}

@@ -1,4 +1,4 @@
-"""The windows of time that reports are about."""
+"""The time windows of reports."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A span of time, end exclusive, in UTC, and the zone in which people read it."""
+    """A span of time in UTC, end exclusive, and the time zone for display."""
 
     since: datetime
     until: datetime
@@ -16,7 +16,7 @@ class Window:
 
 
 def last_day(at: time, timezone: str, now: datetime) -> Window:
-    """The day that ended last when clocks there showed `at`; of 23 or 25 hours where they were changed in it."""
+    """The last day that ended at local time `at`. It has 23 or 25 hours if the clocks changed in it."""
     zone = ZoneInfo(timezone)
     today = now.astimezone(zone).date()
     ends = datetime.combine(today, at, zone)

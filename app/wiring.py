@@ -1,4 +1,4 @@
-"""Puts the rooms together for the watchdogs of one fleet."""
+"""Assembles the components that the watchdogs of one fleet need."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from watchdogs.ports import Account, Groups, Inventory, Ports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wired:
-    """One fleet's ports, and what the command itself needs of them."""
+    """One fleet's ports, and the objects that the command itself needs."""
 
     document: FleetDocument
     ports: Ports
@@ -47,7 +47,7 @@ class Wired:
     prometheus: Prometheus
 
     def api_calls(self) -> dict[str, int]:
-        """Calls by operation, for `--json` and the bench."""
+        """Calls by operation, for `--json` and the benchmark."""
         return api_calls.by_operation(self.calls, self.prometheus)
 
 
@@ -55,12 +55,12 @@ class AllInstances(Inventory, Account, Protocol):
     """A fleet's instances, and those of the whole account."""
 
     def instances(self) -> Sequence[Instance]:
-        """The fleet's. Raises CloudError when one of them cannot be read."""
+        """The fleet's instances. Raises CloudError when one of them cannot be read."""
         ...
 
 
 def open_engine(document: FleetDocument, *, reading: bool = False) -> Engine:
-    """The ledger of a fleet, with every pool's target in it; `reading` makes none (`read_ledger_of`).
+    """The ledger of a fleet, with every pool's target in it. `reading`: do not create one (see `read_ledger_of`).
 
     Raises AppError.
     """
@@ -77,7 +77,10 @@ def open_engine(document: FleetDocument, *, reading: bool = False) -> Engine:
 def wire(
     document: FleetDocument, lease: str, holder: str | None = None, *, reading: bool = False, log: Log = SILENT
 ) -> Wired:
-    """Everything that a watchdog of this fleet needs. Makes no call to a cloud yet. No holder: this process."""
+    """Create everything that a watchdog of this fleet needs. Makes no call to a cloud yet.
+
+    Without `holder`, this process holds the lease.
+    """
     engine = open_engine(document, reading=reading)
     clock = WallClock()
     calls, inventory, groups = _cloud(document)
@@ -105,10 +108,10 @@ def inventory_of(document: FleetDocument) -> AllInstances:
 
 
 def agents_of(document: FleetDocument, warn: Callable[[str], None] = lambda _: None) -> NodeAgents:
-    """The node agents of a fleet; `warn` is notified of those whose clocks are off. Reads no key yet."""
+    """The node agents of a fleet. `warn` receives a message for each wrong clock. Reads no key yet."""
 
     def key() -> Signer:
-        # brings a library of its own, which only those who give orders wait for
+        # imports a library that only a process which gives orders needs
         from gpufleet.clouds import order_key
 
         place = None if document.orders is None else document.orders.private_key
@@ -118,7 +121,9 @@ def agents_of(document: FleetDocument, warn: Callable[[str], None] = lambda _: N
 
 
 def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Groups]:
-    """The cloud of a fleet by its own clients. Google's are large: they are read only where they are used."""
+    """The clients of a fleet's cloud. Google's libraries are large, so they are imported only for a fleet on Google
+    Cloud.
+    """
     match document.cloud:
         case Cloud.AWS:
             calls = AwsCalls(document.region)
@@ -135,9 +140,9 @@ def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Grou
 
 
 def prices_of(engine: Engine, document: FleetDocument, now: datetime) -> FleetPrices:
-    """What a fleet's instances cost now: no observed price that is stale. Who runs for long asks again: spot moves.
+    """Current prices of a fleet's instances, without stale observed prices.
 
-    Raises AppError.
+    A long-running process must call this again, because spot prices change. Raises AppError.
     """
     with engine.connect() as connection:
         observed = history.prices(connection, document.region, fresh_since(document.cloud, now))
