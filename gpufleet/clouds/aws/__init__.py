@@ -1,1 +1,1 @@
-"""AWS by boto3: inventory, groups, notices, prices, objects."""
+"""AWS clients (boto3): inventory, groups, notices, prices, objects."""

@@ -1,8 +1,8 @@
-"""Scaling activities in our codes: what each sentence of Auto Scaling means.
+"""Translates scaling activities of Auto Scaling into activity kinds, by the text of their messages.
 
-People recorded the sentences, AWS documents them, or other projects handle them; each rule names its origin. What no
-rule matches is UNKNOWN: it is reported with its text and never counts as missing capacity. docs/cloud-answers.md has
-the table.
+The texts are recorded, documented by AWS, or handled by other projects; a comment at each rule states the source. A
+text that matches no rule is UNKNOWN: it is reported as it is, and never counts as missing capacity.
+docs/cloud-answers.md has the table.
 """
 
 import re
@@ -14,16 +14,16 @@ from gpufleet.clouds.aws.reasons import stated_by
 from gpufleet.domain.activity import Activity, ActivityKind
 
 FINISHED: Final = frozenset({"Successful", "Failed", "Cancelled"})
-"""Status codes of an activity that is over; all others are steps of one that goes on."""
+"""Status codes of a finished activity. All other codes are steps of an activity in progress."""
 _INSTANCE: Final = re.compile(r"\b(i-[0-9a-f]{8,17})\b")
 _PREFIX: Final = re.compile(r"^Could not launch [\w -]+ Instances?\.\s*", re.IGNORECASE)
-"""What stands before code and words where the group has a mixed instances policy."""
+"""Prefix of the code and the message if the group has a mixed instances policy."""
 
 Rule = tuple[re.Pattern[str], ActivityKind]
 
 
 def _rules(*rules: tuple[ActivityKind, *tuple[str, ...]]) -> tuple[Rule, ...]:
-    """Ordered rules, the first match counts. `^` stands for the start of the words, behind a code as well."""
+    """Ordered rules; the first match counts. `^` matches the start of the message, also after an error code."""
     return tuple(
         (re.compile(pattern.replace("^", r"(?:^| - )"), re.IGNORECASE), kind)
         for kind, *patterns in rules
@@ -32,21 +32,21 @@ def _rules(*rules: tuple[ActivityKind, *tuple[str, ...]]) -> tuple[Rule, ...]:
 
 
 _REFUSALS: Final = _rules(
-    # Too many calls. Code: karpenter; words: assumed. Before quotas: RequestLimitExceeded ends in LimitExceeded.
+    # API rate limits. Code: karpenter; message: assumed. Before quotas: RequestLimitExceeded ends in LimitExceeded.
     (
         ActivityKind.THROTTLED,
         r"RequestLimitExceeded|Throttl(ing|ed)",
         r"\b(request|rate)( limit)? exceeded|too many requests|\brate limit\b",
     ),
-    # Before capacity, since EC2 gives it the code InsufficientInstanceCapacity (karpenter).
+    # Before capacity, because EC2 uses the code InsufficientInstanceCapacity here too (karpenter).
     (ActivityKind.CONFIGURATION, r"\bspread placement group\b"),
-    # Code: karpenter; words: user guide. Before capacity, since it says nothing about the zone.
+    # Code: karpenter; message: user guide. Before capacity, because it gives no information about the zone.
     (
         ActivityKind.RESERVATION_FULL,
         r"ReservationCapacityExceeded",
         r"\breservations?\b.{0,60}\bnot have sufficient\b",
     ),
-    # Recorded with and without a code, for spot and on-demand; codes of hosts and volumes: EC2 API reference.
+    # Recorded with and without a code, for spot and on-demand. Codes for hosts and volumes: EC2 API reference.
     (
         ActivityKind.NO_CAPACITY,
         r"Insufficient(Instance|Host|Volume)?Capacity|UnfulfillableCapacity",
@@ -57,15 +57,15 @@ _REFUSALS: Final = _rules(
         r"\bnot enough capacity to fulfill your\b",
         r"^Insufficient capacity\b",
     ),
-    # Words: user guide; codes: EC2's statuses of spot requests.
+    # Messages: user guide; codes: EC2 spot request status codes.
     (
         ActivityKind.PRICE,
         r"SpotMaxPriceTooLow|price-too-low",
         r"\bprice\b.{0,60}\blower than\b.{0,60}\bprice\b",
     ),
-    # Limits of other things than machines, which are no quota of the account.
+    # Limits of other resources than instances. They are not account quotas.
     (ActivityKind.CONFIGURATION, r"(Tag|Attachment)LimitExceeded|RequestResourceCountExceeded"),
-    # Recorded: vCPUs, instances (before there were vCPU limits), spot, fleets, volumes; with and without a code.
+    # Recorded with and without a code: vCPUs, instances (before vCPU limits existed), spot, fleets, volumes.
     (
         ActivityKind.QUOTA,
         r"\w+LimitExceeded|Max(Spot\w*|Fleet)CountExceeded|QuotaExceeded",
@@ -74,14 +74,14 @@ _REFUSALS: Final = _rules(
         r"\breached (your|the)\b.{0,40}\b(quota|limit)\b|\bquota allows\b",
         r"^\d+ instance\(s\) are already running",
     ),
-    # Recorded under three codes and without one: not in this zone, or not for this account.
+    # Recorded with three codes and without one: not available in this zone, or not for this account.
     (
         ActivityKind.UNSUPPORTED,
         r"\binstance type\b.{0,60}\bnot (currently )?(supported|eligible|offered)\b",
         r"\bconfiguration is (currently )?not supported\b|\bUnsupported\b",
         r"\bZone is (currently )?constrained\b|\bZone is no longer supported\b",
     ),
-    # User guide (images, Capacity Blocks); EC2's codes; recorded: a role of a minute ago that is unknown yet.
+    # User guide (images, Capacity Blocks) and EC2 codes. Recorded: a role created a minute ago is not yet known.
     (
         ActivityKind.LATER,
         r"\bis pending, and cannot be run\b|\bnot active yet\b",
@@ -90,14 +90,14 @@ _REFUSALS: Final = _rules(
         r"ResourceContention|ScalingActivityInProgress",
         r"\b(InternalError|InternalFailure|ServiceUnavailable|Unavailable) - |\binternal (server )?error\b",
     ),
-    # The role for the first spot instance of an account: karpenter; a blocked account: recorded; others: EC2's codes.
+    # Missing role for the first spot instance of an account: karpenter. Blocked account: recorded. Others: EC2 codes.
     (
         ActivityKind.PERMISSION,
         r"UnauthorizedOperation|AuthFailure|AccessDenied|OptInRequired|\bBlocked - ",
         r"\baccess denied\b|\bnot authorized\b|\bnot have permission|\baccept terms and subscribe\b",
         r"\baccount is currently blocked\b",
     ),
-    # A list of EC2 that lags behind: no setting is wrong.
+    # EC2's data is not consistent yet: the configuration is correct.
     (
         ActivityKind.UNKNOWN,
         r"\bInvalid(InstanceID|NetworkInterfaceID|Volume)\b",
@@ -109,13 +109,13 @@ _REFUSALS: Final = _rules(
         r"InsufficientFreeAddressesInSubnet|\bnot enough free addresses\b",
         r"(?-i:\b(Invalid|Missing|Unknown|Malformed)[A-Z]\w+)|UnsupportedOperation",
     ),
-    # Limits in words that nobody has recorded.
+    # Other messages about limits; never recorded.
     (
         ActivityKind.QUOTA,
         r"\bexceed\w*\b.{0,60}\b(quota|limit)\b",
         r"\b(quota|limit) (was |is |has been )?(exceeded|reached)\b|\bquota for\b.{0,60}\b(exceeded|reached)\b",
     ),
-    # User guide, and a recorded event (snapshotId).
+    # User guide; the snapshot message (snapshotId) is recorded.
     (
         ActivityKind.CONFIGURATION,
         r"\bdoes not (exist|match)\b|\bis (invalid|not valid)\b|^Invalid\b|^Cannot find\b",
@@ -123,34 +123,35 @@ _REFUSALS: Final = _rules(
         r"\bsmaller than snapshot\b|\bfully-formed launch template\b|\bKMS key\b",
     ),
 )
-"""What a launch that failed means, by its message."""
+"""Kinds of failed launches, by message."""
 
 _BEFORE_SERVICE: Final = _rules(
-    # User guide, whole activities: somebody abandoned the launch hook, or its time was over.
+    # User guide, complete activities: the launch hook was abandoned, or it timed out.
     (ActivityKind.FAILED_BOOT, r"\bLifecycle Action\b.*\babandoned\b"),
-    # Recorded, with the instance's StateReason behind it.
+    # Recorded, followed by the instance's StateReason.
     (ActivityKind.FAILED_BOOT, r"\bbecame unhealthy while waiting\b.*\bInService\b"),
 )
-"""A launch whose instance ended before it was in service."""
+"""Messages of a launch whose instance terminated before it was in service."""
 _TERMINATION: Final = re.compile(r"Termination Reason: ((?:Client|Server)\.[\w.]+)")
 _PART_OF_BOOT: Final = frozenset({ActivityKind.ENDED_UNSTATED, ActivityKind.UNHEALTHY})
-"""Ends that are failed boots where the instance was not in service yet: it powered off, or EC2 failed."""
+"""Reasons that count as a failed boot if the instance was not yet in service: it powered off, or EC2 failed."""
 
 _AFTER_LAUNCH: Final = re.compile(r"in response to a launch failure", re.IGNORECASE)
 _ENDS: Final = _rules(
-    # Recorded in 2021: follows a launch that was Cancelled.
+    # Recorded in 2021: it follows a launch with the status Cancelled.
     (ActivityKind.FAILED_BOOT, _AFTER_LAUNCH.pattern),
-    # Recorded from 2014 to 2026, of spot that was taken and of what a person ended or stopped: the group cannot tell.
+    # Recorded from 2014 to 2026, for preempted spot instances and for instances that a person terminated or stopped:
+    # the group does not distinguish them.
     (ActivityKind.ENDED_UNSTATED, r"\bhealth[ -]check\b.{0,40}\bterminated or stopped\b"),
-    # Never recorded. A rebalance recommendation is EC2's word that it may soon take the instance.
+    # Never recorded. With a rebalance recommendation, EC2 announces that it may soon reclaim the instance.
     (
         ActivityKind.PREEMPTED,
         r"\bspot\b.{0,30}\b(interrupt|reclaim)|\binstance interruption\b|Server\.Spot|\bpreempt",
         r"\brebalance recommendation\b",
     ),
-    # Recorded: `user health-check` (SetInstanceHealth), ELB; user guide: status checks, a scheduled reboot.
+    # Recorded: `user health-check` (SetInstanceHealth), ELB. User guide: status checks, a scheduled reboot.
     (ActivityKind.UNHEALTHY, r"\bhealth[ -]checks?\b|\bstatus checks?\b|\bunhealthy\b|\bEC2 scheduled \w+"),
-    # Recorded: people, programs and alarms that change sizes, refreshes of instances.
+    # Recorded: size changes by people, programs and alarms; instance refreshes.
     (
         ActivityKind.ENDED,
         r"\buser request\b|\bdifference between desired and actual\b|\bshrinking the capacity\b",
@@ -158,14 +159,14 @@ _ENDS: Final = _rules(
         r"\bselected for termination\b|\bdetach|\bdelet\w+ .{0,20}\bgroup\b|\bgroup .{0,20}\bdelet",
     ),
 )
-"""What an end means, by its cause."""
+"""Kinds of terminations, by cause."""
 
 
 def read_activity(raw: Mapping[str, Any]) -> Activity | None:
-    """A scaling activity in our codes; None: neither a launch nor an end, or an end that failed.
+    """Translate a scaling activity. None if it is not a launch or termination, or if a termination failed.
 
-    A launch that was cancelled because its instance ended has the time of that end; every other activity has the time
-    at which it began.
+    The time of an activity is its start. Exception: a launch that was cancelled because its instance terminated has
+    the time of the termination.
     """
     kind = _kind(raw)
     if kind is None:
@@ -184,12 +185,12 @@ def read_activity(raw: Mapping[str, Any]) -> Activity | None:
 
 
 def is_echo(activity: Activity) -> bool:
-    """Whether this end only follows a launch that failed: that launch says why, and one boot counts once."""
+    """Whether this termination only follows a failed launch. The launch states the cause; each boot counts once."""
     return activity.kind is ActivityKind.FAILED_BOOT and _AFTER_LAUNCH.search(activity.detail) is not None
 
 
 def is_asking(activity: Activity) -> bool:
-    """Whether a launch goes on that EC2 has given no instance yet: nobody has answered."""
+    """Whether a launch is in progress and EC2 has not assigned an instance yet."""
     return activity.kind is ActivityKind.IN_PROGRESS and activity.instance_id is None
 
 
@@ -226,7 +227,7 @@ def _first(rules: Iterable[Rule], text: str) -> ActivityKind | None:
 
 
 def _message(raw: Mapping[str, Any]) -> str:
-    """What a failed activity says; it stands in the description, too."""
+    """Status message of an activity, else the reason in its description."""
     return _text(raw, "StatusMessage") or _text(raw, "Description").partition("Status Reason:")[2].strip()
 
 

@@ -1,4 +1,4 @@
-"""What an environment needs before its first `pulumi up`: a place for state, a key, its secrets. Made once."""
+"""Resources that an environment needs before its first `pulumi up`: state bucket, KMS key, secrets. Created once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ ABSENT: Final = frozenset({"NotFoundException", "ParameterNotFound"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """The names of what is made, and what Pulumi is told about it."""
+    """Names of the resources, and the Pulumi settings that refer to them."""
 
     account: str
     bucket: str
@@ -34,9 +34,9 @@ class Foundation:
 
 
 def foundation(account: str, region: str, environment: str, order_key: str | None = None) -> Foundation:
-    """The names for one environment. The state bucket serves all environments of an account and region.
+    """The names for one environment. All environments of an account and region share the state bucket.
 
-    `order_key`: the name of the secret for orders, where it is not the customary one.
+    `order_key`: the name of the secret that signs orders; None: the default name.
     """
     return Foundation(
         account=account,
@@ -49,12 +49,12 @@ def foundation(account: str, region: str, environment: str, order_key: str | Non
 
 
 def account_of(calls: AwsCalls) -> str:
-    """The account that the credentials at hand belong to. Raises CloudError."""
+    """The AWS account of the current credentials. Raises CloudError."""
     return str(calls.one("sts", "get_caller_identity")["Account"])
 
 
 def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[BootstrapStep]:
-    """What is there and what is missing, in the order in which it is made. Raises CloudError."""
+    """Existing and missing resources, in the order of their creation. Raises CloudError."""
     bucket = StateBucket(calls, wanted.bucket, wanted.region, wanted.account)
     exists = bucket.exists()
     lacks = bucket.lacks() if exists else []
@@ -78,7 +78,7 @@ def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[BootstrapStep]:
 
 
 def public_key(calls: AwsCalls, wanted: Foundation) -> PublicKey | None:
-    """The public half of the key that signs orders; None where there is no such key yet. Raises CloudError."""
+    """The public half of the key that signs orders; None if the key does not exist yet. Raises CloudError."""
     try:
         found = calls.one("ssm", "get_parameter", Name=wanted.order_key, WithDecryption=True)
     except CloudError as error:
@@ -92,7 +92,7 @@ def _there(calls: AwsCalls, service: str, operation: str, **arguments: str) -> b
     try:
         calls.one(service, operation, **arguments)
     except CloudError as error:
-        # anything but a plain "not there" (403, a time-out) must not lead to making it again
+        # other errors (403, a timeout) do not prove absence; the resource must not be created a second time
         if error.code in ABSENT:
             return False
         raise
@@ -100,7 +100,7 @@ def _there(calls: AwsCalls, service: str, operation: str, **arguments: str) -> b
 
 
 def _is_secret(calls: AwsCalls, name: str) -> bool:
-    """Whether there is such a parameter. Raises CloudError, also of one that is kept in clear."""
+    """Whether this parameter exists. Raises CloudError, also if the parameter is stored unencrypted."""
     try:
         found = calls.one("ssm", "get_parameter", Name=name)["Parameter"]
     except CloudError as error:
@@ -123,5 +123,5 @@ def _make_key(calls: AwsCalls, wanted: Foundation) -> None:
 
 
 def _make_secret(calls: AwsCalls, name: str, value: str) -> None:
-    # Overwrite stays off: two who bootstrap at once must not leave two readers with different values
+    # no Overwrite: two concurrent bootstrap runs must not give two readers different values
     calls.one("ssm", "put_parameter", Name=name, Value=value, Type="SecureString", Overwrite=False)

@@ -1,4 +1,4 @@
-"""AWS calls: paged to the end, counted, errors in our words."""
+"""AWS API calls. Reads all pages, counts the calls, and translates errors to CloudError."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,21 +15,21 @@ from gpufleet.clouds.aws.moments import moment
 from gpufleet.domain.activity import CloudError
 
 CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_timeout=10, read_timeout=30)
-"""Adaptive: boto3 slows down by itself when a token bucket of the account is empty."""
+"""Adaptive mode: boto3 lowers its request rate when AWS throttles the account."""
 ONCE: Final = Config(retries={"mode": "standard", "total_max_attempts": 1}, connect_timeout=10, read_timeout=30)
-"""For what destroys: it was decided by a look at the instance, and a minute of retries later that look is old."""
+"""No retries, for destructive calls: after a minute of retries, the data that led to the decision is outdated."""
 
 BROKEN: Final = (BotoCoreError, ResponseParserError)
-"""No whole answer. botocore tells a cut one by an error that is not of its own family."""
+"""Errors for a missing or incomplete response. ResponseParserError is not a subclass of BotoCoreError."""
 _MAKING: Final = threading.Lock()
-"""A session may be used by one thread at a time to make clients; clients themselves are safe."""
+"""Guards the creation of clients: sessions are not thread-safe. Clients are."""
 
 
 @cache
 def _session() -> botocore.session.Session:
-    """One for the process: it reads an API's description once. Its moments are read by `moment`.
+    """One session per process, so that each API description is loaded once. Parses timestamps with `moment`.
 
-    boto3's own session makes the same clients and takes longer to be imported than all the rest of them.
+    A boto3 session creates the same clients, but its import takes longer than all other imports together.
     """
     session = botocore.session.Session()
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
@@ -37,7 +37,7 @@ def _session() -> botocore.session.Session:
 
 
 class AwsCalls:
-    """The clients of one region. Every call goes through here."""
+    """The AWS clients of one region. All calls use this class."""
 
     def __init__(self, region: str, client: Callable[[str], Any] | None = None) -> None:
         self._region = region
@@ -47,11 +47,11 @@ class AwsCalls:
         self._counting = threading.Lock()
 
     def one(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """One call. Raises CloudError with the operation, the region and the cloud's words."""
+        """Make one call. Raises CloudError with the operation, the region and the message from AWS."""
         return self._called(self._client(service), service, operation, arguments)
 
     def once(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """One call that destroys: as `one`, but never tried again behind the back of whoever looked before."""
+        """Make one destructive call, as `one` but without retries."""
         return self._called(self._client(service, retried=False), service, operation, arguments)
 
     def _called(self, client: Any, service: str, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ class AwsCalls:
             raise self._failed(name, error) from error
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-        """Every item under `key` of every page. A page that fails raises: a part is not the whole."""
+        """All items under `key` of all pages. Raises CloudError if a page fails: partial lists are never returned."""
         name = f"{service}:{operation}"
         try:
             for page in self._client(service).get_paginator(operation).paginate(**arguments):
@@ -97,7 +97,7 @@ class AwsCalls:
 
     def _failed(self, name: str, error: Exception) -> CloudError:
         if isinstance(error, NoCredentialsError):
-            # a client asks for credentials when it is made and never again: one without is of no use for ever
+            # a client loads credentials only when it is created; discard the clients that have none
             with _MAKING:
                 self._clients.clear()
         return CloudError(f"{name} in {self._region} failed: {error}")

@@ -1,8 +1,8 @@
 """GPU utilization from CloudWatch, as the CloudWatch agent reports it (`nvidia_smi`, namespace CWAgent).
 
-Which series there are is listed once (500 a page), then their values are asked for 500 series a call. AWS counts each
-series of a `GetMetricData` call: 0.01 USD per 1,000 (CloudWatch pricing, us-east-1, 2026), so 20,000 GPUs with two
-values each cost 0.40 USD a pass. Metrics of a custom namespace cost more than that to keep.
+The client lists the series once (500 per page), then requests values for 500 series per call. AWS charges each series
+of a `GetMetricData` call: 0.01 USD per 1,000 (CloudWatch pricing, us-east-1, 2026), so 20,000 GPUs with two
+metrics each cost 0.40 USD per watchdog run. Storing metrics in a custom namespace costs more than that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,39 +15,39 @@ from gpufleet.domain.activity import CloudError
 
 NAMESPACE: Final = "CWAgent"
 UTILIZATION: Final = "nvidia_smi_utilization_gpu"
-"""Percent of the time in which any kernel ran, 0 to 100."""
+"""Percentage of time in which a kernel ran, 0 to 100."""
 POWER: Final = "nvidia_smi_power_draw"
-"""Watts."""
+"""Power in watts."""
 SERIES_AT_ONCE: Final = 500
 POINTS_AT_ONCE: Final = 100_800
-"""Most values of one answer (CloudWatch, GetMetricData)."""
+"""Maximum values in one response (CloudWatch, GetMetricData)."""
 PERIOD: Final = timedelta(seconds=60)
-"""The agent's own interval, and the finest that is kept for 15 days."""
+"""The agent's collection interval. CloudWatch keeps data of this resolution for 15 days."""
 DELAY: Final = 2 * PERIOD
-"""The agent collects each minute and sends each minute."""
+"""Maximum delay of a value: the agent collects once a minute and sends once a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """What the GPUs of one instance did in a window."""
+    """Utilization of the GPUs of one instance in a time window."""
 
     gpus: int
-    """That reported at all."""
+    """Number of GPUs that reported values."""
     coverage: float
-    """Least share of the expected periods over its GPUs, 0 to 1."""
+    """Share of the expected periods with a value, 0 to 1; the minimum over the GPUs."""
     missed: int
-    """Most periods that a GPU did not report and another one did."""
+    """Difference in reported periods between the GPU with the most and the GPU with the fewest."""
     newest: datetime
-    """End of the newest period of the GPU that is furthest behind."""
+    """End of the last reported period; the earliest over the GPUs."""
     utilization_max: float
-    """Highest value of any GPU, 0 to 100."""
+    """Highest utilization of any GPU in percent, 0 to 100."""
     watts_max: float | None
-    """Highest power of any GPU; None: not reported."""
+    """Highest power of any GPU in watts; None: not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Series:
-    """One series, and what came of it."""
+    """One metric series and its values."""
 
     instance: str
     gpu: str
@@ -63,7 +63,7 @@ class CloudWatch:
         self._calls = calls
 
     def gpu_use(self, instance_ids: Sequence[str], window: timedelta, now: datetime) -> dict[str, GpuUse]:
-        """By instance; one whose agent reports nothing is absent. Raises CloudError when an answer is not whole."""
+        """GPU use by instance id. Instances without values are absent. Raises CloudError for incomplete responses."""
         wanted = frozenset(instance_ids)
         series = [s for metric in (UTILIZATION, POWER) for s in self._listed(metric) if s.instance in wanted]
         periods = max(1, round(window / PERIOD))
@@ -73,13 +73,13 @@ class CloudWatch:
         return _uses(series, periods)
 
     def _listed(self, metric: str) -> Iterator[_Series]:
-        """Those of the last two weeks: the agent's own choice of dimensions is part of a series' name."""
+        """Series of the last two weeks. They are listed because the agent's dimensions are not known in advance."""
         found = self._calls.pages("cloudwatch", "list_metrics", "Metrics", Namespace=NAMESPACE, MetricName=metric)
         listed: set[frozenset[tuple[str, str]]] = set()
         for raw in found:
             said = {one["Name"]: one["Value"] for one in raw["Dimensions"]}
             name = frozenset(said.items())
-            # one that moved between two pages is on both
+            # a series may be on two pages if the list changes between the requests
             if "InstanceId" in said and name not in listed:
                 listed.add(name)
                 yield _Series(
@@ -96,7 +96,7 @@ class CloudWatch:
                 "MetricStat": {
                     "Metric": {"Namespace": NAMESPACE, "MetricName": one.metric, "Dimensions": list(one.dimensions)},
                     "Period": int(PERIOD.total_seconds()),
-                    # the highest of a period: a mean would hide a burst
+                    # the maximum of a period, because an average would hide a burst
                     "Stat": "Maximum",
                 },
             }
@@ -110,7 +110,7 @@ class CloudWatch:
             StartTime=since,
             EndTime=until,
         )
-        # of a series that goes on on the next page a part comes first; what it says last is what holds
+        # a series may span several pages; its last status code counts
         heard: dict[str, str] = {}
         for result in answer:
             heard[result["Id"]] = result.get("StatusCode", "Complete")
@@ -127,7 +127,7 @@ def _uses(series: Sequence[_Series], periods: int) -> dict[str, GpuUse]:
     found: dict[str, dict[str, dict[str, dict[datetime, float]]]] = {}
     for one in series:
         known = found.setdefault(one.instance, {}).setdefault(one.metric, {}).setdefault(one.gpu, {})
-        # an agent that was set up anew has another series of the same GPU: the busier says what it did
+        # a reinstalled agent creates a second series for the same GPU; use the higher value
         known.update({at: max(value, known.get(at, value)) for at, value in one.values.items()})
     uses: dict[str, GpuUse] = {}
     for instance, metrics in found.items():

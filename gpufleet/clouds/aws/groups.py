@@ -1,4 +1,4 @@
-"""Auto Scaling groups: their sizes, what happened to them, and how an instance leaves one."""
+"""Auto Scaling groups: sizes, activities, and termination of instances."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType, Group, G
 PAGE: Final = 100
 _AT_ONCE: Final = 8
 OURS: Final = frozenset({"AZRebalance"})
-"""Processes that the stack suspends in every group (`components.aws.gpu_pool.NO_OWN_MIND`)."""
+"""Processes that the stack suspends in all groups (`components.aws.gpu_pool.NO_OWN_MIND`)."""
 _NOT_WAITING: Final = "No active Lifecycle Action"
 _GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
 
@@ -29,14 +29,14 @@ class AwsGroups:
         self._calls = calls
 
     def groups(self, names: Sequence[str]) -> Sequence[Group]:
-        """Each of them. Raises CloudError when one is missing or cannot be read, or a page fails."""
+        """The groups with these names. Raises CloudError if one is missing or unreadable, or if a page fails."""
         found = self.readable(names)
         if found.errors:
             raise CloudError("; ".join(found.errors[name] for name in sorted(found.errors)))
         return tuple(found.groups[name] for name in names)
 
     def readable(self, names: Sequence[str]) -> GroupList:
-        """Those of them that can be read, and why the others cannot. Raises CloudError when a page fails."""
+        """Readable groups, and an error for each of the others. Raises CloudError if a page fails."""
         found: dict[str, Group] = {}
         errors: dict[str, str] = {}
         for raw in self._described(names):
@@ -62,9 +62,9 @@ class AwsGroups:
             )
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
-        """What happened to them since then, oldest first. One call per group: the API knows no other way.
+        """Activities of the groups since `since`, oldest first. The API requires one call per group.
 
-        Raises CloudError when a page fails, or an activity cannot be read.
+        Raises CloudError if a page fails or an activity cannot be read.
         """
         found: dict[str, Activity] = {}
         for name in names:
@@ -75,31 +75,31 @@ class AwsGroups:
         return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
 
     def _happened(self, name: str, since: datetime) -> dict[str, Activity]:
-        # what comes between two pages moves the last of one to the next: it happened once
+        # by id: a new activity between two requests moves the last item of one page to the next page
         found: dict[str, Activity] = {}
         for raw in self._calls.pages(
             "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
         ):
             if raw["StartTime"].astimezone(UTC) < since:
                 if raw["StatusCode"] not in FINISHED:
-                    continue  # those still in progress come before all others, however old they are
-                break  # of the others the newest come first, so the rest is older
+                    continue  # activities in progress are listed first, regardless of their age
+                break  # finished activities are listed newest first, so all others are older
             activity = read_activity(raw)
             if activity is not None and not (is_asking(activity) or is_echo(activity)):
                 found[activity.id] = activity
         return found
 
     def resize(self, group: Group, size: int) -> None:
-        """Set the desired size. The API knows no condition, so the caller has just read the group."""
+        """Set the desired size. The API has no conditional write, so the caller must read the group just before."""
         wish = {"AutoScalingGroupName": group.name, "DesiredCapacity": size, "HonorCooldown": False}
         if size < group.desired:
-            # it ends instances: what was seen a minute ago must not
+            # terminates instances: no retries, because the decision would be outdated after a minute
             self._calls.once("autoscaling", "set_desired_capacity", **wish)
         else:
             self._calls.one("autoscaling", "set_desired_capacity", **wish)
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
-        """End an instance through its group. Ending what has left the group is no error."""
+        """Terminate an instance through its group. No error if it already left the group. Raises CloudError."""
         try:
             self._calls.once(
                 "autoscaling",
@@ -113,15 +113,15 @@ class AwsGroups:
             raise CloudError(f"{instance_id} of {group}: {error}", error.code) from error
 
     def resume_processes(self, name: str, processes: Collection[str]) -> None:
-        """Let a group do again what it does not do. Raises CloudError."""
+        """Resume suspended processes of a group. Raises CloudError."""
         self._calls.one(
             "autoscaling", "resume_processes", AutoScalingGroupName=name, ScalingProcesses=sorted(processes)
         )
 
     def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
-        """Let the group go on with instances that wait at one of our hooks. Returns the error by instance.
+        """Complete our lifecycle hooks for waiting instances. Returns errors by instance id.
 
-        One call for each. Hooks that other people have added are theirs to complete.
+        Makes one call per instance. Hooks that users added are left alone.
         """
         held = [(READY_HOOK, key) for key in serving] + [(DRAIN_HOOK, key) for key in drained]
         found = {key: self._complete(name, hook, key) for hook, key in held}
@@ -138,15 +138,16 @@ class AwsGroups:
                 LifecycleActionResult="CONTINUE",
             )
         except CloudError as error:
-            # its time was over, another pass was faster, or its agent is of a release that answers for itself
+            # the hook timed out, another run completed it, or an agent of another release completed it itself
             return None if _NOT_WAITING in str(error) else str(error)
         return None
 
     def in_rollout(self, names: Sequence[str], required: Collection[str] = ()) -> frozenset[str]:
-        """Those of the groups with an instance refresh that is not over.
+        """Names of the groups with an instance refresh in progress. Raises CloudError.
 
-        No description of a group names its refresh, and the call that does takes one group only. So groups are
-        described a hundred at a time, and asked one by one where something moves, or where it must be known surely.
+        The description of a group does not contain its refresh, and the call that lists refreshes takes one group
+        only. So this describes the groups, a hundred per call, and lists refreshes only for groups with changing
+        members and for those in `required`.
         """
         described = {_name(raw): raw for raw in self._described(sorted(set(names) - set(required)))}
         asked = [name for name in names if name not in described or _may_move(described[name])]
@@ -200,14 +201,14 @@ def _in_state(members: Sequence[Mapping[str, Any]], state: str) -> frozenset[str
 
 
 def _suspended(raw: Mapping[str, Any]) -> SuspendedProcess:
-    """One process. The words of a suspension by AWS were never recorded: by AWS is what states no user."""
+    """One suspended process. AWS suspended it if the reason names no user; the exact text was never recorded."""
     reason = (raw.get("SuspensionReason") or "").strip()
     by_cloud = bool(reason) and not reason.lower().startswith("user suspended")
     return SuspendedProcess(process=raw["ProcessName"], reason=reason, by_cloud=by_cloud)
 
 
 def _may_move(raw: Mapping[str, Any]) -> bool:
-    """Whether a refresh may be at work; also of a group that cannot be read."""
+    """Whether a refresh may be in progress. True also for a group that cannot be read."""
     try:
         return _moves(raw)
     except MALFORMED:
@@ -215,13 +216,13 @@ def _may_move(raw: Mapping[str, Any]) -> bool:
 
 
 def _moves(raw: Mapping[str, Any]) -> bool:
-    """Whether members come or go, or are of another template than the group's: a refresh may be at work."""
+    """Whether members launch or terminate, or have another template version than the group."""
     spec = raw.get("LaunchTemplate")
     if spec is None:
         mixed = raw.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {})
         spec = mixed.get("LaunchTemplateSpecification", {})
     version = spec.get("Version", "")
-    # `$Latest` and `$Default` are names: what they stand for shows in the newest members alone
+    # `$Latest` and `$Default` are aliases; only the newest members show the version number
     wanted = {(spec.get("LaunchTemplateId"), version)} if version.isdigit() else set[tuple[Any, Any]]()
     members = raw.get("Instances", [])
     made_of = {(m.get("LaunchTemplate", {}).get("LaunchTemplateId"), _version(m)) for m in members}

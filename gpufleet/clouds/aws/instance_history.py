@@ -1,4 +1,4 @@
-"""How EC2 instances lived and ended, and what capacity is paid for."""
+"""History of EC2 instances, and paid capacity reservations."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -16,12 +16,15 @@ from gpufleet.domain.ownership import NO_GROUPS, OwnedGroup
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NOT_ALLOWED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _PAID_STATES: Final = frozenset({"active", "expired"})
-"""Of reservations that are paid for, or were until their end date. EC2 goes on listing a cancelled one and does not
-say since when it is: it is paid until the last look that saw it active."""
+"""States of reservations that are paid, or were paid until their end date.
+
+EC2 still lists a cancelled reservation, but not the time of the cancellation. It counts as paid until the last time
+that it was seen active.
+"""
 
 
 class AwsInstanceHistory(AwsInventory):
-    """The instances of an environment, terminated ones included as long as EC2 shows them (about an hour)."""
+    """The instances of an environment, including terminated ones while EC2 lists them (about an hour)."""
 
     def __init__(
         self, calls: AwsCalls, region: str, environment: str, groups: Mapping[str, OwnedGroup] = NO_GROUPS
@@ -30,7 +33,7 @@ class AwsInstanceHistory(AwsInventory):
         self._filters = [{"Name": f"tag:{tags.ENVIRONMENT}", "Values": [environment]}]
 
     def history(self) -> InstanceHistory:
-        """All of them; what cannot be read fails alone. Raises CloudError when a page fails."""
+        """Records of all instances, and an error for each unreadable one. Raises CloudError if a page fails."""
         found, errors = each_alone(self._listed(self._filters), self._life)
         return InstanceHistory(records=found, errors=errors)
 
@@ -38,19 +41,19 @@ class AwsInstanceHistory(AwsInventory):
         return InstanceRecord(instance=self._instance(raw), ended_at=ended_at(raw))
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
-        """None: EC2 tells of an end with the instance itself, and knows nothing of one that it lists no more."""
+        """Always empty: EC2 reports a termination only with the instance itself, while it lists the instance."""
         del zones
         return ()
 
     def paid(self) -> Sequence[PaidCapacity]:
-        """Capacity reservations of the region. Raises CloudError when a page fails."""
+        """Paid capacity reservations of the region. Raises CloudError if a page fails."""
         rows = self._calls.pages("ec2", "describe_capacity_reservations", "CapacityReservations")
         return tuple(self._paid(raw) for raw in rows if raw["State"] in _PAID_STATES)
 
     def used_by(self, reservation: str) -> Mapping[str, int] | None:
-        """Account to how many instances it runs in a reservation; None: this account may not ask.
+        """Number of instances in a reservation, by account; None if this account lacks the permission.
 
-        EC2 tells of the owner and of each account that it is shared with (its API reference:
+        EC2 reports the owner and each account that shares the reservation (API reference:
         GetCapacityReservationUsage). Raises CloudError.
         """
         found: dict[str, int] = {}
@@ -80,13 +83,13 @@ class AwsInstanceHistory(AwsInventory):
             instances=raw["TotalInstanceCount"],
             started_at=(raw.get("StartDate") or raw["CreateDate"]).astimezone(UTC),
             ends_at=None if ends is None else ends.astimezone(UTC),
-            # one that expired is not available, and not charged any more
+            # an expired reservation has no available capacity and is no longer charged
             available=raw.get("AvailableInstanceCount") if raw["State"] == "active" else None,
         )
 
 
 def ended_at(raw: Mapping[str, Any]) -> datetime | None:
-    """When EC2 says that an instance began to end: the time in its StateTransitionReason."""
+    """When an instance began to stop or terminate, from its StateTransitionReason; None: it runs, or time unknown."""
     if raw["State"]["Name"] in ("pending", "running"):
         return None
     match = _WHEN.search(raw.get("StateTransitionReason") or "")
@@ -95,4 +98,4 @@ def ended_at(raw: Mapping[str, Any]) -> datetime | None:
     try:
         return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
-        return None  # no such day: it says nothing
+        return None  # not a valid date

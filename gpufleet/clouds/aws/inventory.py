@@ -1,4 +1,4 @@
-"""Instances of an environment on EC2, and their marks."""
+"""EC2 instances of an environment, and their tags."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from gpufleet.domain.ownership import NO_GROUPS, OwnedGroup
 
 PAGE: Final = 1000
 MALFORMED: Final = (KeyError, AttributeError, TypeError, ValueError)
-"""What reading an answer raises that lacks a field, or has something else there."""
+"""Exceptions from reading a response with missing fields or wrong types."""
 _T = TypeVar("_T")
 _FILTERED: Final = 200
-"""Most values of one filter."""
+"""Maximum values of one filter."""
 _STATES: Final = {
     "pending": InstanceState.PENDING,
     "running": InstanceState.RUNNING,
@@ -27,25 +27,25 @@ _STATES: Final = {
     "terminated": InstanceState.TERMINATED,
 }
 _GPU_FAMILY: Final = re.compile(r"(g|gr|p)\d")
-"""Accelerated computing with GPUs: G and P families (trn and inf have other chips)."""
+"""Instance families with GPUs: G and P (trn and inf have other accelerators)."""
 OF_ONE_ITEM: Final = frozenset(
     {
         *("InvalidInstanceID", "InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed", "InvalidID"),
         *("IncorrectInstanceState", "IncorrectState", "TagLimitExceeded", "UnauthorizedOperation"),
     }
 )
-"""What EC2 refuses a whole call with for the sake of one item in it.
+"""Error codes with which EC2 rejects a whole call because of one item.
 
-UnauthorizedOperation too: our rights are on instances that carry the environment's tag, which one may have lost.
+UnauthorizedOperation is one of them: permissions require the environment's tag, which an instance may have lost.
 """
 GROUP_TAG: Final = "aws:autoscaling:groupName"
-"""Written by EC2 Auto Scaling alone: AWS lets no user write a tag that begins with `aws:`."""
+"""Tag that only EC2 Auto Scaling can write: AWS reserves tags that begin with `aws:`."""
 
 
 class AwsInventory:
-    """The instances tagged with an environment.
+    """The instances with the tag of an environment.
 
-    `groups`: those of its pools; who is in none of them is of no pool.
+    `groups`: the groups of its pools. An instance in none of them belongs to no pool.
     """
 
     def __init__(
@@ -57,11 +57,14 @@ class AwsInventory:
         self._groups = groups
 
     def instances(self) -> Sequence[Instance]:
-        """All that are not terminated. Raises CloudError when a page fails, or one of them cannot be read."""
+        """All instances that are not terminated. Raises CloudError if a page fails or an instance is unreadable."""
         return self.listed().whole()
 
     def listed(self) -> InstanceList:
-        """All that are not terminated; what cannot be read fails alone. Raises CloudError when a page fails."""
+        """All instances that are not terminated, and an error for each unreadable one.
+
+        Raises CloudError if a page fails.
+        """
         filters = [
             {"Name": f"tag:{tags.ENVIRONMENT}", "Values": [self._environment]},
             {"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]},
@@ -70,23 +73,25 @@ class AwsInventory:
         return InstanceList(instances=found, errors=errors)
 
     def gpus(self) -> InstanceList:
-        """All of a GPU machine type in the region, whoever made them; what cannot be read fails alone. Raises
-        CloudError when a page fails.
+        """All GPU instances in the region, regardless of their creator, and an error for each unreadable one.
+
+        Raises CloudError if a page fails.
         """
-        # by family, not by catalogue: the forgotten ones are old types that nobody would add to it
+        # by family and not by catalogue, because forgotten instances often have old types that it does not list
         filters = [{"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]}]
         wanted = (
             raw
             for raw in self._listed(filters)
-            # one without a type is read all the same: that says what it lacks
+            # an instance without a type is read too: its error names the missing field
             if _GPU_FAMILY.match(raw.get("InstanceType", "")) or "InstanceType" not in raw
         )
         found, errors = each_alone(wanted, self._instance)
         return InstanceList(instances=found, errors=errors)
 
     def claiming(self) -> InstanceList:
-        """All that carry a pool's tag and no environment's, whoever made them; what cannot be read fails alone.
-        Raises CloudError when a page fails.
+        """All instances with a pool tag but no environment tag, and an error for each unreadable one.
+
+        Raises CloudError if a page fails.
         """
         filters = [
             {"Name": "tag-key", "Values": [tags.POOL]},
@@ -113,11 +118,11 @@ class AwsInventory:
             yield from held["Instances"]
 
     def stop(self, instance_id: str) -> None:
-        """Stop a stand-alone machine. Raises CloudError, also of what cannot be stopped (stop protection, spot)."""
+        """Stop an instance outside of groups. Raises CloudError, also if EC2 cannot stop it (stop protection, spot)."""
         self._calls.once("ec2", "stop_instances", InstanceIds=[instance_id])
 
     def instance(self, instance_id: str) -> Instance | None:
-        """One, read anew; None when the cloud no longer knows it. Raises CloudError of an answer about any other."""
+        """Read one instance; None if it no longer exists. Raises CloudError, also for a response about others."""
         try:
             answer = self._calls.one("ec2", "describe_instances", InstanceIds=[instance_id])
         except CloudError as error:
@@ -125,19 +130,19 @@ class AwsInventory:
                 return None
             raise
         listed = [raw for held in answer.get("Reservations", ()) for raw in held.get("Instances", ())]
-        # EC2 refuses an id that it does not know: an empty list says nothing of this one, and not that it has gone
+        # EC2 returns an error for an unknown id, so an empty list does not prove that the instance is terminated
         if (came := [raw.get("InstanceId") for raw in listed]) != [instance_id]:
             names = ", ".join(map(str, came)) or "nobody"
             raise CloudError(f"ec2:describe_instances in {self._region}: {instance_id} was asked for, {names} came")
         return self._instance(listed[0])
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """Those that EC2 describes, for about an hour after they ended, and that can be read.
+        """The readable instances with these ids; EC2 lists a terminated one for about an hour.
 
-        Raises CloudError when a page fails.
+        Raises CloudError if a page fails.
 
-        Their tags are not asked for: a terminated instance may have lost them. A filter, since EC2 refuses a list of
-        ids for one that it has forgotten.
+        The filter does not use tags, because a terminated instance may have lost them. It is a filter by id, because
+        EC2 rejects a list of ids if one id is no longer known.
         """
         found: list[Instance] = []
         for start in range(0, len(instance_ids), _FILTERED):
@@ -146,12 +151,12 @@ class AwsInventory:
         return found
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
-        """Write tags on many at once. Returns the error by instance where it failed."""
+        """Write tags on several instances. Returns errors by instance id."""
         pairs = [{"Key": key, "Value": value} for key, value in values.items()]
         return halving(instance_ids, lambda chunk: self._calls.one("ec2", "create_tags", Resources=chunk, Tags=pairs))
 
     def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
-        """Remove tags from many at once. Returns the error by instance where it failed."""
+        """Remove tags from several instances. Returns errors by instance id."""
         pairs = [{"Key": key} for key in keys]
         return halving(instance_ids, lambda chunk: self._calls.one("ec2", "delete_tags", Resources=chunk, Tags=pairs))
 
@@ -193,7 +198,10 @@ class AwsInventory:
 def each_alone(
     listed: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], _T]
 ) -> tuple[tuple[_T, ...], dict[str, str]]:
-    """What was read of a list, and by instance why others could not be. Raises CloudError of one without a name."""
+    """Read each item of a list separately. Returns the results, and errors by instance id for unreadable items.
+
+    Raises CloudError for an item without an instance id.
+    """
     found: list[_T] = []
     errors: dict[str, str] = {}
     for raw in listed:
@@ -205,10 +213,10 @@ def each_alone(
 
 
 def halving(items: Sequence[str], call: Callable[[list[str]], object]) -> dict[str, str]:
-    """Call with all items at once; where one item is to blame, with each half, until the bad ones stand alone.
+    """Call with all items; if one item causes the error, call with each half, until the bad items are isolated.
 
-    Returns the error by item. One poisoned item costs about 2·log2(n) calls more and stops no other. What would fail
-    for each of them (expired credentials, a limit of calls) is the error of all.
+    Returns errors by item. One bad item costs about 2·log2(n) more calls and does not affect the others. An error
+    that affects all items (expired credentials, a rate limit) is returned for each of them.
     """
     if not items:
         return {}
@@ -223,7 +231,7 @@ def halving(items: Sequence[str], call: Callable[[list[str]], object]) -> dict[s
 
 
 def _capacity_type(raw: Mapping[str, Any], written: Mapping[str, str]) -> CapacityType:
-    """What the cloud says; the tag only where the cloud says nothing."""
+    """Capacity type as EC2 reports it; the tag counts only if EC2 reports none."""
     if raw.get("InstanceLifecycle") == "spot":
         return CapacityType.SPOT
     if raw.get("CapacityReservationId") or raw.get("InstanceLifecycle") == "capacity-block":

@@ -1,4 +1,4 @@
-"""The instance metadata service (IMDSv2) as an instance sees it. Standard library only: the node agent carries it."""
+"""Client of EC2's instance metadata service (IMDSv2). Standard library only: the node agent contains this module."""
 
 import json
 import os
@@ -20,12 +20,12 @@ _RENEW_BEFORE: Final = timedelta(minutes=5)
 
 
 class MetadataError(OSError):
-    """The service could not be asked."""
+    """A request to the metadata service failed, or a required value is missing."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ec2Metadata:
-    """A client with its session token."""
+    """A metadata client. It keeps its session token and renews it."""
 
     endpoint: str
     now: Callable[[], datetime]
@@ -33,7 +33,7 @@ class Ec2Metadata:
     _token_until: datetime | None = field(default=None, init=False)
 
     def get(self, path: str) -> str | None:
-        """A value below /latest/; None where there is none (404). Raises MetadataError."""
+        """The value at a path below /latest/; None if it does not exist (404). Raises MetadataError."""
         for attempt in (1, 2):
             try:
                 return self._ask(path, self._session())
@@ -48,14 +48,14 @@ class Ec2Metadata:
         return None
 
     def need(self, path: str) -> str:
-        """A value that every instance has. Raises MetadataError."""
+        """The value at a path that all instances have. Raises MetadataError, also if it does not exist."""
         found = self.get(path)
         if found is None:
             raise MetadataError(f"metadata {path}: there is none")
         return found
 
     def document(self, path: str) -> Mapping[str, Any] | None:
-        """A JSON object below /latest/. Raises MetadataError."""
+        """The JSON object at a path below /latest/; None if it does not exist. Raises MetadataError."""
         text = self.get(path)
         if text is None:
             return None
@@ -66,7 +66,7 @@ class Ec2Metadata:
         return found if is_map(found) else None
 
     def role_credentials(self) -> Credentials | None:
-        """Those of the instance's role; None without one. Raises MetadataError."""
+        """Credentials of the instance's role; None without a role. Raises MetadataError."""
         base = "meta-data/iam/security-credentials/"
         role = (self.get(base) or "").strip().split("\n")[0]
         found = self.document(f"{base}{role}") if role else None
@@ -103,20 +103,20 @@ class Ec2Metadata:
 
 
 def from_environment() -> Ec2Metadata:
-    """The service of this instance, at $AWS_EC2_METADATA_SERVICE_ENDPOINT or where EC2 has it."""
+    """A client for $AWS_EC2_METADATA_SERVICE_ENDPOINT, or for EC2's default address."""
     endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or DEFAULT_ENDPOINT
     return Ec2Metadata(endpoint=endpoint.rstrip("/"), now=lambda: datetime.now(UTC))
 
 
 @dataclass(slots=True, kw_only=True)
 class CredentialChain:
-    """Keys of the environment, else of the instance's role, renewed before they end."""
+    """Credentials from environment variables, else from the instance's role. Renewed before they expire."""
 
     metadata: Ec2Metadata
     _held: Credentials | None = field(default=None, init=False)
 
     def __call__(self) -> Credentials:
-        """Credentials that are good now. Raises MetadataError when there are none."""
+        """Valid credentials. Raises MetadataError if there are none."""
         if (access := os.environ.get("AWS_ACCESS_KEY_ID")) and (secret := os.environ.get("AWS_SECRET_ACCESS_KEY")):
             return Credentials(
                 access_key=access, secret_key=secret, session_token=os.environ.get("AWS_SESSION_TOKEN") or None

@@ -1,4 +1,4 @@
-"""Moments as AWS writes them."""
+"""Timestamps in AWS responses."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -7,8 +7,9 @@ from botocore.utils import parse_timestamp
 
 
 def moment(said: str | float) -> datetime:
-    """A moment as an answer of AWS says it; as botocore's own, which took half the time that a long list of instances
-    takes to be read. Raises ValueError.
+    """Parse a timestamp of an AWS response to the same value as botocore. Raises ValueError.
+
+    botocore's parser took half of the time needed to read a long list of instances.
     """
     if isinstance(said, str) and "T" in said:
         with suppress(ValueError):

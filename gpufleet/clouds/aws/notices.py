@@ -1,4 +1,4 @@
-"""The queue of spot notices: a hint that a pass of the spot watchdog is worth it now. Nothing depends on it."""
+"""The queue of spot notices. A notice triggers an early run of the spot watchdog; no function depends on it."""
 
 from typing import Final
 
@@ -6,18 +6,18 @@ from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.domain.activity import CloudError
 
 WAIT_SECONDS: Final = 20
-"""SQS holds a call open for that long at most; it is under the clients' read timeout."""
+"""Maximum wait time of an SQS call. It is shorter than the clients' read timeout."""
 MOST: Final = 10
 ABSENT: Final = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
 
 
 def queue_name(environment: str) -> str:
-    """As the environment's stack names it."""
+    """Name of the queue that the environment's stack creates."""
     return f"gpu-fleet-{environment}-notices"
 
 
 class AwsNotices:
-    """Notices of one environment's queue; they tell of any spot instance of the account and region."""
+    """The notice queue of one environment. It receives notices for all spot instances of the account and region."""
 
     def __init__(self, calls: AwsCalls, environment: str) -> None:
         self._calls = calls
@@ -25,7 +25,7 @@ class AwsNotices:
         self._url: str | None = None
 
     def there(self) -> bool:
-        """Whether this environment has a queue. Raises CloudError when that cannot be told."""
+        """Whether this environment has a queue. Raises CloudError if the request fails."""
         try:
             self._url = str(self._calls.one("sqs", "get_queue_url", QueueName=self._name)["QueueUrl"])
         except CloudError as error:
@@ -35,7 +35,7 @@ class AwsNotices:
         return True
 
     def wait(self, seconds: int = WAIT_SECONDS) -> int:
-        """How many notices came within that time; each is told once. Raises CloudError."""
+        """Wait up to `seconds` for notices, delete them, and return their number. Raises CloudError."""
         if self._url is None and not self.there():
             return 0
         answer = self._calls.one(

@@ -5,7 +5,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 
 def read_object(bucket: str, key: str) -> bytes:
-    """The bytes of an object. Raises OSError with the cloud's words (FileNotFoundError: no such object)."""
+    """Read an object. Raises OSError with the message from AWS (FileNotFoundError: no such object)."""
     try:
         return boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
     except ClientError as error:
@@ -18,7 +18,7 @@ def read_object(bucket: str, key: str) -> bytes:
 
 
 def write_object(bucket: str, key: str, body: bytes) -> None:
-    """Write an object whole. Raises OSError with the cloud's words."""
+    """Write a complete object. Raises OSError with the message from AWS."""
     try:
         boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=body)
     except (BotoCoreError, ClientError) as error:

@@ -1,4 +1,4 @@
-"""Prices that AWS tells: the spot market by zone (EC2), list prices (the Price List service)."""
+"""AWS prices: spot prices by zone (EC2) and list prices (Price List service)."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ class AwsPrices:
         self._calls = calls
         self._region = region
         self._list_calls = list_calls
-        """The Price List service answers in few regions (us-east-1 is one)."""
+        """Calls to a region with the Price List service (only few have it; us-east-1 does). None: no list prices."""
 
     def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
-        """Spot prices that were in force in the span: EC2 also gives the one in force at its start.
+        """Spot prices that applied in the time span, including the price that applied at its start.
 
-        Raises CloudError when a page fails.
+        Raises CloudError if a page fails.
         """
         found: list[Price] = []
         for start in range(0, len(machine_types), _AT_ONCE):
@@ -45,13 +45,16 @@ class AwsPrices:
         return found
 
     def list_prices(self, machine_types: Sequence[str], now: datetime) -> Sequence[Price]:
-        """On-demand prices of Linux with shared tenancy. A machine type without one is left out."""
+        """On-demand prices for Linux with shared tenancy. Machine types without a price are omitted.
+
+        Raises CloudError if a page fails or a machine type has several prices.
+        """
         if self._list_calls is None:
             return ()
         return [price for name in machine_types for price in self._listed(name, now)]
 
     def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[Price], list[str]]:
-        """Today's list prices and the last day's spot prices, and what could not be had."""
+        """Current list prices, spot prices of the last day, and the messages of failed requests."""
         found: list[Price] = []
         errors: list[str] = []
         asks = (
@@ -106,7 +109,7 @@ class AwsPrices:
 
 
 def on_demand_of(product: Mapping[str, Any]) -> Iterator[tuple[Decimal, datetime]]:
-    """Price in USD per hour and the date from which it holds, of one product of the Price List."""
+    """On-demand prices of one Price List product: USD per hour, and the start of validity."""
     for term in product.get("terms", {}).get("OnDemand", {}).values():
         for dimension in term["priceDimensions"].values():
             usd = dimension["pricePerUnit"].get("USD")

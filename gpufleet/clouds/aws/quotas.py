@@ -1,4 +1,4 @@
-"""Quotas of EC2 by their codes."""
+"""EC2 quotas by quota code."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ from gpufleet.clouds.aws.calls import AwsCalls
 
 
 def limits(calls: AwsCalls, codes: Sequence[str]) -> Mapping[str, float]:
-    """The limit of each quota in vCPUs. Raises CloudError."""
+    """The limit of each quota, in vCPUs. Raises CloudError."""
     found: dict[str, float] = {}
     for code in codes:
         answer = calls.one("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=code)

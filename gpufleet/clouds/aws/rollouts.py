@@ -1,4 +1,4 @@
-"""Instance refreshes: a group replaces what was started from an older version of its template."""
+"""Instance refreshes: a group replaces instances that have an older version of its launch template."""
 
 import math
 from collections.abc import Mapping
@@ -10,14 +10,17 @@ from gpufleet.clouds.versions import GroupVersion
 from gpufleet.domain.activity import CloudError
 
 OVER: Final = frozenset({"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
-"""Statuses of an instance refresh that is over."""
+"""Statuses of a finished instance refresh."""
 RETAINED: Final = "Terminating:Retained"
-"""The state of an instance whose end a policy of its group stopped, since its hook was abandoned. People end it."""
+"""State of an instance that its group keeps by policy after its terminating hook was abandoned.
+
+A person must terminate it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshState:
-    """How far a refresh is."""
+    """Progress of an instance refresh."""
 
     id: str
     status: str
@@ -34,13 +37,13 @@ class RefreshState:
 
 
 class AwsRollouts:
-    """Instance refreshes of a region. Every method raises CloudError."""
+    """Instance refreshes in a region. All methods raise CloudError."""
 
     def __init__(self, calls: AwsCalls) -> None:
         self._calls = calls
 
     def version(self, group: str) -> GroupVersion:
-        """What a group wants and has."""
+        """Template version of a group and of its instances."""
         found = self._described(group)
         wanted = _wanted(found)
         versions = {
@@ -56,10 +59,10 @@ class AwsRollouts:
         )
 
     def start(self, group: str, *, launch_first: bool) -> str:
-        """Begin a refresh of what is outdated, one at a time. Returns its id.
+        """Start a refresh that replaces outdated instances one at a time. Returns its id.
 
-        `launch_first`: the replacement serves before the old instance drains. Prepaid capacity has no room for
-        that, so there the old one goes first.
+        `launch_first`: the replacement serves before the old instance drains. A reservation has no free capacity for
+        that, so there the old instance terminates first.
         """
         healthy = healthy_percentages(self._described(group)["DesiredCapacity"], launch_first=launch_first)
         answer = self._calls.one(
@@ -71,7 +74,7 @@ class AwsRollouts:
         return str(answer["InstanceRefreshId"])
 
     def state(self, group: str) -> RefreshState | None:
-        """The newest refresh of a group; None when there never was one."""
+        """State of the newest refresh of a group; None if there never was one."""
         answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=group)
         newest = next(iter(answer["InstanceRefreshes"]), None)
         if newest is None:
@@ -84,7 +87,7 @@ class AwsRollouts:
         )
 
     def cancel(self, group: str) -> None:
-        """Stop the refresh that runs; what was replaced stays. None running is no error."""
+        """Cancel the current refresh; instances that were replaced stay. No error if no refresh is in progress."""
         try:
             self._calls.one("autoscaling", "cancel_instance_refresh", AutoScalingGroupName=group)
         except CloudError as error:
@@ -103,10 +106,10 @@ class AwsRollouts:
 
 
 def healthy_percentages(desired: int, *, launch_first: bool) -> Mapping[str, int]:
-    """Preferences of a refresh that replaces one of so many at a time; of more than a hundred, one percent.
+    """Preferences of a refresh that replaces one instance at a time, or one percent of more than a hundred.
 
-    Auto Scaling rounds up how many stay in service, and 0 percent replaces all at the same time (API reference of
-    `RefreshPreferences`).
+    Auto Scaling rounds the number of instances in service up. 0 percent replaces all instances at once (API reference
+    of `RefreshPreferences`).
     """
     size = max(1, desired)
     if launch_first:
@@ -127,11 +130,11 @@ def _wanted(group: Mapping[str, Any]) -> str:
 
 
 def is_leaving(member: Mapping[str, Any]) -> bool:
-    """Whether a group is ending this one of its instances already; at the terminating hook it may live for long."""
+    """Whether the group is terminating this instance. It may stay at the terminating hook for a long time."""
     state = member["LifecycleState"]
     return state.startswith("Terminat") and state != RETAINED
 
 
 def counts(member: Mapping[str, Any]) -> bool:
-    """Whether it counts towards the group's desired size. A retained one lives on and is paid for, yet replaced."""
+    """Whether the instance counts towards the desired size. A retained one still runs and costs, but is replaced."""
     return not is_leaving(member) and member["LifecycleState"] != RETAINED

@@ -1,7 +1,7 @@
-"""AWS Signature Version 4, with the standard library: what an instance signs its few calls with.
+"""AWS Signature Version 4 with the standard library, for the API calls of the node agent.
 
-The node agent travels as source files without libraries, so it cannot carry botocore; a test holds this signer
-against botocore's for generated requests.
+The node agent is shipped as source files without dependencies, so it cannot use botocore. A test compares this signer
+with botocore's for generated requests.
 """
 
 import functools
@@ -18,7 +18,7 @@ _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What proves who asks. Never printed."""
+    """AWS credentials. `repr` hides the secrets."""
 
     access_key: str
     secret_key: str
@@ -31,17 +31,17 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One call."""
+    """One HTTP request."""
 
     method: str
     url: str
-    """With its query, percent-encoded already."""
+    """URL with its query, percent-encoded."""
     headers: Mapping[str, str]
     body: bytes = b""
 
 
 def sign(request: Request, credentials: Credentials, *, region: str, service: str, now: datetime) -> dict[str, str]:
-    """The headers to send: those of the request, with date, token, payload digest (S3) and Authorization."""
+    """All headers to send: those of the request, plus date, session token, payload digest (S3) and Authorization."""
     stamp = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     parts = urlsplit(request.url)
     digest = hashlib.sha256(request.body).hexdigest()
@@ -55,7 +55,7 @@ def sign(request: Request, credentials: Credentials, *, region: str, service: st
     canonical = "\n".join(
         [
             request.method,
-            # S3 keys are signed as they are sent; every other service encodes the path once more
+            # S3 signs the path as it is sent; all other services encode it a second time
             parts.path or "/" if service == "s3" else quote(parts.path or "/", safe="/-_.~"),
             _canonical_query(parts.query),
             *(f"{name}:{value}" for name, value in lowered),
@@ -75,7 +75,7 @@ def sign(request: Request, credentials: Credentials, *, region: str, service: st
 
 @functools.lru_cache(maxsize=2)
 def _key(secret_key: str, scope: str) -> bytes:
-    """What the requests of one day, region and service are signed with."""
+    """The signing key for one day, region and service."""
     key = f"AWS4{secret_key}".encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")

@@ -1,8 +1,8 @@
-"""The few AWS calls that an instance makes, signed and sent with the standard library: the node agent carries this.
+"""The AWS calls of the node agent, which contains this module: signed and sent with the standard library.
 
-S3 reads come through `S3Store`, whose shape is the one that the model cache asks for. Errors are the standard
-library's: FileNotFoundError, PermissionError, OSError with ESTALE (the object changed) are final, ConnectionError and
-TimeoutError may pass.
+`S3Store` reads objects; it has the interface that the model cache requires. Errors are exceptions of the standard
+library: FileNotFoundError, PermissionError and OSError with ESTALE (the object changed) are permanent,
+ConnectionError and TimeoutError may be temporary.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ ACTIONS: Final = frozenset(
         "ssm:GetParameter",
     }
 )
-"""What the calls below need of IAM; the instance's role allows these and no more."""
+"""IAM actions that the calls below need. The instance's role allows only these."""
 _REFUSED: Final = frozenset({400, 401, 403})
 _CLOCK_TOLERANCE: Final = timedelta(minutes=4)
-"""AWS refuses what was signed more than 5 minutes away from its own time (S3: 15)."""
+"""Tolerated clock difference. AWS rejects signatures that differ from its time by more than 5 minutes (S3: 15)."""
 
 
 class AwsError(OSError):
-    """AWS refused a call; `code` is its own word."""
+    """AWS refused a call. `code` is the error code from AWS."""
 
     def __init__(self, operation: str, status: int, code: str, message: str) -> None:
         super().__init__(f"{operation}: {code} ({status}): {message}")
@@ -42,29 +42,32 @@ class AwsError(OSError):
 
 @dataclass(slots=True)
 class Skew:
-    """How far AWS's clock is ahead of this machine's: nothing, until an answer says otherwise."""
+    """How far AWS's clock is ahead of this machine's clock. Zero until a response shows a difference."""
 
     ahead: timedelta = timedelta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Where and as whom to call."""
+    """Region, credentials and endpoint for calls."""
 
     region: str
     credentials: Callable[[], Credentials]
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     endpoint: str | None = None
-    """One address for all services (an emulator); None: the real ones."""
+    """One address for all services (an emulator); None: the endpoints of AWS."""
     skew: Skew = field(default_factory=Skew, repr=False, compare=False)
 
     def signed(self, request: Request, service: str) -> dict[str, str]:
-        """The headers of a request, signed for AWS's time as far as it is known."""
+        """Signed headers of a request, with the known clock difference applied."""
         now = self.now() + self.skew.ahead
         return sign(request, self.credentials(), region=self.region, service=service, now=now)
 
     def learn_time(self, answer: HTTPResponse) -> bool:
-        """Whether a refusal says, by its Date, that this machine's clock is off: then to sign again helps."""
+        """Whether a refusal shows, by its Date header, that this machine's clock is wrong.
+
+        Stores the clock difference, so that the caller can sign and send the request again.
+        """
         if answer.status not in _REFUSED:
             return False
         try:
@@ -81,14 +84,14 @@ class Session:
         return self.endpoint or f"https://{service}.{self.region}.amazonaws.com"
 
     def bucket_url(self, bucket: str) -> str:
-        """Path style at an emulator, a host of its own at AWS (but not with dots in its name)."""
+        """URL of a bucket: path style for an emulator or a name with dots, else a host name per bucket."""
         if self.endpoint or "." in bucket:
             return f"{self.url('s3')}/{bucket}"
         return f"https://{bucket}.s3.{self.region}.amazonaws.com"
 
 
 def session(region: str, credentials: Callable[[], Credentials]) -> Session:
-    """A session at $AWS_ENDPOINT_URL, else at AWS."""
+    """A session for $AWS_ENDPOINT_URL, else for AWS."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     return Session(region=region, credentials=credentials, endpoint=endpoint.rstrip("/") if endpoint else None)
 
@@ -111,7 +114,7 @@ def _call(session: Session, service: str, request: Request) -> tuple[int, bytes]
 
 
 def get_parameter(session: Session, name: str) -> str:
-    """A parameter of SSM, decrypted. Raises AwsError, OSError."""
+    """Read and decrypt a parameter of SSM. Raises AwsError, OSError."""
     request = Request(
         method="POST",
         url=f"{session.url('ssm')}/",
@@ -133,19 +136,19 @@ def get_parameter(session: Session, name: str) -> str:
 
 
 class S3Store:
-    """A bucket to read from."""
+    """A bucket, for reading."""
 
     def __init__(self, session: Session, bucket: str) -> None:
         self._session, self._bucket = session, bucket
         self._server = wire.Server(session.bucket_url(bucket))
 
     def connect(self) -> "S3Reader":
-        """A connection of its own."""
+        """A reader with a new connection."""
         return S3Reader(self._session, self._bucket, self._server)
 
 
 class S3Reader:
-    """One connection to a bucket, opened again when it broke; used by one thread."""
+    """One connection to a bucket, for use by one thread. It reopens after a failure."""
 
     def __init__(self, session: Session, bucket: str, server: wire.Server) -> None:
         self._session, self._base = session, session.bucket_url(bucket)
@@ -153,7 +156,7 @@ class S3Reader:
         self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:
-        """Bytes of an object and its ETag. Raises OSError."""
+        """Size of an object in bytes, and its ETag. Raises OSError."""
         with self._answer("HEAD", key, {}) as answer:
             objects.check(answer, key)
             size = answer.headers.get("content-length", "")
@@ -161,7 +164,7 @@ class S3Reader:
                 raise ConnectionError(f"{key}: the store does not say how large it is")
             return int(size), answer.headers.get("etag", "")
 
-    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
+    def read_range(  # noqa: PLR0913 - range, version and callbacks
         self,
         key: str,
         start: int,
@@ -170,7 +173,7 @@ class S3Reader:
         take: Callable[[memoryview], None],
         told: objects.Told | None = None,
     ) -> None:
-        """Give exactly `length` bytes from `start` to `take`, and first size and ETag to `told`. Raises OSError."""
+        """Pass `length` bytes from `start` to `take`. Before that, report size and ETag. Raises OSError."""
         asked = range(start, start + length)
         wish = {"Range": objects.range_header(asked)}
         if version:

@@ -1,4 +1,4 @@
-"""The bucket of Pulumi's state on S3: what it must be set to, what it lacks, and how it gets that."""
+"""The S3 bucket for Pulumi state: required settings, checks, and creation."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ _BY_KMS: Final = {
 
 
 class StateBucket:
-    """One bucket of one account. Nobody else's is read or written, whatever it is called."""
+    """A bucket of one account. All calls check its owner, so that another account's bucket is not read or written."""
 
     def __init__(self, calls: AwsCalls, name: str, region: str, account: str) -> None:
         self._calls = calls
@@ -32,7 +32,7 @@ class StateBucket:
         self._account = account
 
     def exists(self) -> bool:
-        """Whether the account has it. Raises CloudError, also where the name is somebody else's."""
+        """Whether the account has the bucket. Raises CloudError, also if another account owns the name."""
         try:
             self._of_bucket("head_bucket")
         except CloudError as error:
@@ -48,13 +48,16 @@ class StateBucket:
         return True
 
     def lacks(self) -> list[str]:
-        """What an existing bucket is not set to, in words. Raises CloudError."""
+        """Descriptions of the required settings that an existing bucket lacks. Raises CloudError."""
         return [setting.word for setting in _SETTINGS if not setting.is_met(self._read(setting))]
 
     def make(self) -> None:
-        """Make it where it is missing, and set what it lacks: a run may have died in between. Raises CloudError."""
+        """Create the bucket if it does not exist, and apply missing settings. Raises CloudError.
+
+        An earlier run may have stopped between both steps.
+        """
         if not self.exists():
-            # us-east-1 is the one region that may not be named
+            # S3 does not accept us-east-1 as a location constraint
             place = {"LocationConstraint": self._region}
             where = {} if self._region == "us-east-1" else {"CreateBucketConfiguration": place}
             self._calls.one("s3", "create_bucket", Bucket=self._name, **where)
@@ -79,11 +82,11 @@ class StateBucket:
 class _Setting:
     word: str
     of: str
-    """What S3 calls it in the names of the calls that read and write it."""
+    """Name of the setting in the `get_` and `put_` operations of S3."""
     is_met: Callable[[Mapping[str, Any]], bool]
-    """By what S3 answers; an empty answer where nothing was ever set."""
+    """Whether the response of S3 meets the requirement. The response is empty if nothing was ever set."""
     wanted: Callable[[Mapping[str, Any], str], Mapping[str, Any]]
-    """What to write, by what is there and the bucket's name."""
+    """Arguments to write, from the current setting and the bucket's name."""
 
 
 def _is_closed(now: Mapping[str, Any]) -> bool:
@@ -102,7 +105,7 @@ def _is_tls_only(now: Mapping[str, Any]) -> bool:
 
 
 def _with_tls_only(now: Mapping[str, Any], bucket: str) -> Mapping[str, Any]:
-    """What people wrote there themselves stays."""
+    """The bucket policy with the TLS-only statement added. Existing statements stay."""
     policy = _policy(now)
     denied = {
         "Sid": TLS_ONLY,
@@ -117,7 +120,7 @@ def _with_tls_only(now: Mapping[str, Any], bucket: str) -> Mapping[str, Any]:
 
 def _policy(now: Mapping[str, Any]) -> dict[str, Any]:
     policy: dict[str, Any] = json.loads(now.get("Policy", '{"Version": "2012-10-17", "Statement": []}'))
-    # S3 takes a single statement without its list
+    # S3 accepts a single statement that is not in a list
     return policy if isinstance(policy["Statement"], list) else policy | {"Statement": [policy["Statement"]]}
 
 
