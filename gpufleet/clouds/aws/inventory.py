@@ -118,7 +118,7 @@ class AwsInventory:
             yield from held["Instances"]
 
     def stop(self, instance_id: str) -> None:
-        """Stop an instance outside of groups. Raises CloudError, also if EC2 cannot stop it (stop protection, spot)."""
+        """Stop an instance outside of groups. Raises CloudError, also if EC2 refuses (stop protection, spot)."""
         self._calls.once("ec2", "stop_instances", InstanceIds=[instance_id])
 
     def instance(self, instance_id: str) -> Instance | None:
