@@ -1,1 +1,1 @@
-"""The `gpufleet` command and the entry points: thin, they wire the rooms."""
+"""The `gpufleet` command and its entry points: thin code that connects the packages."""

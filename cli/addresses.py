@@ -1,4 +1,4 @@
-"""Addresses to listen at, as people give them."""
+"""Parses listen addresses of the command line."""
 
 from typing import Final
 
@@ -8,7 +8,9 @@ _LAST_PORT: Final = 65_535
 
 
 def host_and_port(option: str, text: str, example: str) -> tuple[str, int]:
-    """`HOST:PORT`; port 0 is any that is free. Raises AppError that names the option, its value and its form."""
+    """Parse `HOST:PORT`; port 0 selects a free port. Raises AppError that names the option, its value
+    and its form.
+    """
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > _LAST_PORT:
         raise AppError(

@@ -1,4 +1,4 @@
-"""`gpufleet bootstrap`: what an environment needs before its first `pulumi up`."""
+"""`gpufleet bootstrap`: creates what an environment needs before its first `pulumi up`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What is to be there, and what Pulumi is told of it."""
+    """The resources to create, and the values that Pulumi needs."""
 
     cloud: Cloud
     steps: Iterator[BootstrapStep]
@@ -31,7 +31,7 @@ class _Plan:
     engine_key: str
     order_key: str
     public_key: Callable[[], PublicKey | None]
-    """Of `order_key`, read from where it is kept."""
+    """The public key of `order_key`, read from its secret store."""
 
 
 def bootstrap(
@@ -77,7 +77,7 @@ def bootstrap(
 
 
 def _make(steps: Iterator[BootstrapStep], *, apply: bool) -> int:
-    """Go through the steps; how many are missing after them. Raises CloudError."""
+    """Run the steps. Returns the number of missing resources afterwards. Raises CloudError."""
     missing = 0
     for step in steps:
         if step.present:
@@ -93,7 +93,7 @@ def _make(steps: Iterator[BootstrapStep], *, apply: bool) -> int:
 
 
 def _told(plan: _Plan, public: PublicKey | None) -> dict[str, Any]:
-    """What settings and Pulumi need, for JSON."""
+    """The values that settings and Pulumi need, for JSON."""
     keys = [] if public is None else [public.text]
     return {
         "engine_key": plan.engine_key,
@@ -104,7 +104,7 @@ def _told(plan: _Plan, public: PublicKey | None) -> dict[str, Any]:
 
 
 def _lines(plan: _Plan, public: PublicKey | None, environment: str) -> list[str]:
-    """The same for people: what a shell takes, and what the settings file gets."""
+    """The same values for people: commands for the shell, and lines for the settings file."""
     stack = f"{plan.cloud}-{environment}"
     lines = [
         f"export PULUMI_BACKEND_URL='{plan.backend_url}'",

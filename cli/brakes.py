@@ -1,4 +1,4 @@
-"""`gpufleet keep|pause|resume|target|drain`: the hand brakes, each with an owner, a reason and an end."""
+"""`gpufleet keep|pause|resume|target|drain`: manual brakes, each with an owner, a reason and an end."""
 
 import getpass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from watchdogs.brakes import until_when
 
 SPAN: Final = "4h"
 REASON_MOST: Final = 500
-"""Characters: it stands in one line of every plan."""
+"""In characters, because a plan shows the reason in one line."""
 OWNER_MOST: Final = 128
 ForOption = Annotated[
     str | None, typer.Option("--for", help=f"How long, as in 90s, 30m, 4h, 7d. Default: {SPAN}.", show_default=False)
@@ -123,7 +123,7 @@ def resume(
 
 
 def _row(document: FleetDocument, brake: Brake) -> dict[str, Any]:
-    """A brake as programs read it."""
+    """A brake as JSON."""
     return {
         "environment": document.environment,
         "kind": brake.kind.value,
@@ -205,7 +205,7 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
 
 
 def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: datetime | None) -> Brake:
-    """A brake to be pulled; `said` is its reason and its owner as given. Raises AppError."""
+    """The brake to set. `said`: its reason and its owner as given. Raises AppError."""
     return Brake(
         kind=kind,
         scope=scope,
@@ -223,7 +223,7 @@ def _why(reason: str) -> str:
 
 
 def _one_line(option: str, text: str, most: int) -> str:
-    """Words that terminals, plans and every ledger show as they are. Raises AppError."""
+    """The text, if terminals, plans and every ledger can show it unchanged in one line. Raises AppError."""
     said = text.strip()
     if len(said) > most:
         raise AppError(f"{option} has {len(said)} characters: say it in {most}", ErrorCode.WRONG_USE)
@@ -238,7 +238,7 @@ def _say_if_unused(document: FleetDocument) -> None:
 
 
 def _end(span: str | None, *, endless: bool) -> datetime | None:
-    """When a brake ends; None: when somebody resumes. Raises AppError."""
+    """When a brake ends; None: it ends with `gpufleet resume`. Raises AppError."""
     if endless:
         if span is not None:
             raise AppError(f"--for {span} and --until-resumed: choose one", ErrorCode.WRONG_USE)

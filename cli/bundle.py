@@ -1,4 +1,4 @@
-"""`gpufleet bundle`: the control host's software as one file in the bucket, named by its digest."""
+"""`gpufleet bundle`: uploads the control host's software to the bucket, as one file named by its digest."""
 
 from typing import Annotated
 

@@ -74,7 +74,7 @@ def sync(
 
 
 class _Ticker:
-    """Says every second how far a sync is, and each file that is under way."""
+    """Prints the progress of a sync every second, with each file in progress."""
 
     def __init__(self, progress: Progress, *, quiet: bool) -> None:
         self._progress, self._quiet = progress, quiet

@@ -1,4 +1,4 @@
-"""`gpufleet choose`: which machines serve a model's traffic for the least money."""
+"""`gpufleet choose`: ranks machines that can serve a model's traffic, by cost."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -124,7 +124,9 @@ def _print(line: str) -> None:
 
 
 def _by_reason(left_out: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """What was left out, by reason: where several share one that names the machine, it says TYPE instead."""
+    """The excluded machines, by reason. Machines share a reason if it differs only in the machine type, which becomes
+    TYPE.
+    """
     grouped: dict[str, list[tuple[str, str]]] = {}
     for on, why in left_out:
         grouped.setdefault(why.replace(on.split()[1], "TYPE"), []).append((on, why))

@@ -20,7 +20,7 @@ from gpufleet.logs import hide
 
 TOKEN: Final = "GPUFLEET_CONSOLE_TOKEN"  # noqa: S105 - the variable's name
 _SHORTEST: Final = 16
-"""Characters of a secret."""
+"""Minimum length of a secret, in characters."""
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +78,7 @@ def console(
 
 
 def _proxy(header: str, path: Path | None) -> str:
-    """The secret of the proxy that names who signed in; none without one."""
+    """The secret of the proxy that identifies users; empty without a proxy."""
     if not header and path is None:
         return ""
     if not header or path is None:

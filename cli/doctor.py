@@ -1,4 +1,4 @@
-"""`gpufleet doctor`: what this machine lacks, or an account's quotas for a fleet."""
+"""`gpufleet doctor`: checks this machine's tools, or an account's quotas for a fleet."""
 
 import os
 from dataclasses import asdict

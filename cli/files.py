@@ -1,4 +1,4 @@
-"""Results into a file or onto stdout."""
+"""Writes results to a file or to stdout."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ from gpufleet.domain.printable import in_json, printable
 
 
 def write_text(text: str, out: Path | None) -> None:
-    """Write to stdout, or into a file: whole or not at all. Raises AppError."""
+    """Write to stdout, or to a file atomically. Raises AppError."""
     write_lines((text,), out)
 
 
 def write_lines(lines: Iterable[str], out: Path | None) -> None:
-    """As `write_text`, of more than memory holds at once. What raises while the lines are made leaves no file."""
+    """Like `write_text`, for more text than fits in memory. If the iterator raises an error, no file is left."""
     if out is None:
         ANSWER_BEGUN.set()
         sys.stdout.writelines(map(printable, lines))
@@ -27,7 +27,7 @@ def write_lines(lines: Iterable[str], out: Path | None) -> None:
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         if out.exists() and not out.is_file():
-            part = out  # a device or a pipe is written into: a file in its place would be one that nobody reads
+            part = out  # writes into a device or a pipe: a new file in its place would not reach the reader
         with part.open("w", encoding="utf-8") as file:
             file.writelines(lines)
         if part != out:
@@ -41,5 +41,5 @@ def write_lines(lines: Iterable[str], out: Path | None) -> None:
 
 
 def write_json(value: Any, out: Path | None) -> None:
-    """One JSON document."""
+    """Write one JSON document."""
     write_text(in_json(json.dumps(value, indent=2, default=str, ensure_ascii=False)) + "\n", out)

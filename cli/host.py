@@ -1,4 +1,4 @@
-"""`gpufleet host`: what a control host does with its bundle. Its boot data and units run these; people may, too."""
+"""`gpufleet host`: the commands of a control host. Its boot data and units run them; people may run them, too."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -77,7 +77,7 @@ def try_() -> None:
 
 
 def read_span(text: str) -> timedelta:
-    """A time span as people write it. Raises AppError."""
+    """A time span that a user gave. Raises AppError."""
     try:
         return durations.parse(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`gpufleet ledger`: prove it, carry it elsewhere, see how large it is."""
+"""`gpufleet ledger`: verifies, exports and imports the ledger."""
 
 from datetime import UTC, datetime
 from pathlib import Path

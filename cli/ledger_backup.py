@@ -1,4 +1,4 @@
-"""`gpufleet ledger backup|restore`: the ledger in a bucket, and back on another machine."""
+"""`gpufleet ledger backup|restore`: backs up the ledger to a bucket, and restores it on another machine."""
 
 from datetime import UTC, datetime
 from typing import Annotated

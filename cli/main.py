@@ -44,15 +44,17 @@ GROUPS: Final = (
 LOCAL: Final = "local"
 """The group of commands that the distribution of the embedded cloud adds."""
 INTERRUPTED: Final = 130
-"""What shells make of Ctrl-C."""
+"""The exit code that shells use for Ctrl-C."""
 _GARBAGE: Final = (20_000, 20, 50)
-"""When Python looks for cycles of dead objects. What we read by the hundred thousand is kept until it is shown: with
-Python's own 700 those looks took a quarter of the CPU time that 5,000 instances take to be read.
+"""Thresholds of Python's garbage collector.
+
+A command reads objects by the hundred thousand and keeps them until it shows them. With Python's own threshold of
+700, collections took a quarter of the CPU time of reading 5,000 instances.
 """
 
 
 def build(group: str | None = None) -> "typer.Typer":
-    """The whole command tree, or that of one group: what the others import is worth seconds."""
+    """The whole command tree, or only one group: importing the others takes seconds."""
     import typer
 
     app = typer.Typer(
@@ -93,7 +95,7 @@ def _root() -> None:
 
 
 def main() -> None:
-    """Run the command; a user's mistake ends in one clear message, Ctrl-C at any time too, never in a traceback."""
+    """Run the command. A user error and Ctrl-C end in one clear message, never in a traceback."""
     gc.set_threshold(*_GARBAGE)
     _open_closed()
     try:
@@ -112,14 +114,14 @@ def _report_interrupt() -> None:
 
 
 def _open_closed() -> None:
-    """Started with `>&-`: what is printed goes nowhere, and no file that is opened later is taken for stdout."""
+    """Replace closed streams (`>&-`) with the null device, so that no file opened later becomes stdout."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def _run() -> None:
-    # imported here and in `build`, since people press Ctrl-C while it loads, too
+    # imported here and in `build`, because Ctrl-C must also work while the modules load
     from app import logs
     from app.errors import AppError
     from cli.output import Exit, discard, exit_of, log_failure, print_error
@@ -135,15 +137,15 @@ def _run() -> None:
         print_error(str(error), sys.argv)
         sys.exit(exit_of(error.code))
     except SystemExit as left:
-        if left.code == INTERRUPTED:  # typer makes that of Ctrl-C, and says nothing
+        if left.code == INTERRUPTED:  # typer turns Ctrl-C into this code and prints nothing
             print_error("interrupted", sys.argv)
             raise KeyboardInterrupt from left
-        # typer has said on stderr which word is wrong
+        # typer has printed the wrong argument on stderr
         if left.code == Exit.WRONG_USE:
             print_error(_typers_words(left), sys.argv)
         raise
     except BrokenPipeError:
-        # the reader of our output went away, as `| head` does
+        # the reader of stdout closed the pipe, as `| head` does
         discard(sys.stdout)
         sys.exit(Exit.DONE)
     except Exception as error:
@@ -158,7 +160,7 @@ def _run() -> None:
 
 
 def _typers_words(left: SystemExit) -> str:
-    """What typer said of a wrong word before it left, and where help is."""
+    """typer's message about the wrong argument, with a hint at the help."""
     wrong = left.__context__  # typer's copy of click's errors has no public name
     words, context = getattr(wrong, "format_message", None), getattr(wrong, "ctx", None)
     if words is None or context is None:
@@ -167,10 +169,12 @@ def _typers_words(left: SystemExit) -> str:
 
 
 def _not_our_fault(error: Exception) -> str | None:
-    """A disk or a ledger that failed where no command names it, in words. None: a fault of ours, a traceback."""
+    """The message for a failing disk or ledger that no command handled. None: it is a defect, and gets
+    a traceback.
+    """
     if isinstance(error, OSError):
         return str(error)
-    if "sqlalchemy" not in sys.modules:  # few commands read a ledger, and it is slow to import
+    if "sqlalchemy" not in sys.modules:  # few commands read a ledger, and the library is slow to import
         return None
     from sqlalchemy.exc import SQLAlchemyError
 

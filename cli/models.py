@@ -1,4 +1,4 @@
-"""`gpufleet model`: models in a bucket, by content; who approved them; which revision is served."""
+"""`gpufleet model`: models in a bucket by content, their approvals, and the served revision."""
 
 import getpass
 from datetime import UTC, datetime
@@ -139,7 +139,7 @@ def approve(
 
 
 def _check_expected(manifest: Manifest, found: Fetched) -> None:
-    """What the source itself says of its bytes must hold for those that arrived. Raises ManifestError."""
+    """Compare the files with the checksums that the source publishes. Raises ManifestError."""
     for file in manifest.files:
         wanted = found.sha256.get(file.path)
         if wanted is not None and wanted != file.sha256:

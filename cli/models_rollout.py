@@ -1,4 +1,4 @@
-"""`gpufleet model rollout` and `rollback`: which revision is served, and the way of it through the pools."""
+"""`gpufleet model rollout` and `rollback`: select the served revision, and roll it out in the pools."""
 
 from typing import Annotated
 
@@ -88,7 +88,7 @@ def rollback(
 
 
 class _Way:
-    """How to go, as the user said it."""
+    """The options of a rollout."""
 
     def __init__(  # noqa: PLR0913 - the options
         self, fleets: list[str] | None, limit: str, environment: str | None, as_json: bool, direct: bool
@@ -115,7 +115,7 @@ def _to(shelf: ModelRegistry, digest: str, way: _Way, *, going_back: bool) -> No
     for document in way.documents:
         changed |= (walk if way.direct else wait)(shelf.name, digest, document, way.limit, _say)
     if way.documents and going_back:
-        # only now is the way back over; until here the same command would go on with it
+        # the rollback is complete only now; until here the same command would resume it
         shelf.write_history(shelf.history().with_served(None, None))
     if not way.documents:
         _say(_UNCHANGED.format(name=shelf.name, bucket=shelf.bucket))

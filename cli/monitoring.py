@@ -1,4 +1,4 @@
-"""`gpufleet monitoring render`: what Prometheus, Alertmanager and Grafana of an environment read, as files."""
+"""`gpufleet monitoring render`: writes the files that Prometheus, Alertmanager and Grafana of an environment read."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`gpufleet monitoring check`: which queries of the dashboards find data in a fleet's Prometheus now."""
+"""`gpufleet monitoring check`: reports which queries of the dashboards find data in a fleet's Prometheus now."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

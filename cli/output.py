@@ -1,4 +1,4 @@
-"""Exit codes and what goes where: results to stdout, everything else to stderr."""
+"""Exit codes and output streams: results go to stdout, everything else to stderr."""
 
 import json
 import os
@@ -19,14 +19,14 @@ from gpufleet.domain.printable import in_json, printable
 
 
 class _Terminal(Console):
-    """Shows words of others, an error or a tag say, without what steers a terminal: rich lets escape sequences pass.
+    """Prints untrusted text, such as an error or a tag, without terminal control sequences: rich passes them through.
 
-    Leaves it to `main` what becomes of a reader that went away: rich would exit with 1, as if we had failed.
+    `main` handles a closed pipe: rich would exit with 1, as if the command had failed.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            # rich's own: a live screen moves the cursor
+            # a control segment is from rich itself: a live screen moves the cursor
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> NoReturn:
@@ -34,8 +34,9 @@ class _Terminal(Console):
 
 
 class _Words(_Terminal):
-    """Stderr: that nobody hears them (`2>&1 | head`, a full disk) ends no work. Where this process logs, each message
-    is a line of the log.
+    """Stderr. A stream that cannot be written (`2>&1 | head`, a full disk) does not stop the work.
+
+    If this process logs, each message is a line of the log.
     """
 
     def print(self, *objects: Any, **how: Any) -> None:
@@ -49,45 +50,46 @@ class _Words(_Terminal):
 
 
 def _log_message(text: str, *, is_error: bool) -> None:
-    """`! ` begins a message that people mark so as a warning."""
+    """A message that begins with `! ` is a warning."""
     log = logs.get()
     write = log.error if is_error else log.warning if text.startswith("! ") else log.info
     write("message", detail=text.removeprefix("! ").removeprefix("gpufleet: "))
 
 
-# words of others, an address of IPv6 say, may stand in square brackets: nothing that is printed is markup
+# untrusted text, for example an IPv6 address, may contain square brackets: printed text is never markup
 STDOUT: Final = _Terminal(markup=False)
 STDERR: Final = _Words(stderr=True, markup=False)
 ANSWER_BEGUN: Final = threading.Event()
-"""Set once anything of the answer is on stdout that programs read."""
+"""Set once a part of the machine-readable answer is on stdout."""
 
 
 class Exit(IntEnum):
-    """What the exit code of `gpufleet` means."""
+    """The exit codes of `gpufleet`."""
 
     DONE = 0
-    """Done, nothing found."""
+    """Done, and nothing found."""
     FAILED = 1
-    """Could not, an outcome failed, or the inventory was partial."""
+    """The command failed, an outcome failed, or the inventory was incomplete."""
     WRONG_USE = 2
     FOUND = 3
-    """Done and found something: a dry plan with actions, a limit exceeded, a check that says no."""
+    """Done, and something found: a dry run with actions, an exceeded limit, a failed check."""
 
 
 def exit_of(code: ErrorCode) -> Exit:
-    """The exit code of a use case that ended so."""
+    """The exit code of a use case that ended with this result."""
     return Exit[code.name]
 
 
 def discard(stream: TextIO) -> None:
-    """Let what is still to be written go nowhere: it would fail once more, at the latest when Python ends."""
+    """Redirect the stream to the null device: its buffered text would fail again, at the latest when Python exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager
 def after_the_work() -> Generator[None]:
-    """What is printed within tells of work that is done: that its reader went away (`| head`) or its disk is full
-    undoes none of it, and is no failure of the work.
+    """Ignores write errors of output about completed work.
+
+    A closed pipe (`| head`) or a full disk neither undoes the work nor makes it a failure.
     """
     try:
         yield
@@ -98,9 +100,10 @@ def after_the_work() -> Generator[None]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout and nothing else. Where its reader went away, the exit code still says how it went.
+    """Write one JSON document to stdout, and nothing else. If the reader closed the pipe, the exit code still
+    applies.
 
-    Raises OSError where a part of it is missing.
+    Raises OSError when the document is incomplete.
     """
     ANSWER_BEGUN.set()
     try:
@@ -111,17 +114,17 @@ def print_json(value: Any) -> None:
 
 
 def write(text: str) -> None:
-    """Text as it is on stdout, for people and files alike, but for what steers a terminal."""
+    """Write text to stdout unchanged, except for terminal control sequences."""
     sys.stdout.write(printable(text))
 
 
 def note(line: str) -> None:
-    """One line for people who wait or watch."""
+    """Print a progress line for people."""
     STDERR.print(line, highlight=False, soft_wrap=True)
 
 
 class _People:
-    """A log for people, of a process that has none: the sentence of each line, where there is one."""
+    """A log for people, used by a process without logs. It prints each line's message if there is one."""
 
     def info(self, event: str, **fields: Any) -> None:
         detail = fields.get("error") or fields.get("detail")
@@ -139,13 +142,13 @@ PEOPLE: Final = _People()
 
 
 def note_unlogged(line: str) -> None:
-    """One line for people, for what a log line of its own says better."""
+    """Print a line for people, unless this process logs: then a separate log line has the details."""
     if not logs.is_on():
         note(line)
 
 
 def log_failure(error: AppError) -> None:
-    """What ends a command: for people, or a line of the log that no pass has written before."""
+    """Report the error that ends a command: print it, or log it unless a pass has logged it already."""
     if not logs.is_on():
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
     elif not error.logged:
@@ -153,11 +156,11 @@ def log_failure(error: AppError) -> None:
 
 
 def print_error(said: str, arguments: Sequence[str]) -> None:
-    """Whoever asked for JSON gets a document also where there is no answer; stderr has the words for people."""
+    """Print the error as JSON if the user requested JSON; stderr has the message for people."""
     asked = "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
     if not asked or ANSWER_BEGUN.is_set():
         return
     try:
         print_json({"error": said})
-    except OSError:  # its disk is full: the exit code and stderr say it
+    except OSError:  # the disk is full: the exit code and stderr report that
         discard(sys.stdout)

@@ -1,4 +1,4 @@
-"""`gpufleet plan-cost`: what a plan will cost, before it is spent."""
+"""`gpufleet plan-cost`: the cost of a plan before it is deployed."""
 
 import os
 import shutil
@@ -72,10 +72,10 @@ def plan_cost_command(
 
 
 def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence[Price]:
-    """Prices that the ledger of the plan's own environment saw; none where no fleet is named."""
+    """Prices that the ledger of the plan's own environment observed; empty without a fleet."""
     if not urls and not os.environ.get("GPUFLEET_FLEET"):
         return ()
-    from app.price_inputs import observed_prices  # brings the ledger, which most plans are priced without
+    from app.price_inputs import observed_prices  # imports the ledger, which most plans do not need
 
     settings = parts_of(config)
     place = (settings.cloud, settings.environment, settings.region)
@@ -86,7 +86,7 @@ def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence
     except AppError as error:
         if urls:
             raise
-        # a shell's own fleet may be another one, or be gone: the plan has its packaged and stated prices
+        # the shell's fleet may be another one or may not exist: the plan uses its packaged and stated prices
         STDERR.print(f"gpufleet: without observed prices: {error}", style="yellow", highlight=False, soft_wrap=True)
     return ()
 

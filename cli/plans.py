@@ -1,4 +1,4 @@
-"""Plans and outcomes as tables and as JSON."""
+"""Shows plans and outcomes as tables and as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ _COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action
 
 
 TABLE_FROM: Final = 100
-"""Columns that a table of decisions needs: names of groups alone take forty."""
+"""Width in columns that a table of decisions needs: names of groups alone take forty."""
 
 
 def show_plan(plan: Plan, title: str) -> None:
-    """One row per decision; two lines each where a terminal is narrow."""
+    """One row per decision; two lines each on a narrow terminal."""
     if STDOUT.width < TABLE_FROM:
         _show_narrow(plan, title)
         return
@@ -51,7 +51,7 @@ def _show_narrow(plan: Plan, title: str) -> None:
 
 
 def show_outcomes(outcomes: tuple[Outcome, ...]) -> None:
-    """What became of each decision."""
+    """Print the outcome of each decision."""
     for outcome in outcomes:
         words = outcome.error or outcome.detail
         what = f"{outcome.decision.action.sentence} {outcome.decision.resource}: {outcome.kind.sentence}"
@@ -65,14 +65,14 @@ def show_outcomes(outcomes: tuple[Outcome, ...]) -> None:
 
 
 def summary(plan: Plan) -> str:
-    """`12 kept, 1 mark` for the last line."""
+    """`12 kept, 1 to mark` for the last line."""
     counts = Counter(decision.action for decision in plan.decisions)
     kept = counts.pop(Action.KEEP, 0)
     return ", ".join([f"{kept} kept", *(f"{n} to {action.sentence}" for action, n in sorted(counts.items()))])
 
 
 def waste(plan: Plan) -> dict[str, Any] | None:
-    """Instances whose GPUs work though nobody asked them to, and what they cost; None: there is none."""
+    """Instances whose GPUs are active without requests, and their cost; None if there are none."""
     found = [d for d in plan.decisions if d.reason is Reason.GPU_ACTIVE_WITHOUT_WORK]
     if not found:
         return None
@@ -81,14 +81,14 @@ def waste(plan: Plan) -> dict[str, Any] | None:
 
 
 def total_of(prices: Iterable[Decimal | None]) -> tuple[Decimal, int]:
-    """What is known of them together, and of how many nothing is known."""
+    """The sum of the known prices, and the number of unknown ones."""
     told = list(prices)
     known = [usd for usd in told if usd is not None]
     return sum(known, Decimal(0)), len(told) - len(known)
 
 
 def spend_json(spend: SpendRate) -> dict[str, Any]:
-    """What the fleet costs with the growth of a plan, and where it stops to grow."""
+    """The fleet's cost after a plan's growth, and the limit at which growth stops."""
     return {
         "usd_per_hour": f"{spend.usd_per_hour:f}",
         "limit_usd_per_hour": f"{spend.limit_usd_per_hour:f}",
@@ -98,7 +98,7 @@ def spend_json(spend: SpendRate) -> dict[str, Any]:
 
 
 def plan_json(plan: Plan, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
-    """A plan and what became of it."""
+    """A plan and its outcomes."""
     return {
         "watchdog": plan.watchdog,
         "at": plan.at.isoformat(),
@@ -121,7 +121,7 @@ def plan_json(plan: Plan, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:
-    """One decision; money as text, since it is exact."""
+    """One decision. Money is text, because it is exact."""
     return {
         "resource": decision.resource,
         "pool": decision.pool,

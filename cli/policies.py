@@ -1,4 +1,4 @@
-"""`gpufleet policies`: the rules that refuse a plan, and a plan judged by them without the engine."""
+"""`gpufleet policies`: the rules that reject a plan, and a check of a plan without Pulumi's engine."""
 
 import json
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from policies.rule import Rule, Violation
 
 VIOLATIONS: Final = 1
-"""Exit code of `check`: a gate of CI tells three ends apart (0 passes, 1 violations, 2 cannot judge)."""
+"""Exit code of `check`: a CI gate distinguishes 0 (passes), 1 (violations) and 2 (cannot judge)."""
 _USUAL: Final = timedelta(days=90)
 
 policies_app = typer.Typer(no_args_is_help=True, help="The rules of the policy pack, and plans judged by them.")
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 @policies_app.command("list")
 def list_rules(as_json: Json = False) -> None:
     """All rules, each with its reason."""
-    from policies.pack import RULES  # with the engine's library: slow to import
+    from policies.pack import RULES  # imports Pulumi's library, which is slow
 
     if as_json:
         print_json([_described(rule) for rule in RULES])
@@ -109,7 +109,7 @@ def check(
 
 
 def _context(settings: Path) -> "Context":
-    """Raises AppError for settings that cannot be judged by."""
+    """Raises AppError for settings that the rules cannot use."""
     from policies.context import ContextError, from_config
     from policies.pack import problems_of
     from policies.settings import FROM_FILE, config_of
@@ -124,7 +124,7 @@ def _context(settings: Path) -> "Context":
 
 
 def _environment(fleet: Any) -> str | None:
-    """Cloud and environment of the settings that a preview shows; None where it shows none."""
+    """Cloud and environment in the settings of a preview; None if it has none."""
     try:
         found: Any = json.loads(fleet) if isinstance(fleet, str) else fleet
     except ValueError:

@@ -1,4 +1,6 @@
-"""Do the exceptions of a settings file cover anything, and not for ever? Those that ended are refused before."""
+"""Checks that each exception in a settings file applies to a rule and has a near end. Expired ones are rejected
+before.
+"""
 
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -12,14 +14,16 @@ if TYPE_CHECKING:
     from policies.rule import Rule
 
 LONGEST: Final = timedelta(days=366)
-"""An exception without an end is a rule that does not hold; it is renewed by somebody who looks at it again."""
+"""An exception without an end disables its rule. A person reviews and renews it."""
 
 
 def problems(settings: Settings, today: date) -> Iterator[Problem]:
-    """Exceptions of no rule, that name too little for their rule, or that end in years."""
+    """Exceptions of unknown rules, exceptions that name too little for their rule, and exceptions that
+    last too long.
+    """
     if not settings.policies.exceptions:
         return
-    from policies.pack import RULES, close_to  # slow to import, and few settings have exceptions
+    from policies.pack import RULES, close_to  # slow to import, and few settings files have exceptions
 
     rules = {rule.id: rule for rule in RULES}
     for index, exception in enumerate(settings.policies.exceptions):

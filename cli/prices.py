@@ -1,4 +1,4 @@
-"""`gpufleet prices`: the price book of a fleet, and how it is refreshed."""
+"""`gpufleet prices`: shows and refreshes the price book of a fleet."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -79,7 +79,7 @@ SOURCES: Final = {
     Rank.PACKAGED: ("packaged", "packaged lists"),
     Rank.OVERRIDE_BEFORE_ITS_DATE: ("settings_before_date", "the first price of the settings before its date"),
 }
-"""Code of each kind of source, and its name, in their order."""
+"""Code and name of each kind of source, in order of precedence."""
 
 
 def _row(document: FleetDocument, quote: prices.Quote, moment: datetime) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 
 def _state(one: dict[str, Any], number: int) -> str:
-    """What is to be said of a price."""
+    """The remarks about a price."""
     said = [flag for flag in ("unverified", "stale") if one[flag]]
     if one["stale"] and one["source_kind"] == SOURCES[Rank.LIVE][0]:
         said.append("watchdogs do not use it")
@@ -144,6 +144,6 @@ def _state(one: dict[str, Any], number: int) -> str:
 
 
 def _length(seconds: int) -> str:
-    """A length of time in its largest whole unit of hours or days."""
+    """A length of time in hours or days: days from 48 hours."""
     hours = seconds / 3600
     return f"{hours:.1f} h" if abs(hours) < 48 else f"{hours / 24:.0f} d"

@@ -30,7 +30,7 @@ PolicyOption = Annotated[
 
 
 def _at_most(limit: float, unit: str) -> Callable[[float | None], float | None]:
-    """Refuses what is larger: the limits are generous, and all sums of numbers below them are numbers."""
+    """Rejects larger values. The limits are generous, and sums of numbers below them stay finite."""
 
     def checked(value: float | None) -> float | None:
         if value is not None and not value <= limit:
@@ -51,13 +51,13 @@ _POLICIES: Final = {"idle": IdlePolicy, "spot": SpotPolicy, "scale": ScalePolicy
 _LONGEST: Final = timedelta(days=36_500)
 _MOST: Final = 1e12
 Played = Mapping[str, Collection[str]]
-"""By watchdog the settings that change a replay; the history and the rule know nothing of the others."""
+"""By watchdog: the settings that affect a replay. The history and the rule do not use the others."""
 _ALONE: Final[Played] = {"idle": IdlePolicy.__dataclass_fields__}
 _POOLS: Final[Played] = {"idle": ("gpu_active_below",), "scale": ("headroom", "down_after", "schedule")}
 _MARKET: Final[Played] = {"spot": SpotPolicy.__dataclass_fields__.keys() - {"fallback_after"}}
 _REQUESTS: Final[Played] = {"scale": ("waiting_per_replica_above", "headroom", "down_after", "schedule")}
 _OTHERS: Final[Played] = {"idle": ("gpu_active_below",)}
-"""Rules that are not ours: what a replica's work is, is asked of all."""
+"""Settings that also apply to other rules: all rules use the same definition of a replica's work."""
 
 
 def register(app: typer.Typer) -> None:
@@ -217,7 +217,7 @@ def scale(
 
 
 class _readable:  # noqa: N801 - reads as a word in `with`
-    """A history that cannot be read ends in its line and what is wrong there."""
+    """Converts an unreadable history to AppError that names the line and the problem."""
 
     def __enter__(self) -> None:
         return None
@@ -236,7 +236,7 @@ def _known(rule: str, names: tuple[str, ...]) -> str:
 
 
 def _policies(path: Path | None, *names: str) -> Watchdogs:
-    """What a file says of the watchdogs `names`. It is read once: it may be a pipe."""
+    """The settings of the watchdogs `names` in a file. The file is read once, because it may be a pipe."""
     said: Mapping[str, Any] = {} if path is None else _by_watchdog(path, names)
     try:
         given = Watchdogs.model_validate(said)
@@ -249,7 +249,7 @@ def _policies(path: Path | None, *names: str) -> Watchdogs:
 
 
 def _unplayable(watchdog: str, entry: IdlePolicy | SpotPolicy | ScalePolicy | None) -> Iterator[str]:
-    """Values that have the right form, but with which nothing can be reckoned."""
+    """Values with a valid form that the computation cannot use."""
     for name in () if entry is None else type(entry).__dataclass_fields__:
         value: object = getattr(entry, name)
         if isinstance(value, timedelta) and value > _LONGEST:
@@ -263,14 +263,16 @@ def _unplayable(watchdog: str, entry: IdlePolicy | SpotPolicy | ScalePolicy | No
 def _say_unplayed(
     path: Path | None, given: Mapping[str, IdlePolicy | SpotPolicy | ScalePolicy | None], played: Played
 ) -> None:
-    """Name what a file sets to no avail, so that nobody takes an answer for one to it."""
+    """Report the settings in a file that this replay ignores, so that the user does not attribute the
+    result to them.
+    """
     names = [
         f"{watchdog}.{name}"
         for watchdog, entry in given.items()
         if entry is not None
         for name in type(entry).__dataclass_fields__
         if name not in played.get(watchdog, ()) and getattr(entry, name) != getattr(type(entry)(), name)
-        if getattr(entry, name) != 0 or not name.startswith("max_stops")  # a budget of nothing holds in pools, too
+        if getattr(entry, name) != 0 or not name.startswith("max_stops")  # a budget of zero applies in pools, too
     ]
     if names:
         words = f"gpufleet: --policy {path}: {', '.join(names)}: not played in this replay"
@@ -278,7 +280,7 @@ def _say_unplayed(
 
 
 def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
-    """The file's entries by watchdog. Keys of one watchdog alone are its entry."""
+    """The file's entries by watchdog. A file with the keys of only one watchdog is that watchdog's entry."""
     try:
         written: Any = json.loads(
             path.read_text(encoding="utf-8"), parse_float=Decimal, object_pairs_hook=_without_doubles
@@ -302,7 +304,7 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two values of a key, JSON's reader takes the last one without a word."""
+    """Reject a repeated key: JSON's parser silently takes the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -321,7 +323,7 @@ def _show(answer: Mapping[str, str | int | float], as_json: bool) -> None:
 def _show_nets(
     answer: Mapping[str, str | int | float], nets: Mapping[str, Mapping[str, float | int]], as_json: bool
 ) -> None:
-    """The answer of one rule and, where there are some, net GPU-hours of several by price."""
+    """The answer of one rule and, if present, net GPU-hours of several rules by price."""
     if as_json:
         print_json({**answer, "net_gpu_hours": nets} if nets else dict(answer))
         return

@@ -35,7 +35,7 @@ DIGEST: Final = "digest"
 
 
 class Format(StrEnum):
-    """How a report is written."""
+    """Output format of a report."""
 
     TABLE = "table"
     JSON = "json"
@@ -123,7 +123,7 @@ def cost(
 
 
 def _cost(document: FleetDocument, window: Window, allow_unpriced: bool) -> Report:
-    """The report; beside it, what would have changed of it were it not closed."""
+    """The report. It also prints what would have changed in it if the window were not closed."""
     found = reports.cost(document, window, allow_unpriced)
     for line in found.would_change:
         STDERR.print(f"{document.environment}: {line}")
@@ -204,7 +204,7 @@ def _post_digest(
         notes=one.report.notes,
     )
     key = reports.key(document, span, DIGEST)
-    if not isinstance(delivery.receiver(), SlackBot):  # a webhook takes no files
+    if not isinstance(delivery.receiver(), SlackBot):  # a webhook accepts no files
         return _send(document, key, message)
     files = messages.files_message(key, "the picture, and the figures as CSV", reports.attachments(one, facts, book))
     return _send(document, key, message, replace(files, key=f"{key}/files"))
@@ -250,7 +250,7 @@ def _written(form: Format, documents: list[FleetDocument], window: Window, allow
 
 
 def _all_sent(posts: Iterable[bool]) -> None:
-    """Post every fleet's; those that wait or were refused fail the command when all were tried."""
+    """Post for every fleet. If a message waits or is refused, the command fails after all were tried."""
     if not all([*posts]):
         raise typer.Exit(Exit.FAILED)
 
@@ -262,10 +262,12 @@ def _post(document: FleetDocument, window: Window, name: str, text: Callable[[Fl
 
 
 def _send(document: FleetDocument, key: str, message: Message, *more: Message) -> bool:
-    """Whether all that waits was delivered. Raises AppError when there is no channel or no way to it."""
+    """Whether all waiting messages were delivered. Raises AppError when there is no channel or no connection to
+    Slack.
+    """
     if document.notify is None:
         raise AppError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
-    delivery.receiver()  # says at once when there is no way to Slack
+    delivery.receiver()  # fails immediately if no connection to Slack is configured
     engine = ledgers.open_ledger_of(document)
     ready = replace(message, key=key, channel=document.notify.slack_channel)
     with ledgers.ledger_errors(document), writing(engine) as connection:

@@ -1,4 +1,4 @@
-"""`gpufleet rollout`: a changed machine template reaches a pool's instances, one at a time, above its floor."""
+"""`gpufleet rollout`: applies a changed machine template to a pool's instances, one at a time, above its floor."""
 
 from datetime import timedelta
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`gpufleet router`: one endpoint over replicas that come and go."""
+"""`gpufleet router`: one endpoint for a fleet's changing replicas."""
 
 import json
 import sys
@@ -184,7 +184,7 @@ def status(
 
 
 def _checked(policy: RouterPolicy, model: str, kind: type[Canary], **values: Any) -> RouterPolicy:
-    """The policy with another canary. Raises AppError for a value out of bounds."""
+    """The policy with another canary. Raises AppError for a value out of range."""
     try:
         models = policy.models | {model: policy.model(model).model_copy(update={"canary": kind(**values)})}
         return RouterPolicy.model_validate(

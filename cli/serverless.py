@@ -1,7 +1,8 @@
-"""The watchdogs without a machine of their own: an AWS Lambda handler and a Cloud Run job, on the code of `watch`.
+"""Runs the watchdogs without a machine of their own: an AWS Lambda handler and a Cloud Run job, with the code of
+`watch`.
 
-Both need a ledger in PostgreSQL (a function has no disk that lasts) and a way to Prometheus and to the node agents
-(the environment's network). A pass that is cut off by a time limit is gone on with by the next one.
+Both need a ledger in PostgreSQL (a function has no persistent disk) and a connection to Prometheus and to the node
+agents (the environment's network). If a time limit interrupts a pass, the next one continues it.
 """
 
 import ipaddress
@@ -27,7 +28,7 @@ EVENT_KEYS: Final = frozenset({"watchdog", "apply", "fleet"})
 
 
 class PassFailedError(Exception):
-    """A pass failed. The cloud counts it as an error, so that its alarms see it."""
+    """A pass failed. The cloud counts it as an error, which its alarms use."""
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def _why(fleet: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """A Cloud Run job: `python -m cli.serverless idle --apply`. JSON on stdout; 0 unless a pass failed.
 
-    A dry plan with actions is no failure here: Cloud Run would run it again.
+    A dry run with actions is a success here: Cloud Run would repeat a failure.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     apply = "--apply" in given
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exit, list[dict[str, Any]]]:
-    """One pass of a watchdog over some fleets. Raises AppError."""
+    """Run one pass of a watchdog over some fleets. Raises AppError."""
     logs.configure("function", service=True)
     known = kinds()
     if name not in (names := (*known, COST, REVISIONS)):
@@ -85,15 +86,16 @@ def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exi
 
 
 def _holder() -> str:
-    """A name that says nothing of a machine: functions are all called `localhost` and have the same few process
-    numbers, so that a live one elsewhere would be taken for a dead one here. One that was cut off keeps its lease for
-    its term.
+    """A lease holder's name without machine details.
+
+    All functions are called `localhost` and share a few process numbers, so a live one elsewhere would look like a
+    dead one here. An interrupted function keeps its lease until the lease expires.
     """
     return f"function/{uuid.uuid4()}"
 
 
 def reachable(document: FleetDocument) -> None:
-    """Whether a function can work for this fleet at all. Raises AppError."""
+    """Check that a function can work for this fleet. Raises AppError."""
     scheme = document.ledger_url.split(":", 1)[0]
     if not scheme.startswith("postgresql"):
         raise AppError(

@@ -1,4 +1,4 @@
-"""`gpufleet settings`: look at a settings file before Pulumi does."""
+"""`gpufleet settings`: checks a settings file before Pulumi uses it."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -77,7 +77,9 @@ def diff(one: Path, other: Path) -> None:
 
 
 def problems_of(path: Path) -> tuple[Problem, ...]:
-    """Everything wrong with a settings file; empty when it fits. Raises AppError for what is no settings file."""
+    """All problems of a settings file; empty when it is valid. Raises AppError for a file that is not a settings
+    file.
+    """
     config = read_config(path)
     today = datetime.now(UTC).date()
     stack = path.stem.removeprefix(PREFIX) if path.name.startswith(PREFIX) else None
@@ -108,7 +110,7 @@ def _lines(value: Any, path: str = "") -> Iterator[str]:
             yield from _lines(item, f"{path}.{key}" if path else str(key))
     elif is_list(value):
         for index, item in enumerate(value):
-            # pools and models are known by name, so that a new one does not move the others
+            # pools and models are identified by name, so that a new one does not shift the others
             name = item.get("name", index) if is_map(item) else index
             yield from _lines(item, f"{path}[{name}]")
     else:
@@ -116,14 +118,14 @@ def _lines(value: Any, path: str = "") -> Iterator[str]:
 
 
 def _of_one_project(settings: Settings, path: Path) -> Iterator[Problem]:
-    """Other environments whose settings, beside this file, name the same project of Google Cloud."""
+    """Other environments with the same Google Cloud project, from the settings files next to this one."""
     if settings.cloud is not Cloud.GCP:
         return
     for other in sorted(path.parent.glob(f"{PREFIX}*.yaml")):
         try:
             config = file.read_config(other)
         except FileError:
-            continue  # it has errors of its own, for who checks it
+            continue  # a check of that file reports its errors
         fleet = config.get(KEY)
         if "gcp:project" not in config or not is_map(fleet) or fleet.get("account") != settings.account:
             continue
@@ -148,14 +150,15 @@ def _of_one_project(settings: Settings, path: Path) -> Iterator[Problem]:
 
 
 def _not_sold(settings: Settings) -> Iterator[Problem]:
-    """Machine types without a price in this region, where the packaged lists know the region."""
+    """Machine types without a price in this region, if the packaged lists contain the region."""
     here = PackagedPrices().skus(settings.region)
     if not here:
         return
     stated = {price.sku for price in settings.prices}
     for place, name, kind in _rented(settings):
         sku = machine_sku(settings.cloud, name, kind)
-        # prices of spot on AWS and of flex-start are not packaged: what has no list price there is not sold so either
+        # the lists have no prices of AWS spot and of flex-start: a type without a list price is not sold as these
+        # either
         unlisted = kind is CapacityType.FLEX_START or settings.cloud is Cloud.AWS
         listed = sku.replace(f":{kind}", ":on-demand") if unlisted else sku
         if listed in here or sku in stated:
@@ -170,7 +173,10 @@ def _not_sold(settings: Settings) -> Iterator[Problem]:
 
 
 def _to_review(settings: Settings, today: date) -> Iterator[Problem]:
-    """Reservations whose day has come. Said here and not by the program: a deployment must not wait for it."""
+    """Reservations whose review date has passed.
+
+    The check reports them, and the program does not: a deployment must not wait for a review.
+    """
     for place, pool in enumerate(settings.pools):
         for number, reserved in enumerate(pool.capacity.reserved):
             if reserved.review_by is not None and reserved.review_by <= today:
@@ -187,7 +193,7 @@ def _rented(settings: Settings) -> Iterator[tuple[str, str, CapacityType]]:
         bought = pool.capacity
         for number, reserved in enumerate(bought.reserved):
             if reserved.block is not None:
-                continue  # some machine types are sold as blocks alone, paid ahead
+                continue  # some machine types are sold only as prepaid blocks
             yield f"{index}.capacity.reserved.{number}.machine_type", reserved.machine_type, CapacityType.ON_DEMAND
         for number, name in enumerate(bought.spot.machine_types if bought.spot else ()):
             yield f"{index}.capacity.spot.machine_types.{number}", name, CapacityType.SPOT

@@ -1,4 +1,4 @@
-"""Has the machine image, where its name tells, the agent's Python and the engines' GPU driver?"""
+"""Checks from the machine image's name whether it has the agent's Python and the engines' GPU driver."""
 
 import re
 from collections.abc import Iterator
@@ -13,16 +13,19 @@ from serving.instance_settings import EngineSettings
 from serving.user_data import LEAST_PYTHON
 
 _TOLD: Final = re.compile(r"nvidia-(\d{3})(?!\d)")
-"""As Google's Deep Learning VM images are named: `common-cu129-ubuntu-2404-nvidia-580-v20260819`."""
+"""The form of names of Google's Deep Learning VM images: `common-cu129-ubuntu-2404-nvidia-580-v20260819`."""
 NEWEST: Final = max(driver.LEAST_DRIVER.values())
 _SYSTEM: Final = re.compile(r"(?<![a-z])(debian|ubuntu)[a-z-]*-(\d{2})\.?(?:04)?(?!\d)")
 _OLD: Final = {("debian", "11"): "3.9", ("ubuntu", "20"): "3.8", ("ubuntu", "22"): "3.10"}
-"""Systems whose `python3` is older than the node agent takes."""
+"""Systems whose `python3` is older than the node agent needs."""
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """One if the node agent cannot run on that system, and one for each pool whose engine cannot run on that driver,
-    or might not and does not say what it needs."""
+    """A problem if the node agent cannot run on that system, and one for each pool whose engine may not run with that
+    driver.
+
+    An engine may not run if it needs a newer driver, or might need one and does not state its requirement.
+    """
     image = settings.machines.image
     system = _SYSTEM.search(image)
     if system is not None and (python := _OLD.get((system[1], system[2]))) is not None:

@@ -1,4 +1,4 @@
-"""How commands that run until they are told to stop hear that."""
+"""Handles stop signals for commands that run until they are stopped."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 def on_signals(*, second_ends: bool = False) -> threading.Event:
-    """An event that SIGTERM or SIGINT sets; with `second_ends` another one ends the process at once."""
+    """An event that SIGTERM or SIGINT sets. With `second_ends`, a second signal ends the process immediately."""
     stop = threading.Event()
 
     def heard(number: int, frame: FrameType | None) -> None:

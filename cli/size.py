@@ -1,4 +1,4 @@
-"""`gpufleet size`: does a model fit, where, and with which arguments."""
+"""`gpufleet size`: whether a model fits, on which GPUs, and with which engine arguments."""
 
 import shlex
 from typing import Annotated, Any

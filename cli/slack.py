@@ -1,4 +1,6 @@
-"""`gpufleet slack`: hear the *Keep* buttons, over Socket Mode or at a signed endpoint; send what was refused."""
+"""`gpufleet slack`: receives clicks on *Keep* buttons over Socket Mode or at a signed endpoint; resends refused
+messages.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +59,10 @@ def retry(fleet: FleetOption = None) -> None:
 
 
 def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:
-    """For the daemon: Socket Mode where an app token is set. Gives what hangs up; no Slack stops nothing."""
+    """Start Socket Mode in the daemon if an app token is set. Returns a function that closes it.
+
+    An error of Slack is logged and does not stop the daemon.
+    """
     if not os.environ.get(APP_TOKEN):
         return lambda: None
     try:
@@ -68,7 +73,7 @@ def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:
 
 
 def presses_of(documents: Sequence[FleetDocument]) -> ClickHandler:
-    """What takes the presses of these fleets."""
+    """The handler of button clicks of these fleets."""
     desks = {
         ledgers.ledger_name(document): FleetButtons(
             fleet=ledgers.ledger_name(document),
@@ -95,7 +100,7 @@ def _deliver(desk: FleetButtons) -> None:
 
 
 def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str]) -> Callable[[], None]:
-    from gpufleet.notify.endpoints import SocketModeListener  # slack's client is slow to import
+    from gpufleet.notify.endpoints import SocketModeListener  # Slack's client is slow to import
     from gpufleet.notify.slack import SlackSettingsError, api_url
 
     token = environ.get(APP_TOKEN, "")

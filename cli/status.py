@@ -1,4 +1,4 @@
-"""`gpufleet status` and `gpufleet top`: what a person sees of running fleets."""
+"""`gpufleet status`: shows the state of running fleets."""
 
 import time
 from datetime import timedelta
@@ -49,7 +49,7 @@ def status(
     if watch:
         _watch(fleets, pause(every))
         return
-    with garbage.not_looked_for(kept=True):  # the process ends with it
+    with garbage.not_looked_for(kept=True):  # the process ends soon after
         views = [watched.look() for watched in fleets]
         if as_json:
             documents = [as_document(view) for view in views]
@@ -61,7 +61,7 @@ def status(
 
 
 def pause(every: str) -> timedelta:
-    """A length of time between two looks. Raises AppError."""
+    """The interval between two reads. Raises AppError."""
     try:
         return max(parse_duration(every), timedelta(seconds=1))
     except ValueError as error:

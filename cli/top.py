@@ -1,4 +1,4 @@
-"""`gpufleet top`: a live screen of instances, sorted, filtered, with the decisions about one."""
+"""`gpufleet top`: a live screen of instances, sorted and filtered, with the decisions about one of them."""
 
 import sys
 import threading
@@ -67,7 +67,7 @@ def _live(fleets: list[Watched], screen: Screen, every_s: float) -> None:
 
 
 class _Looker:
-    """Looks again and again, beside the keys."""
+    """Reads the fleets repeatedly in a thread, while the main thread handles keys."""
 
     def __init__(self, fleets: list[Watched], every_s: float) -> None:
         self.views: list[FleetView] = []
@@ -79,7 +79,7 @@ class _Looker:
             try:
                 self.views = [watched.look() for watched in fleets]
             except (AppError, SQLAlchemyError):
-                continue  # the last look stays, with its time
+                continue  # the last view stays, with its time
 
 
 def _about(screen: Screen, views: list[FleetView]) -> tuple[Past, ...]:
@@ -92,13 +92,13 @@ def _about(screen: Screen, views: list[FleetView]) -> tuple[Past, ...]:
             try:
                 return tuple(ledger_data.about(engine, ledger_name(document), screen.chosen))
             finally:
-                engine.dispose()  # asked several times a second
+                engine.dispose()  # this runs several times a second
     return ()
 
 
 @contextmanager
 def _keys() -> Generator["_Reader"]:
-    """The keyboard, key by key."""
+    """Reads the keyboard key by key."""
     import termios
     import tty
 
@@ -111,7 +111,7 @@ def _keys() -> Generator["_Reader"]:
 
 
 class _Reader:
-    """Gives one key, or None after a while."""
+    """Returns one key, or None after a limit."""
 
     def __call__(self, limit_s: float) -> str | None:
         import os

@@ -1,4 +1,4 @@
-"""`gpufleet report trueup`: the cloud's bill against the ledger."""
+"""`gpufleet report trueup`: compares the cloud's bill with the ledger."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -99,7 +99,7 @@ def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
 
 
 def _of_closed(done: Reconciled) -> list[str]:
-    """What people are to know where the span was closed before."""
+    """Messages for people if the span was already closed."""
     before = done.closed_by
     if before is None:
         return []

@@ -1,4 +1,4 @@
-"""`gpufleet upgrade`: another release on this control host, in place; back again by itself when it is not well."""
+"""`gpufleet upgrade`: changes the release on this control host, and rolls back automatically if it is unhealthy."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
@@ -13,7 +13,7 @@ from hosts.control.paths import SHA256
 from hosts.control.releases import ReleaseError
 
 LONGEST: Final = timedelta(minutes=9)
-"""Below the limit of the command that looks."""
+"""Below the limit of the health check command."""
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""`gpufleet watch`: one pass of a watchdog, for people and for cron; `watch run` is the daemon."""
+"""`gpufleet watch`: one pass of a watchdog, for people and for cron. `watch run` is the daemon."""
 
 import importlib
 from datetime import UTC, datetime
@@ -114,7 +114,7 @@ def why(
         return
     for row in rows:
         _print(row, resource)
-    for growth in growths:  # a page long list ends with what a person asked for
+    for growth in growths:  # at the end of a long output, because the user asked for it
         for line in growth.lines():
             STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""`gpufleet watch cost`: write down what ran, what it served and what it cost."""
+"""`gpufleet watch cost`: records what ran, what it served and what it cost."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -38,7 +38,7 @@ def cost(
 def over_fleets(
     documents: Sequence[FleetDocument], *, show: bool, count: Count = lambda _: None
 ) -> tuple[Exit, list[dict[str, Any]]]:
-    """One pass over each fleet: whether all was had, and what was written, or why nothing was."""
+    """Run one pass over each fleet. Returns whether all was collected, and what was written or why nothing was."""
     done = [(document.environment, _one(document, count, show=show)) for document in documents]
     code = Exit.DONE if all(result.whole for _, result in done) else Exit.FAILED
     return code, [{"environment": environment, **result.answer} for environment, result in done]

@@ -1,4 +1,4 @@
-"""`gpufleet watch orphans`: GPU instances that no pool owns, with their price; the rules say who is acted on."""
+"""`gpufleet watch orphans`: lists GPU instances that no pool owns, with their price; rules select those to act on."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -81,7 +81,7 @@ def _one(
 
 
 def _one_of_each(documents: Sequence[FleetDocument]) -> list[FleetDocument]:
-    """Every fleet with rules, and one of each account and region that has none."""
+    """Every fleet with rules, and one fleet of each account and region without rules."""
     places = {(d.cloud, d.account, d.region): d for d in documents}
     ruled = [d for d in documents if d.orphans]
     covered = {(d.cloud, d.account, d.region) for d in ruled}

@@ -1,4 +1,4 @@
-"""Runs passes over fleets and prints them: what the command, the daemon, Lambda and Cloud Run share."""
+"""Runs passes over fleets and prints them. The command, the daemon, Lambda and Cloud Run share this code."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,23 +14,23 @@ from gpufleet.settings.document import FleetDocument
 
 
 class Show(Enum):
-    """What is printed of passes."""
+    """Which passes are printed."""
 
     ALL = auto()
     CHANGES = auto()
-    """Passes with something to do alone."""
+    """Only passes with something to do."""
     PROBLEMS = auto()
 
 
 def show_of(*, as_json: bool, quiet: bool) -> Show:
-    """What the options of a command ask for."""
+    """The mode that the command's options select."""
     if as_json:
         return Show.PROBLEMS
     return Show.CHANGES if quiet else Show.ALL
 
 
 def readable(fleets: Iterable[FleetDocument | AppError]) -> tuple[list[FleetDocument], bool]:
-    """Those that could be read, and whether others could not: of each of these it is said why."""
+    """The readable documents, and whether others could not be read. Reports each unreadable one."""
     documents: list[FleetDocument] = []
     unread = False
     for one in fleets:
@@ -46,7 +46,7 @@ def readable(fleets: Iterable[FleetDocument | AppError]) -> tuple[list[FleetDocu
 def over_fleets(
     kind: WatchdogKind, documents: Sequence[FleetDocument], options: Options, show: Show = Show.ALL
 ) -> tuple[Exit, list[dict[str, Any]]]:
-    """One pass over each fleet. The worst exit code wins; one fleet's failure does not stop the others."""
+    """Run one pass over each fleet. The worst exit code wins. One fleet's failure does not stop the others."""
     passes.check_accepted(kind, documents, options.accept)
     done = [one_of_several(kind, document, options, show, alone=len(documents) == 1) for document in documents]
     answers = [{"environment": result.environment, **answer(result)} for result in done]
@@ -54,7 +54,7 @@ def over_fleets(
 
 
 def worst(codes: Iterable[Exit]) -> Exit:
-    """What a command exits with whose fleets ended like this."""
+    """The exit code of a command whose fleets ended with these codes."""
     found = set(codes)
     return next((code for code in (Exit.FAILED, Exit.FOUND) if code in found), Exit.DONE)
 
@@ -62,7 +62,9 @@ def worst(codes: Iterable[Exit]) -> Exit:
 def one_of_several(
     kind: WatchdogKind, document: FleetDocument, options: Options, show: Show, *, alone: bool
 ) -> PassResult:
-    """One pass, printed. Raises AppError for wrong use, and where the fleet is alone for what people must fix."""
+    """Run one pass and print it. Raises AppError for wrong use; with `alone`, also for an error that
+    people must fix.
+    """
     result = passes.run(kind, document, replace(options, note=note_unlogged), alone=alone)
     if result.error is not None:
         note_unlogged(f"{result.environment}: {result.watchdog}: {result.error}. {result.remains}.")
@@ -75,7 +77,7 @@ def one_of_several(
 
 
 def answer(result: PassResult) -> dict[str, Any]:
-    """A pass as `--json` has it."""
+    """A pass as `--json` shows it."""
     if result.done is None:
         why = {"skipped": result.skipped, "api_calls": result.api_calls}
         return {"watchdog": result.watchdog, **(why if result.error is None else {"error": result.error})}

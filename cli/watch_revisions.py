@@ -1,4 +1,4 @@
-"""`gpufleet watch revisions`: bring running replicas to the revision that people serve, one at a time."""
+"""`gpufleet watch revisions`: changes running replicas to the served revision, one at a time."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -38,7 +38,9 @@ def revisions(
 def over_fleets(
     documents: Sequence[FleetDocument], *, apply: bool, holder: str | None = None
 ) -> tuple[Exit, list[dict[str, Any]]]:
-    """One look at each fleet; one that fails stops no other. `holder`: of the lease; None: this process."""
+    """Run one pass over each fleet; a failure does not stop the others. `holder`: of the lease; None:
+    this process.
+    """
     answers: list[dict[str, Any]] = []
     for document in documents:
         error: str | None = None

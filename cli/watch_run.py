@@ -1,4 +1,4 @@
-"""`gpufleet watch run`: the daemon. All watchdogs of some fleets, again and again, until it is told to stop."""
+"""`gpufleet watch run`: the daemon. It runs all watchdogs of some fleets repeatedly until it is stopped."""
 
 import os
 import threading
@@ -41,7 +41,7 @@ EVERY: Final = {
 COST_EVERY: Final = timedelta(minutes=5)
 LEAST_EVERY: Final = timedelta(seconds=1)
 STOP_LIMIT: Final = "150s"
-"""More than the longest usual drain, so that a pass that waits for one can end well."""
+"""More than the longest usual drain, so that a pass that waits for a drain can finish."""
 JITTER_SHARE: Final = 0.1
 
 EveryOption = Annotated[
@@ -101,25 +101,26 @@ def run(
     if left:
         detail = f"they did not finish within {stop_limit}; the next run continues from there"
         log.warning("process", outcome="stopped", jobs=list(left), detail=detail)
-        # the threads of those passes would keep the interpreter for as long as they wait
+        # the threads of those passes would otherwise keep the interpreter running
         os._exit(Exit.FAILED)
     log.info("process", outcome="stopped")
 
 
 @dataclass(slots=True, kw_only=True)
 class Daemon:
-    """Passes in the words of the schedule, their API calls counted."""
+    """Runs the passes as jobs of the schedule, and counts their API calls."""
 
     fleet_urls: tuple[str, ...]
-    """Empty: what $GPUFLEET_FLEET names."""
+    """Empty: the URLs in $GPUFLEET_FLEET."""
     apply: bool
     calls: Counter[str] = field(default_factory=Counter[str])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def jobs(self, fleets: Sequence[FleetDocument | AppError], spans: dict[str, timedelta]) -> list[Job]:
-        """One for each watchdog and fleet. The document is read again for each pass: `pulumi up` changes it.
+        """One job for each watchdog and fleet. Each pass reads the document again, because `pulumi up` changes it.
 
-        A fleet whose document cannot be read now has its passes as soon as it can; they are called by its URL.
+        If a fleet's document cannot be read now, its jobs are named by its URL, and run once the document can be
+        read.
         """
         found: list[Job] = []
         for number, fleet in enumerate(fleets):
@@ -158,7 +159,7 @@ def _job(name: str, every: timedelta, run: Callable[[], bool]) -> Job:
 
 
 def _logged(name: str, run: Callable[[], bool]) -> bool:
-    """A pass. What ends it is in the log, since the page shows the last error alone."""
+    """Run a pass. An error that ends it is logged, because the page shows only the last error."""
     try:
         return run()
     except Exception as error:

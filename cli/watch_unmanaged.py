@@ -1,4 +1,4 @@
-"""`gpufleet watch idle --region`: judges GPU instances that this product did not make. It reads and never writes."""
+"""`gpufleet watch idle --region`: judges GPU instances that gpufleet did not create. It never writes."""
 
 from datetime import datetime
 from typing import Annotated
@@ -33,7 +33,7 @@ WindowOption = Annotated[str, typer.Option("--window", help="With --region: how 
 
 
 def look(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:
-    """Print what each is found to be. Raises AppError when the inventory or the metrics could not be had whole."""
+    """Print the judgement of each instance. Raises AppError when the inventory or the metrics are incomplete."""
     found = unmanaged.find(place, now)
     plan = found.plan
     idle = [decision for decision in plan.decisions if decision.reason is Reason.IDLE]

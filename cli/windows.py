@@ -1,4 +1,6 @@
-"""Windows of time as people give them: `--since 1h`, `--since 2026-11-01 --until 2026-11-08 --tz Europe/Berlin`."""
+"""Parses time windows of the command line: `--since 1h`, `--since 2026-11-01 --until 2026-11-08 --tz
+Europe/Berlin`.
+"""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -9,7 +11,7 @@ from gpufleet.domain import durations
 
 
 def parse_window(since: str, until: str | None, timezone: str, now: datetime) -> Window:
-    """Read the options. Raises AppError that names the option, its value and its forms."""
+    """Parse the options. Raises AppError that names the option, its value and its forms."""
     begin = parse_moment("--since", since, timezone, now)
     end = now if until is None else parse_moment("--until", until, timezone, now)
     if begin >= end:
@@ -27,7 +29,7 @@ def parse_window(since: str, until: str | None, timezone: str, now: datetime) ->
 
 
 def parse_moment(option: str, text: str, timezone: str, now: datetime) -> datetime:
-    """A duration before now, or a date or time in the zone (of a DST night's repeated hour the first one).
+    """A duration before now, or a date or time in the zone. For a repeated hour (end of DST) it is the first one.
 
     Raises AppError that names the option, its value and its forms.
     """
