@@ -155,9 +155,7 @@ def test_rows_of_an_older_release_count_until_this_release_writes(tmp_path: Path
         facts.add_reservations(connection, [seen(at=T0 + 2 * HOUR, seats=None)])
         note_reservations(connection, [seen(at=T0 + 3 * HOUR, elsewhere=1)])
         # the older release runs again for a while
-        facts.add_reservations(
-            connection, [seen(at=T0 + 4 * HOUR, seats=None)]
-        )  # the older release runs again for a while
+        facts.add_reservations(connection, [seen(at=T0 + 4 * HOUR, seats=None)])
         note_reservations(connection, [seen(at=T0 + 5 * HOUR, elsewhere=1)])
         found = reservations(connection, "prod", T0, END)
     assert [(one.started_at, one.last_seen_at, one.elsewhere, one.seats) for one in found] == [

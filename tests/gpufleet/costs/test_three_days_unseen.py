@@ -280,7 +280,7 @@ def test_tokens_of_a_restarted_counter_are_not_invented(fleet: tuple[Cloud, Path
     assert any("counter resets" in note for note in found["notes"])
 
 
-def test_focus_rows_add_up_to_the_report(fleet: tuple[Cloud, Path]) -> None:
+def test_focus_rows_with_a_gap_add_up_to_the_report(fleet: tuple[Cloud, Path]) -> None:
     whole = read_json("cost", "--fleet", fleet[1], *window(0, END))
     rows = list(csv.DictReader(StringIO(said("cost", "--fleet", fleet[1], *window(0, END), "--format", "focus"))))
     billed = sum((Decimal(row["EffectiveCost"]) for row in rows), Decimal(0))

@@ -97,7 +97,7 @@ def test_last_reading_before_a_preemption_counts(ledger: Engine) -> None:
     assert total(ledger, 0, 1_000).prompt == 140
 
 
-def test_missing_is_not_zero(ledger: Engine) -> None:
+def test_missing_readings_are_not_zero(ledger: Engine) -> None:
     write(ledger, [reading(60, 10), reading(120, None), reading(180, 30)])
     found = total(ledger, 0, 1_000)
     assert found.cached is None

@@ -1,4 +1,4 @@
-"""Which boots the ledger forgets: those that left long ago, but for the newest that show how long a boot takes."""
+"""Which boot records the ledger deletes: old ones, except the newest that show how long a boot takes."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +15,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def boot(number: int, **changes: object) -> Boot:
-    """One that was ready five minutes after its launch, and left an hour later."""
+    """A boot that is ready five minutes after its launch and ends an hour later."""
     at = T0 + number * MINUTE
     plain = Boot(
         instance_id=f"i-{number}", pool="chat", group="chat-spot-a", machine_type="g6.xlarge", launched_at=at,
@@ -25,7 +25,7 @@ def boot(number: int, **changes: object) -> Boot:
     return replace(plain, **changes)  # pyright: ignore[reportArgumentType]
 
 
-def test_old_boots_are_forgotten_but_for_the_newest_that_were_ready(url: str, ledgers: Ledgers) -> None:
+def test_old_boots_are_deleted_except_the_newest_ready_ones(url: str, ledgers: Ledgers) -> None:
     engine = ledgers.open(url)
     ready = [boot(number) for number in range(NEWEST_KEPT + 5)]
     failed = [boot(100 + number, ready_at=None) for number in range(3)]
@@ -45,7 +45,7 @@ def test_old_boots_are_forgotten_but_for_the_newest_that_were_ready(url: str, le
         assert list(verify(connection)) == []
 
 
-def test_a_look_that_saw_nothing_new_writes_nothing(url: str, ledgers: Ledgers) -> None:
+def test_pass_without_changes_writes_nothing(url: str, ledgers: Ledgers) -> None:
     engine = ledgers.open(url)
-    with writing(engine):  # nobody else could write now
+    with writing(engine):  # holds the write lock, so any other write would fail
         note_boots(engine, FLEET, [], T0)

@@ -1,4 +1,5 @@
-"""A document of a bucket gives nobody a database password: no server that it names, and none that asks in clear."""
+"""A fleet document from a bucket cannot obtain a database password: the server must be verified, and cleartext
+authentication is refused."""
 
 import json
 import socket
@@ -69,30 +70,30 @@ UNVERIFIED = (
 
 
 @pytest.mark.parametrize("url", VERIFIED)
-def test_servers_that_prove_their_name_and_this_machine_pass(url: str) -> None:
+def test_verified_servers_and_loopback_pass(url: str) -> None:
     assert why_unverified(url) is None
     make_url(url)
 
 
 @pytest.mark.parametrize("url", UNVERIFIED)
-def test_a_ledger_that_a_stranger_may_answer_for_is_not_opened(url: str) -> None:
+def test_ledger_on_an_unverified_server_is_not_opened(url: str) -> None:
     found = read(url)
     for opens in (ledgers.open_ledger_of, ledgers.read_ledger_of, ledgers.present_ledger_of):
         with pytest.raises(AppError, match="ledger_url.*sslmode=verify-full"):
             opens(found)
 
 
-def test_a_document_of_ones_own_disk_is_trusted() -> None:
+def test_document_on_the_local_disk_is_trusted() -> None:
     assert read("postgresql://ledger@db.internal/ledger", FILE).why_no_ledger is None
     assert read("postgresql://ledger@db.internal/ledger", "gs://b/fleet/fleet.json").why_no_ledger is not None
 
 
-def test_a_router_goes_on_with_a_document_whose_ledger_is_refused() -> None:
+def test_router_settings_are_readable_when_the_ledger_is_refused() -> None:
     assert read("postgresql://ledger@db.evil/ledger").router.url == "http://127.0.0.1:8080"
 
 
 @pytest.mark.parametrize("url", ["postgresql://ledger@db.internal/ledger", "postgresql://u@h/db?sslmode=prefer"])
-def test_settings_are_told_before_readers_refuse(url: str) -> None:
+def test_unverified_ledger_url_in_settings_is_reported(url: str) -> None:
     assert any("ledger_url: has no sslmode=verify-full" in one for one in said(changed(AWS, {"ledger_url": url})))
 
 
@@ -137,7 +138,7 @@ def stranger() -> Iterator[Stranger]:
         yield Stranger(listening)
 
 
-def test_no_server_gets_a_password_in_clear(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_never_sent_in_clear_text(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     url = f"postgresql://ledger@127.0.0.1:{stranger.port}/ledger"
     with pytest.raises(Exception, match="scram-sha-256"):
@@ -147,7 +148,9 @@ def test_no_server_gets_a_password_in_clear(stranger: Stranger, monkeypatch: pyt
     assert stranger.heard == []
 
 
-def test_people_may_say_otherwise_for_their_own_process(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_allows_clear_text_for_the_own_process(
+    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     monkeypatch.setenv("PGREQUIREAUTH", "password")
     with pytest.raises(LedgerError):
@@ -167,7 +170,7 @@ def test_people_may_say_otherwise_for_their_own_process(stranger: Stranger, monk
     ],
 )
 @pytest.mark.parametrize("name", ["engine_key", "orders"])
-def test_secrets_that_are_not_the_environments_are_refused(cloud: str, place: str, name: str) -> None:
+def test_secrets_of_another_environment_are_refused(cloud: str, place: str, name: str) -> None:
     value = {"private_key": place, "public_keys": []} if name == "orders" else place
     text = json.dumps({**DOCUMENT, "cloud": cloud, name: value})
     with pytest.raises(document.DocumentError, match="is no secret of dev"):

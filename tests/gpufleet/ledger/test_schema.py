@@ -1,4 +1,4 @@
-"""The ledger's tables on SQLite and PostgreSQL: made, migrated, used by two at once, refused with a reason."""
+"""The ledger's tables on SQLite and PostgreSQL: creation, migration, concurrent use, and refusal with a reason."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ def run(last_seen: datetime = NOW) -> Run:
     )
 
 
-def test_facts_come_back_as_they_went_in(url: str, ledgers: Ledgers) -> None:
+def test_facts_are_read_back_as_written(url: str, ledgers: Ledgers) -> None:
     engine = ledgers.open(url)
     price = Price(
         sku="s",
@@ -84,7 +84,7 @@ def test_facts_come_back_as_they_went_in(url: str, ledgers: Ledgers) -> None:
         assert engine_parts[0].first == reading
 
 
-def test_two_writers_at_once_lose_no_slot(url: str, ledgers: Ledgers) -> None:
+def test_concurrent_writers_lose_no_slot(url: str, ledgers: Ledgers) -> None:
     ledgers.open(url)
     hour, ready = NOW.replace(minute=0, second=0, microsecond=0), threading.Barrier(2)
 
@@ -106,7 +106,7 @@ def test_two_writers_at_once_lose_no_slot(url: str, ledgers: Ledgers) -> None:
         assert int(row.busy, 16) == (1 << 60) - 1
 
 
-def test_two_posters_at_once_take_a_message_once(url: str, ledgers: Ledgers) -> None:
+def test_concurrent_posters_claim_a_message_once(url: str, ledgers: Ledgers) -> None:
     engine = ledgers.open(url)
     with writing(engine) as connection:
         assert outbox.enqueue(connection, outbox.Message(key="k", channel="#c", text="t"), NOW)
@@ -128,7 +128,7 @@ def test_two_posters_at_once_take_a_message_once(url: str, ledgers: Ledgers) -> 
     assert len(taken) == 1
 
 
-def test_many_may_open_a_new_ledger_at_once(url: str, ledgers: Ledgers) -> None:
+def test_many_processes_may_open_a_new_ledger_at_once(url: str, ledgers: Ledgers) -> None:
     failures: list[BaseException] = []
     ready = threading.Barrier(4)
 
@@ -147,7 +147,7 @@ def test_many_may_open_a_new_ledger_at_once(url: str, ledgers: Ledgers) -> None:
     assert failures == []
 
 
-def test_a_newer_ledger_is_left_alone(url: str, ledgers: Ledgers) -> None:
+def test_newer_ledger_is_not_changed(url: str, ledgers: Ledgers) -> None:
     engine = ledgers.open(url)
     with writing(engine) as connection:
         connection.execute(text("update alembic_version set version_num = '9999'"))
@@ -161,7 +161,7 @@ def broken(folder: Path) -> str:
 
 
 def torn(folder: Path) -> str:
-    """A ledger whose middle was overwritten."""
+    """A ledger file with overwritten bytes in its middle."""
     path = folder / "torn.db"
     engine = open_ledger(f"sqlite:///{path}")
     with engine.connect() as connection:
@@ -192,14 +192,14 @@ def torn(folder: Path) -> str:
         ),
     ],
 )
-def test_a_ledger_that_cannot_be_used_says_why(tmp_path: Path, make: object, words: str) -> None:
+def test_unusable_ledger_is_an_error_with_the_cause(tmp_path: Path, make: object, words: str) -> None:
     address: str = make(tmp_path)  # pyright: ignore[reportCallIssue]
     with pytest.raises(LedgerError, match=words) as caught:
         open_ledger(address)
     assert "secret" not in str(caught.value)
 
 
-def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_that_names_the_remedy(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/l.db")
 
     def write() -> None:

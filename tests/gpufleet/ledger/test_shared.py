@@ -1,4 +1,4 @@
-"""What one process opens again and again of one ledger: a console asks with each answer."""
+"""Ledger connections that one process shares, because a console reads the ledger for each response."""
 
 import gc
 import tempfile
@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    # not under tmp_path: the path of a socket may have 107 characters only, and the server's user must reach it
+    # not under tmp_path: a socket path may have 107 characters at most, and the server's user needs access to it
     with tempfile.TemporaryDirectory(prefix="gpufleet-pg-") as folder:
         Path(folder).chmod(0o755)
         with served(Path(folder) / "pg") as made:
@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 
 
 def connections(server: Server) -> int:
-    """Those of clients, but for the one that asks."""
+    """The number of client connections, without the one that queries it."""
     engine = open_database(server.url)
     with engine.connect() as connection:
         count = connection.execute(
@@ -52,9 +52,9 @@ def answer(fleet: FleetDocument) -> None:
     reports.with_facts(fleet, window, True)
 
 
-def test_answers_share_a_few_connections_to_postgresql(server: Server) -> None:
+def test_responses_share_a_few_connections_to_postgresql(server: Server) -> None:
     fleet = document("chat").model_copy(update={"ledger_url": server.url})
-    gc.disable()  # what nobody refers to any more would be closed at some time
+    gc.disable()  # the garbage collector would close unreferenced connections at an arbitrary time
     try:
         for _ in range(2):
             answer(fleet)
@@ -71,7 +71,7 @@ def newer(engine: Engine, version: str) -> None:
         connection.execute(text("update alembic_version set version_num = :version"), {"version": version})
 
 
-def test_a_shared_ledger_outlives_its_server_and_its_schema_is_looked_at_again(server: Server) -> None:
+def test_shared_ledger_survives_a_server_restart_and_rechecks_its_schema(server: Server) -> None:
     engine = share_ledger(server.url)
     server.end()
     with pytest.raises(LedgerError, match="connection"):
@@ -85,7 +85,7 @@ def test_a_shared_ledger_outlives_its_server_and_its_schema_is_looked_at_again(s
     engine.dispose()
 
 
-def test_a_sqlite_ledger_that_a_restore_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_restored_sqlite_ledger_is_reopened(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     first = share_ledger(url)
     assert ledger_data.targets(first, "f") == {}

@@ -1,4 +1,4 @@
-"""Ledgers proved, exported and taken in again, on SQLite; what is broken or cut is refused whole."""
+"""Ledgers are checked, exported and imported on SQLite; a damaged or truncated export is refused as a whole."""
 
 import json
 import tempfile
@@ -50,7 +50,7 @@ def breaches(engine: Engine) -> set[str]:
         return {one.rule for one in verify(connection)}
 
 
-def test_a_ledger_that_was_filled_by_passes_is_sound(full: Engine) -> None:
+def test_ledger_filled_by_passes_is_valid(full: Engine) -> None:
     assert breaches(full) == set()
 
 
@@ -89,7 +89,7 @@ def test_a_ledger_that_was_filled_by_passes_is_sound(full: Engine) -> None:
         ),
     ],
 )
-def test_a_broken_fact_is_found(full: Engine, statement: str, rule: str) -> None:
+def test_broken_fact_is_detected(full: Engine, statement: str, rule: str) -> None:
     with writing(full) as connection:
         assert connection.execute(text(statement)).rowcount > 0
     assert rule in breaches(full)
@@ -102,7 +102,7 @@ def test_a_broken_fact_is_found(full: Engine, statement: str, rule: str) -> None
         pytest.param("delete from cost_sums where pool = ''", id="no whole"),
     ],
 )
-def test_a_sum_that_is_not_that_of_its_pools_is_found(full: Engine, tmp_path: Path, statement: str) -> None:
+def test_sum_that_differs_from_its_pools_is_detected(full: Engine, tmp_path: Path, statement: str) -> None:
     cost_sums.store_sums(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
     assert breaches(full) == set()
     with writing(full) as connection:
@@ -110,20 +110,20 @@ def test_a_sum_that_is_not_that_of_its_pools_is_found(full: Engine, tmp_path: Pa
     assert breaches(full) == {"a sum is that of its pools"}
 
 
-def test_sums_are_not_carried(full: Engine, tmp_path: Path) -> None:
+def test_sums_are_not_exported(full: Engine, tmp_path: Path) -> None:
     exported = lines(full)
     cost_sums.store_sums(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
     assert lines(full) == exported
 
 
-def test_an_export_taken_in_elsewhere_is_the_same_ledger(full: Engine, tmp_path: Path) -> None:
+def test_imported_export_gives_the_same_ledger(full: Engine, tmp_path: Path) -> None:
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
     exported = lines(full)
     counts = take_in(other, exported)
     assert counts["token_readings"] == 64 and counts["outbox"] == 1
     assert lines(other) == exported
     assert breaches(other) == set()
-    take_in(other, exported)  # a second time changes nothing
+    take_in(other, exported)  # a second import changes nothing
     assert lines(other) == exported
 
 
@@ -157,7 +157,7 @@ def test_two_halves_of_a_ledger_make_the_whole(full: Engine, tmp_path: Path) -> 
         pytest.param(lambda rows: [rows[0], "[]"], "line 2: expected a JSON object", id="no object"),
     ],
 )
-def test_a_damaged_export_is_refused_whole(full: Engine, tmp_path: Path, damage, said: str) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+def test_damaged_export_is_refused_as_a_whole(full: Engine, tmp_path: Path, damage, said: str) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
     before = lines(other)
     with pytest.raises(LedgerError, match=said):
@@ -180,7 +180,7 @@ def test_a_damaged_export_is_refused_whole(full: Engine, tmp_path: Path, damage,
         ("activity_hours", "busy", 5, "busy is 5: no text"),
     ],
 )
-def test_a_value_that_no_report_could_read_is_refused(
+def test_value_that_no_report_can_read_is_refused(
     full: Engine, tmp_path: Path, table: str, column: str, value: object, said: str
 ) -> None:
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
@@ -195,26 +195,24 @@ def test_a_value_that_no_report_could_read_is_refused(
 
 
 @pytest.mark.parametrize("line", ['{"table":[],"row":{}}', "[" * 100_000], ids=["a list for a name", "too deep"])
-def test_a_line_that_is_no_row_is_refused(full: Engine, tmp_path: Path, line: str) -> None:
+def test_line_that_is_not_a_row_is_refused(full: Engine, tmp_path: Path, line: str) -> None:
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(LedgerError, match="line 2: expected"):
         take_in(other, [lines(full)[0], line])
 
 
 def head_of(rows: list[str], **said: str) -> list[str]:
-    """The export as a release of another schema would begin it."""
+    """The export with the header of a release that has another schema."""
     return [json.dumps(json.loads(rows[0]) | said), *rows[1:]]
 
 
 def with_rows(rows: list[str], table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> list[str]:
-    """An export whose rows of one table are others."""
+    """An export with changed rows in one table."""
     found = [json.loads(row) for row in rows]
     return [json.dumps(row | {"row": change(row["row"])} if row.get("table") == table else row) for row in found]
 
 
-def test_an_export_of_the_next_release_is_taken_in_without_what_only_that_one_knows(
-    full: Engine, tmp_path: Path
-) -> None:
+def test_export_of_the_next_release_is_imported_without_its_new_parts(full: Engine, tmp_path: Path) -> None:
     other, exported = open_ledger(f"sqlite:///{tmp_path}/other.db"), lines(full)
     rows = with_rows(exported, "runs", lambda row: row | {"rack": "r1"})
     end = json.loads(rows[-1])
@@ -227,7 +225,7 @@ def test_an_export_of_the_next_release_is_taken_in_without_what_only_that_one_kn
     assert lines(other) == exported
 
 
-def test_an_export_of_an_older_release_lacks_columns_that_may_be_null(full: Engine, tmp_path: Path) -> None:
+def test_export_of_an_older_release_may_lack_nullable_columns(full: Engine, tmp_path: Path) -> None:
     other, exported = open_ledger(f"sqlite:///{tmp_path}/other.db"), lines(full)
     older = with_rows(exported, "runs", lambda row: {name: row[name] for name in row if name != "owner"})
     with pytest.raises(LedgerError, match="columns"):
@@ -247,7 +245,7 @@ def call(*words: object) -> Result:
     return CliRunner().invoke(build("ledger"), ["ledger", *map(str, words)])
 
 
-def test_the_command_proves_exports_and_imports(full: Engine, tmp_path: Path) -> None:
+def test_command_checks_exports_and_imports(full: Engine, tmp_path: Path) -> None:
     fleet, out = document(tmp_path), tmp_path / "out.jsonl"
     assert call("verify", "--fleet", fleet).stdout == "the ledger is sound\n"
     assert call("export", "--fleet", fleet, "--out", out).exit_code == 0
@@ -260,20 +258,20 @@ def test_the_command_proves_exports_and_imports(full: Engine, tmp_path: Path) ->
     assert broken.exit_code == 3 and "cr-1" in broken.stdout
 
 
-def test_a_file_that_is_not_there_is_named(full: Engine, tmp_path: Path) -> None:
+def test_missing_file_is_named_in_the_error(full: Engine, tmp_path: Path) -> None:
     done = call("import", tmp_path / "none.jsonl", "--fleet", document(tmp_path))
     assert isinstance(done.exception, AppError) and "none.jsonl" in str(done.exception)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(postgres.binaries() is None, reason="PostgreSQL is missing: apt-get install postgresql")
-def test_a_ledger_moves_to_postgresql_and_back(full: Engine, tmp_path: Path) -> None:
+def test_ledger_moves_to_postgresql_and_back(full: Engine, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, postgres.running(Path(folder)) as url:
         server = open_ledger(url)
         exported = lines(full)
         take_in(server, exported)
         assert breaches(server) == set()
-        with writing(server) as connection:  # numbers go on behind those that were imported
+        with writing(server) as connection:  # new row numbers continue after the imported ones
             assert enqueue(connection, Message(key="next", channel="#c", text="t"), NOW)
             connection.execute(text("delete from outbox where key = 'next'"))
         back = open_ledger(f"sqlite:///{tmp_path}/back.db")
@@ -282,7 +280,7 @@ def test_a_ledger_moves_to_postgresql_and_back(full: Engine, tmp_path: Path) -> 
         server.dispose()
 
 
-def test_an_export_of_release_0_1_is_taken_in_with_codes(full: Engine, tmp_path: Path) -> None:
+def test_export_of_release_0_1_is_imported_with_codes(full: Engine, tmp_path: Path) -> None:
     with writing(full) as connection:
         decide = "insert into decision_heads values ('f', 'idle', :resource, 'end', :reason, '')"
         for resource, reason in (("i-1", "still idle after its grace"), ("i-2", "a sentence of nobody")):

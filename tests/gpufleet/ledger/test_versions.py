@@ -1,4 +1,4 @@
-"""Ledgers of every schema: brought to date with all they hold, and used by the release before."""
+"""Ledgers of every schema version: migrated without loss, and usable by the previous release."""
 
 import hashlib
 from collections.abc import Callable
@@ -46,13 +46,13 @@ RELEASED = {
         "v0005_sums.py": "2801672c00ed3c883690d8ed230c42d8960d0785c5cfc42f91f013689325b1df",
     }
 }
-"""Release to the SHA-256 of each migration that was new in it."""
+"""Release to the SHA-256 of each migration that is new in it."""
 
 Schema: TypeAlias = dict[str, dict[str, Any]]
 
 
 def made(connection: Connection, version: str) -> None:
-    """The tables of a schema as its own code made them."""
+    """Create the tables of a schema as the code of that schema created them."""
     for line in (RECORDED / f"{connection.dialect.name}.sql").read_text("utf-8").splitlines():
         if line.startswith("-- 0") and line[3:] > version:
             break
@@ -62,7 +62,7 @@ def made(connection: Connection, version: str) -> None:
 
 
 def filled(connection: Connection, tables: set[str] | None = None) -> set[str]:
-    """Write the recorded rows of these tables, or of every table that is there; gives the names of the tables."""
+    """Write the recorded rows of these tables, or of every existing table. Returns the names of the tables."""
     there = tables or set(inspect(connection).get_table_names())
     lines = (RECORDED / "rows.sql").read_text("utf-8").splitlines()
     inserts = [line for line in lines if line.startswith("INSERT") and line.split()[2] in there]
@@ -72,7 +72,7 @@ def filled(connection: Connection, tables: set[str] | None = None) -> set[str]:
 
 
 def schema(connection: Connection) -> Schema:
-    """All that tells one schema from another, table by table."""
+    """Everything that distinguishes one schema from another, table by table."""
     found = inspect(connection)
     return {
         table: {
@@ -90,7 +90,7 @@ def schema(connection: Connection) -> Schema:
 
 
 def _options(connection: Connection, table: str) -> tuple[bool, ...]:
-    """SQLite: whether its rows have no number of their own, whether no number is given twice."""
+    """SQLite only: whether the table has no row id of its own, and whether it never reuses a number."""
     if connection.dialect.name != "sqlite":
         return ()
     words = connection.execute(text("select sql from sqlite_master where name = :name"), {"name": table}).scalar_one()
@@ -98,7 +98,7 @@ def _options(connection: Connection, table: str) -> tuple[bool, ...]:
 
 
 def contents(connection: Connection) -> dict[str, list[dict[str, Any]]]:
-    """Table to rows."""
+    """Table name to rows."""
     return {
         table.name: [named(row) for row in connection.execute(select(table).order_by(*table.primary_key))]
         for table in METADATA.sorted_tables
@@ -106,9 +106,7 @@ def contents(connection: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("version", ["0001", "0002", "0003", "0004", "0005"])
-def test_a_ledger_of_release_0_1_is_brought_to_date(
-    new_database: Callable[[], str], ledgers: Ledgers, version: str
-) -> None:
+def test_ledger_of_release_0_1_is_migrated(new_database: Callable[[], str], ledgers: Ledgers, version: str) -> None:
     url = new_database()
     old = open_database(url)
     with writing(old) as connection:
@@ -142,11 +140,11 @@ CODED = (
     "update intents set decision = replace(decision, '\"no spot to be had\"', '\"no_spot\"')",
     "update passes set priced = case at when 1795118400000000 then 0 else 1 end",
 )
-"""What tells the recorded rows of release 0.1, with sentences, from those with codes."""
+"""The columns that differ between the recorded rows of release 0.1, with sentences, and those with codes."""
 
 
 def goes_on(engine: Engine) -> None:
-    """The tables that came later are written to, and numbers go on behind the old ones."""
+    """Check that newer tables can be written, and that new row numbers continue after the old ones."""
     with writing(engine) as connection:
         add_closed_period(connection, bill())
         add_notified_hour(connection, FLEET, NOW)
@@ -206,8 +204,8 @@ def bill() -> Confirmed:
     )  # fmt: skip
 
 
-def test_tables_that_an_old_ledger_has_too_early_stay(new_database: Callable[[], str], ledgers: Ledgers) -> None:
-    """The code of schema 0001 made whatever tables its release declared."""
+def test_later_tables_in_an_old_ledger_stay(new_database: Callable[[], str], ledgers: Ledgers) -> None:
+    """The code of schema 0001 created every table that its release declared."""
     found: list[dict[str, list[dict[str, Any]]]] = []
     for said in ("0005", "0001"):
         url = new_database()
@@ -222,7 +220,9 @@ def test_tables_that_an_old_ledger_has_too_early_stay(new_database: Callable[[],
     assert found[0] == found[1]
 
 
-def test_migrations_make_the_tables_that_the_code_declares(new_database: Callable[[], str], ledgers: Ledgers) -> None:
+def test_migrations_create_the_tables_that_the_code_declares(
+    new_database: Callable[[], str], ledgers: Ledgers
+) -> None:
     declared = open_database(new_database())
     METADATA.create_all(declared)
     with ledgers.open(new_database()).connect() as migrated, declared.connect() as fresh:
@@ -239,11 +239,11 @@ def test_released_migrations_never_change() -> None:
     assert all(name > max(released) for name in unreleased), "a new migration comes after those that were released"
 
 
-# the release before reads and writes what the next one wrote
+# the previous release reads and writes what the next one wrote
 
 
 def breaks(before: Schema, after: Schema) -> list[str]:
-    """What a release that knows `before` cannot bear of `after`."""
+    """The changes in `after` that break a release which knows only `before`."""
     found = [f"{table} is gone" for table in before.keys() - after.keys()]
     for table in before.keys() & after.keys():
         old, new = before[table], after[table]
@@ -259,10 +259,10 @@ def breaks(before: Schema, after: Schema) -> list[str]:
     return sorted(found)
 
 
-def test_migrations_only_add_unless_they_say_so(url: str) -> None:
+def test_migrations_only_add_unless_they_declare_a_break(url: str) -> None:
     assert OLDEST_READER <= HEAD
     last = max(version for files in RELEASED.values() for version in files)[1:5]
-    if len(RELEASED) > 1:  # whoever goes back to 0.1 restores the copy
+    if len(RELEASED) > 1:  # a return to 0.1 restores the backup copy
         assert last >= OLDEST_READER, "the release before could not use the ledger any more"
     engine = open_database(url)
     with writing(engine) as connection:
@@ -286,7 +286,7 @@ def test_migrations_only_add_unless_they_say_so(url: str) -> None:
         ("create table racks (name varchar(8) not null)", []),
     ],
 )
-def test_what_the_release_before_cannot_bear_is_named(tmp_path: Path, statement: str, said: list[str]) -> None:
+def test_changes_that_break_the_previous_release_are_named(tmp_path: Path, statement: str, said: list[str]) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     with writing(engine) as connection:
         before = schema(connection)
@@ -296,7 +296,7 @@ def test_what_the_release_before_cannot_bear_is_named(tmp_path: Path, statement:
 
 
 def next_release(connection: Connection, oldest: str | None) -> None:
-    """Make it a ledger of a later schema, that `oldest` and later releases may use."""
+    """Turn the ledger into one of a later schema, usable by release `oldest` and later ones."""
     for statement in (
         "alter table runs add column rack varchar(8)",
         "alter table outcomes add column code varchar(64)",
@@ -311,7 +311,7 @@ def next_release(connection: Connection, oldest: str | None) -> None:
         connection.execute(text("insert into schema_reader values ('9999', :oldest)"), {"oldest": oldest})
 
 
-def test_a_ledger_of_the_next_release_is_read_and_written(new_database: Callable[[], str], ledgers: Ledgers) -> None:
+def test_ledger_of_the_next_release_is_read_and_written(new_database: Callable[[], str], ledgers: Ledgers) -> None:
     url = new_database()
     with writing(ledgers.open(url)) as connection:
         next_release(connection, HEAD)
@@ -325,7 +325,7 @@ def test_a_ledger_of_the_next_release_is_read_and_written(new_database: Callable
 
 
 @pytest.mark.parametrize("oldest", [None, "9998"])
-def test_a_ledger_that_only_later_releases_may_use_is_left_alone(
+def test_ledger_that_only_later_releases_may_use_is_not_changed(
     url: str, ledgers: Ledgers, oldest: str | None
 ) -> None:
     with writing(ledgers.open(url)) as connection:

@@ -1,4 +1,4 @@
-"""The price in force: which source wins, when prices change, and what happens without one."""
+"""The price in force: which source takes precedence, when prices change, and what happens without a price."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -59,22 +59,22 @@ def test_packaged_history_gives_the_price_of_the_day(sku: str, region: str, at: 
     assert price.source.startswith("packaged: ")
 
 
-def test_a_missing_price_is_an_error_that_names_sku_place_and_remedy() -> None:
+def test_missing_price_is_an_error_that_names_sku_place_and_remedy() -> None:
     with pytest.raises(MissingPriceError, match=r"aws:ec2:g6\.xlarge:spot in us-east-1 \(us-east-1a\).*refresh"):
         book().at(SKU, NOW)
 
 
-def test_before_the_first_packaged_price_there_is_none() -> None:
+def test_no_price_applies_before_the_first_packaged_price() -> None:
     with pytest.raises(MissingPriceError):
         book().at(Sku(name="aws:ec2:g6.xlarge:on-demand", region="us-east-1"), parse_as_of("2020-01-01"))
 
 
-def test_an_override_beats_what_the_cloud_says() -> None:
+def test_override_takes_precedence_over_the_price_of_the_cloud() -> None:
     price = book([override("0.10", "2026-01-01")], [observed("0.30", NOW - timedelta(hours=1))]).at(SKU, NOW)
     assert (price.usd_per_hour, price.rank) == (Decimal("0.10"), Rank.OVERRIDE)
 
 
-def test_overrides_hold_from_their_dates_and_only_the_first_one_before_it() -> None:
+def test_overrides_apply_from_their_dates_and_only_the_first_one_before_it() -> None:
     known = book([override("0.10", "2026-06-01"), override("0.20", "2026-09-01")])
     assert known.at(SKU, parse_as_of("2026-08-31")).usd_per_hour == Decimal("0.10")
     assert known.at(SKU, parse_as_of("2026-09-01")).usd_per_hour == Decimal("0.20")
@@ -83,19 +83,19 @@ def test_overrides_hold_from_their_dates_and_only_the_first_one_before_it() -> N
     assert "stated for 2026-06-01" in before.note
 
 
-def test_before_its_date_an_override_yields_to_what_was_known_then() -> None:
+def test_before_its_date_an_override_yields_to_the_known_price() -> None:
     sku = "aws:ec2:p5.48xlarge:on-demand"
     known = book([override("40", "2026-06-01", sku)])
     assert known.at(Sku(name=sku, region="us-east-1"), parse_as_of("2026-05-31")).usd_per_hour == Decimal("55.04")
 
 
-def test_an_override_of_a_zone_beats_that_of_the_region() -> None:
+def test_override_of_a_zone_takes_precedence_over_that_of_the_region() -> None:
     known = book([override("0.10", "2026-01-01"), override("0.15", "2026-01-01", f"{SPOT}:us-east-1a")])
     assert known.at(SKU, NOW).usd_per_hour == Decimal("0.15")
     assert known.at(Sku(name=SPOT, region="us-east-1", zone="us-east-1b"), NOW).usd_per_hour == Decimal("0.10")
 
 
-def test_an_override_is_for_its_fleet_s_region_alone() -> None:
+def test_override_applies_only_to_the_region_of_its_fleet() -> None:
     with pytest.raises(MissingPriceError):
         book([override("0.10", "2026-01-01")]).at(Sku(name=SPOT, region="eu-west-1"), NOW)
 
@@ -105,7 +105,7 @@ def test_spot_prices_are_by_zone() -> None:
     assert known.at(SKU, NOW).usd_per_hour == Decimal("0.30")
 
 
-def test_a_span_splits_where_prices_change() -> None:
+def test_interval_is_split_where_prices_change() -> None:
     changes = [observed("0.30", NOW - timedelta(hours=3)), observed("0.35", NOW - timedelta(hours=1))]
     parts = book(prices=changes).over(SKU, NOW - timedelta(hours=2), NOW)
     assert [(p.price.usd_per_hour, p.start, p.end) for p in parts] == [
@@ -114,7 +114,7 @@ def test_a_span_splits_where_prices_change() -> None:
     ]
 
 
-def test_reserved_capacity_costs_on_demand_unless_a_price_is_stated() -> None:
+def test_reserved_capacity_has_the_on_demand_price_unless_a_price_is_stated() -> None:
     known = book()
     sku = known.machine(Cloud.AWS, "g6.xlarge", CapacityType.RESERVED, region="us-east-1", zone="us-east-1a")
     assert sku.name == "aws:ec2:g6.xlarge:on-demand"
@@ -127,12 +127,12 @@ def test_reserved_capacity_costs_on_demand_unless_a_price_is_stated() -> None:
 @pytest.mark.parametrize(
     ("age", "stale"), [pytest.param(1, False, id="an hour old"), pytest.param(3, True, id="three hours old")]
 )
-def test_an_old_spot_price_is_stale(age: int, stale: bool) -> None:
+def test_old_spot_price_is_stale(age: int, stale: bool) -> None:
     assert is_stale(observed("0.3", NOW - timedelta(hours=age)), NOW) is stale
 
 
 @pytest.mark.parametrize("usd", ["NaN", "-0.1", "Infinity"])
-def test_nonsense_is_no_price(usd: str) -> None:
+def test_invalid_value_is_refused_as_a_price(usd: str) -> None:
     with pytest.raises(ValueError, match="is no price"):
         observed(usd, NOW)
 
@@ -144,7 +144,7 @@ def test_nonsense_is_no_price(usd: str) -> None:
     start=st.integers(0, 7200),
     length=st.integers(0, 7200),
 )
-def test_parts_in_force_fill_the_span_and_agree_with_any_moment(
+def test_parts_in_force_cover_the_interval_and_agree_with_any_moment(
     changes: list[tuple[int, int]], start: int, length: int
 ) -> None:
     begin = NOW + timedelta(seconds=start)

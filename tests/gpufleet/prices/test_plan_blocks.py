@@ -1,4 +1,4 @@
-"""Capacity that was bought for a time, in a plan: its fee by hand, and what it does not do to the pool around it."""
+"""Capacity Blocks in a plan: the fee computed by hand, and the effect on the other capacity of the pool."""
 
 import json
 from decimal import Decimal
@@ -28,7 +28,8 @@ SPOT = {"target": 2, "min": 1, "max": 3}
 
 
 def block_group(count: int = 2) -> list[dict[str, Any]]:
-    """The group of a block as the component declares it: 0 at creation, a template that targets the block."""
+    """The group of a block as the component declares it: desired size 0 at creation, and a template that targets
+    the block."""
     target = {"capacityReservationTarget": {"capacityReservationId": "cr-1"}}
     template = resource(
         TEMPLATE,
@@ -103,8 +104,8 @@ def stated(sku: str, usd: str) -> dict[str, str]:
         pytest.param(OVER, {}, "0", "0", id="over: nothing is paid any more"),
     ],
 )  # fmt: skip
-def test_a_block_by_hand(block: dict[str, str], fleet: dict[str, Any], hour: str, month: str) -> None:
-    # beside it spot for the whole pool, since the block ends: 1, 2 and 3 × 0.40
+def test_cost_of_a_block_by_hand(block: dict[str, str], fleet: dict[str, Any], hour: str, month: str) -> None:
+    # in addition, spot for the whole pool, since the block ends: 1, 2 and 3 × 0.40
     cost = priced([*block_group(), group("a", "spot", G6, 2)], block, **fleet)
     assert cost.usd_per_hour_low == Decimal(hour) + Decimal("0.40")
     assert cost.usd_per_hour == Decimal(hour) + Decimal("0.80")
@@ -112,7 +113,7 @@ def test_a_block_by_hand(block: dict[str, str], fleet: dict[str, Any], hour: str
     assert cost.usd_per_month == Decimal(month) + Decimal("0.80") * 730
 
 
-def test_a_block_says_its_term_and_its_root_disks_last_as_long() -> None:
+def test_plan_shows_the_term_of_a_block_and_charges_its_root_disks_for_that_term() -> None:
     template, made = block_group()
     disk = {"blockDeviceMappings": [{"ebs": {"volumeSize": 100, "volumeType": "gp3"}}]}
     template["newState"]["inputs"] |= disk
@@ -125,13 +126,13 @@ def test_a_block_says_its_term_and_its_root_disks_last_as_long() -> None:
     assert disks == [Decimal("0.01") * 730, Decimal("0.02") * 336]
 
 
-def test_a_block_of_google_cloud() -> None:
+def test_cost_of_a_google_cloud_block() -> None:
     price = stated("gcp:compute:a3-highgpu-8g:capacity-block", "40")
     cost = priced(google_group(), TWO_WEEKS, "a3-highgpu-8g", cloud="gcp", prices=[price])
     assert cost.usd_per_month == 2 * 40 * 336
 
 
-def test_a_block_without_a_price_is_an_error_that_says_where_to_write_it() -> None:
+def test_block_without_a_price_is_an_error_that_names_the_setting() -> None:
     with pytest.raises(PlanCostError) as caught:
         priced(block_group(), TWO_WEEKS)
     assert caught.value.problems == (
@@ -140,7 +141,7 @@ def test_a_block_without_a_price_is_an_error_that_says_where_to_write_it() -> No
     )
 
 
-def test_a_fee_of_no_day_is_an_error_that_names_it() -> None:
+def test_fee_with_an_invalid_date_is_an_error_that_names_it() -> None:
     with pytest.raises(
         PlanCostError, match="the fee of the block cr-1: as_of: expected a date such as 2026-06-01, got 'soon'"
     ):

@@ -1,4 +1,4 @@
-"""The plan's cost against calculations by hand."""
+"""The cost of a plan compared with calculations by hand."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ def template(**ebs: Any) -> dict[str, Any]:
 
 
 def flex_start(desired: int) -> list[dict[str, Any]]:
-    """A group on Google Cloud and its template."""
+    """A flex-start group on Google Cloud and its template."""
     labels = {"gpu-fleet-pool": "chat", "gpu-fleet-capacity-type": "flex-start"}
     made = resource("gcp:compute/instanceTemplate:InstanceTemplate", "t", {"machineType": "a2-highgpu-1g"})
     made["newState"]["inputs"]["labels"] = labels
@@ -163,7 +163,7 @@ CHAT = {"target": 3, "min": 1, "max": 5, "on_demand": 2}
         ),
     ],
 )  # fmt: skip
-def test_six_fleets_by_hand(text: str, least: str, desired: str, most: str) -> None:
+def test_cost_of_six_fleets_by_hand(text: str, least: str, desired: str, most: str) -> None:
     cost = cost_of(text)
     assert cost.usd_per_hour_low == Decimal(least)
     assert cost.usd_per_hour == Decimal(desired)
@@ -171,7 +171,7 @@ def test_six_fleets_by_hand(text: str, least: str, desired: str, most: str) -> N
     assert cost.usd_per_month == Decimal(desired) * 730
 
 
-def test_lost_spot_is_replaced_as_far_as_on_demand_goes() -> None:
+def test_lost_spot_is_replaced_up_to_the_on_demand_limit() -> None:
     (fallback,) = cost_of(
         preview(group("a", "spot", G6, 3), group("od", "on-demand", G6, 0), pools={"chat": CHAT})
     ).fallbacks
@@ -179,7 +179,7 @@ def test_lost_spot_is_replaced_as_far_as_on_demand_goes() -> None:
 
 
 def google(desired: int, price: str | None) -> PlanCost:
-    """A pool of flex-start alone, at most three."""
+    """The cost of a pool with flex-start only, at most three instances."""
     stated = [{"sku": "gcp:compute:a2-highgpu-1g:flex-start", "usd_per_hour": price, "source": "by hand"}]
     fleet = {
         "cloud": "gcp",
@@ -191,7 +191,7 @@ def google(desired: int, price: str | None) -> PlanCost:
     return cost_of(json.dumps({"config": config, "steps": steps}))
 
 
-def test_flex_start_costs_its_own_price() -> None:
+def test_flex_start_has_its_own_price() -> None:
     cost = google(2, "2.20")
     assert [line.what for line in cost.lines] == ["flex-start"]
     assert (cost.usd_per_hour_low, cost.usd_per_hour, cost.usd_per_hour_high) == tuple(
@@ -199,12 +199,12 @@ def test_flex_start_costs_its_own_price() -> None:
     )
 
 
-def test_flex_start_without_a_price_is_not_taken_for_on_demand() -> None:
+def test_flex_start_without_a_price_does_not_use_the_on_demand_price() -> None:
     with pytest.raises(PlanCostError, match="no price for gcp:compute:a2-highgpu-1g:flex-start in us-central1"):
         google(2, None)
 
 
-def test_spot_is_the_range_of_its_history() -> None:
+def test_spot_cost_is_the_range_of_its_price_history() -> None:
     text = preview(group("a", "spot", G6, 1), pools={"chat": {"target": 1, "min": 1, "max": 1}})
     plan = parse(text)
     config = dict(plan.config)
@@ -218,17 +218,17 @@ def test_spot_is_the_range_of_its_history() -> None:
     ]  # fmt: skip
     rates = rates_of(config | {"gpu-fleet:fleet": json.dumps(fleet)}, NOW, observed)
     (line,) = plan_cost(plan, plan.after, rates).lines
-    # 0.90 held for half a day of thirty, which is less than 5 %; 0.41 is usual as little, but it is paid now
+    # 0.90 applied for half a day of thirty, which is less than 5 %; so did 0.41, but it is the current price
     assert (line.price.low, line.price.usd_per_hour, line.price.high) == tuple(map(Decimal, ("0.30", "0.41", "0.41")))
 
 
-def test_sizes_are_the_cloud_s_and_not_the_program_s() -> None:
+def test_group_size_is_that_of_the_cloud_and_not_of_the_program() -> None:
     same = group("a", "spot", G6, 1)
     same["newState"]["outputs"] = {"desiredCapacity": 3}
     assert cost_of(preview(same, pools={"chat": CHAT})).usd_per_hour == Decimal("1.20")
 
 
-def test_the_change_against_now_counts_what_goes() -> None:
+def test_change_against_now_includes_deleted_resources() -> None:
     gone = group("old", "spot", G6, 2)
     gone["oldState"] = gone.pop("newState")
     text = json.loads(preview(group("new", "spot", G6, 1), pools={"chat": CHAT}))
@@ -258,7 +258,7 @@ def test_the_change_against_now_counts_what_goes() -> None:
         ),
     ],
 )
-def test_what_has_no_price_is_an_error_and_never_zero(resources: list[dict[str, Any]], said: str) -> None:
+def test_resource_without_a_price_is_an_error_and_never_zero(resources: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(PlanCostError) as caught:
         cost_of(preview(*resources, pools={"chat": CHAT}))
     assert any(said in problem for problem in caught.value.problems)
@@ -280,12 +280,12 @@ def test_what_has_no_price_is_an_error_and_never_zero(resources: list[dict[str, 
         pytest.param('{"steps": [], "changeSummary": {"same": "x"}}', "--show-sames", id="a word for a count"),
     ],
 )
-def test_what_is_no_preview_is_refused(text: str, said: str) -> None:
+def test_invalid_preview_is_refused(text: str, said: str) -> None:
     with pytest.raises(PreviewError, match=said):
         parse(text)
 
 
-def test_a_preview_of_another_program_is_refused() -> None:
+def test_preview_of_another_program_is_refused() -> None:
     plan = parse('{"steps": [], "config": {}}')
     with pytest.raises(PlanCostError, match="not a plan of gpu-fleet: gpu-fleet:fleet: is missing"):
         rates_of(plan.config, NOW)
@@ -306,7 +306,7 @@ def test_a_preview_of_another_program_is_refused() -> None:
         pytest.param({"prices": [PRICED | {"usd_per_hour": "x"}]}, r"prices\.0\.usd_per_hour: .*'x'", id="word"),
     ],
 )
-def test_settings_that_no_program_took_are_named(settings: Any, said: str) -> None:
+def test_settings_that_the_program_refuses_are_named(settings: Any, said: str) -> None:
     inside = settings if isinstance(settings, str) else {"cloud": "aws", "environment": "e", **settings}
     plan = parse(json.dumps({"steps": [], "config": {"gpu-fleet:fleet": inside, "aws:region": "us-east-1"}}))
     with pytest.raises(PlanCostError, match=said):
@@ -324,6 +324,6 @@ def test_settings_that_no_program_took_are_named(settings: Any, said: str) -> No
         pytest.param(resource("aws:ebs/volume:Volume", "v", {"size": "large"}), id="a word for a size"),
     ],
 )
-def test_resources_that_no_program_declared_are_named(found: dict[str, Any]) -> None:
+def test_resources_that_the_program_does_not_declare_are_named(found: dict[str, Any]) -> None:
     with pytest.raises(PlanCostError, match="a resource of the preview is not as the Pulumi program writes it"):
         cost_of(preview(found, pools={"chat": CHAT}))

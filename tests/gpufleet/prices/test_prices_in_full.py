@@ -1,4 +1,4 @@
-"""Prices by hand, every field: which is in force, who says so, what a commitment makes of it, when it is stale."""
+"""Expected prices written by hand, with every field: which is in force, its source, commitments and staleness."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -42,7 +42,7 @@ def stated(usd: str, since: float, sku: str = NAME, **more: Any) -> Price:
     return override(sku, usd, T0 + since * HOUR, **more)
 
 
-def test_the_parts_of_a_span_are_cut_where_the_price_changes() -> None:
+def test_parts_of_an_interval_are_cut_where_the_price_changes() -> None:
     first, same, third = price("1", 1), price("1", 2), price("3", 3)
     again = replace(same, valid_from=first.valid_from, as_of=first.as_of)
     book = PriceBook(region="us-east-1", observed=[third, first, again])
@@ -62,7 +62,7 @@ def test_the_parts_of_a_span_are_cut_where_the_price_changes() -> None:
     assert book.at(plain, T0 + HOUR) == first
 
 
-def test_a_price_that_is_said_twice_is_one_part() -> None:
+def test_equal_price_stated_twice_is_one_part() -> None:
     book = PriceBook(region="us-east-1", observed=[price("1", 1)], overrides=[stated("1", 9)])
     found = book.parts(Sku(name=NAME, region="us-east-1"), T0 + 2 * HOUR, T0 + 8 * HOUR)
     assert [(one and one.rank, start, end) for one, start, end in found] == [
@@ -70,7 +70,7 @@ def test_a_price_that_is_said_twice_is_one_part() -> None:
     ]
 
 
-def test_a_missing_price_says_what_where_when() -> None:
+def test_missing_price_names_sku_place_and_time() -> None:
     book = PriceBook(region="us-east-1", observed=[price("1", 1)])
     with pytest.raises(MissingPriceError) as error:
         book.over(SKU, T0, T0 + 2 * HOUR)
@@ -84,7 +84,7 @@ def test_a_missing_price_says_what_where_when() -> None:
     assert (error.value.zone, error.value.at) == (None, T0 - HOUR / 2)
 
 
-def test_what_people_state_with_all_that_they_say_of_it() -> None:
+def test_stated_price_keeps_all_its_fields() -> None:
     book = PriceBook(region="us-east-1", overrides=[stated("2", 5), stated("1", 3, unverified=True)])
     found = price("1", 3, Rank.OVERRIDE, unverified=True)
     assert book.at(SKU, T0 + 3 * HOUR) == found
@@ -96,7 +96,7 @@ def test_what_people_state_with_all_that_they_say_of_it() -> None:
     assert [live.at(SKU, T0 + hour * HOUR).usd_per_hour for hour in (0, 2, 3)] == [7, 7, 1]
 
 
-def test_what_is_said_of_a_zone_beats_what_is_said_of_its_region() -> None:
+def test_price_of_a_zone_takes_precedence_over_that_of_its_region() -> None:
     here = f"{NAME}:us-east-1a"
     book = PriceBook(region="us-east-1", overrides=[stated("2", 0), stated("1", 0, here)])
     assert book.at(SKU, T0) == price("1", 0, Rank.OVERRIDE, zone="us-east-1a")
@@ -105,11 +105,11 @@ def test_what_is_said_of_a_zone_beats_what_is_said_of_its_region() -> None:
     assert [seen.at(replace(SKU, zone=zone), T0).usd_per_hour for zone in ("us-east-1a", "us-east-1b", None)] == [
         1, 2, 2,
     ]  # fmt: skip
-    with pytest.raises(MissingPriceError):  # of another region nothing is stated
+    with pytest.raises(MissingPriceError):  # no price is stated for another region
         book.at(replace(SKU, region="us-west-2"), T0)
 
 
-def test_reserved_capacity_costs_its_own_price_or_on_demand_s() -> None:
+def test_reserved_capacity_has_its_own_price_or_the_on_demand_price() -> None:
     reserved = machine_sku(Cloud.AWS, "g6.xlarge", CapacityType.RESERVED)
     where = {"region": "us-east-1", "zone": "us-east-1a"}
     own = PriceBook(region="us-east-1", overrides=[stated("1", 0, reserved)])
@@ -129,7 +129,7 @@ def test_reserved_capacity_costs_its_own_price_or_on_demand_s() -> None:
         pytest.param("aws:vpc:nat-gateway", STALE_AFTER[CapacityType.ON_DEMAND], id="no capacity type"),
     ],
 )
-def test_how_old_a_price_may_be(sku: str, limit: timedelta) -> None:
+def test_maximum_age_of_a_price(sku: str, limit: timedelta) -> None:
     one = price("1", sku=sku)
     assert [is_stale(one, T0 + limit + timedelta(seconds=more)) for more in (-1, 0, 1)] == [False, False, True]
     for rank in (Rank.OVERRIDE, Rank.OVERRIDE_BEFORE_ITS_DATE):
@@ -160,7 +160,7 @@ PLAN = SpendCommitment(
 )  # fmt: skip
 
 
-def test_a_plan_covers_the_oldest_and_the_one_at_the_edge_in_part() -> None:
+def test_plan_covers_the_oldest_runs_and_the_last_one_in_part() -> None:
     old, young = RUN, replace(RUN, instance_id="i-2", started_at=T0 + timedelta(seconds=1))
     coverage = Coverage(DeclaredCosts(spends=[PLAN]), [young, old])
     listed = price("0.9")
@@ -193,7 +193,7 @@ def test_a_plan_covers_the_oldest_and_the_one_at_the_edge_in_part() -> None:
     assert [(one.start, one.end, one.free) for one in stretches] == [(*middle, Decimal(0))]
 
 
-def test_what_ends_within_a_plan_s_time_frees_it_and_two_plans_do_not_pay_one_machine() -> None:
+def test_ended_run_frees_its_part_of_a_plan_and_two_plans_do_not_pay_one_machine() -> None:
     short = replace(RUN, ended_at=T0 + 2 * HOUR)
     other = replace(PLAN, name="sp-2", rates={"g6.xlarge": Decimal("0.4"), "p5.48xlarge": Decimal(20)})
     large = replace(RUN, instance_id="i-p", machine_type="p5.48xlarge")
@@ -224,6 +224,6 @@ def test_what_ends_within_a_plan_s_time_frees_it_and_two_plans_do_not_pay_one_ma
         pytest.param({"a": 0, "b": 3}, {"b": ("1.000000000", "3 of 3 parts")}, id="one without"),
     ],
 )  # fmt: skip
-def test_shares_with_their_words(weights: dict[str, int], expected: dict[str | None, tuple[str, str]]) -> None:
+def test_shares_with_their_descriptions(weights: dict[str, int], expected: dict[str | None, tuple[str, str]]) -> None:
     found = {name: (str(usd), words) for name, (usd, words) in shares(Decimal(1), weights).items()}
     assert found == expected
