@@ -1,1 +1,1 @@
-"""The policy pack: refuses unsafe or unaffordable plans."""
+"""The policy pack. It refuses unsafe or unaffordable plans."""

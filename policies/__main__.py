@@ -1,4 +1,4 @@
-"""What `pulumi preview --policy-pack policies` runs, and `pulumi policy analyze`."""
+"""The entry point of `pulumi preview --policy-pack policies` and `pulumi policy analyze`."""
 
 import os
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ def _judged() -> list[Policy]:
     try:
         context = from_config(config_of(os.environ), datetime.now(UTC).date())
     except ContextError as error:
-        # a pack that does not start says nothing that people would see
+        # operators would not see the message of a pack that fails to start
         return [unreadable(str(error))]
     return policies(context)
 

@@ -1,4 +1,4 @@
-"""Rules on who reaches what: instances, their ports, disks, templates, buckets, secrets and permissions."""
+"""Rules on access: to instances, their ports, disks, templates, buckets, secrets and permissions."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""How much of the public internet a set of networks holds."""
+"""Counts the public internet addresses in a set of networks."""
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +9,9 @@ from typing import Any, Final
 Network = IPv4Network | IPv6Network
 
 MOST_IPV4: Final = 2**24
-"""Public addresses of IPv4: one /8, more than any organisation has for its clients."""
+"""Limit of public IPv4 addresses: one /8, more than any organisation needs for its clients."""
 MOST_IPV6: Final = 2**96 - 1
-"""Public addresses of IPv6: less than one /32, which is what a whole provider gets."""
+"""Limit of public IPv6 addresses: less than one /32, which is the allocation of a whole provider."""
 
 _NOT_PUBLIC_4: Final = tuple(
     map(
@@ -20,21 +20,21 @@ _NOT_PUBLIC_4: Final = tuple(
             *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
             *("192.0.0.0/24", "192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
             *("203.0.113.0/24", "224.0.0.0/3"),
-            # health checks and the Identity-Aware Proxy: from these ranges Google's own services alone send
+            # health checks and the Identity-Aware Proxy: only Google's own services send from these ranges
             *("35.191.0.0/16", "130.211.0.0/22", "35.235.240.0/20"),
         ),
     )
 )
-"""Private, shared, loopback, link-local, documentation, multicast and reserved networks; disjoint."""
+"""Private, shared, loopback, link-local, documentation, multicast and reserved IPv4 networks. They are disjoint."""
 _NOT_PUBLIC_6: Final = tuple(
     map(
         IPv6Network,
         ("::/127", "100::/64", "2001:db8::/32", "3fff::/20", "fc00::/7", "fe80::/9", "ff00::/8"),
     )
 )
-"""The same of IPv6; fe80::/9 holds the link-local and the old site-local addresses."""
+"""The corresponding IPv6 networks. fe80::/9 contains the link-local and the former site-local addresses."""
 _HOLD_IPV4: Final = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "2002::/16")))
-"""Networks whose addresses stand for one of IPv4: compatible, mapped, translated (NAT64), and 6to4."""
+"""IPv6 networks whose addresses represent IPv4 addresses: compatible, mapped, translated (NAT64) and 6to4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +46,12 @@ class Public:
 
     @property
     def too_many(self) -> bool:
-        """Whether it is a part of the internet, and not the networks of somebody's clients."""
+        """Whether the addresses exceed what client networks need, so that the set is a part of the internet."""
         return self.ipv4 > MOST_IPV4 or self.ipv6 > MOST_IPV6
 
     @property
     def share(self) -> float:
-        """How much of what may be let in."""
+        """Number of addresses as a share of the limit."""
         return self.ipv4 / MOST_IPV4 + self.ipv6 / MOST_IPV6
 
     def __str__(self) -> str:
@@ -60,9 +60,9 @@ class Public:
 
 
 def network(value: Any) -> Network | None:
-    """The network that a CIDR names; None for what is none.
+    """Return the network of a CIDR, or None if the value is not a valid CIDR.
 
-    An address without a prefix is itself, and bits of hosts are ignored, as clouds do.
+    An address without a prefix is a network of one address. Host bits are ignored, as clouds do.
     """
     if not isinstance(value, str) or "%" in value:
         return None
@@ -73,7 +73,7 @@ def network(value: Any) -> Network | None:
 
 
 def public(networks: Iterable[Network]) -> Public:
-    """The number of public addresses in the union of networks."""
+    """Return the number of public addresses in the union of networks."""
     every = set(networks)
     six = [one for one in every if isinstance(one, IPv6Network)]
     four = {one for one in every if isinstance(one, IPv4Network)}
@@ -89,14 +89,14 @@ def _size_outside(disjoint: Iterable[Network], excluded: Sequence[Network]) -> i
 
 
 def _common(one: Network, other: Network) -> int:
-    """Addresses that both hold."""
+    """Return the number of addresses that both networks contain."""
     first = max(int(one.network_address), int(other.network_address))
     last = min(int(one.broadcast_address), int(other.broadcast_address))
     return max(0, last - first + 1)
 
 
 def _ipv4_within(network: IPv6Network) -> Iterator[IPv4Network]:
-    """What a network of IPv6 holds of addresses that stand for one of IPv4."""
+    """Yield the IPv4 networks that addresses of an IPv6 network represent."""
     for holder in _HOLD_IPV4:
         if holder.subnet_of(network):
             yield IPv4Network("0.0.0.0/0")

@@ -1,4 +1,4 @@
-"""The rule on money: what a plan may cost."""
+"""The rule on the cost of a plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,13 +15,13 @@ from policies.resource_types import let_pass
 from policies.rule import Rule, Violation
 
 PLAN: Final = "plan"
-"""Stands for the whole plan where a violation names its resource."""
+"""Name of the whole plan where a violation names its resource."""
 
 
 def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
     if context.usd_per_month is None and context.usd_per_hour_at_max is None:
         return
-    # these read the settings, whose model would double the time that the rules take to import
+    # these modules import the settings model, which would double the import time of the rules
     from gpufleet.prices.plan.cost import PlanCost, PlanCostError, plan_cost
     from gpufleet.prices.plan.rates import rates_of
 
@@ -45,7 +45,7 @@ def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[
             yield Violation(resource=PLAN, wrong=f"cannot be priced: {problem}")
         return
     for resource in added:
-        # who let it pass by name need not find a price for it, too
+        # a resource that an exception names needs no price
         with suppress(PlanCostError):
             costs.append(cost([resource]))
     most, month = context.usd_per_hour_at_max, context.usd_per_month

@@ -1,4 +1,4 @@
-"""Rules on what is rented: owners, limits, machine types, spread of spot, ends of reservations, room for models."""
+"""Rules on GPU capacity: owners, limits, machine types, spread of spot, ends of reservations, space for models."""
 
 import re
 from collections import defaultdict
@@ -33,11 +33,11 @@ UNSAFE_SUFFIXES: Final = (
     *(".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".gguf", ".h5", ".msgpack"),
     *(".onnx", ".npz", ".npy", ".joblib", ".tar", ".gz", ".tgz", ".zip"),
 )
-"""Of files that are no safetensors: most can run code when they are loaded."""
+"""Suffixes of weight files in formats other than safetensors. Most of these formats can execute code when loaded."""
 
 
 def tags_of(resource: Resource) -> Mapping[str, Any]:
-    """The tags (AWS) or labels (Google Cloud) that instances will carry, by tag key."""
+    """Return the tags (AWS) or labels (Google Cloud) that instances receive, by tag key."""
     if resource.type == AWS_GROUP:
         carried = (tag for tag in resource.each("tags") if tag.get("propagateAtLaunch") is not False)
         return {tag["key"]: tag.get("value") for tag in carried if isinstance(tag.get("key"), str)}
@@ -51,7 +51,7 @@ def tags_of(resource: Resource) -> Mapping[str, Any]:
 
 
 def machine_types_of(resource: Resource) -> Iterator[str]:
-    """Every machine type that a resource may start, as far as a preview knows."""
+    """Yield every machine type that a resource may start and that the preview knows."""
     found: list[Any]
     if resource.type in RUNS_INSTANCES:
         found = [resource.at("instanceType")]
@@ -66,12 +66,12 @@ def machine_types_of(resource: Resource) -> Iterator[str]:
         found = [resource.at("instanceType"), resource.at("specificReservation", "instanceProperties", "machineType")]
     else:
         found = []
-    # Google Cloud takes a link for a name: zones/us-central1-a/machineTypes/g2-standard-4
+    # Google Cloud also accepts a link instead of a name: zones/us-central1-a/machineTypes/g2-standard-4
     yield from (str(machine).rpartition("/")[2] for machine in found if known(machine))
 
 
 def _overrides(resource: Resource) -> Iterator[Mapping[str, Any]]:
-    """What an Auto Scaling group or a fleet says for each machine type, beside its template."""
+    """Yield the overrides by machine type of an Auto Scaling group or a fleet."""
     yield from resource.each("mixedInstancesPolicy", "launchTemplate", "overrides")
     for config in resource.each("launchTemplateConfigs"):
         overrides = config.get("overrides")
@@ -84,7 +84,7 @@ def _machines(selection: Mapping[str, Any]) -> list[Any]:
 
 
 def has_gpu(resource: Resource, machine_type: str) -> bool:
-    """Whether it is a machine with GPUs: by the catalogue, by its family's name, or by GPUs that are added."""
+    """Return whether the machine has GPUs, according to the catalogue, the family's name, or added GPUs."""
     cloud = Cloud.GCP if resource.type.startswith("gcp:") else Cloud.AWS
     try:
         catalogue.machine(cloud, machine_type)
@@ -101,7 +101,7 @@ _FAMILIES: Final = {
     Cloud.AWS: re.compile(r"(?:p|g|gr)\d|inf\d|trn\d|dl\d"),
     Cloud.GCP: re.compile(r"a[2-9]x?-|g[24]-|ct\d"),
 }
-"""Families with accelerators, also those that the catalogue does not hold."""
+"""Families with accelerators, including families that the catalogue does not contain."""
 
 
 def _bounded(resource: Resource, _: Context) -> Iterator[Wrong]:
@@ -118,20 +118,20 @@ def _bounded(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield Wrong(path=_tags(resource), value=sorted(present), says=f"must hold {', '.join(missing)}")
     kind = present.get(tags.CAPACITY_TYPE)
     if kind not in (None, "", UNKNOWN, *CapacityType):
-        # no other rule, and no watchdog, would know the group
+        # without this tag, the other rules and the watchdogs would ignore the group
         path = f"{_tags(resource)}.{tags.CAPACITY_TYPE}"
         yield Wrong(path=path, value=kind, says=f"must be one of {', '.join(CapacityType)}")
 
 
 def _tags(resource: Resource) -> str:
-    """The property that tags stand in."""
+    """Return the property that contains the tags."""
     return "labels" if resource.type.startswith("gcp:") else "tags"
 
 
 def _allowed(resource: Resource, context: Context) -> Iterator[Wrong]:
     if context.allowed_machine_types is None:
         return
-    # where AWS takes them in place of a machine type
+    # AWS accepts instance requirements here instead of a machine type
     for place in (resource.each(), _overrides(resource)):
         for wanted in filter(None, (one.get("instanceRequirements") for one in place)):
             yield Wrong(
@@ -150,7 +150,7 @@ def _allowed(resource: Resource, context: Context) -> Iterator[Wrong]:
 
 
 def _place(resource: Resource) -> str:
-    """The property that machine types stand in."""
+    """Return the property that contains the machine types."""
     if resource.type == AWS_GROUP:
         return "mixedInstancesPolicy.launchTemplate.overrides"
     if resource.type in FLEETS:
@@ -172,12 +172,12 @@ def _of_capacity(resources: Sequence[Resource], kind: CapacityType) -> Iterator[
 
 
 def _tags_of_group(resource: Resource, by_urn: Mapping[str, Resource]) -> Mapping[str, Any]:
-    """The tags that a group's instances will carry; nothing for what is no group."""
+    """Return the tags that a group's instances receive. Empty if the resource is not a group."""
     if resource.type == AWS_GROUP:
         return tags_of(resource)
     if resource.type not in GCP_GROUPS:
         return {}
-    # Google's groups know no labels, and a preview does not know the template's link: what it comes from is known
+    # Google's groups have no labels, and a preview does not know the template's link, so follow the dependency
     sources = (by_urn.get(urn) for urn in resource.depends.get("versions", ()))
     return next((tags_of(one) for one in sources if one is not None and one.type in GCP_TEMPLATES), dict[str, Any]())
 
@@ -187,8 +187,8 @@ def _lie_in_one_zone(groups: Sequence[Resource]) -> bool:
     for group in groups:
         several = group.at("distributionPolicyZones")
         if group.type == GCP_REGIONAL_GROUP and not is_list(several):
-            return False  # Google spreads it over the region by itself
-        # a spot group of AWS stands for its zone: the program makes one in each
+            return False  # Google spreads the group over the region
+        # an AWS spot group covers one zone: the program creates one group per zone
         found = several if is_list(several) else [group.at("zone")]
         zones.update(str(zone) if known(zone) else group.name for zone in found)
     return len(zones) < 2
@@ -222,7 +222,7 @@ def _fallback(resource: Resource, _: Context) -> Iterator[Wrong]:
 
 
 MOST_ON_DEMAND: Final = 64
-"""A ceiling that nobody reaches on purpose; the budget is the finer one."""
+"""Upper limit of on-demand instances. No plan reaches it on purpose; the budget sets the finer limit."""
 
 
 def _ends(resource: Resource, context: Context) -> Iterator[Wrong]:

@@ -1,4 +1,4 @@
-"""What the rules must know of the environment beside its resources: read from the stack's settings."""
+"""What the rules must know of the environment in addition to its resources. It comes from the stack's settings."""
 
 import json
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class ContextError(ValueError):
-    """There are no settings that could be read; says why."""
+    """No settings can be read. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One environment. Absent limits are not checked, and the pack says which."""
+    """One environment. Limits that are absent are not checked, and the pack reports which."""
 
     cloud: Cloud | None = None
     environment: str = ""
@@ -34,14 +34,14 @@ class Context:
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The stack's configuration, as the engine passes it."""
     model_gib: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
-    """Weights of each pool's model, by pool name."""
+    """Size of the weights of each pool's model in GiB, by pool name."""
     model_sources: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where each model comes from, by model name."""
+    """Source of each model, by model name."""
     exceptions: "tuple[PolicyException, ...]" = ()
     unknown: tuple[str, ...] = ()
-    """Paths of settings that this release does not know, and ignored."""
+    """Paths of settings that this release does not know and ignores."""
     problems: tuple[str, ...] = ()
-    """Why parts of the settings could not be read: what depends on them is not judged."""
+    """Reasons why parts of the settings could not be read. Checks that depend on these parts do not run."""
 
     @property
     def is_prod(self) -> bool:
@@ -49,15 +49,15 @@ class Context:
 
     @property
     def fleet(self) -> str:
-        """The settings as JSON, also where parts of them could not be read (`written`)."""
+        """The settings as JSON, even if parts of them could not be read (see `written`)."""
         said = self.config.get(KEY)
         return said if isinstance(said, str) else json.dumps(said, default=str)
 
 
 @lru_cache(maxsize=8)
 def written(fleet: str) -> Mapping[str, Any]:
-    """The settings as they were written: what is wrong elsewhere in them does not change what they name. Empty where
-    they are not a map.
+    """Return the settings as written. Errors in other parts do not affect the names in them. Empty if the settings
+    are not a map.
     """
     try:
         found: Any = json.loads(fleet)
@@ -67,11 +67,11 @@ def written(fleet: str) -> Mapping[str, Any]:
 
 
 def from_config(config: Mapping[str, Any], today: date) -> Context:
-    """The context of a stack's configuration (values as the engine passes them: text, JSON inside).
+    """Return the context of a stack's configuration. The engine passes values as text that contains JSON.
 
-    Raises ContextError. Resources alone can be judged without settings, so a missing map is an empty context.
+    Raises ContextError. Resources can be checked without settings, so a missing map gives an empty context.
     """
-    # pydantic and the model would double the time that the rules take to import
+    # pydantic and the settings model would double the import time of the rules
     from gpufleet.settings.problems import SettingsError
     from gpufleet.settings.reading import parts
 

@@ -1,4 +1,4 @@
-"""The rule on public addresses: of instances, their subnets, and what lies before them."""
+"""The rule on public addresses of instances, their subnets, and load balancers or gateways in front of them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -87,7 +87,7 @@ def _foreign_interface(said: Mapping[str, Any], keys: tuple[str, ...], path: str
 
 
 def _none_of(said: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
-    """Properties that give public addresses when they are said at all."""
+    """Yield properties that assign public addresses if they are set at all."""
     for key in keys:
         value = said.get(key)
         if not (value in (None, "", []) or is_false(value) or number(value) == 0):
@@ -102,7 +102,7 @@ def _must_be_if_said(said: Mapping[str, Any], key: str, path: str, allowed: str)
 def _google_interfaces(template: Resource) -> Iterator[Wrong]:
     interfaces = template.at("networkInterfaces")
     if template.type in GCP_COPIES and interfaces is None:
-        return  # what it copies is judged
+        return  # the source of the copy is checked
     if not is_list(interfaces) or not interfaces:
         yield Wrong(path="networkInterfaces", value=interfaces, says="must list an interface")
         return
@@ -120,7 +120,7 @@ def _google_interfaces(template: Resource) -> Iterator[Wrong]:
 
 
 def _before_instances(resource: Resource) -> Iterator[Wrong]:
-    """Of what lies before instances on AWS."""
+    """Check AWS resources in front of instances."""
     if resource.type in _SUBNETS:
         for key in ("mapPublicIpOnLaunch", "assignIpv6AddressOnCreation", "ipv6Native"):
             value = resource.at(key)

@@ -1,4 +1,4 @@
-"""The rule on who may send something in: the sources of all rules of a plan are one set of addresses."""
+"""The rule on inbound traffic. It combines the sources of all rules of a plan into one set of addresses."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,31 +18,32 @@ _PREFIX_LIST: Final = "aws:ec2/managedPrefixList:ManagedPrefixList"
 _PREFIX_LIST_ENTRY: Final = "aws:ec2/managedPrefixListEntry:ManagedPrefixListEntry"
 
 _INWARD: Final = (None, "", "INGRESS", UNKNOWN)
-"""What a direction says of what comes in; nothing said is that, too."""
+"""Values of a direction that mean inbound. A missing direction also means inbound."""
 _LETS_NOBODY_IN: Final = ("deny", "goto_next", "mirror", "do_not_mirror")
-"""Actions of a firewall policy's rule that let nobody in by themselves. Every other does, also one that inspects
-what it lets in."""
+"""Actions of firewall policy rules that allow no traffic by themselves. Every other action allows traffic, including
+one that inspects it.
+"""
 _INSIDE: Final = ("NON_INTERNET", "INTRA_VPC", "VPC_NETWORKS")
-"""Scopes of sources that hold nobody of the internet."""
+"""Source scopes that contain no internet address."""
 _OF_OTHERS: Final = {
     "srcRegionCodes": "everybody in these regions may send; name networks",
     "srcThreatIntelligences": "these lists are Google's to change; name networks",
     "srcFqdns": "who owns the name decides about its addresses; name networks",
     "srcAddressGroups": "what the group holds is not known here; name its networks",
 }
-"""Sources of a firewall policy's rule that are no set of addresses that a plan could tell."""
+"""Sources of firewall policy rules whose addresses a plan does not show."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What one property lets in."""
+    """The sources that one property allows."""
 
     path: str
     cidr: Any
 
 
 def _malformed(resource: Resource, _: Context) -> Iterator[Wrong]:
-    """What can be judged of one resource alone: sources that are no networks, unknown, or too many."""
+    """Check one resource alone: sources that are invalid, unknown, or too many."""
     networks: list[Network] = []
     for source in _sources(resource):
         if source.cidr is UNKNOWN:
@@ -59,9 +60,9 @@ def _malformed(resource: Resource, _: Context) -> Iterator[Wrong]:
 
 
 def _too_many(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
-    """What can be judged of the whole plan alone: prefix lists of others, and sources that are too many together.
+    """Check the whole plan: prefix lists outside the plan, and sources that are too many in combination.
 
-    One set for the whole plan: an interface has several groups, and a group is named in several ways.
+    The plan has one set of sources, because an interface has several groups and several properties refer to a group.
     """
     judged: list[tuple[Resource, set[Network]]] = []
     excepted: list[tuple[Resource, set[Network]]] = []
@@ -69,7 +70,7 @@ def _too_many(resources: Sequence[Resource], context: Context) -> Iterator[Viola
     for resource in resources:
         yield from _prefix_lists(resource, lists)
         sources = {n for source in _sources(resource, said_only=True) if (n := network(source.cidr)) is not None}
-        # what is too much by itself is reported of the resource itself
+        # the check of the single resource reports a set that is too large by itself
         if sources and not public(sources).too_many:
             (excepted if _RULE.excepts(resource, context) else judged).append((resource, sources))
     yield from _together(judged, excepted)
@@ -78,8 +79,9 @@ def _too_many(resources: Sequence[Resource], context: Context) -> Iterator[Viola
 def _together(
     judged: Sequence[tuple[Resource, set[Network]]], excepted: Sequence[tuple[Resource, set[Network]]]
 ) -> Iterator[Violation]:
-    """What several let in together: reported of the widest. Those with an exception of their own are not part of what
-    the others let in together, and are reported where all together are too many.
+    """Check the combined sources, and report an excess at the resource with the most addresses. Resources with an
+    exception do not count towards the sources of the others. They are reported if all resources together exceed the
+    limit.
     """
     together = public(one for _, sources in judged for one in sources)
     with_all = public(one for _, sources in (*judged, *excepted) for one in sources)
@@ -93,7 +95,7 @@ def _together(
 
 
 def _sources(resource: Resource, *, said_only: bool = False) -> Iterator[_Source]:
-    """Every source that ought to be a network. `said_only`: without what a preview does not know."""
+    """Yield every value that must be a network. `said_only` omits values that a preview does not know."""
     for source in _listed(resource):
         if source.cidr is not None and not (said_only and source.cidr is UNKNOWN):
             yield source
@@ -124,7 +126,7 @@ def _of_ingress_rule(rule: Resource) -> Iterator[_Source]:
 
 
 def _of_prefix_list(prefix_list: Resource) -> Iterator[_Source]:
-    """What a rule lets in by the list's name."""
+    """Yield the networks of a prefix list that a rule allows."""
     if prefix_list.at("entries") is UNKNOWN:
         yield _Source("entries", UNKNOWN)
     for path, entry in _maps(prefix_list.at("entries"), "entries"):
@@ -163,7 +165,7 @@ def _elements(value: Any, path: str) -> Iterator[_Source]:
 
 
 def _maps(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The maps of a list, with their paths."""
+    """Yield the maps of a list, with their paths."""
     for index, one in enumerate(value if is_list(value) else ()):
         if is_map(one):
             yield f"{path}[{index}]", one
@@ -175,11 +177,13 @@ _NOTHING_KNOWN: Final[Mapping[str, Any]] = dict.fromkeys(("cidrBlocks", "cidr", 
 
 
 def _prefix_lists(resource: Resource, lists: Made) -> Iterator[Violation]:
-    """Lists that a rule lets in, and that the plan does not make: what they hold is for others to change."""
+    """Report prefix lists that a rule allows and the plan does not create, because others can change their
+    contents.
+    """
     for path, named in _named_lists(resource):
         sources = resource.depends.get(path, ())
         for value in named:
-            # what was not said is unknown, too: providers compute it
+            # properties that the program does not set are unknown, too, because providers compute them
             said = value is not UNKNOWN or sources or _is_only_source(resource)
             if said and not lists.has(value, sources):
                 wrong = "must name a prefix list that this plan makes; what another holds is not known here"
@@ -187,14 +191,14 @@ def _prefix_lists(resource: Resource, lists: Made) -> Iterator[Violation]:
 
 
 def _is_only_source(rule: Resource) -> bool:
-    """Whether a rule that must have one source has none other than a prefix list."""
+    """Return whether a rule that requires one source has only a prefix list."""
     cidrs = any(known(rule.at(key)) for key in ("cidrIpv4", "cidrIpv6"))
     group = known(rule.at("referencedSecurityGroupId")) or rule.depends.get("referencedSecurityGroupId")
     return rule.type == _INGRESS_RULE and not cidrs and not group
 
 
 def _named_lists(resource: Resource) -> Iterator[tuple[str, list[Any]]]:
-    """The prefix lists that a resource lets in, by the property of the resource that names them."""
+    """Yield the prefix lists that a resource allows, by the property that names them."""
     if resource.type in SECURITY_GROUPS:
         yield "ingress", [i for rule in resource.each("ingress") for i in _all(rule.get("prefixListIds"))]
     elif resource.type == _GROUP_RULE and resource.at("type") in ("ingress", UNKNOWN):
@@ -208,8 +212,8 @@ def _all(value: Any) -> list[Any]:
 
 
 def _google(resource: Resource) -> Iterator[Wrong]:
-    """Of a firewall or a rule of a firewall policy: sources that are everybody, or whose addresses are unknown."""
-    # a list of accounts or tags whose members are not known has members; a list that is not known may be empty
+    """Check a firewall or a firewall policy rule for public sources and for sources with unknown addresses."""
+    # a list of accounts or tags with unknown members has members; an unknown list may be empty
     named = any(is_list(said := resource.at(key)) and said for key in _SOURCES)
     if resource.type == FIREWALL and _lets_in(resource) and not named:
         yield Wrong(
@@ -232,13 +236,17 @@ _SOURCES: Final = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
 
 
 def _lets_in(firewall: Resource) -> bool:
-    """Whether a firewall of Google Cloud allows something that comes in; with `denies` alone it only refuses."""
+    """Return whether a Google Cloud firewall allows inbound traffic. A firewall with `denies` alone only refuses
+    traffic.
+    """
     refuses = is_list(firewall.at("denies")) and firewall.at("denies")
     return firewall.at("direction") in _INWARD and not (refuses and not known(firewall.at("allows")))
 
 
 def _policy_matches(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What the rules of a firewall policy match that let somebody in: of a rule of its own, or of a whole policy."""
+    """Yield the match parts of firewall policy rules that allow traffic, from a separate rule resource or a whole
+    policy.
+    """
     if not resource.type.startswith("gcp:compute/") or not any(part in resource.type for part in _POLICIES):
         return
     rules: Iterable[tuple[str, Mapping[str, Any]]] = [

@@ -1,4 +1,4 @@
-"""Rules on what instances start with: metadata service, logins, accounts, disks."""
+"""Rules on the start configuration of instances: metadata service, logins, accounts, disks."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,11 +27,11 @@ from policies.resource_types import let_pass
 from policies.rule import Rule, Violation, Wrong
 
 _MOST_HOPS: Final = 1
-"""Of an answer of the metadata service: it reaches the machine itself, and no container behind a bridge."""
+"""Hop limit of a metadata response. With 1 it reaches the machine itself, but no container behind a bridge."""
 _MOST_HOPS_OF_ONE: Final = 2
-"""The same of an instance outside every pool, which may run its software in a container."""
+"""Hop limit for an instance outside every pool, which may run its software in a container."""
 _ROOT_DEVICES: Final = ("/dev/sda1", "/dev/xvda")
-"""Names that images of AWS give their root disk."""
+"""Names of the root disk in AWS images."""
 _DEFAULT_ACCOUNT: Final = re.compile(
     r"default|.*-compute@developer\.gserviceaccount\.com|.*@appspot\.gserviceaccount\.com"
 )
@@ -48,7 +48,7 @@ def _metadata(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield from _metadata_options(resource)
     elif resource.type in GCP_TEMPLATES:
         if resource.type in GCP_COPIES and resource.at("shieldedInstanceConfig") is None:
-            return  # what it copies is judged
+            return  # the source of the copy is checked
         for key in ("enableSecureBoot", "enableVtpm", "enableIntegrityMonitoring"):
             if not is_true(value := resource.at("shieldedInstanceConfig", key)):
                 yield Wrong(path=f"shieldedInstanceConfig.{key}", value=value, says="must be true")
@@ -78,13 +78,13 @@ def _access(resource: Resource, _: Context) -> Iterator[Wrong]:
         if not ((check := resource.at("sourceDestCheck")) is None or is_true(check)):
             yield Wrong(path="sourceDestCheck", value=check, says="must be true: it forwards nobody's packets")
     elif kind in GCP_TEMPLATES:
-        # OS Login is asked of the instances of pools; another instance may get it from its project
+        # OS Login is required for instances of pools; another instance may inherit it from its project
         yield from _of_metadata(resource.at("metadata"), "metadata", needs_login=kind in _TEMPLATES)
         yield from _account(resource)
         if not ((forward := resource.at("canIpForward")) is None or is_false(forward)):
             yield Wrong(path="canIpForward", value=forward, says="must be false: it forwards nobody's packets")
     elif kind in GCP_GROUPS:
-        # a group's own metadata wins over its template's
+        # a group's metadata overrides its template's
         yield from _of_metadata(resource.at("allInstancesConfig", "metadata"), "allInstancesConfig.metadata")
     elif kind == _PROJECT_METADATA:
         yield from _of_metadata(resource.at("metadata"), "metadata")
@@ -127,11 +127,11 @@ def _account(resource: Resource) -> Iterator[Wrong]:
 
 
 def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
-    """Whom instances act as must be made by the plan, whose rights the other rules judge."""
+    """The plan must create the identities of instances, so that the other rules check their permissions."""
     made = Made(resource for resource in resources if resource.type in (ACCOUNT, PROFILE))
     for resource in resources:
         if let_pass(resource, context):
-            continue  # somebody answers for it by name
+            continue  # an exception names the resource
         for key, path, value in _acts_as(resource):
             if not made.has(value, resource.depends.get(key, ())):
                 wrong = "must be one that this plan makes: nobody judged the rights of another"
@@ -139,7 +139,7 @@ def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Vio
 
 
 def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:
-    """Property, path and value of what names an instance profile or a service account."""
+    """Yield property, path and value of each reference to an instance profile or service account."""
     if resource.type in GCP_TEMPLATES:
         key, inner = "serviceAccount", ("email",)
     elif resource.type in RUNS_INSTANCES:
@@ -149,7 +149,8 @@ def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:
     value = resource.at(key)
     named = [(f"{key}.{part}", value.get(part)) for part in inner] if is_map(value) else [(key, value)]
     said = [(path, one) for path, one in named if one not in (None, "")]
-    # a state holds all names of what was named by one; what a provider leaves unknown was not said
+    # the state has all identifiers of a reference although the program set one; a value that the provider leaves
+    # unknown was not set
     known_ones = [(path, one) for path, one in said if one is not UNKNOWN]
     unknown_ones = said[:1] if key in resource.depends or is_map(value) else []
     for path, one in known_ones[:1] or unknown_ones:
@@ -187,7 +188,7 @@ def _mapped_disks(mappings: Any) -> Iterator[Wrong]:
         elif not is_true(value := disk.get("encrypted")):
             yield Wrong(path=f"{path}[{index}].ebs.encrypted", value=value, says="must be true")
     names = [mapping.get("deviceName") for mapping in mappings if is_map(mapping)]
-    # without any name it is no mapping that AWS takes
+    # AWS accepts no mapping without a device name
     if any(known(name) for name in names) and not any(name in _ROOT_DEVICES for name in names):
         yield Wrong(
             path=path,

@@ -1,4 +1,6 @@
-"""All rules, and the policies that the engine runs. Importable: only `__main__` starts a policy server."""
+"""All rules, and the policies that the engine runs. Import has no side effects: only `__main__` starts a policy
+server.
+"""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,18 +34,18 @@ RULES: Final[tuple[Rule, ...]] = (
     *preview.RULES,
 )
 RENAMED: Final[Mapping[str, str]] = {"no-wildcard-iam": "iam-in-list"}
-"""Ids that rules had in earlier releases. An exception may not name one: the rule now refuses other things."""
+"""Rule ids of earlier releases. An exception may not use an old id, because the rule now has different criteria."""
 
 
 def check(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:
-    """Everything wrong with a plan, by rule."""
+    """Return every violation in a plan, with its rule."""
     return judged(resources, context)[0]
 
 
 def judged(
     resources: Sequence[Resource], context: Context
 ) -> "tuple[list[tuple[Rule, Violation]], list[PolicyException]]":
-    """Everything wrong with a plan, by rule, and the exceptions without which there would be more."""
+    """Return every violation in a plan, with its rule, and the exceptions that suppress further violations."""
     violations: list[tuple[Rule, Violation]] = []
     used: list[PolicyException] = []
     for rule in RULES:
@@ -54,7 +56,9 @@ def judged(
 
 
 def close_to(name: str) -> list[str]:
-    """The rules that an unknown name may mean, the likeliest first: what it is called now, those like it, or all."""
+    """Return the rules that an unknown name may mean, the likeliest first: its current id, similar ids, or all
+    ids.
+    """
     if (new := RENAMED.get(name)) is not None:
         return [new]
     ids = [rule.id for rule in RULES]
@@ -62,7 +66,9 @@ def close_to(name: str) -> list[str]:
 
 
 def policies(context: Context) -> list[Policy]:
-    """The rules as the engine wants them, for one environment, and what they could not read of its settings."""
+    """Return the rules as policies for the engine, for one environment, and a policy for settings that could not be
+    read.
+    """
     found = [policy for rule in RULES for policy in _policies_of(rule, context)]
     if problems := problems_of(context):
         found.append(unreadable("; ".join(problems)))
@@ -73,7 +79,9 @@ def policies(context: Context) -> list[Policy]:
 
 
 def problems_of(context: Context) -> list[str]:
-    """Why a plan cannot be judged by these settings: what could not be read, and exceptions of rules by an old id."""
+    """Return why these settings do not allow a check of the plan: unreadable parts, and exceptions that use an old
+    rule id.
+    """
     found = list(context.problems)
     for exception in context.exceptions:
         if (new := RENAMED.get(exception.rule)) is not None:
@@ -83,7 +91,7 @@ def problems_of(context: Context) -> list[str]:
 
 
 def unreadable(why: str) -> Policy:
-    """Refuses the plan of an environment whose settings cannot be judged by, and says why."""
+    """Return a policy that refuses the plan and reports why the environment's settings are unusable."""
     return _on_settings("settings-known", why, EnforcementLevel.MANDATORY)
 
 
@@ -100,8 +108,8 @@ def _on_settings(name: str, message: str, level: EnforcementLevel) -> Policy:
 
 
 def _policies_of(rule: Rule, context: Context) -> Iterator[Policy]:
-    """One for each way of judging: single resources as they are asked for, before each is made, and the whole plan as
-    it will be, where a provider leaves unset properties unknown.
+    """Yield one policy per method. A resource policy checks the requested properties before each resource is created.
+    A stack policy checks the whole plan as it will be; in it, a provider leaves unset properties unknown.
     """
     described = f"{rule.reason} {rule.remedy}"
     if rule.of_one is not None:

@@ -1,7 +1,7 @@
-"""The rule on permissions: a plan may allow what the program itself allows, and nothing else.
+"""The rule on permissions: a plan may allow only what the program itself allows.
 
-The lists are made from the program (`python -m scripts.policy_lists`). A policy that a preview does not know yet is
-judged by `up`.
+The lists are generated from the program (`python -m scripts.policy_lists`). `up` checks a policy that a preview does
+not know yet.
 """
 
 from collections.abc import Iterator

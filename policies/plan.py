@@ -1,4 +1,6 @@
-"""Whether what a property names is in the plan: by id, name, ARN, link or address, or by where its value is from."""
+"""Finds out whether a property refers to a resource of the plan: by id, name, ARN, link or address, or by the source
+of its value.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,20 +14,20 @@ _SAYS: Final[tuple[tuple[str | int, ...], ...]] = (
     *(("bucket",), ("zoneId",), ("dnsName",), ("privateIp",), ("ipAddress",)),
     ("networkInterfaces", 0, "networkIp"),
 )
-"""Properties by which others name a resource."""
+"""Properties by which others refer to a resource."""
 _MADE: Final = ("id", "arn", "email", "selfLink")
-"""Of them: what a provider reports of a resource once it was made."""
+"""Those properties that a provider reports after creation."""
 
 
 _LIKE_AN_ID: Final = re.compile(r".*/.*|[a-z]+-[0-9a-f]{8,}")
-"""Names that people may give to what they make, and that read as the id of something else."""
+"""Names that operators can choose and that look like the id of another resource."""
 
 
 class Made:
-    """Resources of a plan, by all that names them."""
+    """Resources of a plan, by all their identifiers."""
 
     def __init__(self, resources: Iterable[Resource], others: Iterable[str] = ()) -> None:
-        """`others`: names that stand for resources outside the plan, which the settings give."""
+        """`others` are names of resources outside the plan, from the settings."""
         self._by_urn: dict[str, Resource] = {}
         self._by_name: dict[str, list[Resource]] = {name: [] for name in others}
         for resource in resources:
@@ -34,28 +36,30 @@ class Made:
                 self._by_name.setdefault(name, []).append(resource)
 
     def has(self, value: Any, sources: Sequence[str], count: int = 1) -> bool:
-        """Whether a value names one of them. `sources`: the URNs that its property takes its value from; `count`:
-        how many values of one list a preview does not know, each of which needs a source of its own.
+        """Return whether a value refers to one of the resources.
+
+        `sources` are the URNs from which the property takes its value. `count` is the number of values in the list
+        that a preview does not know; each needs its own source.
         """
         if isinstance(value, str) and plain_link(value) in self._by_name:
             return True
         behind = self.behind(sources)
         if not behind or len(behind) < count:
             return False
-        # a plan of inputs alone tells where a value comes from and not what it is
+        # a plan with inputs alone shows the source of a value, but not the value
         return value is UNKNOWN or all(one.at(key) is None for one in behind for key in _MADE)
 
     def named(self, value: Any) -> Sequence[Resource]:
-        """Those that a value names."""
+        """Return the resources to which a value refers."""
         return self._by_name.get(plain_link(value), ()) if isinstance(value, str) else ()
 
     def behind(self, sources: Sequence[str]) -> Sequence[Resource]:
-        """Those of the plan among the URNs that a property takes its value from."""
+        """Return the resources of the plan among the URNs from which a property takes its value."""
         return [self._by_urn[urn] for urn in dict.fromkeys(sources) if urn in self._by_urn]
 
 
 def names(resource: Resource) -> Iterator[str]:
-    """All that identifies a resource, as far as it is known."""
+    """Yield all known identifiers of a resource."""
     for one, path in ((one, path) for one in (resource, replace(resource, props=resource.outputs)) for path in _SAYS):
         value = one.at(*path)
         if isinstance(value, str) and value and not (path == ("name",) and _LIKE_AN_ID.fullmatch(value)):
@@ -63,14 +67,14 @@ def names(resource: Resource) -> Iterator[str]:
             if path == ("arn",):
                 yield value.rpartition("/")[2]
             if path == ("dnsName",):
-                # as Route 53 keeps it
+                # Route 53 stores the name in lower case
                 yield value.lower()
             if path == ("name",) and resource.type == "gcp:compute/instanceTemplate:InstanceTemplate":
                 yield f"global/instanceTemplates/{value}"
 
 
 def plain_link(value: str) -> str:
-    """A link without host, version of the API and unique id; the embedded cloud's have no TLS."""
+    """Return a link without host, API version and unique id. Links of the embedded cloud use no TLS."""
     link = value.partition("?")[0]
     return (
         link[link.index("projects/") :] if link.startswith(("https://", "http://")) and "projects/" in link else link

@@ -1,4 +1,4 @@
-"""Resources as `pulumi preview --json` prints them, for rules that are judged without the engine."""
+"""Parses resources from the output of `pulumi preview --json`, so that rules run without the engine."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -11,12 +11,13 @@ from policies.resource import UNKNOWN, Resource
 from policies.rule import Rule, Wrong
 
 SECRET_TEXT: Final = "[secret]"
-"""What the engine prints in place of a value that the program marked as a secret. The pack in the engine gets it."""
+"""Replacement by the engine for a value that the program marked as secret. A pack in the engine gets the value."""
 
 
 def resources_of(preview: Preview) -> tuple[Resource, ...]:
-    """What will be there after the plan, as the engine gives it to the pack: with the providers that a preview leaves
-    out, without what is deleted or only looked up. Raises PreviewError for one without a resource.
+    """Return the resources after the plan, as the engine passes them to the pack. They include the providers that a
+    preview omits, and exclude resources that are deleted or only read. Raises PreviewError for a step without a
+    resource.
     """
     if not preview.after:
         raise PreviewError("the preview has no resources; make it with `pulumi preview --json --show-sames`")
@@ -31,7 +32,7 @@ _MADE: Final = ("arn", "email", "selfLink", "latestVersion")
 
 def _resource(one: PlannedResource) -> Resource:
     hidden: list[str] = []
-    # by these the plan names what was made before: a group its template, a rule its prefix list
+    # plans refer to existing resources by these: a group to its template, a rule to its prefix list
     made = {key: one.outputs.get(key, UNKNOWN_TEXT) for key in _MADE}
     props = {key: _value(value, key, hidden) for key, value in (made | dict(one.inputs)).items() if key != "id"}
     depends = {key: tuple(urns) for key, urns in one.depends.items()}
@@ -71,7 +72,7 @@ def _hidden(resource: Resource, _: Context) -> Iterator[Wrong]:
 
 
 _ALWAYS_SECRET: Final[Mapping[str, tuple[str, ...]]] = {"gcp:storage/bucketObject:BucketObject": ("content",)}
-"""What the provider marks by itself in what the program makes; no rule reads it."""
+"""Properties that the provider always marks as secret in resources of the program. No rule reads them."""
 
 RULES: Final = (
     Rule(

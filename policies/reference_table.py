@@ -1,4 +1,6 @@
-"""What properties of the program's types name, and of which types that must be in the plan."""
+"""Properties of the program's resource types that refer to other resources, with the allowed target types in the
+plan.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,20 +19,20 @@ from policies.resource import (
 
 @dataclass(frozen=True, slots=True)
 class ResourceReference:
-    """A property that names another resource."""
+    """A property that refers to another resource."""
 
     path: tuple[str, ...]
-    """`[]` follows what is a list."""
+    """`[]` follows the name of a list."""
     of: frozenset[str]
-    """Types of what it may name; empty: it must be left out."""
+    """Allowed types of the target. Empty: the property must be absent."""
     must: bool = False
-    """Whether it must be said: without it something holds that the plan does not make."""
+    """Whether the property is required. Without it, a resource outside the plan would apply."""
     given: bool = False
-    """Whether the settings may name it."""
+    """Whether the settings may name the target."""
 
     @property
     def key(self) -> str:
-        """The property of the resource that the path begins with."""
+        """The first property of the path."""
         return self.path[0].removesuffix("[]")
 
 
@@ -57,7 +59,7 @@ _WAYS: Final = (
     *((key, None) for key in ("carrierGatewayId", "coreNetworkArn", "egressOnlyGatewayId", "instanceId")),
     *((key, None) for key in ("localGatewayId", "networkInterfaceId", "odbNetworkArn", "transitGatewayId")),
 )
-"""Where a route of AWS may lead."""
+"""Properties with the target of an AWS route."""
 
 _AWS: Final[Mapping[str, tuple[ResourceReference, ...]]] = {
     LAUNCH_TEMPLATE: (
@@ -152,7 +154,7 @@ IMAGES: Final[Mapping[str, ResourceReference]] = {
     "gcp:compute/instanceTemplate:InstanceTemplate": _one("disks[].sourceImage"),
     "gcp:compute/instance:Instance": _one("bootDisk.initializeParams.image"),
 }
-"""What names the image that machines start from; the settings say which."""
+"""Properties with the image of machines. The settings list the allowed images."""
 
 _NETWORK, _SUBNETWORK = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
 _INSTANCE: Final = "gcp:compute/instance:Instance"
@@ -218,4 +220,4 @@ _GCP: Final[Mapping[str, tuple[ResourceReference, ...]]] = {
 }
 
 REFERENCES: Final[Mapping[str, tuple[ResourceReference, ...]]] = {**_AWS, **_GCP}
-"""By type."""
+"""References by resource type."""

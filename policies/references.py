@@ -1,6 +1,6 @@
-"""The rule on what a plan's resources name: firewalls, networks, routes, targets and disks that the plan makes.
+"""The rule on references: a plan may refer only to firewalls, networks, routes, targets and disks that it creates.
 
-The rules did not judge what others made. Settings may name a network and a bucket.
+The rules do not check resources outside the plan. Settings may name an existing network and bucket.
 """
 
 import re
@@ -21,16 +21,16 @@ from policies.rule import Rule, Violation, Wrong
 
 @dataclass(frozen=True, slots=True)
 class _NamedValue:
-    """One value that names something."""
+    """One value that refers to a resource."""
 
     path: str
     value: Any
     count: int = 1
-    """Values of the same list that a preview does not know."""
+    """Number of values in the same list that a preview does not know."""
 
 
 _NO_LIST: Final = 1_000_000
-"""Values that may be in a list of which a preview knows nothing."""
+"""Assumed number of values in a list of which a preview knows nothing."""
 
 
 def _of_others(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
@@ -42,20 +42,20 @@ def _of_others(resources: Sequence[Resource], context: Context) -> Iterator[Viol
 
     for resource, reference in _references(resources, context):
         if reference.of == NOTHING:
-            continue  # reported of the resource itself
+            continue  # the check of the single resource reports it
         for path, value in _strangers(resource, reference, made(reference.of, reference.given)):
             yield Wrong(path=path, value=value, says=_says(reference, value)).on(resource)
 
 
 def _references(resources: Sequence[Resource], context: Context) -> Iterator[tuple[Resource, ResourceReference]]:
-    """What may name something, less what somebody answers for by name."""
+    """Yield properties that may refer to a resource, except those that an exception names."""
     for resource in resources:
         if (found := REFERENCES.get(resource.type)) and not let_pass(resource, context):
             yield from ((resource, reference) for reference in found)
 
 
 def _strangers(resource: Resource, reference: ResourceReference, made: Made) -> Iterator[tuple[str, Any]]:
-    """Path and value of what names no resource of the plan."""
+    """Yield path and value of references to resources outside the plan."""
     sources = resource.depends.get(reference.key, ())
     # providers leave unset properties unknown
     is_said = resource.at(reference.key) is not UNKNOWN or bool(sources)
@@ -65,13 +65,13 @@ def _strangers(resource: Resource, reference: ResourceReference, made: Made) -> 
 
 
 def _said(resource: Resource, reference: ResourceReference) -> Iterator[_NamedValue]:
-    """What a resource says at a reference's path."""
+    """Yield the values of a resource at a reference's path."""
     first, *rest = reference.path
     return _values(resource.at(reference.key), tuple(rest), reference.key, is_listed=first.endswith("[]"))
 
 
 def _values(value: Any, rest: tuple[str, ...], at: str, *, is_listed: bool) -> Iterator[_NamedValue]:
-    """The values at the end of a path; None where nothing was said on the way."""
+    """Yield the values at the end of a path, or None where a part of the path is not set."""
     if is_listed and is_list(value):
         unknown = sum(one is UNKNOWN for one in value)
         for index, one in enumerate(value):
@@ -103,7 +103,7 @@ def _settings(context: Context) -> Resource:
 
 
 def _given(context: Context) -> frozenset[str]:
-    """Names of the network, its subnets and the bucket that the settings give."""
+    """Return the names of the network, its subnets and the bucket in the settings."""
     settings = _settings(context)
     subnets = settings.at("network", "subnets")
     named = [
@@ -113,7 +113,7 @@ def _given(context: Context) -> frozenset[str]:
     ]
     texts = [one for one in named if isinstance(one, str) and one]
     project = f"projects/{settings.at('account')}"
-    # a state of Google Cloud has links, whatever was said
+    # the state on Google Cloud has links, whatever the program set
     links = [
         f"{project}/{place}/{one}"
         for one in texts
@@ -124,7 +124,7 @@ def _given(context: Context) -> frozenset[str]:
 
 
 def _made_elsewhere(resource: Resource, context: Context) -> Iterator[Wrong]:
-    """What can be judged of one resource alone: references that no rule judges, images, and places."""
+    """Check one resource alone: references that no other rule checks, images and locations."""
     if let_pass(resource, context):
         return
     for reference in REFERENCES.get(resource.type, ()):
@@ -154,7 +154,7 @@ def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
 
 
 def _places(resource: Resource, context: Context) -> Iterator[Wrong]:
-    """A resource's own word on project or region wins over the provider's."""
+    """A resource's own project or region overrides the provider's."""
     if resource.type not in MADE or resource.type.startswith("pulumi:"):
         return
     allowed = {
@@ -170,7 +170,9 @@ def _places(resource: Resource, context: Context) -> Iterator[Wrong]:
 _ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"
 _NETWORK: Final = "gcp:compute/network:Network"
 _OF_AWS: Final = re.compile(r"com\.amazonaws\.(?!vpce\.)[a-z]{2}-[a-z-]+-[0-9]\.(?!vpce-svc)[a-z0-9.-]+")
-"""Services that people offer are `com.amazonaws.vpce.<region>.vpce-svc-…`."""
+"""Names of AWS services. Endpoint services of other accounts have names like
+`com.amazonaws.vpce.<region>.vpce-svc-…`.
+"""
 
 RULES: Final = (
     Rule(

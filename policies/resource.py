@@ -1,4 +1,6 @@
-"""A declared resource as the rules see it: plain values, with what a preview cannot know marked as such."""
+"""A declared resource in the form that rules use: plain values, with UNKNOWN for values that a preview does not
+know.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +12,7 @@ from gpufleet.domain.parsed import is_list, is_map
 
 
 class _Unknown:
-    """A value that only `pulumi up` will know. Judged then; never guessed at."""
+    """A value that only `pulumi up` knows. Rules check it then and never guess it."""
 
     def __repr__(self) -> str:
         return "(known after up)"
@@ -36,7 +38,7 @@ RUNS_INSTANCES: Final = frozenset(
         LAUNCH_CONFIGURATION,
     }
 )
-"""What an instance of AWS starts from: they share user data, metadata options and an instance type."""
+"""AWS types that start instances. They share user data, metadata options and an instance type."""
 GCP_TEMPLATES: Final = frozenset(
     {
         "gcp:compute/instanceTemplate:InstanceTemplate",
@@ -58,28 +60,28 @@ GCP_COPIES: Final = frozenset(
         "gcp:compute/instanceFromMachineImage:InstanceFromMachineImage",
     }
 )
-"""Instances that take what they do not say from elsewhere."""
+"""Google Cloud types whose instances copy unset properties from another resource."""
 FLEETS: Final = frozenset({"aws:ec2/fleet:Fleet", "aws:ec2/spotFleetRequest:SpotFleetRequest"})
-"""What starts instances of AWS from templates, each in machine types of its own choice."""
+"""AWS types that start instances from templates and choose the machine types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One resource of the plan or of the state. `props` have the provider's camelCase names."""
+    """One resource of the plan or of the state. `props` use the provider's camelCase names."""
 
     type: str
     name: str
     props: Mapping[str, Any] = field(default_factory=dict[str, Any])
     urn: str = ""
     depends: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """URNs that each property takes its value from."""
+    """URNs from which each property takes its value."""
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What its cloud last said of it, where `props` are what the program asks for alone."""
+    """The last properties that the cloud reported, if `props` contain only the program's inputs."""
     hidden: tuple[str, ...] = ()
-    """Properties whose values a preview hides as secrets; UNKNOWN stands for them."""
+    """Properties whose values a preview hides as secrets. Their value is UNKNOWN."""
 
     def at(self, *path: str | int) -> Any:
-        """The value at a path; None where nothing was said; UNKNOWN where a preview cannot know."""
+        """Return the value at a path. None: not set. UNKNOWN: a preview does not know it."""
         value: Any = self.props
         for part in path:
             if value is UNKNOWN:
@@ -90,14 +92,14 @@ class Resource:
         return value
 
     def each(self, *path: str | int) -> Iterator[Mapping[str, Any]]:
-        """The maps of a list (or the one map) at a path; unknown ones are left out."""
+        """Yield the maps of a list (or the single map) at a path. Unknown maps are omitted."""
         value = self.at(*path)
         for item in value if is_list(value) else [value]:
             if is_map(item):
                 yield item
 
     def parts(self) -> "Iterator[Resource]":
-        """Itself, and what a spot fleet starts instances from without a template."""
+        """Yield the resource itself, and the launch specifications of a spot fleet without a template."""
         yield self
         if self.type in FLEETS:
             for specification in self.each("launchSpecifications"):
@@ -106,7 +108,7 @@ class Resource:
 
 def _child(value: Any, part: str | int) -> Any:
     if is_map(value):
-        # an index into a map finds nothing: its keys are texts
+        # an index into a map finds nothing, because its keys are strings
         return value.get(part) if isinstance(part, str) else None
     if is_list(value) and isinstance(part, int) and part < len(value):
         return value[part]
@@ -114,22 +116,22 @@ def _child(value: Any, part: str | int) -> Any:
 
 
 def known(value: Any) -> bool:
-    """Whether something was said and a preview can read it."""
+    """Return whether a value is set and a preview knows it."""
     return value is not None and value is not UNKNOWN
 
 
 def is_true(value: Any) -> bool:
-    """Providers take booleans of some properties as text."""
+    """Return whether a value is true. Providers represent some booleans as text."""
     return value is True or (isinstance(value, str) and value.lower() == "true")
 
 
 def is_false(value: Any) -> bool:
-    """Said to be false, as a boolean or as text; not where nothing was said."""
+    """Return whether a value is set to false, as a boolean or as text. An unset value is not false."""
     return value is False or (isinstance(value, str) and value.lower() == "false")
 
 
 def number(value: Any) -> float | None:
-    """A number, also one that a provider gives as text; None for what is none or not known."""
+    """Return a number, also from text. None if the value is not a number or not known."""
     try:
         return float(value) if isinstance(value, int | float | str) else None
     except ValueError:
@@ -137,7 +139,7 @@ def number(value: Any) -> float | None:
 
 
 class Properties(Mapping[str, Any]):
-    """The engine's properties of one resource, made plain when a rule asks for one: most rules look at few types."""
+    """The engine's properties of one resource. They are converted on access, because most rules look at few types."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given
@@ -156,7 +158,7 @@ class Properties(Mapping[str, Any]):
 
 
 def plain(value: Any) -> Any:
-    """The engine's property values without its proxies, unknown ones as UNKNOWN."""
+    """Return the engine's property values without its proxies. Unknown values become UNKNOWN."""
     if is_map(value):
         return {key: _read(value, key) for key in value}
     if _is_sequence(value):

@@ -1,4 +1,4 @@
-"""The rule on what may be in a plan at all: what the program makes, where it makes it, and nothing else."""
+"""The rule on resource types: a plan may contain only types that the program creates, under the same parents."""
 
 import json
 import re
@@ -13,8 +13,9 @@ from policies.rule import NOT_SHOWN, Rule, Wrong
 MADE: Final[Mapping[str, list[str]]] = json.loads(
     (Path(__file__).parent / "lists" / "resource_types.json").read_text("utf-8")
 )
-"""Each type that the program makes, to the types of the components that it makes it in; empty: the stack itself.
-Written by `python -m scripts.policy_lists`."""
+"""Each type that the program creates, with the types of its parent components. Empty: the parent is the stack.
+`python -m scripts.policy_lists` writes the file.
+"""
 
 
 def _listed(resource: Resource, context: Context) -> Iterator[Wrong]:
@@ -34,22 +35,24 @@ def _listed(resource: Resource, context: Context) -> Iterator[Wrong]:
 
 
 _DEFAULT_PROVIDER: Final = re.compile(r"default(_\d+_\d+_\d+)?")
-"""How the engine names the provider that the stack's configuration describes."""
+"""The engine's name of the provider that the stack's configuration describes."""
 
 
 def _configured_otherwise(provider: Resource, context: Context) -> Iterator[Wrong]:
-    """What a provider named as the stack's says that the stack's configuration does not: a name is no proof."""
+    """Report differences between a default provider and the stack's configuration. The name alone does not prove that
+    they are the same.
+    """
     package = provider.type.removeprefix("pulumi:providers:")
     for key, value in provider.props.items() if context.config else ():
         if key not in _OF_PLUGIN and _read(value) != _read(context.config.get(f"{package}:{key}")):
-            # it may be a credential
+            # the value may be a credential
             yield Wrong(
                 path=key, value=NOT_SHOWN, says=f"must be what the stack's configuration has, {package}:{key}"
             )
 
 
 def _read(value: Any) -> Any:
-    """A value of a configuration, which is text that may hold JSON."""
+    """Parse a configuration value: text that may contain JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -60,7 +63,9 @@ _OF_PLUGIN: Final = ("version", "pluginDownloadURL", "pluginChecksums", "id")
 
 
 def parents(urn: str) -> str | None:
-    """The types of a resource's parents, as its URN joins them; empty: the stack. None for what is no URN."""
+    """Return the types of a resource's parents, as its URN joins them. Empty: the stack. None if the text is not a
+    URN.
+    """
     parts = urn.split("::", 3)
     return parts[2].rpartition("$")[0] if len(parts) == 4 else None
 
@@ -77,7 +82,7 @@ LISTED: Final = Rule(
 
 
 def let_pass(resource: Resource, context: Context) -> bool:
-    """Whether an exception names this resource as one that the program does not make."""
+    """Return whether an exception names this resource as one that the program does not create."""
     return LISTED.excepts(resource, context)
 
 

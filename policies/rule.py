@@ -1,4 +1,4 @@
-"""What a rule is, and what it finds."""
+"""Defines rules and violations."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _NotShown:
-    """A value that holds a secret."""
+    """A value that contains a secret."""
 
     def __repr__(self) -> str:
         return "(not shown)"
@@ -24,18 +24,19 @@ NOT_SHOWN: Final = _NotShown()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """What is wrong with one property of a resource."""
+    """An error in one property of a resource."""
 
     path: str = ""
-    """The property as the provider's schema names it: `networkInterfaces[0].associatePublicIpAddress`. Empty: it is
-    the resource as a whole."""
+    """The property as the provider's schema names it: `networkInterfaces[0].associatePublicIpAddress`. Empty: the
+    error concerns the whole resource.
+    """
     value: Any = None
-    """What it is: None where nothing was said, UNKNOWN where a preview cannot know, NOT_SHOWN for a secret."""
+    """The value. None: not set. UNKNOWN: a preview does not know it. NOT_SHOWN: a secret."""
     says: str
-    """What is wrong with it, a clause that follows the value: `must be false`."""
+    """The error, as a clause that follows the value: `must be false`."""
 
     def on(self, resource: Resource) -> "Violation":
-        """The violation of a resource that has it."""
+        """Return the violation for a resource with this error."""
         return Violation(
             resource=resource.name, type=resource.type, path=self.path, value=self.value, wrong=self.says
         )
@@ -43,27 +44,29 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """What is wrong with a resource of a plan."""
+    """An error in a resource of a plan."""
 
     resource: str
     """Name of the resource."""
     type: str = ""
-    """Its type; empty for the plan as a whole."""
+    """Type of the resource. Empty for the whole plan."""
     path: str = ""
-    """The property; empty where it is the resource as a whole."""
+    """The property. Empty if the error concerns the whole resource."""
     value: Any = None
     wrong: str
-    """What is wrong, a clause that follows property and value, or a sentence where `path` is empty."""
+    """The error: a clause that follows property and value, or a sentence if `path` is empty."""
 
     @property
     def sentence(self) -> str:
-        """Resource, property, value and what is wrong with it."""
+        """Return a sentence with resource, property, value and error."""
         of_type = f" ({self.type})" if self.type else ""
         return f"{self.resource}{of_type}: {self.path and f'{self.path} is {shown(self.value)}: '}{self.wrong}"
 
 
 def shown(value: Any) -> str:
-    """A property's value for people: shortened, without secrets, and said to be missing or unknown where it is."""
+    """Return a property's value for messages: shortened and without secrets. A missing or unknown value is described
+    as such.
+    """
     if value is None:
         return "not set"
     if value is UNKNOWN or value is NOT_SHOWN:
@@ -73,38 +76,40 @@ def shown(value: Any) -> str:
 
 
 _LONGEST_SHOWN = 120
-"""Letters of a value in a message; a policy or user data may have thousands."""
+"""Maximum number of characters of a value in a message. A policy or user data may have thousands."""
 
 
 OfOne = Callable[[Resource, Context], Iterable[Wrong]]
-"""What is wrong with one resource, each with its property."""
+"""Finds the errors of one resource, each with its property."""
 OfAll = Callable[[Sequence[Resource], Context], Iterable[Violation]]
-"""What is wrong with a whole plan."""
+"""Finds the violations of a whole plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule, judged on each resource (`of_one`) or on the whole plan (`of_all`)."""
+    """One rule. It checks each resource (`of_one`) or the whole plan (`of_all`)."""
 
     id: str
     reason: str
     """Why the rule exists, in one sentence."""
     remedy: str
     judges: str = ""
-    """What the rule looks at, for people: types and properties."""
+    """What the rule checks, for the documentation: types and properties."""
     of_one: OfOne | None = None
     of_all: OfAll | None = None
     parts: bool = True
-    """Whether `of_one` also judges what a resource holds of others: a fleet's launch specifications."""
+    """Whether `of_one` also checks embedded parts, such as a fleet's launch specifications."""
     named: bool = False
-    """Whether an exception must name the type, and one resource: for all (`*`) it would switch the rule off."""
+    """Whether an exception must name the type and one resource. An exception for all (`*`) would disable the rule."""
 
     def check(self, resources: Sequence[Resource], context: Context) -> list[Violation]:
-        """Everything wrong by this rule, less what a valid exception covers."""
+        """Return all violations of this rule, except those that a valid exception covers."""
         return self.uncovered(self.find(resources, context), context)
 
     def uncovered(self, found: Iterable[Violation], context: Context) -> list[Violation]:
-        """Those that no valid exception covers, each with why one that people may have meant does not."""
+        """Return the violations that no valid exception covers. Each states why a similar exception does not cover
+        it.
+        """
         return [
             replace(v, wrong=v.wrong + self._not_covered(context, v))
             for v in found
@@ -112,7 +117,7 @@ class Rule:
         ]
 
     def find(self, resources: Sequence[Resource], context: Context) -> list[Violation]:
-        """Everything wrong by this rule, whatever exceptions there are."""
+        """Return all violations of this rule, regardless of exceptions."""
         found: list[Violation] = []
         if self.of_one is not None:
             parts = (part for one in resources for part in (one.parts() if self.parts else (one,)))
@@ -122,15 +127,15 @@ class Rule:
         return found
 
     def exception(self, violation: Violation, context: Context) -> "PolicyException | None":
-        """The exception that lets it pass today, if there is one."""
+        """Return the exception that covers the violation today, or None."""
         return next((e for e in self._exceptions(context, violation) if context.today <= e.until), None)
 
     def excepts(self, resource: Resource, context: Context) -> bool:
-        """Whether an exception lets pass today whatever is wrong with a resource."""
+        """Return whether an exception covers every violation of a resource today."""
         return self.exception(Wrong(says="").on(resource), context) is not None
 
     def message(self, violation: Violation) -> str:
-        """What a person reads: what is wrong, by which rule, why it matters, what to do."""
+        """Return the message for operators: the error, the rule, why it matters, and the remedy."""
         return f"{violation.sentence}. [{self.id}] {self.reason} {self.remedy} {self._way_out(violation)}"
 
     def _way_out(self, violation: Violation) -> str:
@@ -143,7 +148,7 @@ class Rule:
         )
 
     def _exceptions(self, context: Context, violation: Violation) -> "list[PolicyException]":
-        """Those that are about this violation, also ended ones."""
+        """Return the exceptions that concern this violation, including expired ones."""
         return [
             e
             for e in context.exceptions
@@ -153,7 +158,7 @@ class Rule:
         ]
 
     def _not_covered(self, context: Context, violation: Violation) -> str:
-        """What people ask first of a violation that they thought was covered."""
+        """Return why exceptions that seem to cover the violation do not."""
         if ended := self._exceptions(context, violation):
             return f" (the exception of {ended[-1].owner} ended on {ended[-1].until})"
         for e in context.exceptions if self.named else ():

@@ -1,4 +1,4 @@
-"""Where the pack finds the settings of the environment that it judges."""
+"""Finds the settings of the environment that the pack checks."""
 
 import json
 from collections.abc import Mapping
@@ -10,15 +10,18 @@ from gpufleet.settings.file import FileError, read_config
 from policies.context import ContextError
 
 FROM_ENGINE: Final = "PULUMI_CONFIG"
-"""The engine gives the stack's configuration to the pack's process, and nothing else of the program."""
+"""The engine passes the stack's configuration, and nothing else of the program, to the pack's process."""
 FROM_FILE: Final = "GPUFLEET_SETTINGS"
-"""Of an existing state (`pulumi policy analyze`) the engine gives resources alone: a file must be named."""
+"""For an existing state (`pulumi policy analyze`), the engine passes resources alone, so this variable must name a
+settings file.
+"""
 
 
 def config_of(environ: Mapping[str, str]) -> Mapping[str, Any]:
-    """The stack's configuration, values as text. Raises ContextError.
+    """Return the stack's configuration, with values as text. Raises ContextError.
 
-    Without settings a budget or an allow-list would not be judged and the pack would pass: that is refused.
+    Without settings, the pack could not check the budget or allow-lists and would pass. It therefore refuses the
+    plan.
     """
     if (given := environ.get(FROM_ENGINE)) is not None:
         return json.loads(given or "{}")

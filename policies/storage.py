@@ -1,4 +1,4 @@
-"""The rule on buckets, queues and their objects: closed to the public and encrypted."""
+"""The rule on buckets, queues and their objects: they must be private and encrypted."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,9 +48,9 @@ _GCP_PRIVATE: Final = (
 
 
 _OBJECTS: Final = {"aws:s3/bucketObjectv2:BucketObjectv2": "key", "gcp:storage/bucketObject:BucketObject": "name"}
-"""Objects that the program makes, to the property that names them."""
+"""Types of objects that the program creates, with the property that contains the object's name."""
 _WRITTEN: Final = re.compile(r"fleet/fleet\.json|agents/[0-9a-f]{64}/gpufleet-node\.pyz")
-"""All that the program writes: `PATH_IN_BUCKET` and `archive_key`."""
+"""All objects that the program writes: `PATH_IN_BUCKET` and `archive_key`."""
 
 
 def _open_storage(resource: Resource, context: Context) -> Iterator[Wrong]:
@@ -123,14 +123,15 @@ _JUDGES: Final[Mapping[str, Callable[[Resource], Iterator[Wrong]]]] = {
 
 
 def _not_blocked(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
-    """Buckets of AWS that no block of public access in the plan is about."""
+    """Yield AWS buckets without a public access block in the plan."""
     blocks = [resource for resource in resources if resource.type == _BLOCK]
     urns = {urn for block in blocks for urn in block.depends.get("bucket", ())}
     names = {name for block in blocks if isinstance(name := block.at("bucket"), str)}
     for bucket in resources:
         name = bucket.at("bucket")
         is_blocked = bucket.urn in urns or (isinstance(name, str) and name in names)
-        # who let it pass by name answers for it, and S3 closes a new bucket by itself
+        # an exception that names the bucket is the operator's decision, and S3 blocks public access to new buckets by
+        # default
         if bucket.type in _BUCKETS and not is_blocked and not let_pass(bucket, context):
             wrong = "the plan has no BucketPublicAccessBlock for it, with all four properties true"
             yield Wrong(says=wrong).on(bucket)

@@ -1,4 +1,6 @@
-"""The rule on templates: a group starts instances only from one that the plan makes, which the other rules judge."""
+"""The rule on templates: a group may start instances only from a template of the plan, which the other rules
+check.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,14 +31,16 @@ _TEMPLATES: Final = frozenset({LAUNCH_TEMPLATE, LAUNCH_CONFIGURATION, *GCP_TEMPL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reference:
-    """Where something says what its instances start from."""
+    """A reference to the template of instances."""
 
     path: str
     value: Any
     """Id, name or link."""
     version: Any = None
     sources: int = 1
-    """References of this property that a preview does not know: as many templates must be behind them."""
+    """Number of references of this property that a preview does not know. At least this number of templates must be
+    among its sources.
+    """
 
 
 def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]:
@@ -49,11 +53,13 @@ def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]
 
 
 def _wrong(reference: _Reference, templates: Made, sources: Sequence[str]) -> str:
-    """What is wrong with a reference; empty: nothing. `sources`: the URNs that its property takes its value from."""
+    """Return the error of a reference. Empty: none. `sources` are the URNs from which its property takes its
+    value.
+    """
     found = templates.named(reference.value)
     if not found and len(behind := templates.behind(sources)) >= reference.sources:
-        # where a value is known, so is what it must be, since its template was made before: but for a plan of inputs
-        # alone, which tells where a value comes from and not what it is
+        # If a value is known, its template already exists and has a known identifier. A plan with inputs alone is
+        # different: it shows the source of a value, but not the value
         found = [t for t in behind if reference.value is UNKNOWN or t.at("arn") is t.at("selfLink") is None]
     if not found:
         return "must be a template that this plan makes: nobody judged another one"
@@ -101,7 +107,7 @@ def _of_group(group: Resource) -> Iterator[_Reference]:
         for index, override in enumerate(overrides if is_list(overrides) else ()):
             own = override.get("launchTemplateSpecification") if is_map(override) else UNKNOWN
             place = f"{path}.overrides[{index}].launchTemplateSpecification"
-            # the dependencies of the whole property do not say which is for which
+            # the dependencies of the whole property do not show which source belongs to which reference
             yield from _specified(own, place, sources=index + 2)
     elif mixed is UNKNOWN and "mixedInstancesPolicy" in group.depends:
         yield _Reference(path="mixedInstancesPolicy", value=UNKNOWN, sources=2)
@@ -115,13 +121,13 @@ def _said(resource: Resource, key: str) -> Iterator[_Reference]:
 
 
 def _specified(specification: Any, path: str, sources: int = 1) -> Iterator[_Reference]:
-    """What a launch template's specification names, by id or by name."""
+    """Yield the references of a launch template specification, by id or by name."""
     if specification is UNKNOWN:
         yield _Reference(path=path, value=UNKNOWN, sources=sources)
     elif is_map(specification):
         said = [specification.get(key) for key in ("id", "launchTemplateId", "launchTemplateName", "name")]
         found = [value for value in said if value not in (None, "")]
-        # a state holds id and name of what was named by one of them
+        # the state contains id and name, whichever of them the program set
         value = next((value for value in found if value is not UNKNOWN), UNKNOWN)
         yield _Reference(path=path, value=value, version=specification.get("version"), sources=sources)
 

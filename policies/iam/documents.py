@@ -1,4 +1,4 @@
-"""The policy documents of AWS in a resource, each read strictly, and the managed policies that it attaches."""
+"""Strictly parses the AWS policy documents of a resource, and finds the managed policies that it attaches."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _ALWAYS_A_DOCUMENT: Final = frozenset({"policy", "assumeRolePolicy", "policyDocu
 
 
 class PolicyDocumentError(ValueError):
-    """A policy that cannot be read in one way alone; says why, a clause that follows `the policy`."""
+    """A policy is ambiguous. The message is a clause that follows `the policy`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +27,19 @@ class Document:
     """One policy document."""
 
     path: str
-    """The property that holds it."""
+    """The property that contains it."""
     kind: str
-    """`identity`, `trust`, or the resource that it lies on: `aws:sqs/queue`."""
+    """`identity`, `trust`, or the resource to which it is attached, such as `aws:sqs/queue`."""
     text: Any
 
 
 def documents(resource: Resource) -> Iterator[Document]:
-    """Every policy document of a resource of AWS, in whatever property; its text is UNKNOWN before `up` knows it."""
+    """Yield every policy document of an AWS resource, in any property. The text is UNKNOWN until `up` knows it."""
     for path, key, value in _about_policies(resource.props, ""):
         if value is UNKNOWN and key in (*_ALWAYS_A_DOCUMENT, "inlinePolicies"):
             yield Document(path=path, kind=_kind(resource.type, key), text=value)
             continue
-        # a state says of what has no policy that it is empty
+        # the state has an empty string where a resource has no policy
         text = value.strip("\ufeff \t\r\n") if isinstance(value, str) else ""
         is_text = text != "" and (key in _ALWAYS_A_DOCUMENT or text.startswith("{"))
         if is_text or (is_map(value) and _has_statements(value)):
@@ -47,14 +47,18 @@ def documents(resource: Resource) -> Iterator[Document]:
 
 
 def attached(resource: Resource) -> Iterator[tuple[str, Any]]:
-    """The property and the ARN of every managed policy that a resource of AWS attaches; UNKNOWN for one not known."""
+    """Yield property and ARN of every managed policy that an AWS resource attaches. UNKNOWN stands for an unknown
+    ARN.
+    """
     for path, key, value in _about_policies(resource.props, ""):
         if _SAYS_ARN.fullmatch(key) and value is not None:
             yield path, value
 
 
 def _about_policies(value: Any, path: str, key: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Path, key and value of all in or below a property whose name speaks of policies; not of lists themselves."""
+    """Yield path, key and value of everything in or below a property whose name mentions policies. Lists themselves
+    are omitted.
+    """
     if is_map(value) and not _has_statements(value):
         for name, item in value.items():
             below = f"{path}.{name}" if path else str(name)
@@ -68,7 +72,7 @@ def _about_policies(value: Any, path: str, key: str = "") -> Iterator[tuple[str,
 
 
 def _key(name: str, above: str) -> str:
-    """A property's own name, or that of the one above it where its own says nothing of policies."""
+    """Return a property's own name, or its parent's name if the own name does not mention policies."""
     return name if _ABOUT_POLICIES.search(name) else above
 
 
@@ -77,17 +81,17 @@ def _kind(type_: str, key: str) -> str:
         return TRUST
     if _OF_IDENTITIES.fullmatch(type_):
         return IDENTITY
-    # a queue's policy is one, whether it lies on the queue or is a resource of its own
+    # a queue's policy has the same kind, whether it is a property of the queue or a separate resource
     return type_.rpartition(":")[0].removesuffix("Policy")
 
 
 def statements(document: Document) -> list[Mapping[str, Any]]:
-    """The statements of a document. Raises DocumentError: nothing of it may be open to a second reading."""
+    """Return the statements of a document. Raises DocumentError if any part is ambiguous."""
     found = _parsed(document.text) if isinstance(document.text, str) else document.text
     if not is_map(found):
         raise PolicyDocumentError("is not a JSON object")
     if not _has_statements(found):
-        return []  # rules for images, say: it allows nothing
+        return []  # the document is not a policy, for example lifecycle rules for images, and grants nothing
     if strange := sorted(set(map(str, found)) - {"Version", "Id", "Statement"}):
         raise PolicyDocumentError(f"has {', '.join(strange)}, which is not an element of a policy")
     said = found.get("Statement")
@@ -112,7 +116,7 @@ def _parsed(text: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A map whose keys differ by more than their case: readers differ on which of two counts."""
+    """Build a map whose keys differ in more than case, because parsers disagree on which duplicate applies."""
     found: dict[str, Any] = {}
     seen: set[str] = set()
     for key, value in pairs:

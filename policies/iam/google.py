@@ -1,4 +1,4 @@
-"""Roles that a plan gives on Google Cloud against the list of those that the program gives."""
+"""Compares the roles that a plan grants on Google Cloud with the list of roles that the program grants."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _PER_RESOURCE: Final = frozenset({"role", "member", "condition"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """One role, given to one member."""
+    """One role, granted to one member."""
 
     path: str
     """The property that names the member."""
@@ -36,24 +36,26 @@ class Binding:
 
 @lru_cache(maxsize=1)
 def listed() -> Mapping[str, Any]:
-    """The list: `bindings` by what they are on, `custom_roles` by their id."""
+    """Return the list: `bindings` by the kind of resource, `custom_roles` by id."""
     return json.loads(LIST.read_text("utf-8"))
 
 
 @lru_cache(maxsize=1)
 def members() -> frozenset[str]:
-    """Patterns of the members that are given roles."""
+    """Return patterns of the members to which roles are granted."""
     return frozenset(entry["member"] for entries in listed()["bindings"].values() for entry in entries)
 
 
 def place(type_: str) -> str | None:
-    """What a type gives roles on, as the list names it: `storage/bucket`, `projects/`; None: it gives none."""
+    """Return the kind of resource on which a type grants roles, as in the list: `storage/bucket`, `projects/`. None:
+    it grants none.
+    """
     found = _GIVES.fullmatch(type_)
     return f"{found[1]}/{found[2]}" if found else None
 
 
 def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
-    """What a resource of Google Cloud allows beyond the list."""
+    """Yield what a Google Cloud resource allows beyond the list."""
     if _CUSTOM_ROLES.fullmatch(resource.type):
         yield from _of_custom_role(resource, names)
     elif (where := place(resource.type)) is not None:
@@ -66,7 +68,7 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
 
 
 def bindings(resource: Resource) -> Iterator[Binding]:
-    """Every role that a resource gives, and to whom."""
+    """Yield every role that a resource grants, with its member."""
     props = resource.props
     if resource.at("member") is not None:
         yield Binding(path="member", role=props.get("role"), member=props["member"], condition=props.get("condition"))
@@ -123,7 +125,7 @@ def _of_custom_role(role: Resource, names: Names) -> Iterator[Wrong]:
 
 
 def _beyond(binding: Binding, resource: Resource, entries: list[Mapping[str, str]], names: Names) -> str | None:
-    """Why a binding is not one of the list; None: it is."""
+    """Return why a binding is not in the list, or None if it is."""
     fitting = [e for e in entries if _is_on(e, resource, names) and _is_for(e, binding, resource, names)]
     of_role = [e for e in fitting if binding.role is UNKNOWN or says(e["role"], str(binding.role), names)]
     if any(_is_limited(e, binding.condition, names) for e in of_role):
@@ -137,7 +139,7 @@ def _beyond(binding: Binding, resource: Resource, entries: list[Mapping[str, str
 
 
 def _is_on(entry: Mapping[str, str], resource: Resource, names: Names) -> bool:
-    """Whether an entry is about the same bucket, project or secret."""
+    """Return whether an entry concerns the same bucket, project or secret."""
     for key in entry.keys() - _PER_RESOURCE:
         said = resource.at(key)
         if said is not UNKNOWN and not (isinstance(said, str) and says(entry[key], said, names)):
@@ -148,22 +150,23 @@ def _is_on(entry: Mapping[str, str], resource: Resource, names: Names) -> bool:
 def _is_for(entry: Mapping[str, str], binding: Binding, resource: Resource, names: Names) -> bool:
     if binding.member is not UNKNOWN:
         return isinstance(binding.member, str) and says(entry["member"], binding.member, names)
-    # a preview knows no email yet, and the program names a binding after the account: `up` compares the email
+    # A preview does not know the email address. The program names a binding after the account, and `up` compares the
+    # email address
     account = entry["member"].removeprefix("serviceAccount:").partition("@")[0]
     return fits(f"{account}*", resource.name, names)
 
 
 def _is_limited(entry: Mapping[str, str], condition: Any, names: Names) -> bool:
-    """Whether a binding is as narrow as its entry."""
+    """Return whether a binding is at least as restricted as its entry."""
     needed = entry.get("condition")
     if needed is None or condition is UNKNOWN:
-        return True  # a condition only takes away
+        return True  # a condition only restricts
     said = condition.get("expression") if is_map(condition) else None
     return said is UNKNOWN or (isinstance(said, str) and says(needed, said, names))
 
 
 def _stranger(member: Any, names: Names) -> str | None:
-    """Why a member is not an account of the environment's project; None: it is one, or not known yet."""
+    """Return why a member is not an account of the environment's project. None: it is one, or it is not known yet."""
     if member is UNKNOWN:
         return None
     text = str(member).lower().removeprefix("deleted:")
@@ -183,7 +186,7 @@ def _stranger(member: Any, names: Names) -> str | None:
 
 
 def _open_to_all(value: Any, path: str) -> Iterator[Wrong]:
-    """Everybody in access lists, wherever they are."""
+    """Yield public members (all users) in access lists, in any property."""
     if is_map(value):
         for key, item in value.items():
             yield from _open_to_all(item, f"{path}.{key}" if path else str(key))

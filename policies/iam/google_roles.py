@@ -1,7 +1,7 @@
-"""What well-known predefined roles of Google Cloud can do that gives more rights, or everything at once.
+"""Predefined Google Cloud roles that allow privilege escalation or full access.
 
-Facts of Google's reference of roles, for messages alone: whether a role may be given is decided by the list. A role
-that is missing here is refused all the same.
+The facts come from Google's reference of roles and only improve messages. The list decides whether a role may be
+granted, so a role that is missing here is refused too.
 """
 
 import re
@@ -41,7 +41,7 @@ DANGEROUS: Final[Mapping[str, tuple[str, ...]]] = {
     "roles/storage.legacyBucketOwner": ("storage.buckets.setIamPolicy",),
     "roles/storage.objectAdmin": ("storage.objects.setIamPolicy",),
 }
-"""Predefined role to some of its permissions."""
+"""Maps a predefined role to some of its permissions."""
 _GIVES_MORE: Final = re.compile(
     r".+\.(?:setIamPolicy|actAs|getAccessToken|getOpenIdToken|implicitDelegation|signBlob|signJwt|setMetadata"
     r"|setCommonInstanceMetadata|setServiceAccount|osAdminLogin)"
@@ -50,11 +50,11 @@ _GIVES_MORE: Final = re.compile(
 
 
 def gives_more(permission: Any) -> bool:
-    """Whether who has a permission can take or give more."""
+    """Return whether a permission lets its holder obtain or grant more permissions."""
     return isinstance(permission, str) and _GIVES_MORE.fullmatch(permission) is not None
 
 
 def known(role: Any) -> str:
-    """What is known of a role, to follow its name; empty: nothing."""
+    """Return known facts of a role, to follow its name in a message. Empty: there are none."""
     found = DANGEROUS.get(role) if isinstance(role, str) else None
     return f", which holds {', '.join(found)}" if found else ""

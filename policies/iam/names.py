@@ -1,4 +1,4 @@
-"""What the placeholders of the lists stand for in one environment, and patterns with them."""
+"""Values of the lists' placeholders in one environment, and pattern matching with them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context, written
 
 _PART: Final = r"[A-Za-z0-9_+=,.@-]+"
-"""One part of a name: no wildcard, no policy variable, no `/`, no `:`, ASCII alone."""
+"""One part of a name: ASCII without a wildcard, policy variable, `/` or `:`."""
 _UNNAMED: Final[Mapping[str, str]] = {
     "account": r"[0-9]{12}",
     "bucket": _PART,
@@ -26,26 +26,29 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "underscored": r"[a-z0-9_]+",
     "word": _PART,
 }
-"""Every placeholder, and what stands for it where the settings do not name it. `suffix` is Pulumi's, `underscored` is
-the environment in the id of a custom role, `word` any one part."""
+"""Every placeholder, with the expression that it matches if the settings do not name it. `suffix` is Pulumi's suffix,
+`underscored` is the environment in the id of a custom role, and `word` is any one part.
+"""
 _OF_REGISTRY: Final = re.compile(r"([0-9]{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com/")
 _PLACEHOLDER: Final = re.compile(rf"\{{({'|'.join(_UNNAMED)})\}}")
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that the settings of an environment give, by placeholder. Absent: not named."""
+    """The names in the settings of an environment, by placeholder. A placeholder is absent if the settings do not
+    name it.
+    """
 
     of: tuple[tuple[str, frozenset[str]], ...] = ()
     has_way_out: bool = False
-    """Whether its network leads to the internet by itself."""
+    """Whether the network has its own route to the internet."""
 
     def named(self, placeholder: str) -> frozenset[str] | None:
         return dict(self.of).get(placeholder)
 
 
 def names_of(context: Context) -> Names:
-    """The names in the settings; an empty one where there are no settings."""
+    """Return the names in the settings. Without settings, the result is empty."""
     return _read(context.fleet, context.environment, context.region)
 
 
@@ -66,7 +69,7 @@ def _read(fleet: str, environment: str, region: str) -> Names:
         "enginekey": _paths([said.get("engine_key")]),
         "secret": _paths(secrets),
         "publisher": _listed(bucket.get("publishers")),
-        # absent in settings that have none: then nothing stands for them
+        # with settings, an empty result means that the placeholder matches nothing
         "registry": _OF_REGISTRY.findall(fleet) if said else None,
     }
     texts = {key: frozenset(text for text in values or () if isinstance(text, str)) for key, values in found.items()}
@@ -78,7 +81,7 @@ def _read(fleet: str, environment: str, region: str) -> Names:
 
 
 def _paths(names: Iterable[Any]) -> list[str]:
-    """Names of secrets as ARNs have them."""
+    """Return names of secrets as they appear in ARNs."""
     return [name.lstrip("/") for name in names if isinstance(name, str)]
 
 
@@ -92,21 +95,22 @@ def _listed(value: Any) -> list[Any]:
 
 
 def fits(pattern: str, text: str, names: Names) -> bool:
-    """Whether everything that a text stands for lies within a pattern.
+    """Return whether everything that a text matches is within a pattern.
 
-    `{placeholder}`: a name of the settings, or one part of a name where they have none; never a wildcard. A `*` at
-    the end stands for anything, another one for anything without a colon: a text's own wildcard fits there alone.
+    `{placeholder}` matches a name from the settings, or one part of a name if the settings have none; it never
+    matches a wildcard. A `*` at the end matches anything, and another `*` matches anything without a colon. A
+    wildcard in the text matches only there.
     """
     return text.isascii() and bool(_compiled(pattern, names, True, False).fullmatch(text))
 
 
 def says(pattern: str, text: str, names: Names, *, of_any_case: bool = False) -> bool:
-    """Whether a text is a pattern's; a `*` of the pattern is that character and nothing else."""
+    """Return whether a text matches a pattern. A `*` in the pattern matches only the character `*`."""
     return text.isascii() and bool(_compiled(pattern, names, False, of_any_case).fullmatch(text))
 
 
 def filled(pattern: str, names: Names) -> str:
-    """A pattern for people, with the one name that the settings give."""
+    """Return a pattern for messages. Placeholders with exactly one name in the settings are replaced by that name."""
 
     def name(found: re.Match[str]) -> str:
         known = names.named(found[1])
@@ -133,5 +137,5 @@ def _of_placeholder(name: str, names: Names) -> str:
     known = names.named(name)
     if known is None:
         return f"(?:{_UNNAMED[name]})"
-    # without one, no text
+    # without a name, nothing matches
     return f"(?:{'|'.join(sorted(map(re.escape, known))) or '(?!)'})"

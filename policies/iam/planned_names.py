@@ -1,6 +1,6 @@
-"""Names that only `up` knows, foreseen from the resources of the plan that they come from.
+"""Predicts names that only `up` knows, from the resources of the plan that determine them.
 
-So a preview judges a binding by the account that it is for, and not by what the binding is called.
+So a preview checks a binding by the account that it is for, not by the name of the binding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from policies.resource import ACCOUNT, AWS_INSTANCE, LAUNCH_TEMPLATE, PROFILE, R
 from policies.rule import Violation, Wrong
 
 _SUFFIX: Final = "0000000"
-"""In the place of what Pulumi adds to a name."""
+"""Replaces the suffix that Pulumi appends to a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class _Taken:
 
     key: str
     of: str
-    """Type of that other resource."""
+    """Type of the other resource."""
     path: tuple[str, ...]
 
 
@@ -43,7 +43,9 @@ _OF_BINDINGS: Final = (
 
 
 def judged(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
-    """What a plan allows beyond the list once its unknown names are known; nothing where all are, or no settings."""
+    """Yield what a plan allows beyond the list when its unknown names are predicted. Yield nothing if all names are
+    known, or without settings.
+    """
     names = names_of(context)
     made = {resource.urn: resource for resource in resources}
     for resource in resources if names.named("account") is not None else ():
@@ -54,7 +56,9 @@ def judged(resources: Sequence[Resource], context: Context) -> Iterator[Violatio
 
 
 def _is_said(one: _Taken, resource: Resource) -> bool:
-    """Whether the program gave it: a provider may leave a machine's profile unknown that nobody named."""
+    """Return whether the program set the property. A provider may report the profile of a machine as unknown although
+    the program did not set one.
+    """
     return one.of != PROFILE or bool(resource.depends.get(one.key))
 
 
@@ -81,7 +85,7 @@ def _nested(path: tuple[str, ...], value: str) -> Any:
 
 
 def _name(source: Resource, names: Names) -> str:
-    """The name that a resource will have."""
+    """Return the name that a resource will have."""
     project = source.at("project")
     if not isinstance(project, str):
         project = min(names.named("project") or ("",))

@@ -1,4 +1,6 @@
-"""What the policy of the environment's bucket must deny: the program writes it, and no plan may leave it out."""
+"""Denials that the policy of the environment's bucket must contain. The program writes them, and no plan may omit
+them.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -24,7 +26,7 @@ def _needed() -> tuple[Mapping[str, Any], ...]:
 
 
 def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
-    """The statements of the list that a policy of the environment's bucket lacks."""
+    """Yield the statements of the list that a policy of the environment's bucket lacks."""
     policy, bucket = resource.at("policy"), resource.at("bucket")
     if resource.type != BUCKET_POLICY or policy is UNKNOWN or names.named("bucket") is None:
         return
@@ -33,7 +35,7 @@ def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
     try:
         found = statements(Document(path="policy", kind="", text=policy or "{}"))
     except PolicyDocumentError:
-        return  # refused as it is
+        return  # another rule refuses the policy
     for needed in _needed():
         if _OF_PUBLISHERS in json.dumps(needed) and not names.named("publisher"):
             continue
@@ -44,7 +46,7 @@ def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
 
 
 def _covers(statement: Mapping[str, Any], needed: Mapping[str, Any], names: Names) -> bool:
-    """Whether a statement denies all that another denies."""
+    """Return whether a statement denies everything that another statement denies."""
     return (
         statement.get("Effect") == "Deny"
         and statement.get("Principal") in _EVERYBODY
@@ -56,7 +58,9 @@ def _covers(statement: Mapping[str, Any], needed: Mapping[str, Any], names: Name
 
 
 def _is_condition(said: Any, needed: Mapping[str, Any], names: Names) -> bool:
-    """Whether a condition holds wherever another does: the same tests, a positive one of no fewer values."""
+    """Return whether a condition is true whenever another is: it has the same tests, and positive tests have at least
+    the same values.
+    """
     if not is_map(said) or said.keys() != needed.keys():
         return False
     for operator, tests in needed.items():
@@ -79,6 +83,6 @@ def _all_said(said: Any, patterns: list[str], names: Names) -> bool:
 
 
 def _texts(value: Any) -> list[str]:
-    """The texts of a list or the one; a boolean as IAM writes it."""
+    """Return the strings of a list, or the single value. A boolean is written as IAM writes it."""
     listed: list[Any] = value if is_list(value) else [value]
     return [str(one).lower() if isinstance(one, bool) else str(one) for one in listed]

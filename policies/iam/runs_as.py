@@ -1,7 +1,7 @@
-"""Whose rights a machine has: instance profiles of AWS, service accounts of Google Cloud.
+"""The identity with which a machine runs: instance profiles on AWS, service accounts on Google Cloud.
 
-The rights of the program's own are judged; those of others may be anything. Names that a preview does not know come
-from the plan, and are compared by `up`.
+Other rules check the permissions of the program's own identities; other identities may have any permissions. Names
+that a preview does not know come from the plan, and `up` compares them.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,10 @@ _ACCOUNTS: Final = ("serviceAccount", "serviceAccounts")
 
 
 def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong]:
-    """What runs with the rights of somebody that the program does not make; nothing without settings to name them."""
-    # a bastion has rights of its own, which the person who answers for it has read
+    """Yield machines that run with an identity that the program does not create. Yield nothing without settings,
+    which name the identities.
+    """
+    # an excepted machine, such as a bastion, has its own permissions, which its owner has reviewed
     if names.named("account") is None or let_pass(resource, context):
         return
     if resource.type == PROFILE:
@@ -35,7 +37,7 @@ def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong
 
 
 def _of_aws(value: Any, path: str, names: Names) -> Iterator[Wrong]:
-    """Profiles and roles in or below a property."""
+    """Check profiles and roles in or below a property."""
     if is_list(value):
         for index, item in enumerate(value):
             yield from _of_aws(item, f"{path}[{index}]", names)
@@ -72,7 +74,7 @@ def _is_role(name: str, names: Names) -> bool:
 
 
 def _is_profile(said: str, names: Names) -> bool:
-    """Profiles are named as their roles."""
+    """Return whether this is a profile of the program. Profiles have the names of their roles."""
     return any(says(f"{prefix}{pattern}", said, names) for pattern in aws.roles() for prefix in ("", _PROFILE_ARN))
 
 
