@@ -1,1 +1,1 @@
-"""The control host's software: its bundle, its boot data, its units, and releases that can be taken back."""
+"""The control host's software: its bundle, boot data and units, and releases that can be rolled back."""

@@ -1,6 +1,7 @@
-"""The user data of a control host: writes one settings file, fetches the bundle by its digest, runs it.
+"""The user data of a control host: a script that writes one settings file, fetches the bundle by its digest and
+runs it.
 
-As with a GPU instance nothing else happens here: what the host does is code of the bundle. No secret travels in it.
+As on a GPU instance, the script does nothing else: the logic is in the bundle. The script contains no secret.
 """
 
 import json
@@ -14,7 +15,7 @@ from serving.user_data import FETCH, LARGEST, UserDataError
 
 
 def render(settings: ControlSettings, cloud: Cloud, region: str, sha256: str) -> str:
-    """The bash script. Raises UserDataError when the cloud would refuse it, and for what is not a bundle's digest."""
+    """Return the bash script. Raises UserDataError if it is too large for the cloud, and for an invalid digest."""
     if not paths.SHA256.fullmatch(sha256):
         raise UserDataError(f"{sha256!r} is not the sha256 of a bundle: 64 hexadecimal digits")
     script = _SCRIPT.format(

@@ -1,6 +1,7 @@
-"""The control host's software as one file: the project's rooms and what they need, unpacked there and run as it is.
+"""The control host's software as one archive: the project's packages and their dependencies.
 
-The same bytes for the same sources, so that its digest names it.
+The host unpacks it and runs it without installation. The same sources produce the same bytes, so the digest
+identifies the bundle.
 """
 
 import gzip
@@ -20,7 +21,7 @@ from hosts.control import root_files
 
 ARCHIVE_NAME: Final = "gpufleet-control.tar.gz"
 KEPT: Final = "bundle.tar.gz"
-"""The bundle itself, in the folder where it was unpacked: what is there can be compared with it."""
+"""Name of the archive in the folder of the unpacked release; the files there can be compared with it."""
 MANIFEST: Final = "bundle.json"
 _PIECE: Final = 1 << 20
 LEFT_OUT: Final = frozenset({"__pycache__"})
@@ -34,12 +35,12 @@ exec python3 -P -m cli.main "$@"
 
 
 class BundleError(ValueError):
-    """There is nothing to pack; says what is missing."""
+    """The bundle cannot be built, or is not the expected one. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A file that was written."""
+    """A bundle file that was written."""
 
     path: Path
     sha256: str
@@ -48,14 +49,14 @@ class Bundle:
 
 
 def key(sha256: str) -> str:
-    """Where the bundle of that digest lies in the bucket."""
+    """Return the key of the bundle with this digest in the bucket."""
     return f"{BUNDLES}{sha256}/{ARCHIVE_NAME}"
 
 
 def build(root: Path, dependencies: Path | None, out: Path) -> Bundle:
-    """Pack the rooms of the clone at `root`, beside the packages below `dependencies`, into the file `out`.
+    """Pack the project's packages from the clone at `root` and the installed packages in `dependencies` into `out`.
 
-    None: the machine's Python has what is needed. Raises BundleError, OSError.
+    `dependencies`: None if the machine's Python has all of them. Raises BundleError, OSError.
     """
     files = list(_files(root, dependencies))
     manifest = {"version": 1, "files": len(files), "dependencies": dependencies is not None}
@@ -76,18 +77,18 @@ def build(root: Path, dependencies: Path | None, out: Path) -> Bundle:
 
 
 def unpack(sha256: str, folder: Path) -> None:
-    """Unpack the bundle that lies in a folder, there.
+    """Unpack the bundle in `folder` into the same folder.
 
-    Raises BundleError when it has another digest, OSError, TarError.
+    Raises BundleError if its digest differs, OSError, TarError.
     """
     with _verified(sha256, folder) as archive:
         archive.extractall(folder, filter="data")
 
 
 def is_unpacked(sha256: str, folder: Path) -> bool:
-    """Whether a folder holds that bundle and every file of it as it was packed, and no other.
+    """Return whether a folder contains that bundle, all of its files unchanged, and no other file.
 
-    Raises BundleError when the bundle there has another digest, OSError, TarError.
+    Raises BundleError if the bundle there has another digest, OSError, TarError.
     """
     if folder.is_symlink() or not folder.is_dir():
         return False
@@ -124,7 +125,7 @@ def _verified(sha256: str, folder: Path) -> Generator[tarfile.TarFile]:
 
 
 def package_names(root: Path) -> tuple[str, ...]:
-    """The packages of the project that a control host needs. Raises BundleError."""
+    """Return the names of the project's packages that a control host needs. Raises BundleError."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
         packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]

@@ -1,4 +1,4 @@
-"""Names of this machine that lead to its loopback, in `/etc/hosts`."""
+"""Entries in `/etc/hosts` that resolve names of this machine to its loopback address."""
 
 import ipaddress
 import socket
@@ -13,7 +13,7 @@ _MARK: Final = "# gpufleet"
 
 
 def is_this_machine(name: str) -> bool:
-    """Whether a name or an address leads to one that something here could listen on."""
+    """Return whether a name or an address resolves to an address that this machine can bind."""
     try:
         [(_, _, _, _, address), *_] = socket.getaddrinfo(name, 0, socket.AF_INET, socket.SOCK_DGRAM)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
@@ -24,7 +24,7 @@ def is_this_machine(name: str) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """Whether it is no name, but an address: no file leads that elsewhere."""
+    """Return whether `name` is an IP address: `/etc/hosts` cannot redirect an address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -33,7 +33,7 @@ def is_address(name: str) -> bool:
 
 
 def lead_to_loopback(name: str, hosts: Path, is_here: Callable[[str], bool] = is_this_machine) -> bool:
-    """Have a name of this machine lead to its loopback; whether it does. Of another machine it is left alone.
+    """Resolve a name of this machine to its loopback address; return whether it does. Ignore names of other machines.
 
     Raises OSError.
     """

@@ -1,7 +1,8 @@
-"""Users and folders of a control host: made at each boot, and taken over from a volume that release 0.1 wrote.
+"""Users and folders of a control host: created at each boot, and migrated from a volume of release 0.1.
 
-Root owns the volume. Each service has a folder there that nobody else enters. A folder changes its owner once, when
-it is made or when its user has another number than on the machine before; nothing is ever changed through a link.
+Root owns the volume. Each service has a folder there that no other user can enter. The owner of a folder changes
+only when the folder is created, or when its user has another uid than on the previous machine. Nothing is changed
+through a symbolic link.
 """
 
 import fcntl
@@ -18,15 +19,15 @@ from hosts.control.paths import LEDGER_GROUP, Places, User
 
 ROOT: Final = "root"
 _NOTES: Final = ("release.json", "change.json", "ledger.before-upgrade.db", "secrets.env", "console.token")
-"""What release 0.1 kept at the top of the volume, where its services could write it."""
+"""Files that release 0.1 stored at the top of the volume, where its services could write them."""
 _LEDGER_FILES: Final = ("ledger.restoring", "ledger.db-wal", "ledger.db")
-"""In the order in which they move: with the last one the ledger is in its new place."""
+"""The order in which they are moved: after the last one, the ledger is in its new folder."""
 _ASIDE: Final = "ledger.before-0.1.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ids:
-    """The numbers of users and groups of this machine, by name."""
+    """The user ids and group ids of this machine, by name."""
 
     users: Mapping[str, int]
     groups: Mapping[str, int]
@@ -37,7 +38,7 @@ class Ids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """One folder and who may do what in it."""
+    """A folder with its owner, group and mode."""
 
     path: Path
     user: str
@@ -46,13 +47,13 @@ class Folder:
 
 
 def folders(places: Places) -> tuple[Folder, ...]:
-    """All of a control host, those outside before those inside."""
+    """Return all folders of a control host, parents before children."""
     own = [(user, places.state(user)) for user in User]
     return (
         Folder(path=places.data, user=ROOT, group=ROOT, mode=0o755),
         Folder(path=places.host, user=ROOT, group=ROOT, mode=0o700),
         Folder(path=places.monitoring, user=ROOT, group=ROOT, mode=0o755),
-        # the files that SQLite makes there get the group of the folder
+        # setgid: the files that SQLite creates there get the group of the folder.
         Folder(path=places.ledger.parent, user=User.WATCH, group=LEDGER_GROUP, mode=0o2770),
         *(Folder(path=path, user=user, group=user, mode=0o700) for user, path in own),
         Folder(path=places.run, user=ROOT, group=ROOT, mode=0o755),
@@ -67,26 +68,26 @@ def folders(places: Places) -> tuple[Folder, ...]:
 
 
 def make_users(run: Callable[[Sequence[str]], str], known: Callable[[str], bool], place: Places) -> None:
-    """Have every user and group; `known`: whether a user of that name exists. Raises StepError."""
+    """Create missing users and groups. `known`: whether a user of that name exists. Raises StepError."""
     run(["groupadd", "--system", "--force", LEDGER_GROUP])
     for user in User:
         if not known(user):
             home = ("--home-dir", str(place.state(user)), "--no-create-home")
             run(["useradd", "--system", "--user-group", *home, "--shell", "/usr/sbin/nologin", user])
-    # people's commands run as the watchdogs, and the console's files beside the ledger are its group's
+    # Operators' commands run as the watchdogs' user, and the console's files next to the ledger belong to this group.
     run(["usermod", "--append", "--groups", LEDGER_GROUP, User.WATCH])
 
 
 def prepare(places: Places, ids: Ids | None) -> list[str]:
-    """Make what is missing, take over what release 0.1 left, and give each folder to its owner. Says what was moved.
+    """Create missing folders, migrate files of release 0.1 and set the owners. Return the names of moved files.
 
-    It may be killed at any point and is begun again at the next boot. Services do not run yet. No `ids`: one user is
-    everybody. Raises OSError.
+    It can be interrupted at any point; the next boot repeats it. Services do not run yet. `ids`: None if one user
+    runs all services. Raises OSError.
     """
     moved: list[str] = []
     for folder in folders(places):
         _clear(folder, places, ids)
-        # where the volume is mounted is root's to say, and on an emulated machine it is a link
+        # Only root decides where the volume is mounted. On an emulated machine this path is a link.
         path = folder.path.resolve() if folder.path == places.data else folder.path
         root_files.make_folder(path, folder.mode)
         if ids is not None:
@@ -100,7 +101,7 @@ def prepare(places: Places, ids: Ids | None) -> list[str]:
 
 
 def take_notes_over(places: Places, *, by_root: bool) -> list[str]:
-    """Move what root obeys from the top of the volume, unless release 0.1 is at work on it now. Raises OSError."""
+    """Move the files that root trusts from the top of the volume, unless release 0.1 runs now. Raises OSError."""
     if _is_locked(places.data / places.change_lock.name):
         return []
     moved: list[str] = []
@@ -112,7 +113,7 @@ def take_notes_over(places: Places, *, by_root: bool) -> list[str]:
             if by_root:
                 os.fchown(file.fileno(), 0, 0)
             os.fchmod(file.fileno(), 0o600)
-        # there since release 0.1 ran after this one: it is newer than what this one had
+        # Release 0.1 ran after this release and wrote the file: it is newer than the one of this release.
         old.replace(places.host / name)
         moved.append(name)
     (places.data / places.change_lock.name).unlink(missing_ok=True)
@@ -120,10 +121,10 @@ def take_notes_over(places: Places, *, by_root: bool) -> list[str]:
 
 
 def _take_ledger_over(places: Places, ids: Ids | None) -> list[str]:
-    """Move the ledger into its folder; a link leads to it from where fleet documents name it. Raises OSError."""
+    """Move the ledger into its folder; leave a link at the path in fleet documents. Raises OSError."""
     folder, moved = places.ledger.parent, list[str]()
     if _is_regular(places.ledger_link) and places.ledger.exists():
-        # release 0.1 ran again meanwhile and wrote its own: that one is the newer
+        # Release 0.1 ran again in between and wrote its own ledger, which is the newer one.
         for end in ("-wal", "-shm"):
             places.ledger.with_name(places.ledger.name + end).unlink(missing_ok=True)
         places.ledger.replace(folder / _ASIDE)
@@ -144,7 +145,7 @@ def _take_ledger_over(places: Places, ids: Ids | None) -> list[str]:
 
 
 def _clear(folder: Folder, places: Places, ids: Ids | None) -> None:
-    """Remove what must not stay under a folder's name: a link, or configuration that another than root wrote."""
+    """Remove an invalid entry at a folder's path: a link, or monitoring configuration that root does not own."""
     if folder.path.is_symlink() and folder.path != places.data:
         folder.path.unlink()
     elif folder.path == places.monitoring and ids is not None and _owner(folder.path) not in (None, ids.users[ROOT]):
@@ -152,9 +153,10 @@ def _clear(folder: Folder, places: Places, ids: Ids | None) -> None:
 
 
 def _give(path: Path, user: int, group: int) -> None:
-    """Give a folder away with what is in it of its owner and group of before.
+    """Change the owner and group of a folder and of the content that had its old owner or group.
 
-    The folder itself comes last, so that a death begins again. What belongs to others, by a hard link say, stays so.
+    The folder itself changes last, so that an interrupted change is repeated. Files of other owners (through a hard
+    link, for example) stay unchanged.
     """
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

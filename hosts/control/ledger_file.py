@@ -1,7 +1,7 @@
-"""The ledger's file, handled with the rights of the ledger's own user: root opens nothing in a folder of others.
+"""Reads and replaces the ledger's file as the ledger's user: root opens no file in a folder of another user.
 
-A program of the standard library alone: `python3 -I ledger_file.py schema|save|put-back LEDGER`. `save` writes the
-whole ledger to stdout, `put-back` reads one from stdin; whoever wrote the ledger has ended.
+A program that uses only the standard library: `python3 -I ledger_file.py schema|save|put-back LEDGER`. `save`
+writes the complete ledger to stdout, `put-back` reads it from stdin. No process may write the ledger meanwhile.
 """
 
 import os
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 MODE: Final = 0o660
-"""Watchdogs and console write it; SQLite's files beside it get the same."""
+"""Mode of the ledger's file: watchdogs and console write it. SQLite's side files get the same mode."""
 _BESIDE: Final = ("-wal", "-shm")
 _OPEN_LIMIT_S: Final = 30.0
 
 
 def is_there(ledger: Path) -> bool:
-    """Whether there is a ledger: an empty file is what was made for one."""
+    """Return whether a ledger exists. An empty file is only a placeholder (see `make`)."""
     return ledger.is_file() and ledger.stat().st_size > 0
 
 
 def schema(ledger: Path) -> str | None:
-    """The migration that it has; None: there is no ledger, or no table yet. Raises OSError, sqlite3.Error."""
+    """Return the ledger's migration version; None without a ledger or tables. Raises OSError, sqlite3.Error."""
     if not is_there(ledger):
         return None
     with closing(sqlite3.connect(ledger, timeout=_OPEN_LIMIT_S)) as opened:
@@ -36,7 +36,10 @@ def schema(ledger: Path) -> str | None:
 
 
 def save(ledger: Path, into: BinaryIO) -> None:
-    """Write the whole ledger, its log taken in; nothing where there is none. Raises OSError, sqlite3.Error."""
+    """Write the complete ledger, with its write-ahead log, to `into`; nothing without a ledger.
+
+    Raises OSError, sqlite3.Error.
+    """
     if not is_there(ledger):
         return
     part = _part(ledger)
@@ -50,7 +53,7 @@ def save(ledger: Path, into: BinaryIO) -> None:
 
 
 def put_back(ledger: Path, source: BinaryIO) -> None:
-    """Replace the ledger at one stroke, and what a killed writer left beside it. Raises OSError."""
+    """Replace the ledger atomically and remove SQLite's side files of a killed writer. Raises OSError."""
     part = _part(ledger)
     with part.open("xb") as file:
         shutil.copyfileobj(source, file)
@@ -63,7 +66,7 @@ def put_back(ledger: Path, source: BinaryIO) -> None:
 
 
 def make(ledger: Path) -> None:
-    """Have a file that both users write, before SQLite makes one with rights of its own. Raises OSError."""
+    """Create a file that both users can write, before SQLite creates one with its own mode. Raises OSError."""
     number = os.open(ledger, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
     try:
         if os.fstat(number).st_uid == os.geteuid():
@@ -79,7 +82,7 @@ def _part(ledger: Path) -> Path:
 
 
 def main(words: list[str]) -> int:
-    """Do what a word says with a ledger. The exit code: 0, or 1 with the reason on stderr."""
+    """Run a command on a ledger. Exit codes: 0, or 1 with the reason on stderr."""
     word, ledger = words[0], Path(words[1])
     try:
         match word:

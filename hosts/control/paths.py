@@ -1,4 +1,4 @@
-"""Where things lie on a control host, and whose they are. `root` is `/` on a real machine."""
+"""Paths and users of a control host. `root` is `/` on a real machine."""
 
 import re
 from dataclasses import dataclass
@@ -12,38 +12,38 @@ RELEASES: Final = "opt/gpu-fleet/releases"
 CURRENT: Final = "opt/gpu-fleet/current"
 COMMAND: Final = "bin/gpufleet"
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
-"""What names a release; matched as a whole."""
+"""The name of a release. Use it with `fullmatch`."""
 
 
 class User(StrEnum):
-    """The Unix users of a control host, one for each service; each has a group of its name."""
+    """The Unix users of a control host, one per service. Each has a group of the same name."""
 
     ROUTER = "gpufleet-router"
     PROMETHEUS = "gpufleet-prometheus"
     ALERTMANAGER = "gpufleet-alertmanager"
     CONSOLE = "gpufleet-console"
     WATCH = "gpufleet-watch"
-    """The watchdogs, and what speaks with the cloud for the other services: it alone reaches instance metadata."""
+    """Runs the watchdogs, and the service that calls the cloud for others. Only it reaches instance metadata."""
 
     @property
     def folder(self) -> str:
-        """Its folder on the volume."""
+        """Name of the user's folder on the volume."""
         return self.removeprefix("gpufleet-")
 
 
 LEDGER_GROUP: Final = "gpufleet-ledger"
-"""Of those who write a ledger that is a file: watchdogs and console."""
+"""Group of the users that write a ledger file: watchdogs and console."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Folders and files of one control host."""
+    """The folders and files of one control host."""
 
     root: Path = Path("/")
 
     @property
     def emulated(self) -> bool:
-        """Whether this is a machine of the embedded cloud, where one user is everybody."""
+        """Whether this is a machine of the embedded cloud, where one user runs all services."""
         return bool(self.root.parts[1:])
 
     @property
@@ -52,57 +52,57 @@ class Places:
 
     @property
     def data(self) -> Path:
-        """Where the volume that outlives the machine is mounted. Root's; services have folders of their own in it."""
+        """Mount point of the volume that outlives the machine. Root owns it; each service has a folder in it."""
         return self.root / DATA
 
     @property
     def releases(self) -> Path:
-        """One folder for each bundle, named by its digest."""
+        """Folder with one folder per bundle, named by its digest."""
         return self.root / RELEASES
 
     @property
     def current(self) -> Path:
-        """Link to the release that runs."""
+        """Link to the current release."""
         return self.root / CURRENT
 
     @property
     def host(self) -> Path:
-        """What root obeys or keeps to itself: nobody else reads or writes it."""
+        """Folder of files that root trusts or keeps secret. No other user can read or write it."""
         return self.data / "host"
 
     @property
     def ledger(self) -> Path:
-        """In a folder that watchdogs and console write: SQLite makes files beside it."""
+        """The ledger, in a folder that watchdogs and console can write: SQLite creates side files there."""
         return self.data / "ledger" / "ledger.db"
 
     @property
     def ledger_link(self) -> Path:
-        """Leads to the ledger: fleet documents name it here."""
+        """Link to the ledger, at the path that fleet documents contain."""
         return self.data / "ledger.db"
 
     @property
     def monitoring(self) -> Path:
-        """Configuration of Prometheus, Alertmanager and Grafana; root writes it, no secret is in it."""
+        """Configuration of Prometheus, Alertmanager and Grafana. Root writes it; it contains no secret."""
         return self.data / "monitoring"
 
     @property
     def token(self) -> Path:
-        """The console's access token, made on the volume: a new machine keeps it."""
+        """The console's access token, created on the volume: a new machine keeps it."""
         return self.host / "console.token"
 
     @property
     def own_secrets(self) -> Path:
-        """Variables that people wrote by hand; they win over the settings' secrets."""
+        """Environment variables that operators write by hand. They override the secrets of the settings."""
         return self.host / "secrets.env"
 
     @property
     def chosen(self) -> Path:
-        """Which release runs, on the volume: a new machine takes it up, whatever its boot data were made with."""
+        """The chosen release, on the volume: a new machine runs it, whatever bundle its boot data contain."""
         return self.host / "release.json"
 
     @property
     def change(self) -> Path:
-        """A change of releases that goes on, or was cut off; on the volume, as it concerns the ledger there."""
+        """An unfinished or interrupted release change; on the volume, because the ledger is there."""
         return self.host / "change.json"
 
     @property
@@ -111,33 +111,33 @@ class Places:
 
     @property
     def ledger_copy(self) -> Path:
-        """The ledger as it was before the last change of releases."""
+        """Copy of the ledger from before the last release change."""
         return self.host / "ledger.before-upgrade.db"
 
     @property
     def run(self) -> Path:
-        """In memory: gone with the machine, written again at its boot."""
+        """Folder in memory: lost with the machine, written again at its boot."""
         return self.root / "run/gpu-fleet"
 
     @property
     def feed(self) -> Path:
-        """What the watchdogs' user read of the cloud, for the services that have no credentials."""
+        """Data that the watchdogs' user reads from the cloud, for services without credentials."""
         return self.run / "feed"
 
     def state(self, user: User) -> Path:
-        """A service's folder on the volume; nobody else enters it."""
+        """Return a service's folder on the volume. No other user can enter it."""
         return self.data / user.folder
 
     def secrets(self, user: User) -> Path:
-        """Variables with secrets of one user's services; systemd reads it as root."""
+        """Return the file of secret environment variables for a user's services. systemd reads it as root."""
         return self.run / "secrets" / f"{user.folder}.env"
 
     def token_for(self, user: User) -> Path:
-        """The console's access token, as the console and Alertmanager read it."""
+        """Return the copy of the console's access token that this user (console or Alertmanager) reads."""
         return self.run / user.folder / "console.token"
 
     def release(self, sha256: str) -> Path:
-        """Its folder. Raises ValueError for what is not the digest of a bundle."""
+        """Return the folder of a release. Raises ValueError for an invalid digest."""
         if not SHA256.fullmatch(sha256):
             raise ValueError(f"{sha256!r} is not a sha256 of 64 hexadecimal digits")
         return self.releases / sha256

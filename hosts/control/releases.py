@@ -1,8 +1,8 @@
-"""Releases of the control host's software: beside each other in folders, one of them current, and the way back.
+"""Releases of the control host's software: staging, upgrade and rollback.
 
-A release is a bundle, unpacked in a folder that its digest names; the link `current` says which one runs. A new one
-is staged beside, tried on a copy of the ledger, and only then made current; when the machine is not well with it, the
-old one is made current again, with the ledger as it was if the new one had changed its tables.
+A release is a bundle, unpacked in a folder named by its digest; the link `current` selects the one that runs. A new
+release is staged in its own folder, tested on a copy of the ledger, and only then made current. If a service is
+unhealthy then, the old release becomes current again; the old ledger is restored if its schema had changed.
 """
 
 import fcntl
@@ -24,52 +24,52 @@ VERSION: Final = 1
 
 
 class ReleaseError(Exception):
-    """A release cannot be had, made current or taken back. Says which, why and what to do."""
+    """A release cannot be fetched, made current or rolled back. The message gives the release, reason and fix."""
 
 
 class ReleaseBusyError(ReleaseError):
-    """Another change of releases goes on."""
+    """Another release change is in progress."""
 
 
 class HostMachine(Protocol):
-    """What a change of releases does to the machine it runs on."""
+    """The operations of a release change on its machine."""
 
     def fetch(self, sha256: str, target: Path) -> None:
-        """The bundle of that digest into a file. Raises OSError."""
+        """Download the bundle with that digest to a file. Raises OSError."""
         ...
 
     def try_out(self, release: Path) -> None:
-        """Whether a release could run here: its code, the fleet, a copy of the ledger. Raises ReleaseError."""
+        """Test a release with this fleet and a copy of the ledger. Raises ReleaseError if it cannot run here."""
         ...
 
     def stop(self) -> None:
-        """Stop all services and wait for their ends. Raises ReleaseError."""
+        """Stop all services and wait until they have ended. Raises ReleaseError."""
         ...
 
     def start(self) -> None:
-        """Write the units of the current release and start them. Raises ReleaseError."""
+        """Write the systemd units of the current release and start them. Raises ReleaseError."""
         ...
 
     def unwell(self) -> str | None:
-        """What is wrong with the running services; None: all are well, and stayed so for a while."""
+        """Return what is wrong with the services; None if all are healthy and stay so for a while."""
         ...
 
     def schema(self) -> str | None:
-        """The ledger's schema; None: there is no ledger in a file. Raises ReleaseError."""
+        """Return the ledger's schema version; None if the ledger is not a file. Raises ReleaseError."""
         ...
 
     def save_ledger(self, into: BinaryIO) -> None:
-        """Write the whole ledger of a file; nothing where there is none. Raises ReleaseError."""
+        """Write the complete ledger file to `into`; nothing without a file. Raises ReleaseError."""
         ...
 
     def put_back_ledger(self, source: BinaryIO) -> None:
-        """Replace the ledger's file. Raises ReleaseError."""
+        """Replace the ledger's file with `source`. Raises ReleaseError."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What `release.json` says."""
+    """The content of `release.json`."""
 
     current: str
     previous: str | None
@@ -78,25 +78,25 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseChange:
-    """From one release to another, as it is written down before anything is stopped."""
+    """A change between two releases. It is stored before any service is stopped."""
 
     before: str
     to: str
     schema: str | None
-    """Of the ledger before; None: there was none."""
+    """Schema version of the ledger before the change; None without a ledger file."""
     wrong: str | None = None
-    """Why it is taken back; None: it is not."""
+    """Why the change is rolled back; None if it is not."""
 
 
 def _digest(found: object) -> str:
-    """A release's name out of a file. Raises ValueError."""
+    """Validate a release's digest from a file. Raises ValueError."""
     if not isinstance(found, str) or not SHA256.fullmatch(found):
         raise ValueError(f"{found!r} is not a sha256 of 64 hexadecimal digits")
     return found
 
 
 def _change_of(found: dict[str, Any]) -> ReleaseChange:
-    """Raises KeyError, TypeError, ValueError."""
+    """Parse a stored change. Raises KeyError, TypeError, ValueError."""
     if not all(isinstance(found[word], str | None) for word in ("schema", "wrong")):
         raise TypeError("schema and wrong are texts")
     change = ReleaseChange(**found)
@@ -112,7 +112,7 @@ class Releases:
     say: Callable[[str], None]
 
     def running(self) -> str:
-        """Digest of the release that `current` leads to. Raises ReleaseError."""
+        """Return the digest of the release that `current` links to. Raises ReleaseError."""
         try:
             return _digest(self.places.current.readlink().name)
         except ValueError as error:
@@ -123,7 +123,7 @@ class Releases:
             ) from error
 
     def chosen(self) -> Chosen | None:
-        """What was chosen last on this volume; None: nothing yet. Raises ReleaseError."""
+        """Return the release that was last chosen on this volume; None if none was. Raises ReleaseError."""
         try:
             found: Any = json.loads(root_files.read(self.places.chosen))
             if found["version"] != VERSION:
@@ -139,12 +139,12 @@ class Releases:
             raise ReleaseError(f"{self.places.chosen}: cannot be used: {error}") from error
 
     def choose(self, sha256: str, previous: str | None, now: datetime) -> None:
-        """Remember it on the volume: a machine that comes after this one takes it up."""
+        """Store the chosen release on the volume: a replacement machine runs it."""
         body = {"version": VERSION, "current": sha256, "previous": previous, "at": now.isoformat(timespec="seconds")}
         root_files.write_durably(self.places.chosen, json.dumps(body, indent=1))
 
     def stage(self, sha256: str) -> Path:
-        """Have a release in its folder: fetched, or there already and what its digest says. Raises ReleaseError."""
+        """Fetch and unpack a release, unless its folder exists and matches the digest. Raises ReleaseError."""
         folder = self._folder(sha256)
         if self._is_whole(folder):
             return folder
@@ -182,14 +182,14 @@ class Releases:
             return False
 
     def link(self, sha256: str) -> None:
-        """Make a staged release the current one, at one stroke."""
+        """Make a staged release the current one, atomically."""
         part = self.places.current.with_name(".current.part")
         part.unlink(missing_ok=True)
         part.symlink_to(self._folder(sha256))
         part.replace(self.places.current)
 
     def upgrade(self, sha256: str, now: datetime) -> None:
-        """Make another release current; back again by itself when the machine is not well. Raises ReleaseError."""
+        """Make another release current; roll back if a service is unhealthy then. Raises ReleaseError."""
         with self._alone():
             self._settle(now)
             before = self.running()
@@ -203,28 +203,29 @@ class Releases:
             self._keep_only(sha256, before)
 
     def rollback(self, now: datetime) -> str:
-        """Make the release before the current one current again; gives its digest. Raises ReleaseError."""
+        """Make the previous release current again and return its digest. Raises ReleaseError."""
         with self._alone():
             self._settle(now)
             chosen, current = self.chosen(), self.running()
             if chosen is None or chosen.previous is None or chosen.current != current:
                 raise ReleaseError("no release is known to go back to: name one with --to")
-            # an older release that does not know the ledger's tables says so here, before anything is stopped
+            # An older release that does not support the ledger's schema fails here, before any service is stopped.
             self.machine.try_out(self.stage(chosen.previous))
             self._change(ReleaseChange(before=current, to=chosen.previous, schema=self.machine.schema()), now)
             return chosen.previous
 
     def settle(self, now: datetime) -> bool:
-        """Bring a change that was cut off (killed, power lost) to an end, services started; whether there was one.
+        """Complete an interrupted change (killed, power lost) and start services; return whether there was one.
 
-        What began to run is finished, so that nothing it wrote is lost, or taken back when it is not well; what did
-        not begin is forgotten. Raises ReleaseError, also while a change goes on.
+        If the new release had started, the change is completed, so that its writes are not lost, or rolled back if a
+        service is unhealthy. If it had not started, the change is discarded. Raises ReleaseError, also while another
+        change is in progress.
         """
         with self._alone():
             return self._settle(now)
 
     def unsettled(self) -> ReleaseChange | None:
-        """A change that goes on, or was cut off; None: there is none. Raises ReleaseError."""
+        """Return the unfinished or interrupted change; None if there is none. Raises ReleaseError."""
         try:
             found: Any = json.loads(root_files.read(self.places.change))
             if found.pop("version") != VERSION:
@@ -239,7 +240,7 @@ class Releases:
             ) from error
 
     def _change(self, change: ReleaseChange, now: datetime) -> None:
-        """From one release to another, both staged. Written down first: whoever comes after a death goes on here."""
+        """Change between two staged releases. The change is stored first, so that `settle` can resume it."""
         self.places.ledger_copy.unlink(missing_ok=True)
         self._note(change)
         self.machine.stop()
@@ -272,7 +273,7 @@ class Releases:
         return True
 
     def _finish(self, change: ReleaseChange, now: datetime) -> None:
-        """Start the release that is current now; when it is not well, go back and raise ReleaseError."""
+        """Start the current release; if a service is unhealthy, roll back and raise ReleaseError."""
         wrong = self._start()
         if wrong is None:
             self.choose(change.to, change.before, now)
@@ -288,13 +289,13 @@ class Releases:
         self.machine.stop()
         if self.places.ledger_copy.is_file() and self.machine.schema() != change.schema:
             self.say("the ledger's tables had been changed: it is put back as it was before")
-            # the copy stays: a death here comes back
+            # Keep the copy: after an interruption here, the rollback is repeated.
             with root_files.open_regular(self.places.ledger_copy) as copy:
                 self.machine.put_back_ledger(copy)
         self._go_on(change.before)
 
     def _go_on(self, sha256: str) -> None:
-        """Run a release that was chosen before; the change is over then, well or not."""
+        """Run a previously chosen release. The change ends then, even if a service is unhealthy."""
         self.stage(sha256)
         self.link(sha256)
         wrong = self._start()
@@ -312,7 +313,7 @@ class Releases:
         return self.machine.unwell()
 
     def _copy_ledger(self) -> None:
-        """The ledger, for the way back; whoever wrote it has ended. A copy under its name is a whole one."""
+        """Copy the ledger for a rollback, after its writers have ended. A complete copy gets its final name."""
         copy = self.places.ledger_copy
         part = copy.with_name(f".{copy.name}.part")
         with root_files.create(part) as file:
@@ -326,7 +327,7 @@ class Releases:
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """Nobody else changes releases meanwhile; the kernel lets go of the lock when its holder dies."""
+        """Hold the lock for release changes. The kernel releases it when the process dies."""
         root_files.make_folder(self.places.host, 0o700)
         try:
             lock = root_files.open_regular(self.places.change_lock, os.O_WRONLY | os.O_CREAT)
@@ -340,7 +341,7 @@ class Releases:
             yield
 
     def _keep_only(self, *digests: str) -> None:
-        """Remove releases that nothing goes back to."""
+        """Remove the releases that are not a rollback target."""
         for folder in self.places.releases.iterdir():
             if folder.name not in digests:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,6 @@
-"""Files that root keeps on a volume where other users have folders: opened without following a link. No mercy for
-anything else under their names.
+"""Files of root on a volume where other users also have folders.
+
+Links are never followed. Anything else at a file's path is an error, or is replaced.
 """
 
 import os
@@ -11,14 +12,14 @@ _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read(path: Path) -> str:
-    """The text of a file. Raises OSError, also for a link and for what is not a regular file."""
+    """Return the text of a file. Raises OSError, also for a link and for anything but a regular file."""
     with open_regular(path) as file:
         return file.read().decode()
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> BinaryIO:
-    """A regular file itself, never what a link leads to. Raises OSError."""
-    # O_NONBLOCK: a FIFO under its name must not hold root up
+    """Open a regular file; never follow a link. Raises OSError."""
+    # O_NONBLOCK: a FIFO at this path must not block root.
     number = os.open(path, flags | _OPEN | os.O_NONBLOCK, mode)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
@@ -27,9 +28,9 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> Bin
 
 
 def write_durably(path: Path, text: str, reader: int | None = None) -> None:
-    """The whole file or what was there before, also when the power goes; for its owner alone.
+    """Write a file atomically and durably (after a power loss it is the old or the new one), readable by its owner.
 
-    `reader`: the number of a group that may read it. Raises OSError.
+    `reader`: id of a group that may read it too. Raises OSError.
     """
     part = path.with_name(f".{path.name}.part")
     with create(part) as file:
@@ -43,13 +44,13 @@ def write_durably(path: Path, text: str, reader: int | None = None) -> None:
 
 
 def create(path: Path) -> BinaryIO:
-    """A new file; what was there under its name is removed. Raises OSError."""
+    """Create a file; remove an existing one first. Raises OSError."""
     path.unlink(missing_ok=True)
     return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """A folder of the caller's own, with exactly that mode. Raises OSError when another thing has its name."""
+    """Create a folder with exactly this mode. Raises OSError if the path is not a folder."""
     path.mkdir(mode=mode, parents=True, exist_ok=True)
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
     try:

@@ -1,4 +1,4 @@
-"""`control.json`: all that a control host is told. No secret is in it."""
+"""`control.json`: the settings of a control host. It contains no secret."""
 
 import json
 from dataclasses import dataclass, field
@@ -10,39 +10,42 @@ VERSION: Final = 1
 
 
 class Role(StrEnum):
-    """What a machine is for."""
+    """The role of a machine."""
 
     CONTROL = "control"
-    """Watchdogs, Prometheus, Alertmanager, console, ledger; the router, too, unless machines of its own have it."""
+    """Watchdogs, Prometheus, Alertmanager, console, ledger; also the router, unless it has dedicated machines."""
     ROUTER = "router"
-    """A router alone."""
+    """Only a router."""
 
 
 class ControlSettingsError(ValueError):
-    """The file cannot be used; says which value and why."""
+    """The file is invalid. The message gives the value and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
-    """One control host."""
+    """The settings of one control host."""
 
     fleet: str
     """URL of the fleet document."""
     bucket: str
-    """URL: `s3://…` or `gs://…`; bundles and the ledger's backups lie there."""
+    """URL of the bucket with bundles and backups of the ledger: `s3://…` or `gs://…`."""
     role: Role = Role.CONTROL
     routes: bool = True
     """Whether this machine runs a router."""
     volume: str | None = None
-    """Device of the volume that outlives the machine; None: there is none, its data end with it."""
+    """Device of the volume that outlives the machine. None: there is none; the data are lost with the machine."""
     address: str = "0.0.0.0"  # noqa: S104 - inside the environment's network, behind its firewall
-    """Where router, Prometheus and console listen."""
+    """Address on which router, Prometheus and console listen."""
     inner: str = "127.0.0.1"
-    """Where those listen that serve this machine alone."""
+    """Address on which services for this machine only listen."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables of every unit; names of secrets, never secrets."""
+    """Environment variables of all units. They can contain names of secrets, never secrets."""
     secrets: dict[str, str] = field(default_factory=dict[str, str])
-    """Variable of every unit to where its value lies: `ssm:…` or `gcp-secret:projects/…/secrets/…`. Read at boot."""
+    """Environment variable of all units -> reference of its value: `ssm:…` or `gcp-secret:projects/…/secrets/…`.
+
+    The values are read at boot.
+    """
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,7 +63,7 @@ class ControlSettings:
 
 
 def load(path: Path) -> ControlSettings:
-    """Raises ControlSettingsError."""
+    """Read the settings file. Raises ControlSettingsError."""
     try:
         found: Any = json.loads(path.read_text("utf-8"))
         if found.pop("version") != VERSION:

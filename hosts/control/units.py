@@ -1,4 +1,4 @@
-"""The systemd units of a control host, as text. Pure."""
+"""The systemd units of a control host, as text. No I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,60 +13,60 @@ BACKUP: Final = "gpufleet-backup"
 BACKUP_EVERY: Final = "1h"
 DIGEST: Final = "gpufleet-digest"
 DIGEST_AT: Final = "*:07/15"
-"""Four times an hour, so soon after any `notify.digest_at`; behind the cost pass that ends the day."""
+"""Four times an hour, so it runs soon after any `notify.digest_at`, and after the cost pass that closes the day."""
 SETTLE: Final = "gpufleet-settle"
 SETTLE_EVERY: Final = "2min"
 RETENTION: Final = ("90d", "30GB")
-"""Of Prometheus: time, and bytes within the volume's 50 GiB."""
+"""Retention of Prometheus: time, and size within the volume's 50 GiB."""
 PROGRAMS: Final = {
     Role.CONTROL: ("prometheus", "prometheus-alertmanager", "haproxy"),
     Role.ROUTER: ("haproxy",),
 }
-"""What the machine's image must bring, beside Python 3.11 or newer."""
+"""Programs that the machine image must contain, in addition to Python 3.11 or newer."""
 
 
 _SHARING: Final = "0007"
-"""Of those who write the ledger: its files are their group's too."""
+"""The umask of services that write the ledger: their group can write its files too."""
 PATIENCE: Final = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3"}
-"""How long a machine's credentials are waited for; AWS' own second is over while a machine that boots is busy."""
+"""Timeout and attempts for the machine's credentials. AWS' default of one second is too short during a boot."""
 METADATA: Final = ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254")
-"""Where both clouds give a machine's credentials to whoever asks from it."""
+"""Addresses of the metadata services of both clouds. They give credentials to any process on the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """As whom a unit runs, and what it may."""
+    """The user and the permissions of a unit."""
 
     user: User
     writes: tuple[Path, ...]
-    """Folders; the first is where it works. All else is read-only."""
+    """Writable folders; the first one is the working directory. All other folders are read-only."""
     groups: tuple[str, ...] = ()
     cloud: bool = False
-    """Whether it reaches instance metadata, and so has the machine's role."""
+    """Whether it can reach instance metadata, and so has the machine's cloud role."""
     secrets: bool = False
-    """Whether its user's secrets are among its variables."""
+    """Whether its environment contains its user's secrets."""
     variables: tuple[tuple[str, str], ...] = ()
     umask: str = "0077"
     haproxy: bool = False
-    """Whether it starts HAProxy, whose expressions PCRE compiles, by setpriv, which gives capabilities up anew."""
+    """Whether it starts HAProxy: PCRE compiles expressions (executable memory), and setpriv drops capabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceUnit:
-    """One unit that runs for as long as the machine does."""
+    """A unit that runs as long as the machine."""
 
     name: str
     what: str
     command: Sequence[str]
     rights: Rights
     healthy: str
-    """URL that answers 2xx when it is well; `file:`: of a file that it has written within a minute."""
+    """URL that answers 2xx if the service is healthy; with `file:`, a file that it writes at least once a minute."""
     stop_s: int = 30
     memory: str = "2G"
 
 
 def services(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> tuple[ServiceUnit, ...]:
-    """What this machine runs, in the order of their starts. `programs`: name to path of PROGRAMS."""
+    """Return the services of this machine, in start order. `programs`: name of each of PROGRAMS -> path."""
     router = (_router(settings, places),) if settings.routes or settings.role is Role.ROUTER else ()
     if settings.role is Role.ROUTER:
         return router
@@ -81,7 +81,7 @@ def services(settings: ControlSettings, places: Places, programs: Mapping[str, s
 
 
 def render(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> dict[str, str]:
-    """Every unit: file name and text."""
+    """Return all units: file name -> text."""
     made = {BOOT: _boot(places)}
     made |= {one.name: _unit(one, places) for one in services(settings, places, programs)}
     made |= {
@@ -100,12 +100,12 @@ def render(settings: ControlSettings, places: Places, programs: Mapping[str, str
 
 
 def readers(variable: str) -> tuple[User, ...]:
-    """Whose services get a secret of that name: PostgreSQL's those that open the ledger, all else the watchdogs."""
+    """Return the users whose services get a secret: for PostgreSQL those with the ledger, else only the watchdogs."""
     return (User.WATCH, User.CONSOLE) if variable.startswith("PG") else (User.WATCH,)
 
 
 def timers(settings: ControlSettings) -> tuple[str, ...]:
-    """Units that start others from time to time."""
+    """Return the names of the timer units."""
     found = (SETTLE,) if settings.role is Role.ROUTER else (SETTLE, BACKUP, DIGEST)
     return tuple(f"{name}.timer" for name in found)
 
@@ -121,7 +121,7 @@ def _router(settings: ControlSettings, places: Places) -> ServiceUnit:
     return ServiceUnit(
         name="gpufleet-router.service",
         what="router (HAProxy and its controller)",
-        # a machine of its own has nobody who reads the cloud for it
+        # On a dedicated router machine, no other service reads the cloud for it.
         command=command if alone else (*command, "--feed", str(places.feed)),
         rights=Rights(
             user=User.ROUTER,
@@ -157,7 +157,7 @@ def _prometheus(settings: ControlSettings, places: Places, programs: Mapping[str
             f"--storage.tsdb.path={places.state(User.PROMETHEUS)}",
             f"--storage.tsdb.retention.time={time}",
             f"--storage.tsdb.retention.size={size}",
-            # it has no login, and nothing outside of this machine asks it
+            # It has no authentication, and no other machine queries it.
             f"--web.listen-address={settings.inner}:9090",
         ),
         rights=Rights(user=User.PROMETHEUS, writes=(places.state(User.PROMETHEUS),)),
@@ -176,9 +176,9 @@ def _alertmanager(settings: ControlSettings, places: Places, programs: Mapping[s
             f"--config.file={places.monitoring / 'alertmanager.yml'}",
             f"--storage.path={places.state(User.ALERTMANAGER)}",
             f"--web.listen-address={settings.inner}:9093",
-            # a machine that is lost takes no more than a minute of silences along; the default is 15
+            # At most one minute of silences is lost with a machine; the default is 15 minutes.
             "--data.maintenance-interval=1m",
-            # one alone: nobody to gossip with
+            # A single Alertmanager needs no cluster.
             "--cluster.listen-address=",
         ),
         rights=Rights(user=User.ALERTMANAGER, writes=(places.state(User.ALERTMANAGER),)),
@@ -193,7 +193,7 @@ def _watch(settings: ControlSettings, places: Places) -> ServiceUnit:
         command=(_command(places), "watch", "run", "--apply", "--listen", f"{settings.inner}:9470"),
         rights=_of_watchdogs(settings, places),
         healthy=f"http://{settings.inner}:9470/healthz",
-        # passes may finish: --stop-limit is 150 s
+        # Running passes may finish: --stop-limit is 150 s.
         stop_s=180,
     )
 
@@ -218,7 +218,7 @@ def _console(settings: ControlSettings, places: Places) -> ServiceUnit:
         command=(_command(places), "console", "--wait", "--feed", str(places.feed), *listen),
         rights=Rights(
             user=User.CONSOLE,
-            # it puts messages and Keep into the ledger
+            # It writes messages and the effects of Keep to the ledger.
             writes=(places.ledger.parent, places.state(User.CONSOLE)),
             groups=(LEDGER_GROUP,),
             umask=_SHARING,
@@ -239,12 +239,12 @@ def _of_feed(settings: ControlSettings, places: Places) -> tuple[tuple[str, str]
 
 
 def near(settings: ControlSettings) -> str:
-    """Where this machine finds what listens on `address`."""
+    """Return the address at which this machine reaches services that listen on `address`."""
     return settings.inner if settings.address == "0.0.0.0" else settings.address  # noqa: S104 - compared, not bound
 
 
 def _boot(places: Places) -> str:
-    # starts the others itself: volume, ledger and configuration come first, also after a reboot
+    # This unit starts the others: volume, ledger and configuration come first, also after a reboot.
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]
@@ -286,7 +286,7 @@ MemoryMax={service.memory}
 
 
 def _task(places: Places, settings: ControlSettings, what: str, words: str) -> str:
-    """A command that ends, for a timer."""
+    """Return the unit of a one-shot command, for a timer."""
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]
@@ -300,7 +300,7 @@ TimeoutStartSec=30min
 
 
 def _settle(places: Places) -> str:
-    # as root: it stops and starts the others. Nearly always there is nothing to do
+    # Runs as root because it stops and starts the other units. Usually there is nothing to do.
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]
@@ -344,7 +344,7 @@ def _confined(rights: Rights, places: Places) -> str:
         f"ReadWritePaths={' '.join(map(str, rights.writes))}",
         f"InaccessiblePaths=-{places.host}",
         *(() if rights.cloud else (f"IPAddressDeny={' '.join(METADATA)}",)),
-        # a holder of a lease is looked up in /proc, whoever it belongs to
+        # The watchdogs look up the holder of a lease in /proc, whichever user it runs as.
         *(() if rights.cloud else ("ProtectProc=invisible", "ProcSubset=pid")),
         *(() if rights.haproxy else ("MemoryDenyWriteExecute=yes",)),
     ]

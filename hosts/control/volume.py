@@ -1,4 +1,4 @@
-"""The volume that outlives the machine: waited for, formatted once, mounted."""
+"""The volume that outlives the machine: waits for it, formats it once, mounts it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ from typing import Final
 from hosts.node.ports import StepError
 
 WAIT: Final = timedelta(minutes=10)
-"""The old machine must let go of it first."""
+"""How long to wait for the volume: the old machine must detach it first."""
 _LOOK_S: Final = 2.0
 _LOOKED_AT: Final = 1024 * 1024
-"""Bytes at the beginning of a disk; a new one reads as zeros."""
+"""Number of bytes checked at the start of a disk. A new disk contains zeros."""
 
 
 def mount(device: str, at: Path, run: Callable[[Sequence[str]], str], wait: timedelta = WAIT) -> str:
-    """Have the volume mounted there; says what was done. A volume that holds anything is never formatted.
+    """Mount the volume at `at` and return a description. A volume that contains data is never formatted.
 
     Raises StepError.
     """
@@ -36,10 +36,10 @@ def mount(device: str, at: Path, run: Callable[[Sequence[str]], str], wait: time
 
 
 def _is_empty(device: str, run: Callable[[Sequence[str]], str]) -> bool:
-    """Whether nothing was ever written there. Raises StepError where that cannot be told.
+    """Return whether the disk is empty. Raises StepError if that cannot be determined.
 
-    `wipefs` reads the disk itself: lsblk asks udev, which has not looked yet when a disk was attached just now. And
-    mkfs asks nobody without a terminal: it would write over a file system that is there.
+    `wipefs` reads the disk itself. lsblk queries udev, which may not have probed a disk that was just attached.
+    Without a terminal, mkfs does not ask: it would overwrite an existing file system.
     """
     if run(["wipefs", "--no-act", "--noheadings", "--output", "TYPE", device]).strip():
         return False

@@ -122,7 +122,7 @@ class _CheckHandler(socketserver.BaseRequestHandler):
         self.request.sendall(self.server.life.agent_check(self.client_address[0]).encode() + b"\n")
 
 
-def serve(  # noqa: PLR0913 - what its faces reach
+def serve(  # noqa: PLR0913 - the dependencies of both servers
     life: NodeState,
     *,
     address: str,
