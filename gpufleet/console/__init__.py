@@ -1,1 +1,1 @@
-"""What people look at: status, top and the read-only web page."""
+"""User interfaces: status, top and the read-only web page."""

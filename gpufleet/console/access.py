@@ -1,4 +1,4 @@
-"""Who may see the console: a token, kept as a signed cookie, or a name that a trusted proxy gives."""
+"""Access control of the console: a token, kept as a signed cookie, or a user name from a trusted proxy."""
 
 import hashlib
 import hmac
@@ -10,36 +10,36 @@ from typing import Final
 
 COOKIE: Final = "gpufleet"
 PROXY_SECRET: Final = "x-gpufleet-proxy-secret"  # noqa: S105 - the header's name
-"""In which a proxy shows that it is the one: whoever forwards a port or has a shell comes from loopback, too."""
+"""The header that authenticates the proxy: any user with a shell or a forwarded port connects from loopback, too."""
 SESSION_S: Final = 12 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """`token` of the console; requests that carry `proxy_header` and the proxy's secret are signed in already."""
+    """`token`: the console's access token. Requests with `proxy_header` and the proxy's secret are signed in already."""
 
     token: str
     proxy_header: str = ""
     proxy_secret: str = ""
-    """Without one no header counts."""
+    """If empty, `proxy_header` is ignored."""
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
-    """Of this process: sessions end with it."""
+    """A random key of this process, so that sessions end with it."""
 
     def session(self, now: float) -> str:
-        """A cookie's value."""
+        """The value of a session cookie."""
         until = str(int(now) + SESSION_S)
         return f"{until}.{self._sign('session', until)}"
 
     def stamp(self, user: str) -> str:
-        """What forms carry, so that other sites cannot post them."""
+        """The value that forms contain, so that other sites cannot submit them."""
         return self._sign("stamp", user)
 
     def is_token(self, given: str) -> bool:
-        """Compared in constant time."""
+        """Compares in constant time."""
         return bool(self.token) and hmac.compare_digest(given.encode(), self.token.encode())
 
     def user(self, headers: Mapping[str, str], now: float) -> str | None:
-        """Who asks; None: nobody known."""
+        """The user of a request; None: not signed in."""
         if self.proxy_header and (name := headers.get(self.proxy_header.lower())) and self._is_proxy(headers):
             return name[:100]
         bearer = headers.get("authorization", "")

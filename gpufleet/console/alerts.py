@@ -1,7 +1,7 @@
-"""What Alertmanager posts, as messages: one for a group, one more when it is over. Pure.
+"""Converts Alertmanager's webhook to messages: one when a group fires, one more when it is resolved. Pure.
 
-Alertmanager has grouped already (five hundred instances failing are one group of one post); the key of a message is
-its group and its moment, so that a repeated post is one message, and so is a storm that grows while it is told.
+Alertmanager groups the alerts (500 failing instances are one group and one post). A message's key is its group and
+its time. A repeated post, or a group that grows meanwhile, therefore stays one message.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,12 +12,12 @@ from typing import Any, Final, cast
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 WAVE: Final = timedelta(hours=1)
-"""Alerts that join a group within this long of its first are no news; later ones are another message."""
+"""Alerts that join a group within this time of its first alert do not create a message; later ones do."""
 _MOST_NAMED: Final = 5
 
 
 class WebhookError(ValueError):
-    """What was posted is not Alertmanager's webhook (version 4). Says what is wrong."""
+    """The posted data is not Alertmanager's webhook (version 4). The message names the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class AlertMessage:
 
 
 def read(posted: object) -> AlertMessage | None:
-    """The message of one post; None when it holds no alert. Raises WebhookError."""
+    """The message of one post; None when it contains no alert. Raises WebhookError."""
     body = _mapping(posted, "the post")
     if body.get("version") != "4":
         raise WebhookError(f"version {body.get('version')!r} is not Alertmanager's webhook 4")
@@ -58,14 +58,16 @@ def read(posted: object) -> AlertMessage | None:
 
 
 def _key(group: str, firing: Sequence[Mapping[str, Any]], resolved: Sequence[Mapping[str, Any]]) -> str:
-    """A group that fires is one message for each wave of starts, and one more when all of it is over."""
+    """A firing group has one key for each wave of starts, and one more when all its alerts are resolved."""
     moment = _wave(str(alert.get("startsAt", "")) for alert in firing or resolved)
     state = "firing" if firing else "resolved"
     return f"alert/{sha256(f'{group} {moment}'.encode()).hexdigest()[:24]}/{state}"
 
 
 def _wave(starts: Iterable[str]) -> str:
-    """When the last wave began: the first start that is more than an hour after the wave before it began."""
+    """The start of the last wave: a wave begins with the first start more than an hour after the
+    previous wave began.
+    """
     times = sorted(_time(start) for start in starts)
     began = times[0]
     for moment in times:

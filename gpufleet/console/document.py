@@ -1,4 +1,4 @@
-"""A fleet's view as JSON: the same numbers as on the screen, unrounded."""
+"""A fleet's view as JSON, with the numbers of the screen, unrounded."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,6 +1,7 @@
-"""What the ledger and the settings know, as metrics: spend, budget, targets, preemptions, brakes, messages. Pure.
+"""Exports data of the ledger and the settings as metrics: spend, budget, targets, preemptions, brakes, messages.
+Pure.
 
-Missing is not zero: a figure that nobody knows has no series.
+Missing is not zero: an unknown value has no series.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from gpufleet.metrics_page import Labels, counter, gauge, page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSpend:
-    """One window of the ledger: dollars, and the time that the ledger really knows of."""
+    """The charges in one window of the ledger, and the part of the window that the ledger covers."""
 
     window: str
     """`1h` or `24h`."""
@@ -26,7 +27,7 @@ class WindowSpend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """What the environment's living instances take of one quota of the account, and what it allows."""
+    """The use of one account quota by the environment's running instances, and its limit."""
 
     quota: str
     """The cloud's own name."""
@@ -37,7 +38,7 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMetrics:
-    """One fleet."""
+    """The metrics of one fleet."""
 
     environment: str
     targets: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -45,27 +46,27 @@ class FleetMetrics:
     budget_usd_per_month: Decimal | None = None
     spends: Sequence[WindowSpend] = ()
     preemptions: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Pool to spot instances that the cloud took, ever."""
+    """Pool to the number of spot instances that the cloud has preempted so far."""
     brakes: int = 0
     messages: Mapping[str, int] = field(default_factory=dict[str, int])
-    """State to messages of the outbox."""
+    """State to the number of messages in the outbox."""
     quotas: Sequence[QuotaUse] = ()
-    """Those whose limit is known."""
+    """Quotas with a known limit."""
 
 
 LEAST_COVERED = timedelta(minutes=5)
-"""A rate over less says nothing."""
+"""A rate over a shorter time is not meaningful."""
 
 
 def spend(report: Report, window: str, begun: datetime | None) -> WindowSpend:
-    """A report's charges, and how much of its window is known."""
+    """A report's charges, and the part of its window that the ledger covers."""
     since = max(report.scope.since, begun or report.scope.until)
     until = min(report.known_until or since, report.scope.until)
     return WindowSpend(window=window, covered=max(until - since, timedelta(0)), charges=report.charges)
 
 
 def render(facts: Iterable[FleetMetrics]) -> str:
-    """The whole page."""
+    """The whole metrics page."""
     found = list(facts)
     return page(
         (

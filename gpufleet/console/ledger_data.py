@@ -1,4 +1,4 @@
-"""What the ledger tells a person: targets, brakes, what was done, what it cost."""
+"""Reads from the ledger what screens show: targets, actions and their reasons, costs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,9 +14,11 @@ from gpufleet.ledger.sums import CostSum, Span, read_sums
 from gpufleet.ledger.tables import DECISIONS, ENDS, OUTCOMES, RUNS
 
 BEHIND: Final = timedelta(minutes=15)
-"""A pass writes its facts, then what they add up to. Sums further behind the facts were left by an older pass."""
+"""A pass writes its facts first and their sums afterwards. Sums that are further behind the facts are from an older
+pass.
+"""
 _AT_ONCE: Final = 500
-"""Names in one query."""
+"""Number of names in one query."""
 
 
 def targets(engine: Engine, fleet: str) -> Mapping[str, int]:
@@ -30,7 +32,9 @@ def about(engine: Engine, fleet: str, resource: str) -> Sequence[Past]:
 
 
 def reasons(engine: Engine, fleet: str, instances: Sequence[str]) -> Mapping[str, str]:
-    """Watchdog and reason of what was done last about each of these instances; absent where nothing was done."""
+    """Watchdog and reason of the last outcome for each of these instances; instances without an outcome
+    are absent.
+    """
     found: dict[str, str] = {}
     with engine.connect() as connection:
         for start in range(0, len(instances), _AT_ONCE):
@@ -41,7 +45,7 @@ def reasons(engine: Engine, fleet: str, instances: Sequence[str]) -> Mapping[str
 
 
 def last_seen(engine: Engine, fleet: str) -> Mapping[str, datetime]:
-    """Watchdog to when it last wrote something down (a pass that changed nothing writes nothing)."""
+    """Watchdog to the time of its last record. A pass that changes nothing writes nothing."""
     found: dict[str, datetime] = {}
     with engine.connect() as connection:
         for table in (DECISIONS, OUTCOMES):
@@ -57,7 +61,9 @@ def last_seen(engine: Engine, fleet: str) -> Mapping[str, datetime]:
 
 
 def preemptions(engine: Engine, fleet: str) -> Mapping[str, int]:
-    """Pool to runs that the cloud took, ever, with those that were drained in time and ended before it came."""
+    """Pool to the number of preempted runs so far, including runs that were drained and ended before
+    the preemption.
+    """
     ours = select(OUTCOMES.c.resource).where(
         OUTCOMES.c.fleet == fleet, OUTCOMES.c.kind == OutcomeKind.DONE, OUTCOMES.c.reason == Reason.PREEMPTED
     )
@@ -74,9 +80,9 @@ def preemptions(engine: Engine, fleet: str) -> Mapping[str, int]:
 
 
 def costs_left(engine: Engine, fleet: str, now: datetime) -> tuple[CostView, CostView | None] | None:
-    """The hour and today as the cost watchdog's last pass left them; None where it left nothing.
+    """The costs of the hour and of today as the cost watchdog's last pass stored them; None if it stored none.
 
-    Without today where the day began after that pass: yesterday's sum is not today's.
+    Today's costs are absent if the day began after that pass: yesterday's sum does not apply.
     """
     with engine.connect() as connection:
         sums, last = read_sums(connection, fleet), history.last_pass(connection, fleet)
@@ -87,7 +93,7 @@ def costs_left(engine: Engine, fleet: str, now: datetime) -> tuple[CostView, Cos
 
 
 def cost(sums: Iterable[CostSum], span: Span) -> CostView | None:
-    """What a screen shows of a span; None where it was not added up."""
+    """The costs of a span for a screen; None if they were not computed."""
     of_span = {one.pool: one for one in sums if one.span is span}
     whole = of_span.pop(None, None)
     if whole is None:

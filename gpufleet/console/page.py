@@ -1,6 +1,6 @@
-"""The web page as HTML: read-only but for Keep. Pure.
+"""The web page as HTML, read-only except for Keep. Pure.
 
-No script, no external request; every word of others is escaped.
+It has no script and no external request. All untrusted text is escaped.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,14 +17,14 @@ from gpufleet.domain.model import CapacityType
 
 REFRESH_S: Final = 30
 PER_PAGE: Final = 200
-"""Instances in one table: 5,000 would be megabytes."""
+"""Maximum number of instances in one table: 5,000 would be megabytes."""
 _MOST: Final = 20
 _WORDS: Final = frozenset({"pool", "type", "zone", "phase", "watchdog", "what", "outcome", "why", "kept until"})
-"""Columns that hold no numbers."""
+"""Columns that contain text instead of numbers."""
 
 
 def sign_in(wrong: bool) -> str:
-    """The form that asks for the token."""
+    """The form for the access token."""
     said = '<p class="bad" role="alert">This token is not the one of this console.</p>' if wrong else ""
     body = (
         '<form class="sign" method="post" action="/sign-in"><h1>gpu-fleet</h1>'
@@ -36,7 +36,7 @@ def sign_in(wrong: bool) -> str:
 
 
 def overview(views: Sequence[FleetView], now: datetime, stamp: str) -> str:
-    """Every fleet. `stamp` proves that a form came from this page."""
+    """The page of all fleets. `stamp` proves that a form came from this page."""
     parts = [_fleets(views)] if len(views) > 1 else []
     parts += [_fleet(view, now, stamp, number) for number, view in enumerate(views)]
     title = ", ".join(view.name for view in views)
@@ -44,7 +44,7 @@ def overview(views: Sequence[FleetView], now: datetime, stamp: str) -> str:
 
 
 def instances(view: FleetView, pool: str | None, start: int) -> str:
-    """The instances of one pool, or of a fleet, in parts."""
+    """The instances of one pool or of a fleet, in pages."""
     found = [i for i in view.instances if pool is None or i.pool == pool]
     shown = found[start : start + PER_PAGE]
     rows = "".join(_instance_row(view, instance) for instance in shown)
@@ -80,7 +80,7 @@ def instance(view: FleetView, found: InstanceView, acts: Sequence[Past], stamp: 
 
 
 def costs(views: Sequence[FleetView]) -> str:
-    """What each fleet costs, and the way to its report."""
+    """The costs of each fleet, with links to the reports."""
     names = ("fleet", "USD/h now", "USD last hour", "of it idle", "USD today", "USD/Mtok, last hour")
     rows = "".join(_cost_row(names, view) for view in views)
     body = f"<h1>Costs</h1><p class='soft'>A fleet's name leads to its report of 24 hours.</p>{_table(names, rows)}"
@@ -103,7 +103,7 @@ def _cost_row(names: Sequence[str], view: FleetView) -> str:
 
 
 def message(title: str, words: str) -> str:
-    """One sentence, and the way back."""
+    """A page with one sentence and a link back."""
     return _page(title, f'<h1>{escape(title)}</h1><p>{escape(words)}</p><p><a href="/">Back</a></p>')
 
 
@@ -126,7 +126,7 @@ def _page(title: str, body: str, *, nav: bool = True, refresh: bool = False) -> 
 
 
 def _fleets(views: Sequence[FleetView]) -> str:
-    """All fleets in a line each, which leads to the fleet below."""
+    """A table of all fleets; each row links to the fleet's section below."""
     names = ("fleet", "alerts", "problems", "pools below target", "instances", "USD/h")
     rows = "".join(
         _row(
@@ -362,7 +362,7 @@ def _table(names: Sequence[str], rows: str) -> str:
 
 
 def _row(names: Sequence[str], cells: Sequence[str], long: Iterable[str] = ()) -> str:
-    """Cells are HTML already."""
+    """A table row. The cells are HTML already."""
     wide = set(long)
     inner = "".join(
         f'<td data-name="{escape(name)}"{" class=long" if name in wide else _side(name)}>{cell}</td>'
@@ -372,5 +372,5 @@ def _row(names: Sequence[str], cells: Sequence[str], long: Iterable[str] = ()) -
 
 
 def _side(name: str) -> str:
-    """Words of a column begin below its name; numbers end there."""
+    """Text columns are left-aligned, number columns right-aligned."""
     return " class=left" if name in _WORDS else ""

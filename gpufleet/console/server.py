@@ -1,4 +1,4 @@
-"""Serves the web page, the metrics of the ledger, and Alertmanager's webhook. Few paths, no script, one form."""
+"""Serves the web page, the ledger's metrics and Alertmanager's webhook. It has few paths, no script and one form."""
 
 import json
 import threading
@@ -24,11 +24,11 @@ ALERTS: Final = "/alerts"
 REFUSED: Final = frozenset({401, 403, 404, 405, 413})
 REFUSALS_S: Final = 10.0
 MOST_REFUSALS: Final = 20
-"""In the log within `REFUSALS_S`; the next line counts those left out."""
+"""Maximum number of log lines within `REFUSALS_S`. The next line counts the omitted ones."""
 MOST_FORM: Final = 4096
 _LIMITS: Final = ServerLimits(idle_s=15)
 _OPEN: Final = frozenset({"GET /healthz", "GET /metrics", "POST /sign-in"})
-"""What is answered to everybody."""
+"""Requests that need no authentication."""
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -40,18 +40,18 @@ _HEADERS: Final = {
 
 
 class KeepError(Exception):
-    """An instance could not be kept. Says why, for the person who asked."""
+    """An instance could not be kept. The message is for the user."""
 
 
 class ConsoleDataError(Exception):
-    """What is asked for cannot be known or written now. Says why."""
+    """Data cannot be read or written now. The message names the reason."""
 
 
 class ConsoleData(Protocol):
-    """What the page shows and does. Each may raise ConsoleDataError."""
+    """Data and actions of the page. Every method may raise ConsoleDataError."""
 
     def views(self) -> Sequence[FleetView]:
-        """Every fleet, as of some seconds ago at most."""
+        """The view of every fleet, at most some seconds old."""
         ...
 
     def about(self, view: FleetView, instance: str) -> Sequence[Past]:
@@ -63,7 +63,7 @@ class ConsoleData(Protocol):
         ...
 
     def keep(self, view: FleetView, instance: str, user: str) -> str:
-        """Keep an instance; a sentence about it. Raises KeepError."""
+        """Keep an instance. Returns a sentence about it. Raises KeepError."""
         ...
 
     def metrics(self) -> str:
@@ -71,16 +71,17 @@ class ConsoleData(Protocol):
         ...
 
     def tell(self, notice: AlertMessage) -> None:
-        """Put an alert's message into the outbox."""
+        """Add an alert's message to the outbox."""
         ...
 
 
 class Console:
-    """Answers requests; knows no socket."""
+    """Answers requests, independently of sockets."""
 
     def __init__(self, book: ConsoleData, access: Access, *, own: str = "") -> None:
-        """`own`: the address that requests must name as their Host, where no proxy and no port forward stands before
-        it; then pages of other sites may ask for nothing, either.
+        """`own`: the required Host of requests, if no proxy or port forward is in front of the console.
+
+        With `own`, requests from pages of other sites are refused, too.
         """
         self._book = book
         self._access = access
@@ -102,7 +103,7 @@ class Console:
         )
 
     def answer(self, request: HttpRequest) -> Answer | None:
-        """Raises RequestError. Who may not ask is refused before the body is read."""
+        """Answer a request. An unauthorized request is refused before its body is read. Raises RequestError."""
         found = foreign(request.header, {self._own}) if self._own else None
         if found is not None:
             return _plain(403, FOREIGN_MESSAGES[found])
@@ -148,7 +149,7 @@ class Console:
         return _html(page.instance(view, one, self._book.about(view, one.id), stamp))
 
     def _alerts(self, request: HttpRequest) -> Answer:
-        """Alertmanager's post; needs the token as `Authorization: Bearer`."""
+        """Handles Alertmanager's post. It needs the token as `Authorization: Bearer`."""
         try:
             notice = read(json.loads(request.body(MOST_BYTES)))
         except (WebhookError, ValueError, RecursionError) as error:
@@ -157,7 +158,7 @@ class Console:
             if notice is not None:
                 self._book.tell(notice)
         except ConsoleDataError as error:
-            return _plain(503, str(error))  # Alertmanager tries again
+            return _plain(503, str(error))  # Alertmanager retries
         return _plain(200, "ok")
 
     def _user(self, request: HttpRequest) -> str | None:
@@ -190,7 +191,7 @@ def _sign_out(_: HttpRequest) -> Answer:
 
 
 def _readable(answer: Handler) -> Handler:
-    """A page that says why, where the ledger or the fleet cannot be read."""
+    """Wraps a handler: if the ledger or the fleet cannot be read, the page shows the reason."""
 
     def answered(request: HttpRequest) -> Answer | None:
         try:
@@ -222,7 +223,9 @@ def _whole(text: str | None) -> int:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The first value of each field; none of a text with more fields than any form or address of ours has."""
+    """The first value of each field. Text with more than 20 fields gives none: no form or URL of the console has as
+    many.
+    """
     try:
         return {name: values[0] for name, values in parse_qs(text, max_num_fields=20).items()}
     except ValueError:
@@ -249,7 +252,7 @@ _NOT_HERE: Final = _html(page.message("Not here", "There is no such page, fleet 
 
 
 class Refusals:
-    """A line of the log for each request that was refused, so many in a while: who floods fills no log."""
+    """Logs each refused request. The rate is limited, so that a flood of requests does not fill the log."""
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log, self._clock = log, clock
@@ -257,7 +260,7 @@ class Refusals:
         self._began, self._written, self._left_out = float("-inf"), 0, 0
 
     def note(self, request: HttpRequest, status: int) -> None:
-        """No query, header or form is in it; nor is a request that was answered otherwise."""
+        """Log a refused request, without its query, headers and form. Other requests are ignored."""
         if status not in REFUSED:
             return
         with self._lock:

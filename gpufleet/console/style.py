@@ -1,4 +1,4 @@
-"""The web page's look, as one string: dark and light, 375 px and wider, no external file."""
+"""The web page's style sheet as one string: dark and light, 375 px and wider, no external file."""
 
 from typing import Final
 

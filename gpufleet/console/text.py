@@ -1,4 +1,4 @@
-"""A fleet's view for a terminal: readable in 80 columns."""
+"""A fleet's view for a terminal, readable in 80 columns."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -15,18 +15,18 @@ from gpufleet.domain.model import CapacityType
 
 NOTHING: Final = "–"
 _MOST_LINES: Final = 5
-"""Of one kind; the rest is counted."""
+"""Maximum number of lines of one kind; the others are counted."""
 PAGE: Final = "page"
-"""The severity of alerts that wake somebody (`hosts.monitoring.alerts.Severity`)."""
+"""The severity of alerts that page the on-call person (`hosts.monitoring.alerts.Severity`)."""
 
 
 def screen(view: FleetView) -> RenderableType:
-    """One fleet."""
-    # what is wrong stands first: a fleet of many pools is longer than a screen
+    """The screen of one fleet."""
+    # problems come first: a fleet with many pools is longer than a screen
     parts: list[RenderableType] = [_head(view), *_wrong(view), "", _pools(view)]
     lines = [line for group in _groups(view) for line in group]
     if lines:
-        # as Text: square brackets of others' words are no markup
+        # as Text, because square brackets in untrusted text are not markup
         parts += ["", *(Text(line) for line in lines)]
     return Group(*parts)
 
@@ -41,7 +41,7 @@ def _head(view: FleetView) -> Text:
 
 def _pools(view: FleetView) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    # the only one that may break its lines: numbers never do
+    # the only column that may wrap: numbers never do
     table.add_column("pool", max_width=20, overflow="fold")
     for name in ("target", "ready", "res", "spot", "o-d", "drain", "mark", "wait", "tok/s", "USD/h", "$/Mtok"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -68,7 +68,9 @@ def _pool_cells(pool: PoolStatus) -> list[str | Text]:
 
 
 def counted(pool: PoolStatus, kind: CapacityType, of: str) -> str:
-    """How many of a capacity type are ready, and of how many where not all are; `–` for what the pool has not."""
+    """Ready instances of a capacity type, and the total if not all are ready; `–` if the pool does not
+    have the type.
+    """
     found = pool.types[kind]
     if found.most is None and found.there == 0:
         return NOTHING
@@ -76,12 +78,12 @@ def counted(pool: PoolStatus, kind: CapacityType, of: str) -> str:
 
 
 def loudest_first(alerts: Iterable[AlertView]) -> list[AlertView]:
-    """Those that wake somebody, then the others."""
+    """Alerts that page a person first, then the others."""
     return sorted(alerts, key=lambda alert: alert.severity != PAGE)
 
 
 def _wrong(view: FleetView) -> list[Text]:
-    """Problems and alerts, those first that wake somebody. As Text: square brackets in them are no markup."""
+    """Problems and alerts, with paging alerts first. As Text, because square brackets in them are not markup."""
     lines = [Text(f"! {problem}", style="red") for problem in view.read.problems]
     if view.read.alerts is None:
         return [*lines, Text("alerts: not known", style="yellow")]
@@ -123,7 +125,7 @@ def _hour(hour: CostView) -> str:
 
 
 def as_of(hour: CostView, now: datetime) -> str:
-    """How old the costs are, those of today too: they are known as far as its watchdog came. Empty: not told."""
+    """The age of the costs, which includes those of today; empty: not known."""
     if hour.known_until is None:
         return ""
     return f"costs as of {hour.known_until:%H:%M} UTC, {_ago(now, hour.known_until)} ago"
@@ -136,12 +138,12 @@ def _marked(instance: InstanceView, now: datetime) -> str:
 
 
 def why(instance: InstanceView) -> str:
-    """Who wants that and why, to be said after the instance; nothing where it is not known."""
+    """Who marked or drains the instance, and why, as a suffix; empty if it is not known."""
     return "" if instance.why is None else f"; {instance.why}"
 
 
 def market(zone: str, machine_type: str, spot: Decimal | None, on_demand: Decimal | None) -> str:
-    """A spot price, and its share of the on-demand one."""
+    """A spot price, and its share of the on-demand price."""
     share = f", {spot / on_demand:.0%} of on-demand" if spot is not None and on_demand else ""
     return f"spot {machine_type} in {zone}: {dollars(spot)} USD/h{share}"
 
@@ -157,7 +159,7 @@ def _times(count: int) -> str:
 
 
 def brake(one: Brake) -> str:
-    """A hand brake: of what, whose, until when and why."""
+    """A manual brake: its scope, its owner, its end and its reason."""
     end = "until resumed" if one.until is None else f"until {one.until:%Y-%m-%d %H:%M}"
     return f"{one.kind.sentence} {one.scope} by {one.owner}, {end}: {one.reason}"
 
@@ -167,7 +169,7 @@ def _ago(now: datetime, then: datetime) -> str:
 
 
 def span(length: timedelta) -> str:
-    """A length in one or two units: `45 s`, `12 min`, `3 h`, `2 d`."""
+    """A duration in one unit: `45 s`, `12 min`, `3 h`, `2 d`."""
     seconds = max(int(length.total_seconds()), 0)
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -176,7 +178,7 @@ def span(length: timedelta) -> str:
 
 
 def number(value: float | None) -> str:
-    """A count; `–` for what nobody told."""
+    """A count; `–` for an unknown one."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
@@ -192,7 +194,7 @@ def short_number(value: float | None) -> str:
 
 
 def short_money(value: Decimal, unpriced: int = 0) -> str:
-    """Dollars; cents where they matter."""
+    """An amount in USD; with cents below 1,000."""
     return f"{'≥' if unpriced else ''}{value:.2f}" if value < 1000 else f"{'≥' if unpriced else ''}{value:,.0f}"
 
 
@@ -202,7 +204,7 @@ def percent(value: float | None) -> str:
 
 
 def money(value: Decimal, unpriced: int = 0) -> str:
-    """Dollars to the cent; `≥` where prices are missing."""
+    """An amount in USD to the cent; `≥` if prices are missing."""
     return f"{'≥' if unpriced else ''}{value:,.2f}"
 
 

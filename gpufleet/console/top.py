@@ -1,4 +1,4 @@
-"""The live screen of instances: what is shown, and what each key does. Pure."""
+"""The live screen of instances: its content, and the effect of each key. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +20,10 @@ _MOST_ACTS: Final = 20
 
 
 class Sort(StrEnum):
-    """What comes first."""
+    """The sort order."""
 
     IDLE = "idle"
-    """The least busy GPU; what nobody told comes last."""
+    """The least busy GPU first; instances with unknown activity last."""
     COST = "cost"
     WAITING = "waiting"
     KV = "kv"
@@ -33,7 +33,7 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """What the person chose."""
+    """The user's selections."""
 
     sort: Sort = Sort.IDLE
     pool: str = ""
@@ -45,14 +45,14 @@ class Screen:
 
 
 def rows(screen: Screen, views: Sequence[FleetView]) -> list[tuple[FleetView, InstanceView]]:
-    """The instances in their order."""
+    """The instances in the selected order."""
     found = [(view, one) for view in views for one in view.instances if not screen.pool or one.pool == screen.pool]
     key = _KEYS[screen.sort]
     return sorted(found, key=lambda pair: (*_last(key(pair[1])), pair[1].id))
 
 
 def pressed(screen: Screen, key: str, views: Sequence[FleetView]) -> Screen:
-    """The screen after a key."""
+    """The screen after a key press."""
     found = rows(screen, views)
     if key == "q":
         return replace(screen, over=True)
@@ -75,7 +75,7 @@ def pressed(screen: Screen, key: str, views: Sequence[FleetView]) -> Screen:
 
 
 def draw(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past], lines: int) -> RenderableType:
-    """The whole screen in so many lines."""
+    """The whole screen, with at most `lines` instances."""
     if screen.chosen:
         return _one(screen, views, acts)
     found, numbers = rows(screen, views), _numbers(views)
@@ -94,12 +94,12 @@ def draw(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past], lines
 
 
 def _numbers(views: Sequence[FleetView]) -> Mapping[str, str]:
-    """By fleet: what it is called in 80 columns where there are several; empty where there is one."""
+    """By fleet: its number, which fits in 80 columns, if there are several fleets; empty for one fleet."""
     return {view.name: str(number) for number, view in enumerate(views, 1)} if len(views) > 1 else {}
 
 
 def _table(found: Sequence[tuple[FleetView, InstanceView]], row: int, numbers: Mapping[str, str]) -> Table:
-    """`numbers`: of the fleets; empty: there is no need to say which."""
+    """`numbers`: numbers of the fleets; empty: no fleet column."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     if numbers:
         table.add_column("#", no_wrap=True)
@@ -160,7 +160,7 @@ def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past]) -> Re
 
 
 def _last(value: float | Decimal | datetime | None) -> tuple[bool, float]:
-    """What nobody told sorts last."""
+    """The sort key; unknown values come last."""
     if value is None:
         return True, 0.0
     return False, value.timestamp() if isinstance(value, datetime) else float(value)

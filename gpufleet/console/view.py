@@ -1,6 +1,6 @@
-"""What a person sees of a fleet, as values. Pure: built from what was read, with what could not be read said.
+"""The state of a fleet as people see it, as values. Pure: built from what was read, with a list of problems.
 
-Missing is not zero: a number that nobody told is None and shown as `–`.
+Missing is not zero: an unknown number has the value None, shown as `–`.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from gpufleet.settings.document import FleetDocument, Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSignals:
-    """What the metrics say of one instance now. None: not told."""
+    """Current metrics of one instance. None: unknown."""
 
     phase: str | None = None
     gpu_active: float | None = None
@@ -44,7 +44,7 @@ class InstanceView:
     idle_since: datetime | None
     keep_until: datetime | None
     why: str | None = None
-    """Of one that is marked or drains: who wants that, and why; None: not known."""
+    """For a marked or draining instance: who requested that, and why; None: not known."""
 
     @property
     def ready(self) -> bool:
@@ -57,12 +57,12 @@ class InstanceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityCount:
-    """Of one capacity type in a pool."""
+    """Instances of one capacity type in a pool."""
 
     ready: int
     there: int
     most: int | None
-    """What its groups may grow to; None: the pool has no such group."""
+    """The sum of its groups' maxima; None: the pool has no such group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class CostView:
     unit: UnitCost
     by_pool: Mapping[str, tuple[Decimal, UnitCost]]
     unpriced: int = 0
-    """Charges without a price: amounts are lower bounds then."""
+    """Charges without a price. If there are any, the amounts are lower bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class PoolStatus:
     least: int
     most: int
     types: Mapping[CapacityType, CapacityCount]
-    """Each of them; of on-demand and flex-start a pool has one at most."""
+    """Every capacity type. A pool has either on-demand or flex-start, or neither."""
     draining: int
     marked: int
     held: float | None
@@ -107,7 +107,7 @@ class PoolStatus:
     tokens_per_second: float | None
     usd_per_hour: Decimal
     unpriced: int
-    """Instances without a price; `usd_per_hour` is a lower bound then."""
+    """Instances without a price. If there are any, `usd_per_hour` is a lower bound."""
     unit: UnitCost | None
     """Of the last hour."""
 
@@ -117,7 +117,7 @@ class PoolStatus:
 
     @property
     def queued(self) -> float | None:
-        """Requests that wait in an engine, and those that the router holds; None: nobody told of either."""
+        """Requests that wait in an engine or in the router; None: both are unknown."""
         return added((self.waiting, self.held))
 
     @property
@@ -127,7 +127,7 @@ class PoolStatus:
 
     @property
     def stands_in(self) -> CapacityType:
-        """What a pool has for missing spot."""
+        """The capacity type that the pool falls back to when spot is missing."""
         flex_start = self.types[CapacityType.FLEX_START].most is not None
         return CapacityType.FLEX_START if flex_start else CapacityType.ON_DEMAND
 
@@ -143,7 +143,7 @@ class AlertView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketView:
-    """Spot beside on-demand."""
+    """A spot price next to its on-demand price."""
 
     zone: str
     machine_type: str
@@ -153,12 +153,12 @@ class MarketView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """All that was read; what failed is named in `problems`."""
+    """Everything that was read; `problems` names what failed."""
 
     document: FleetDocument
     at: datetime
     instances: Sequence[Instance] | None
-    """None: the inventory could not be read whole."""
+    """None: the inventory could not be read completely."""
     signals: Mapping[str, InstanceSignals] = field(default_factory=dict[str, InstanceSignals])
     held: Mapping[str, float] = field(default_factory=dict[str, float])
     alerts: Sequence[AlertView] | None = None
@@ -168,7 +168,7 @@ class Read:
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Instance to who marked or drains it, and why."""
     last_seen: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
-    """Watchdog to when it last wrote something down."""
+    """Watchdog to the time of its last record."""
     hour: CostView | None = None
     today: CostView | None = None
     market: Sequence[MarketView] = ()
@@ -177,14 +177,16 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """One environment, ready to be shown."""
+    """The view of one environment."""
 
     name: str
     at: datetime
     pools: Sequence[PoolStatus]
     instances: Sequence[InstanceView]
     orphans: Sequence[InstanceView]
-    """Tagged with the environment, in no pool of its document or in a group that their pool has not."""
+    """Instances with the environment's tag that are in no pool of its document, or in a group that their pool does
+    not have.
+    """
     usd_per_hour: Decimal | None
     """None: the inventory is not known."""
     unpriced: int
@@ -274,6 +276,6 @@ def _counted(pool: Pool, kind: CapacityType, instances: Iterable[InstanceView]) 
 
 
 def added(values: Iterable[float | None]) -> float | None:
-    """The sum of what is known; None when nothing is."""
+    """The sum of the known values; None when all are unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

@@ -1,1 +1,1 @@
-"""Messages to people: Slack, delivered once from the ledger's outbox."""
+"""Messages to people in Slack, each delivered once from the ledger's outbox."""

@@ -1,7 +1,7 @@
-"""The *Keep* buttons below an idle mark, and what Slack sends when somebody presses one. Pure.
+"""The *Keep* buttons below an idle mark, and Slack's payload when a user clicks one. Pure.
 
-A button's value names fleet, instance and the message it stands below; Slack gives it back unchanged. Formats:
-Slack, "Interactivity: block_actions payloads".
+A button's value names the fleet, the instance and the message it belongs to. Slack returns the value unchanged.
+Formats: Slack, "Interactivity: block_actions payloads".
 """
 
 import hashlib
@@ -18,32 +18,32 @@ _LABELS: Final = {"gpufleet_keep_4h": "Keep 4 h", "gpufleet_keep_24h": "Keep 24 
 
 
 class ClickError(ValueError):
-    """What came is no press of our buttons. Says what is wrong."""
+    """The data is not a valid click of a gpufleet button. The message names the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Click:
-    """Somebody pressed a *Keep* button."""
+    """A click of a *Keep* button."""
 
     user: str
-    """Slack's id of the person."""
+    """Slack's id of the user."""
     fleet: str
     instance: str
     message_key: str
-    """Outbox key of the message that the button stands below."""
+    """Outbox key of the message with the button."""
     span: timedelta
     at: datetime
     stamp: str
-    """Slack's own time of the press, which every delivery of it carries."""
+    """Slack's time of the click, which is the same in every delivery."""
 
     @property
     def until(self) -> datetime:
-        """Keep until then: counted from the press, so that a late or second delivery says the same."""
+        """The end of the keep, counted from the click, so that a late or repeated delivery gives the same time."""
         return self.at + self.span
 
     @property
     def key(self) -> str:
-        """Names the press for ever, however often it is delivered."""
+        """Identifies the click permanently, independently of its number of deliveries."""
         parts = (self.user, self.fleet, self.instance, str(self.span), self.stamp)
         return f"press/{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}"
 
@@ -59,7 +59,7 @@ def with_buttons(text: str, fleet: str, instance: str, message_key: str) -> list
 
 
 def read_click(payload: object) -> Click:
-    """The press in a payload of type block_actions. Raises PressError."""
+    """The click in a payload of type block_actions. Raises ClickError."""
     body = _mapping(payload, "the payload")
     if body.get("type") != "block_actions":
         raise ClickError(f"type {body.get('type')!r} is not block_actions")

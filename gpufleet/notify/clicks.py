@@ -1,7 +1,7 @@
-"""What a press of *Keep* does, whichever way it came: the same checks, the brake in the ledger, then the tag.
+"""Handles a click of *Keep* from either endpoint: checks it, sets the brake in the ledger, then writes the tag.
 
-A press counts once: its key goes into the outbox, as the answer in the thread, in the transaction that pulls the
-brake. The brake alone keeps the instance; the tag shows it in the cloud's console.
+A click counts once: the transaction that sets the brake also adds the click's key to the outbox, as the key of the
+answer in the thread. The brake alone keeps the instance; the tag shows it in the cloud's console.
 """
 
 import sys
@@ -24,7 +24,7 @@ from gpufleet.logs import Log
 from gpufleet.notify.buttons import Click
 
 OLDEST: Final = timedelta(minutes=5)
-"""An older press (or one from that far in the future) is a replay."""
+"""An older click, or one that is more than this in the future, is treated as a replay."""
 ANSWER_WITHIN_S: Final = 2.0
 """Slack gives up after three seconds."""
 
@@ -35,12 +35,12 @@ class InstanceTags(Protocol):
     def instance(self, instance_id: str) -> Instance | None: ...
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
-        """Gives the error by instance where it failed."""
+        """Returns the error for each instance whose tag could not be written."""
         ...
 
 
 class ClickResult(StrEnum):
-    """What became of a press."""
+    """The result of a click."""
 
     KEPT = "kept"
     REPEATED = "came before"
@@ -51,41 +51,41 @@ class ClickResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetButtons:
-    """One fleet, as far as presses touch it."""
+    """The data of one fleet that clicks need."""
 
     fleet: str
     environment: str
     channel: str
     users: frozenset[str]
-    """Slack ids of those who may keep."""
+    """Slack ids of the users who may keep instances."""
     engine: Engine
     inventory: InstanceTags
 
 
 @dataclass(slots=True, kw_only=True)
 class ClickHandler:
-    """Takes presses. Safe to use from many threads."""
+    """Handles clicks. Thread-safe."""
 
     desks: Mapping[str, FleetButtons]
     now: Callable[[], datetime]
     deliver: Callable[[FleetButtons], None]
-    """Sends what waits in the outbox; must not raise."""
+    """Sends the waiting messages of the outbox; must not raise."""
     log: Log
     _workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "press"))
 
     def submit(self, press: Click) -> Future[ClickResult]:
-        """Work on it aside, and wait no longer than Slack does: the answer comes in the thread."""
+        """Handle the click in a worker thread. Waits less than Slack does: the answer is a message in the thread."""
         verdict: Future[ClickResult] = Future()
         self._workers.submit(self._work, press, verdict).add_done_callback(_surface)
         wait([verdict], ANSWER_WITHIN_S)
         return verdict
 
     def close(self) -> None:
-        """Finish what was taken."""
+        """Finish the accepted clicks."""
         self._workers.shutdown()
 
     def accept(self, press: Click) -> ClickResult:
-        """The checks and the brake: fast, no cloud."""
+        """Check the click and set the brake. Fast, because it makes no cloud call."""
         desk = self.desks.get(press.fleet)
         if desk is None:
             return ClickResult.UNKNOWN_FLEET
@@ -107,11 +107,13 @@ class ClickHandler:
         return ClickResult.KEPT
 
     def finish(self, press: Click) -> None:
-        """The tag, as `gpufleet keep` writes it. What fails is told in the thread; the brake holds all the same."""
+        """Write the tag as `gpufleet keep` does. A failure is reported in the thread; the brake applies
+        in any case.
+        """
         desk = self.desks[press.fleet]
         try:
             found = desk.inventory.instance(press.instance)
-            # a machine of no environment is one that a rule for orphans marked
+            # an instance without an environment was marked by a rule for orphans
             if found is None or not found.alive or found.environment not in (None, desk.environment):
                 problem = f"{press.instance} has ended already; there is nothing to keep"
             else:
@@ -141,13 +143,13 @@ class ClickHandler:
 
 
 def _surface(work: Future[None]) -> None:
-    """A fault of ours ends no thread in silence."""
+    """Report an unexpected error of a worker thread."""
     if (error := work.exception()) is not None:
         sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _refuse(desk: FleetButtons, press: Click, now: datetime) -> None:
-    """Said once to each person and message."""
+    """Answer a user who may not keep, once per user and message."""
     text = "may not keep instances of this fleet: add the id to notify.keep_users in its settings"
     with writing(desk.engine) as connection:
         key = f"{press.message_key}/no/{press.user}"[-200:]

@@ -1,4 +1,4 @@
-"""Empties the outbox into a receiver: each key once, each channel in order, whatever dies in between."""
+"""Delivers the outbox to a receiver: each key once, each channel in order, even if a process dies at any time."""
 
 import time
 import uuid
@@ -14,20 +14,22 @@ from gpufleet.ledger.outbox import MessageState, Posted
 from gpufleet.notify.slack import Arrived, LookUpRefusedError, Receiver, Refused, TryLater, Unknown
 
 PATIENCE: Final = timedelta(seconds=60)
-"""How long a taken message is left to its poster: longer than the longest call."""
+"""How long a message stays reserved for the process that sends it: longer than the longest call."""
 
 SETTLE: Final = timedelta(seconds=5)
-"""From an unclear post to the look-up: a message accepted late must be there by then."""
+"""The delay between a post with an unknown result and its look-up: a message that is accepted late is
+there by then.
+"""
 
 CLOCKS_APART: Final = timedelta(minutes=5)
 """How far our clock may be ahead of the receiver's."""
 
 REFUSED_LOOK_UPS: Final = 3
-"""A look-up that is refused for good is tried this often; then the message is posted again, marked."""
+"""Number of permanently refused look-ups. Afterwards the message is posted again, marked as a possible repeat."""
 FAILED_LOOK_UPS: Final = 12
 """The same for look-ups that fail in another way: about half an hour."""
 MOST_UNCLEAR: Final = 60
-"""Attempts after which a message whose delivery was never confirmed is given up (`gpufleet slack retry`)."""
+"""Attempts after which an unconfirmed message is given up (`gpufleet slack retry` sends it again)."""
 FIRST_WAIT: Final = timedelta(seconds=1)
 LONGEST_WAIT: Final = timedelta(minutes=5)
 
@@ -44,11 +46,11 @@ class Clock:
 
 @dataclass(slots=True, kw_only=True)
 class Delivered:
-    """What became of the messages of one delivery."""
+    """The results of one delivery."""
 
     sent: int = 0
     found: int = 0
-    """Had arrived before, as the look-up showed."""
+    """Messages that the look-up found: they had arrived before."""
     later: int = 0
     refused: int = 0
     possible_repeats: int = 0
@@ -56,7 +58,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How messages are delivered."""
+    """Delivers messages."""
 
     engine: Engine
     receiver: Receiver
@@ -65,7 +67,7 @@ class Delivery:
     settle: timedelta = SETTLE
 
     def run(self, most: int = 1000) -> Delivered:
-        """Send what can be sent now, at most `most` posts. Channels do not wait for each other."""
+        """Send what can be sent now, at most `most` posts per channel. Channels do not wait for each other."""
         done = Delivered()
         for channel in outbox.open_channels(self.engine):
             for _ in range(most):
@@ -74,7 +76,7 @@ class Delivery:
         return done
 
     def _next(self, channel: str, done: Delivered) -> bool:
-        """One message of a channel. False when the channel has nothing to do now."""
+        """Handle one message of a channel. False when the channel has nothing to do now."""
         token = uuid.uuid4().hex
         taken = outbox.take(self.engine, channel, token, self.now(), self.patience)
         if taken is None:
@@ -90,7 +92,7 @@ class Delivery:
         return self._post(taken, token, done, repeat=repeat)
 
     def _settled(self, taken: Posted, token: str, done: Delivered) -> bool | None:
-        """Look an unclear message up. None: it did not arrive, so post it."""
+        """Look up a message with an unknown result. None: it did not arrive, so it must be posted."""
         try:
             since = taken.created_at - CLOCKS_APART
             receipt = self.receiver.look_up(taken.message.channel, taken.message.key, since)
@@ -137,19 +139,19 @@ class Delivery:
                 return True
 
     def _after(self, taken: Posted, asked: timedelta | None) -> datetime:
-        """When to try again: what the receiver asked for, else twice as long each time."""
+        """The time of the next attempt: as the receiver requested, else with a doubled delay."""
         if asked is not None:
             return self.now() + asked
         return self.now() + min(FIRST_WAIT * 2 ** min(taken.attempts, 10), LONGEST_WAIT)
 
 
 def deliver(engine: Engine, receiver: Receiver, now: Callable[[], datetime]) -> Delivered:
-    """Send what waits in the outbox, as far as it goes now."""
+    """Send the waiting messages of the outbox that can be sent now."""
     return Delivery(engine=engine, receiver=receiver, now=now).run()
 
 
 def deliver_patiently(engine: Engine, receiver: Receiver, clock: Clock, limit: timedelta) -> Delivered:
-    """Send until the outbox is empty or `limit` has passed, waiting as receivers ask."""
+    """Send until the outbox is empty or `limit` has passed. Waits as receivers request."""
     whole, end = Delivered(), clock.now() + limit
     while True:
         done = deliver(engine, receiver, clock.now)

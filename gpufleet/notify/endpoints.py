@@ -1,4 +1,4 @@
-"""The two doors for presses: Socket Mode (outbound only), and a signed HTTP endpoint. Both lead to `ClickHandler`."""
+"""The two endpoints for clicks: Socket Mode (outbound only) and a signed HTTP endpoint. Both use `ClickHandler`."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ _LIMITS: Final = ServerLimits(request_s=5, idle_s=5)
 
 
 class SocketModeListener:
-    """A websocket that we opened to Slack. Reconnects by itself. Needs an app token with connections:write."""
+    """A websocket connection to Slack. It reconnects automatically, and needs an app token with connections:write."""
 
     def __init__(self, app_token: str, presses: ClickHandler, base_url: str | None = None) -> None:
         url = WebClient.BASE_URL if base_url is None else base_url.rstrip("/") + "/"
@@ -38,7 +38,7 @@ class SocketModeListener:
         self._presses = presses
 
     def open(self) -> None:
-        """Connect. Raises OSError when Slack takes no connection."""
+        """Connect. Raises OSError when Slack refuses the connection."""
         try:
             self._client.connect()
         except SlackClientError as error:
@@ -47,7 +47,7 @@ class SocketModeListener:
             raise OSError("Slack's Socket Mode gave an address that cannot be reached")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._client.close()
 
     def _heard(self, client: Any, request: SocketModeRequest) -> None:
@@ -60,7 +60,7 @@ class SocketModeListener:
 
 
 def is_signed(secret: str, header: Callable[[str], str | None], body: bytes, now: datetime) -> bool:
-    """Slack's v0 signature over the raw body, not older than five minutes; compared in constant time."""
+    """Check Slack's v0 signature of the raw body: at most five minutes old, compared in constant time."""
     stamp, given = header("X-Slack-Request-Timestamp") or "", header("X-Slack-Signature") or ""
     if not (stamp.isascii() and stamp.isdigit()) or abs(now.timestamp() - int(stamp[:15])) > OLDEST.total_seconds():
         return False
@@ -69,7 +69,7 @@ def is_signed(secret: str, header: Callable[[str], str | None], body: bytes, now
 
 
 def serve_http(host: str, port: int, secret: str, clicks: ClickHandler, now: Callable[[], datetime]) -> HttpServer:
-    """`POST /slack/actions`, for those who can let Slack in. Raises OSError when the port is taken."""
+    """Serve `POST /slack/actions`, for installations that Slack can reach. Raises OSError when the port is taken."""
 
     def click(request: HttpRequest) -> Answer:
         body = request.body(MOST_BYTES)

@@ -1,4 +1,4 @@
-"""How messages look in Slack, within its limits: 50 blocks, 3,000 characters a section, 13,200 in all."""
+"""Formats messages for Slack within its limits: 50 blocks, 3,000 characters per section, 13,200 in total."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ LONGEST_HEADER: Final = 150
 LONGEST_FIELD: Final = 2_000
 MOST_FIELDS: Final = 10
 LONGEST_TOTAL: Final = 13_000
-"""Below the 13,200 characters at which Slack was measured to refuse (bolt-js issue 2509)."""
+"""Below 13,200 characters, the measured limit at which Slack refuses a message (bolt-js issue 2509)."""
 
 
 def header(text: str) -> Mapping[str, Any]:
-    """A line in large letters."""
+    """A heading."""
     return {"type": "header", "text": {"type": "plain_text", "text": cut(text, LONGEST_HEADER)}}
 
 
 def section(text: str) -> Mapping[str, Any]:
-    """A paragraph of Slack's markup."""
+    """A paragraph in Slack's markup."""
     return {"type": "section", "text": {"type": "mrkdwn", "text": cut(text, LONGEST_SECTION)}}
 
 
 def preformatted(text: str) -> list[Mapping[str, Any]]:
-    """Text in columns, in as many sections as it needs; cut between lines."""
+    """Text in columns, in as many sections as needed; split between lines."""
     blocks: list[Mapping[str, Any]] = []
     part: list[str] = []
     for line in text.split("\n"):
@@ -40,7 +40,7 @@ def preformatted(text: str) -> list[Mapping[str, Any]]:
 
 
 def within_limits(blocks: Sequence[Mapping[str, Any]], more: str) -> list[Mapping[str, Any]]:
-    """As many blocks as Slack takes; `more` says where the rest is."""
+    """As many blocks as Slack accepts; `more` names where the others are."""
     kept: list[Mapping[str, Any]] = []
     length = _weight(more)
     for block in blocks:
@@ -62,7 +62,7 @@ def _length(value: Any) -> int:
 
 
 def report_message(kind: str, title: str, body: str) -> Message:
-    """A report in columns as a message; the sender gives it its key and channel."""
+    """A report in columns as a message. The sender sets its key and channel."""
     more = f"… the rest: `gpufleet report {kind}`"
     blocks = within_limits([header(f"{kind.capitalize()} report"), section(title), *preformatted(body)], more)
     return Message(key="", channel="", text=title, detail={"blocks": blocks})
@@ -75,7 +75,7 @@ def digest_message(
     text: str,
     notes: Sequence[str],
 ) -> Message:
-    """The digest: header, numbers with their trend, top waste, table, what to know about the figures."""
+    """The digest: header, numbers with their trend, top waste, table, notes about the numbers."""
     fields = [
         {"type": "mrkdwn", "text": cut(f"*{name}*\n{value} {trend}".rstrip(), LONGEST_FIELD)}
         for name, value, trend in numbers[:MOST_FIELDS]
@@ -94,7 +94,7 @@ def digest_message(
 
 
 def files_message(parent: str, text: str, files: Sequence[tuple[str, str, bytes]]) -> Message:
-    """Files (name, title, content) in the thread of another message, named by its key."""
+    """Files (name, title, content) in the thread of another message, which its key identifies."""
     packed = [
         {"name": name, "title": title, "data": base64.b64encode(content).decode()} for name, title, content in files
     ]
@@ -102,7 +102,7 @@ def files_message(parent: str, text: str, files: Sequence[tuple[str, str, bytes]
 
 
 def cut(text: str, most: int) -> str:
-    """At most that many characters as Slack counts them, escaped; what is cut off is shown by an ellipsis."""
+    """At most `most` characters as Slack counts them, escaped. An ellipsis marks cut text."""
     if _weight(text) <= most:
         return text
     kept = text[: most - 1]
@@ -113,5 +113,5 @@ def cut(text: str, most: int) -> str:
 
 
 def _weight(text: str) -> int:
-    """Its length once the outbox has escaped it."""
+    """The length of the text after the outbox has escaped it."""
     return len(escape(text))

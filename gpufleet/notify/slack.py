@@ -1,7 +1,7 @@
-"""Slack as a receiver of messages: bot token (chat.postMessage, look-up by metadata) or plain incoming webhook.
+"""Slack as a receiver of messages: a bot token (chat.postMessage, look-up by metadata) or an incoming webhook.
 
-Secrets come from the environment only (`GPUFLEET_SLACK_TOKEN`, `GPUFLEET_SLACK_WEBHOOK`) and are never shown in full.
-`GPUFLEET_SLACK_API_URL` points the Web API elsewhere (the embedded sink, say).
+Secrets come only from the environment (`GPUFLEET_SLACK_TOKEN`, `GPUFLEET_SLACK_WEBHOOK`) and are never shown in full.
+`GPUFLEET_SLACK_API_URL` selects another Web API (for example the embedded sink).
 """
 
 import base64
@@ -22,74 +22,76 @@ from gpufleet.domain.loopback import on_loopback
 
 EVENT: Final = "gpufleet_message"
 FILES: Final = "/files"
-"""Keys of messages that carry files end so: they are found by their files' names, since they have no metadata."""
+"""Suffix of the keys of messages with files. They are found by their files' names, because they have no metadata."""
 TIMEOUT_S: Final = 15
 _PAGE: Final = 200
 
 _PASSING: Final = frozenset(
     {"internal_error", "fatal_error", "service_unavailable", "request_timeout", "ratelimited", "rate_limited"}
 )
-"""Errors of the Web API that another try may not meet."""
+"""Temporary errors of the Web API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """It was accepted; `receipt` is the message's id (its `ts`; a webhook gives none)."""
+    """The message was accepted. `receipt` is its id (its `ts`; a webhook returns none)."""
 
     receipt: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryLater:
-    """It surely was not accepted; another try may be."""
+    """The message was not accepted, and a later attempt may succeed."""
 
     error: str
     after: timedelta | None = None
-    """What the receiver asked for."""
+    """The delay that the receiver requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Nobody knows whether it was accepted."""
+    """It is unknown whether the message was accepted."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """It will never be accepted as it is."""
+    """The message will never be accepted in its present form."""
 
     error: str
 
 
 class LookUpRefusedError(OSError):
-    """The receiver refuses to be searched (a scope is missing, the bot is no member): trying again will not help."""
+    """The receiver refuses the search (a scope is missing, the bot is not a member). Another attempt
+    does not help.
+    """
 
 
 Answer = Arrived | TryLater | Unknown | Refused
 
 
 class Receiver(Protocol):
-    """Who takes messages."""
+    """Receives messages."""
 
     can_look_up: bool
 
     def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer: ...
 
     def look_up(self, channel: str, key: str, since: datetime) -> str | None:
-        """The receipt of the message of that key, posted since then; None: it is not there.
+        """The receipt of the message with that key, posted since that time; None: it is not there.
 
-        Raises OSError when nobody can tell: LookUpRefusedError when that will not change.
+        Raises OSError when the search fails, LookUpRefusedError when it will always fail.
         """
         ...
 
 
 class SlackSettingsError(ValueError):
-    """The environment does not say how to reach Slack."""
+    """The environment variables do not configure a connection to Slack."""
 
 
 def from_environment(environ: Mapping[str, str]) -> Receiver:
-    """A bot where there is a token, else a webhook. Raises SlackSettingsError that names what to set."""
+    """A bot if there is a token, else a webhook. Raises SlackSettingsError that names what to set."""
     token, webhook = environ.get("GPUFLEET_SLACK_TOKEN"), environ.get("GPUFLEET_SLACK_WEBHOOK")
     if token:
         return SlackBot(token, api_url(environ))
@@ -103,9 +105,9 @@ def from_environment(environ: Mapping[str, str]) -> Receiver:
 
 
 def api_url(environ: Mapping[str, str]) -> str | None:
-    """Where the Web API is; None: where Slack has it.
+    """The URL of the Web API; None: Slack's own.
 
-    Raises SlackSettingsError where a token would travel in clear.
+    Raises SlackSettingsError if the URL would send a token unencrypted.
     """
     url = environ.get("GPUFLEET_SLACK_API_URL") or None
     if url is not None and not _private(url):
@@ -118,13 +120,13 @@ def _private(url: str) -> bool:
 
 
 def masked(secret: str) -> str:
-    """Enough of a secret to tell which one it is."""
+    """The parts of a secret that identify it without revealing it."""
     head = "/".join(secret.split("/", 3)[:3]) if "://" in secret else secret[:5]
     return f"{head}…{secret[-2:]}" if len(secret) > 12 else "…"
 
 
 def file_name(key: str, name: str) -> str:
-    """A file's name that tells its message."""
+    """A file's name that identifies its message."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:12]}-{name}"
 
 
@@ -132,19 +134,19 @@ class SlackBot:
     """Posts with a bot token. A message carries its key as metadata, so that it can be found again.
 
     Scopes: chat:write, channels:history and channels:read (for private channels groups:history, groups:read),
-    files:write and files:read for the digest's picture and figures.
+    files:write and files:read for the digest's chart and figures.
     """
 
     can_look_up = True
 
     def __init__(self, token: str, base_url: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
         url = WebClient.BASE_URL if base_url is None else base_url.rstrip("/") + "/"
-        # the SDK leaves its dictionaries untyped, and types its timeout as whole seconds
+        # the SDK does not type its dictionaries, and types its timeout as whole seconds
         self._client: Any = cast(Any, WebClient)(token=token, base_url=url, timeout=timeout_s, retry_handlers=[])
         self._ids: dict[str, str] = {}
 
     def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
-        """Post once; never tries again by itself."""
+        """Post once, without retries."""
         if detail.get("files"):
             return self._upload(channel, key, text, detail["files"], thread)
         try:
@@ -166,7 +168,7 @@ class SlackBot:
     def _upload(
         self, channel: str, key: str, text: str, files: Sequence[Mapping[str, str]], thread: str | None
     ) -> Answer:
-        """Files as one message; nothing is seen before the last call. Scopes: files:write, files:read."""
+        """Post files as one message; nothing is visible before the last call. Scopes: files:write, files:read."""
         try:
             place = self._channel_id(channel)
             sent: list[dict[str, str]] = []
@@ -229,7 +231,7 @@ class SlackBot:
             raise OSError(f"Slack could not be searched: {error}") from error
 
     def _channel_id(self, channel: str) -> str:
-        """History knows channels by id; a name is looked up once."""
+        """The channel's id, which the history needs. A name is looked up once."""
         if not channel.startswith("#") or channel in self._ids:
             return self._ids.get(channel, channel)
         cursor = ""
@@ -253,7 +255,9 @@ def _next_cursor(answer: Any) -> str:
 
 
 class SlackWebhook:
-    """Posts to an incoming webhook: one channel, no threads, no look-up, so an unclear message may come twice."""
+    """Posts to an incoming webhook: one channel, no threads, no look-up. A message with an unknown
+    result may repeat.
+    """
 
     can_look_up = False
 
@@ -261,7 +265,7 @@ class SlackWebhook:
         self._client = WebhookClient(url, timeout=TIMEOUT_S, retry_handlers=[])
 
     def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
-        """Post once; never tries again by itself."""
+        """Post once, without retries."""
         try:
             answer = self._client.send(text=text, blocks=detail.get("blocks") or None)
         except (OSError, HTTPException) as error:
@@ -272,7 +276,7 @@ class SlackWebhook:
         return _by_status(answer.status_code, answer.body.strip()[:200], after)
 
     def look_up(self, channel: str, key: str, since: datetime) -> str | None:
-        """A webhook cannot look."""
+        """Always raises OSError: a webhook cannot search."""
         raise OSError("a webhook cannot search its channel")
 
 
@@ -288,7 +292,7 @@ def _judged(error: SlackApiError) -> Answer:
 
 
 def _code(error: SlackApiError) -> str:
-    """Slack's own code for what was wrong; empty where the answer was not Slack's."""
+    """Slack's own error code; empty if the answer was not from Slack."""
     response = cast(Any, error.response)
     return str(response.get("error") or "") if isinstance(response.data, dict) else ""
 
@@ -299,13 +303,15 @@ def _by_status(status: int, words: str, retry_after: str | None) -> Answer:
         seconds = float(retry_after) if retry_after and retry_after.replace(".", "", 1).isdigit() else 1.0
         return TryLater(error=said, after=timedelta(seconds=seconds))
     if status >= 500:
-        # a gateway may answer for a server that has accepted
+        # a gateway may answer for a server that has accepted the message
         return Unknown(error=said)
     return Refused(error=said)
 
 
 def _lost(error: Exception) -> Answer:
-    """No answer: refused connections never reached Slack, everything else may have."""
+    """Without an answer: a refused connection never reached Slack; in all other cases the message may
+    have arrived.
+    """
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ConnectionRefusedError):
         return TryLater(error="connection refused")
