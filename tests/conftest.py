@@ -1,4 +1,5 @@
-"""What all tests share: the machine's speed decides nothing, nothing may hang, and files may run side by side."""
+"""Shared pytest configuration: no deadlines that depend on the machine's speed, time limits, and safe parallel
+runs of test files."""
 
 import gc
 import sys
@@ -17,7 +18,8 @@ pytest_plugins = (
 )
 SLOW_LIMIT_S = 1800
 WHOLE_FLEETS: Final = ("tests/chaos/", "tests/e2e/", "tests/vllm/")
-"""Each test there starts tens of processes, real vLLM among them: on a small machine one such fleet at a time."""
+"""Each test in these folders starts tens of processes, including real vLLM. A small machine runs one such fleet
+at a time."""
 
 settings.register_profile("loaded-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("loaded-machine")
@@ -25,10 +27,10 @@ settings.load_profile("loaded-machine")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Import all tests without the garbage collector, and keep it off what they imported.
+    """Import all tests with the garbage collector off, and exclude the imported objects from later collections.
 
-    Nothing of it is garbage, and looking at a million such objects again and again took half of the time of each
-    worker's start, and some of every test's.
+    Imports create no garbage. Repeated scans of a million such objects took half of the start of each worker, and
+    a part of every test.
     """
     gc.disable()
     try:
@@ -39,19 +41,19 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow proofs a longer limit than pyproject.toml gives every test, and an early start."""
+    """Give slow tests a longer limit than the default of pyproject.toml, and start them early."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
-    # whole files, so that what a file's tests share is started once
+    # sort whole files, so that the fixtures of a file are set up once
     items.sort(key=lambda item: (not item.nodeid.startswith(WHOLE_FLEETS), item.path not in slow))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """What `-n` distributes by."""
-    from tests.fixtures import workers  # only here: without `-n` no test needs xdist
+    """Return the scheduler that `-n` uses to distribute tests."""
+    from tests.fixtures import workers  # imported here: without `-n` no test needs xdist
 
     config.pluginmanager.register(workers.CleanInterrupt(config))
     return workers.OneFleetAtATime(config, log)
@@ -59,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @pytest.fixture(autouse=True)
 def without_logs() -> Iterator[None]:
-    """What one test sets up for its logs is over with it."""
+    """Reset the log setup after each test."""
     hooks = sys.excepthook, threading.excepthook
     yield
     sys.excepthook, threading.excepthook = hooks

@@ -1,4 +1,4 @@
-"""Docs say what the code does."""
+"""The documentation matches the code."""
 
 import html
 import re
@@ -16,12 +16,12 @@ from scripts import reference
 DOCS = ROOT / "docs"
 
 
-def test_every_reason_has_an_entry_and_no_entry_is_left_over() -> None:
+def test_every_reason_has_exactly_one_entry() -> None:
     entries = re.findall(r"^### (.+)$", (DOCS / "reasons.md").read_text(), re.MULTILINE)
     assert sorted(entries) == sorted(reason.sentence for reason in Reason)
 
 
-def test_the_runbook_names_reasons_as_they_are_told() -> None:
+def test_runbook_uses_the_sentences_of_reasons() -> None:
     section = (DOCS / "runbook.md").read_text().partition("## FallbackDear")[2].partition("\n## ")[0]
     named = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|")][2:]
     assert len(named) > 4
@@ -32,7 +32,7 @@ PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "contributing"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     broken = [
         link
         for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
@@ -42,7 +42,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_python_files_that_a_page_names_exist(page: Path) -> None:
+def test_python_files_named_on_a_page_exist(page: Path) -> None:
     named = re.findall(r"`([\w.]+/[\w./]+\.py)(?:::\w+)?`", page.read_text())
     assert [name for name in dict.fromkeys(named) if not (ROOT / name).exists()] == []
 
@@ -55,27 +55,27 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{p.stem}-{n}" for p, n, _ in BLOCKS])
-def test_python_of_a_page_runs(page: Path, number: int, block: str) -> None:
+def test_python_code_of_a_page_runs(page: Path, number: int, block: str) -> None:
     names: dict[str, Any] = {"__name__": f"{page.stem}_{number}"}
     exec(compile(block, f"{page.name}, block {number}", "exec"), names)  # noqa: S102 - our own pages
 
 
 @pytest.mark.parametrize("name", sorted(reference.pages()))
-def test_a_generated_page_is_current(name: str) -> None:
+def test_generated_page_is_current(name: str) -> None:
     written = (reference.FOLDER / name).read_text() if (reference.FOLDER / name).exists() else ""
     assert written == reference.pages()[name], "run `python -m scripts.reference`"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
     assert (tmp_path / "first-week.html").exists()
     shown = html.unescape((tmp_path / "reference" / "alerts.html").read_text())
     assert '{job=~"engine|dcgm"}' in shown, "what is copied from a table is what Prometheus reads"
 
 
-def test_every_number_of_the_limits_was_measured() -> None:
-    """What stands in bold in the table of measurements stands in a cell of the benchmarks' page."""
+def test_every_number_in_the_limits_is_a_benchmark_result() -> None:
+    """Each bold number in the table of measurements is in a cell of the benchmarks page."""
     measured = (DOCS / "limits.md").read_text().partition("## Measured")[2].partition("\n## ")[0]
     said = re.findall(r"\*\*(.+?)\*\*", measured)
     cells = {cell.strip() for line in (DOCS / "benchmarks.md").read_text().splitlines() for cell in line.split("|")}
@@ -87,7 +87,7 @@ def test_every_number_of_the_limits_was_measured() -> None:
 TESTS_OF_DEATHS = sorted(set(re.findall(r"`(tests/\S+\.py::\w+)`", (DOCS / "run-modes.md").read_text())))
 
 
-def test_each_death_names_its_test() -> None:
+def test_each_failure_in_the_table_names_its_test() -> None:
     table = (DOCS / "run-modes.md").read_text().partition("## What happens when something dies")[2]
     rows = [line for line in table.splitlines() if line.startswith("|")][2:]
     assert len(rows) > 20
@@ -95,6 +95,6 @@ def test_each_death_names_its_test() -> None:
 
 
 @pytest.mark.parametrize("name", TESTS_OF_DEATHS)
-def test_a_test_that_the_docs_name_exists(name: str) -> None:
+def test_test_named_in_the_docs_exists(name: str) -> None:
     file, _, function = name.partition("::")
     assert re.search(rf"^def {function}\(", (ROOT / file).read_text(), re.MULTILINE), name

@@ -1,4 +1,4 @@
-"""The page on security names a test for each bad input; every one of them exists."""
+"""The security page names an existing test for each bad input."""
 
 import re
 
@@ -16,6 +16,6 @@ def test_each_bad_input_names_its_test() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/\S+\.py::\w+)`", TABLE))))
-def test_a_test_that_the_page_names_exists(name: str) -> None:
+def test_test_named_on_the_page_exists(name: str) -> None:
     file, _, function = name.partition("::")
     assert re.search(rf"^def {function}\(", (ROOT / file).read_text(), re.MULTILINE), name

@@ -1,4 +1,4 @@
-"""What a page tells people to type is there: commands with their options, targets of make, shell that parses."""
+"""The commands on a page work: they exist with their options, make targets exist, and shell code is valid."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ LINE = re.compile(r"gpufleet( +[^`|;&#)\n]*)?")
 
 
 def lines_of(page: str) -> list[str]:
-    """What follows `gpufleet` in inline code and in fenced blocks, pipes and comments cut off."""
+    """Lines that begin with `gpufleet` in inline code and fenced blocks, without pipes and comments."""
     text = (ROOT / page).read_text()
     blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     typed = [line for block in blocks for line in block.splitlines() if re.match(r"\s*(\$ |gpufleet)", line)]
@@ -32,7 +32,7 @@ def lines_of(page: str) -> list[str]:
 SAID = [(page, line) for page in PAGES for line in lines_of(page)]
 
 
-def test_the_pages_name_commands() -> None:
+def test_pages_name_commands() -> None:
     assert len([line for page, line in SAID if page == "README.md"]) > 15
 
 
@@ -42,9 +42,9 @@ def tree() -> Any:
 
 
 @pytest.mark.parametrize(("page", "line"), SAID, ids=[f"{page}: {line}" for page, line in SAID])
-def test_a_command_of_a_page_exists(tree: Any, page: str, line: str) -> None:
+def test_command_of_a_page_exists(tree: Any, page: str, line: str) -> None:
     command, words = tree, shlex.split(line)[1:]
-    # typer brings a click of its own, so groups are told by what they have
+    # typer uses its own copy of click, so groups are identified by their attributes
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         name = words.pop(0)
         assert name in command.commands, f"{page} names `{line}`; there is no {name!r}"
@@ -52,7 +52,7 @@ def test_a_command_of_a_page_exists(tree: Any, page: str, line: str) -> None:
     if hasattr(command, "commands"):
         assert set(words) <= {"--help"}, f"{page} names `{line}`, a group"
         return
-    # brackets around what may be left out; what has to be given may lack in a sentence
+    # brackets enclose optional arguments; a command inside a sentence may omit required ones
     given = [bare for word in words if (bare := word.strip("[]")) and bare != "--help"]
     _, left, _ = command.make_parser(command.context_class(command)).parse_args(given)
     assert left == [], f"{page} names `{line}`, which has no place for {left}"
@@ -62,14 +62,14 @@ SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if SHELL.search((ROOT / page).read_text())])
-def test_a_shell_takes_what_a_page_gives_it(page: str) -> None:
+def test_shell_code_of_a_page_parses(page: str) -> None:
     for block in SHELL.findall((ROOT / page).read_text()):
         done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, timeout=180, check=False)
         assert (done.returncode, done.stderr) == (0, ""), block
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_target_of_make_that_a_page_names_exists(page: str) -> None:
+def test_make_target_of_a_page_exists(page: str) -> None:
     text = (ROOT / page).read_text()
     typed = [*SHELL.findall(text), *re.findall(r"`(make [^`\n]+)`", text)]
     named = {name for words in typed for name in re.findall(r"^make ([a-z][a-z-]*)", words, re.MULTILINE)}
@@ -77,7 +77,7 @@ def test_a_target_of_make_that_a_page_names_exists(page: str) -> None:
     assert named <= {name for line in targets for name in line.split()}
 
 
-def test_the_crontab_of_the_page_is_the_one_that_was_run() -> None:
+def test_crontab_of_the_page_matches_the_shipped_one() -> None:
     lines = (ROOT / "deploy" / "crontab").read_text().splitlines()
     shipped = [line for line in lines if line[:1] == "*" or line[:1].isdigit()]
     [shown] = re.findall(
