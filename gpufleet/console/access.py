@@ -16,7 +16,7 @@ SESSION_S: Final = 12 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """`token`: the console's access token. Requests with `proxy_header` and the proxy's secret are signed in already."""
+    """`token`: the console's access token. Requests with `proxy_header` and the proxy's secret are signed in."""
 
     token: str
     proxy_header: str = ""
