@@ -1,1 +1,1 @@
-"""The same decisions on recorded histories, beside known rules."""
+"""Replays recorded histories against the production rules and against known reference rules."""

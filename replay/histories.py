@@ -1,4 +1,4 @@
-"""What histories are recorded as, and how they are read: markets of spot, replicas at work, requests.
+"""Loads recorded histories: spot markets, replica activity and requests.
 
 `replay.rows` reads the columns.
 """
@@ -20,17 +20,19 @@ Ints = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 
 MOST_AVAILABLE: Final = 1e9
-"""Instances that a zone may give; whoever writes more means: as many as you like."""
+"""Upper limit of available instances per zone. A larger value means unlimited capacity."""
 
 TICK: Final = 10.0
-"""Seconds between two looks of the rule."""
+"""Seconds between two decisions of the rule."""
 MOST_TICKS: Final = 500_000
-"""Of a longer history the ticks are longer."""
+"""Maximum number of ticks. The ticks of a longer history are longer."""
 MOST_PIECES: Final = 1_000_000
 PIECES_OF_TICK: Final = 100
-"""Waits are shorter than a tick, too: arrivals are known by pieces of it, fewer where the history is long."""
+"""Arrivals are recorded in parts of a tick, because waits can be shorter than a tick. Long histories have fewer
+parts.
+"""
 USUAL_REQUEST: Final = 1000.0
-"""Tokens of a request where the history does not say."""
+"""Tokens per request if the history does not contain them."""
 
 _MARKET: Final = (
     Column(name="time_s", at_least=None),
@@ -57,18 +59,18 @@ _RATES: Final = (Column(name="time_s", at_least=None), Column(name="rate_rps", a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketHistory:
-    """A history of how many instances each zone would give."""
+    """The number of instances that each zone could provide over time."""
 
     zones: Sequence[str]
     times: Floats
     available: Floats
     """By tick and zone."""
     prices: Floats | None
-    """By tick and zone, in the unit of the on-demand price; None: not recorded."""
+    """By tick and zone, in the unit of the on-demand price. None: not recorded."""
 
 
 def load_market(path: Path) -> MarketHistory:
-    """Raises TraceError: what is wrong, with the line."""
+    """Load a market history. Raises TraceError with the error and its line."""
     table = rows.read(path, _MARKET)
     times, codes, zones = table.numbers["time_s"], table.codes["zone"], table.names["zone"]
     starts = rows.ticks(table, times)
@@ -86,7 +88,7 @@ def load_market(path: Path) -> MarketHistory:
     return MarketHistory(
         zones=zones,
         times=times[starts[:-1]],
-        # a zone without a row gives nothing at that tick: nobody saw an instance there
+        # a zone without a row has no capacity at that tick, because the recording saw no instance there
         available=by_tick(np.minimum(table.numbers["available"], MOST_AVAILABLE), missing=0.0),
         prices=None if prices is None else by_tick(prices, missing=float("nan")),
     )
@@ -94,29 +96,31 @@ def load_market(path: Path) -> MarketHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityHistory:
-    """What each replica did at each tick, had it run all the time."""
+    """The activity of each replica at each tick. The recording assumes that the replica runs all the time."""
 
     replicas: Sequence[str]
     times: Floats
     step: float
-    """Seconds: the median interval."""
+    """Median interval in seconds."""
     reported: Bools
-    """Whether a row with every field was there."""
+    """Whether the history has a row with all fields."""
     active: Singles
-    """`gpu_active`, 0 where it was not reported."""
+    """`gpu_active`, or 0 if it was not reported."""
     work: Bools
-    """Requests in flight or queued, tokens served since the last row, or a GPU above the noise floor."""
+    """Whether the replica had requests in flight or queued, tokens since its last row, or GPU activity above the
+    noise floor.
+    """
     pools: npt.NDArray[np.int32] | None
-    """By replica; None: each replica is alone."""
+    """Pool index by replica. None: each replica is a separate pool."""
     pool_names: Sequence[str] = ()
 
     @property
     def hours(self) -> float:
-        """Of one replica over the whole history."""
+        """Duration of the history in hours, for one replica."""
         return len(self.times) * self.step / 3600
 
     def of(self, which: Ints) -> "ActivityHistory":
-        """The same history of some of its replicas, as one pool."""
+        """Return the history of a subset of the replicas, as one pool."""
         if len(which) == len(self.replicas):
             return self
         return replace(
@@ -131,7 +135,7 @@ class ActivityHistory:
 
 
 def load_activity(path: Path, noise_floor: float) -> ActivityHistory:
-    """Raises TraceError: what is wrong, with the line."""
+    """Load an activity history. Raises TraceError with the error and its line."""
     table = rows.read(path, _ACTIVITY)
     times, codes, replicas = table.numbers["time_s"], table.codes["replica"], table.names["replica"]
     starts = rows.ticks(table, times)
@@ -170,7 +174,7 @@ def load_activity(path: Path, noise_floor: float) -> ActivityHistory:
 
 
 def _moved(tokens: Floats) -> Bools:
-    """Whether a replica's counter is another one than in its last row that had it; a reset is a change."""
+    """Return whether a replica's token counter differs from its last reported value. A reset counts as a change."""
     moved = np.zeros(tokens.shape, dtype=np.bool_)
     last = tokens[0].copy()
     for row in range(1, len(tokens)):
@@ -182,9 +186,10 @@ def _moved(tokens: Floats) -> Bools:
 
 
 def _pools(table: Table, codes: rows.Codes) -> tuple[npt.NDArray[np.int32] | None, Sequence[str]]:
-    """The pool of each replica, and their names; None where no row names one. Raises TraceError where one changes.
+    """Return the pool index of each replica, and the pool names. Return None without names if no row has a pool.
+    Raises TraceError if the pool of a replica changes.
 
-    A row may leave it out. A replica that no row gives a pool is one of its own.
+    A row may omit the pool. A replica without a pool in any row is a separate pool.
     """
     given, names, replicas = table.codes.get("pool"), table.names.get("pool", ()), list(table.names["replica"])
     if given is None or not names:
@@ -211,15 +216,15 @@ class Arrivals:
     tick: float
     tokens: npt.NDArray[np.float64]
     tokens_per_request: float | Floats
-    """By tick, where it is the mean of what came before: nobody knows what comes."""
+    """A constant, or by tick the mean of all earlier arrivals, because a rule cannot know future requests."""
     pieces: Floats | None = None
-    """The same tokens by pieces of a tick; None: they come evenly within each tick."""
+    """The same tokens by part of a tick. None: they arrive evenly within each tick."""
     begins: datetime = EPOCH
-    """On the clock."""
+    """Time of the first arrival."""
 
 
 def load_requests(path: Path, tokens_per_request: float | None) -> Arrivals:
-    """Raises TraceError: what is wrong, with the line."""
+    """Load a history of requests or rates. Raises TraceError with the error and its line."""
     if rows.has(path, "rate_rps"):
         table = rows.read(path, _RATES)
         times = table.numbers["time_s"]
@@ -251,9 +256,9 @@ def load_requests(path: Path, tokens_per_request: float | None) -> Arrivals:
 
 
 def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
-    """A rate holds until the next row; the last one for as long as the median interval."""
+    """A rate applies until the next row. The last rate applies for the median interval."""
     begins = _moment(float(times[0]))
-    times -= times[0]  # seconds since 1970 have no digits left for what is reckoned within a tick
+    times -= times[0]  # floats that count seconds since 1970 are too imprecise for times within a tick
     steps = np.diff(times)
     edges = np.append(times, times[-1] + np.median(steps[steps > 0]))
     tick = max(TICK, float(edges[-1]) / MOST_TICKS)
@@ -271,7 +276,7 @@ def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
 
 
 def _mean_so_far(tokens: Floats, requests: Ints) -> Floats:
-    """Tokens of a request by tick, of those that came in the ticks before it."""
+    """Return the mean tokens per request by tick, over all earlier ticks."""
     came, count = np.cumsum(tokens)[:-1], np.cumsum(requests)[:-1]
     found: Floats = np.full(len(tokens), USUAL_REQUEST)
     found[1:] = np.maximum(1.0, came / count)  # the first row is in the first tick

@@ -1,7 +1,7 @@
-"""Recorded replicas, each alone, played to a rule that stops them: the idle watchdog's own `decide`, or plain timers.
+"""Replays recorded single replicas against a rule that stops them: the idle watchdog's own `decide`, or fixed timers.
 
-At each tick work wakes the replicas that were stopped for it; what they would have done is unserved until they have
-booted. Then the rule says which ones to stop.
+At each tick, work starts the stopped replicas that it was recorded for. The work is unserved until they have booted.
+Then the rule decides which replicas to stop.
 """
 
 import math
@@ -30,19 +30,19 @@ DAY: Final = timedelta(days=1)
 NEVER: Final = -(1 << 40)
 LONG_AGO: Final = EPOCH - timedelta(days=365)
 MACHINE: Final = "replica"
-"""Type of all machines of the replay: one GPU each."""
+"""Machine type of all replicas in the replay. It has one GPU."""
 READY: Final = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, requests_running=0)
 
 
 @dataclass(slots=True)
 class Replicas:
-    """Where each replica stands at a tick."""
+    """The state of each replica at a tick."""
 
     running: Bools
     ready_at: Ints
-    """Tick from which it serves."""
+    """First tick in which the replica is ready."""
     launched: Ints
-    """Tick of its last launch; far in the past for those that were there from the beginning."""
+    """Tick of the last launch. It is far in the past for replicas that exist from the start."""
 
     def ready(self, tick: int) -> Bools:
         return self.running & (self.ready_at <= tick)
@@ -50,7 +50,7 @@ class Replicas:
 
 @dataclass(slots=True)
 class IdleScore:
-    """What came of it."""
+    """The result of a replay."""
 
     rule: str
     replicas: int
@@ -58,7 +58,7 @@ class IdleScore:
     ticks: int
     step: float
     idle_rows: int = 0
-    """Reported, and without work: what nobody reported is not known to be idle."""
+    """Number of reported rows without work. A replica without a report is not known to be idle."""
     saved_rows: int = 0
     stops: int = 0
     wrong_stops: int = 0
@@ -67,7 +67,7 @@ class IdleScore:
     work: float = 0.0
 
     def answer(self) -> dict[str, str | int | float]:
-        """The fields that the command prints."""
+        """Return the fields that the command prints."""
         gpu_hours = self.replicas * self.hours
         hour = self.step / 3600
         days = self.replicas * self.hours / 24
@@ -87,24 +87,28 @@ class IdleScore:
 
 
 class IdleRule(Protocol):
-    """Says which replicas to stop now."""
+    """Decides which replicas to stop."""
 
     name: str
 
     def stop(self, tick: int, replicas: Replicas) -> Mapping[int, int]:
-        """By replica to stop: the tick since which the rule believes it idle; its own marks, where it has such."""
+        """Return the replicas to stop, each with the tick since which the rule considers it idle: the tick of the
+        rule's mark, if it uses marks.
+        """
         ...
 
 
 def rule(name: str, activity: ActivityHistory, policy: IdlePolicy, cold_start: float = 0.0) -> IdleRule:
-    """A rule by its name, one of `NAMES`. `cold_start`: seconds that ours adds to the price of a stop."""
+    """Return the rule with that name, one of `NAMES`. `cold_start` is in seconds; the production rule adds it to the
+    cost of a stop.
+    """
     if name == "own":
         return LiveIdleRule(activity=activity, policy=policy, cold_start=timedelta(seconds=cold_start))
     return FixedTimerRule(activity=activity, name=name, after=TIMERS[name])
 
 
 def play(activity: ActivityHistory, rule: IdleRule, cold_start: float) -> IdleScore:
-    """The whole history. `cold_start`: seconds."""
+    """Replay the whole history. `cold_start` is in seconds."""
     score, boot = begin(activity, rule.name, cold_start)
     never: Ints = np.full(score.replicas, NEVER, dtype=np.int64)
     replicas = Replicas(running=np.ones(score.replicas, dtype=np.bool_), ready_at=never, launched=never.copy())
@@ -116,7 +120,7 @@ def play(activity: ActivityHistory, rule: IdleRule, cold_start: float) -> IdleSc
         score.wakes += int(woken.sum())
         booting = replicas.running & (replicas.ready_at > tick)
         score.unserved += float(activity.active[tick][booting].sum()) * activity.step
-        # a stop saves from the next tick on
+        # a stop saves cost from the next tick
         score.saved_rows += score.replicas - int(replicas.running.sum())
         for replica, since in rule.stop(tick, replicas).items():
             replicas.running[replica] = False
@@ -126,7 +130,7 @@ def play(activity: ActivityHistory, rule: IdleRule, cold_start: float) -> IdleSc
 
 
 def begin(activity: ActivityHistory, rule: str, cold_start: float) -> tuple[IdleScore, int]:
-    """What is counted from the history alone, and the ticks that a boot takes."""
+    """Return a score with the totals of the history, and the number of ticks that a boot takes."""
     ticks, count = int(activity.work.shape[0]), int(activity.work.shape[1])
     score = IdleScore(rule=rule, replicas=count, hours=activity.hours, ticks=ticks, step=activity.step)
     score.idle_rows = int(np.count_nonzero(activity.reported & ~activity.work))
@@ -135,7 +139,7 @@ def begin(activity: ActivityHistory, rule: str, cold_start: float) -> tuple[Idle
 
 
 def _worked(activity: ActivityHistory, replica: int, since: int, tick: int) -> bool:
-    """Whether a replica had work since its mark, or has in one of its two newest rows: its end would be wrong.
+    """Return whether a replica had work since its mark, or in one of its two newest rows. A stop would then be wrong.
 
     Ticks without a sample are skipped.
     """
@@ -144,26 +148,26 @@ def _worked(activity: ActivityHistory, replica: int, since: int, tick: int) -> b
 
 
 def last_work(work: Bools, before: int) -> Ints:
-    """By tick and replica: the tick of its last work so far; `before` without one."""
+    """Return by tick and replica the latest tick with work, or `before` if there is none."""
     ticks = np.arange(len(work), dtype=np.int64)[:, None]
     return np.maximum.accumulate(np.where(work, ticks, before), axis=0)
 
 
 @dataclass(slots=True)
 class FixedTimerRule:
-    """Stops a replica that has not worked for a fixed time. Its coverage is not looked at."""
+    """Stops a replica without work for a fixed time. It ignores metric coverage."""
 
     activity: ActivityHistory
     name: str
     after: float
-    """Seconds."""
+    """In seconds."""
     _last: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         self._last = last_work(self.activity.work, before=-1)
 
     def stop(self, tick: int, replicas: Replicas) -> Mapping[int, int]:
-        # of one that became ready only after its work was over the time counts from then
+        # if a replica becomes ready only after its work ended, the idle time starts when it is ready
         since = np.maximum(self._last[tick] + 1, replicas.ready_at)
         waited = (tick + 1 - since) * self.activity.step
         return dict.fromkeys(np.flatnonzero(replicas.ready(tick) & (waited >= self.after)).tolist(), tick)
@@ -171,9 +175,9 @@ class FixedTimerRule:
 
 @dataclass(slots=True)
 class LiveIdleRule:
-    """Production's `decide`, shown what production's watchdog would see.
+    """Runs production's `decide` on the data that production's watchdog would see.
 
-    As in production only those are judged whose metrics are quiet over the whole window, or that are marked.
+    As in production, it evaluates only replicas that are marked or whose metrics are quiet over the whole window.
     """
 
     activity: ActivityHistory
@@ -181,11 +185,11 @@ class LiveIdleRule:
     cold_start: timedelta
     name: str = "own"
     _last: Ints = field(init=False)
-    """What the history begins with may have rested for a window before."""
+    """Before the history starts, replicas are assumed idle for one window."""
     _marked: dict[int, int] = field(default_factory=dict[int, int])
-    """By replica: the tick of its mark."""
+    """Tick of the mark, by replica."""
     _stopped: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    """By replica: ticks of its stops, ascending."""
+    """Ticks of the stops in ascending order, by replica."""
 
     def __post_init__(self) -> None:
         self._last = last_work(self.activity.work, before=-_rows(self.activity, self.policy))
@@ -221,12 +225,12 @@ class LiveIdleRule:
         return Listed(marked=marked) if launched < 0 else Listed(moment(self.activity, launched), marked)
 
     def _first(self, tick: int) -> int:
-        """The first tick of the window, as a store of metrics looks back: by the clock."""
+        """Return the first tick of the window, by time, as a metrics store selects it."""
         begins = float(self.activity.times[tick]) - self.policy.window.total_seconds() + CLOCKS
         return int(np.searchsorted(self.activity.times, begins, side="right"))
 
     def _with_stops(self, pool: IdlePool, replica: int, tick: int) -> IdlePool:
-        """A replica alone is a pool of its own, with budgets of its own."""
+        """Return the pool with this replica's stops. Each replica is a separate pool with its own budgets."""
         day = self.policy.max_stops_per_day
         return replace(
             pool,
@@ -236,30 +240,32 @@ class LiveIdleRule:
         )
 
     def _stops(self, replica: int, tick: int, within: timedelta) -> int:
-        """Its stops so far within a time."""
+        """Return the number of the replica's stops within a time span before the tick."""
         ticks = self._stopped.get(replica, ())
         begins = float(self.activity.times[tick]) - within.total_seconds()
         return len(ticks) - bisect_right(ticks, begins, key=lambda then: float(self.activity.times[then]))
 
 
 def moment(activity: ActivityHistory, tick: int) -> datetime:
-    """When a tick is."""
+    """Return the time of a tick."""
     return EPOCH + timedelta(seconds=float(activity.times[tick]))
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What the cloud's list says of a replica."""
+    """The data about a replica in the cloud's instance list."""
 
     launched: datetime = LONG_AGO
     marked: datetime | None = None
-    """Since when it is marked idle."""
+    """Time of the idle mark."""
 
 
 def observed(
     activity: ActivityHistory, policy: IdlePolicy, listed: Mapping[int, Listed], window: slice
 ) -> IdleObservation:
-    """What production's watchdog would see of some replicas, each its own pool. `window`: the ticks looked at."""
+    """Return the data that production's watchdog would see of these replicas, each as a separate pool. `window`
+    selects the evaluated ticks.
+    """
     names = {replica: activity.replicas[replica] for replica in listed}
     return IdleObservation(
         instances=[_instance(names[replica], one) for replica, one in listed.items()],
@@ -291,7 +297,7 @@ def _instance(name: str, listed: Listed) -> Instance:
 
 
 def _evidence(activity: ActivityHistory, replica: int, window: slice, policy: IdlePolicy) -> Evidence:
-    """What metrics say of a replica."""
+    """Return the evidence from a replica's metrics."""
     there = np.flatnonzero(activity.reported[window, replica])
     coverage = len(there) / _rows(activity, policy)
     active: npt.NDArray[np.float32] = activity.active[window, replica]
@@ -326,5 +332,5 @@ def _evidence(activity: ActivityHistory, replica: int, window: slice, policy: Id
 
 
 def _rows(activity: ActivityHistory, policy: IdlePolicy) -> int:
-    """That a window is expected to have of each replica."""
+    """Return the expected number of rows per replica in a window."""
     return max(1, round(policy.window.total_seconds() / activity.step))

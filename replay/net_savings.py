@@ -1,7 +1,7 @@
-"""What rules for lone replicas are worth: GPU-hours saved, less a price in GPU time for each stop.
+"""Compares rules for single replicas by net savings: GPU-hours saved minus a cost in GPU time for each stop.
 
-Our rule knows the price, fixed timers do not. The best fixed timer is chosen afterwards; foresight knows how long
-each idle time will be, and stops at once those that are longer than the price.
+The production rule knows this cost; fixed timers do not. The best fixed timer is chosen in hindsight. Foresight knows
+the length of each idle period, and stops a replica immediately if the period is longer than the cost.
 """
 
 import math
@@ -19,19 +19,21 @@ from replay.histories import ActivityHistory, Ints
 from replay.rows import Floats
 
 PRICES: Final = (timedelta(minutes=30), timedelta(minutes=60))
-"""Of one stop, its cold start included."""
+"""Costs of one stop, including its cold start."""
 MINUTES: Final = np.arange(5, 241)
-"""Fixed timers of which the best is looked for."""
+"""Fixed timers in minutes, from which the best is chosen."""
 _HOUR: Final = timedelta(hours=1)
 
 
 def of(score: idle.IdleScore, price: timedelta) -> float:
-    """Net GPU-hours."""
+    """Return net GPU-hours."""
     return score.saved_rows * score.step / 3600 - score.stops * (price / _HOUR)
 
 
 def compared(activity: ActivityHistory, policy: IdlePolicy, cold_start: float) -> dict[str, dict[str, float | int]]:
-    """By price (`30m`): net GPU-hours by rule, of the best fixed timer with its minutes, and of foresight."""
+    """Return net GPU-hours by cost (`30m`) and rule. The result includes the best fixed timer with its minutes, and
+    foresight.
+    """
     saved, stops = fixed_timers(activity, cold_start)
     found: dict[str, dict[str, float | int]] = {}
     for price in PRICES:
@@ -51,7 +53,9 @@ def compared(activity: ActivityHistory, policy: IdlePolicy, cold_start: float) -
 
 
 def fixed_timers(activity: ActivityHistory, cold_start: float) -> tuple[Floats, Ints]:
-    """GPU-hours saved and stops by fixed timer (`MINUTES`), as `idle.Timer` makes them, for all timers at once."""
+    """Return GPU-hours saved and stops by fixed timer (`MINUTES`). The results equal those of `FixedTimerRule`, but
+    all timers are computed at once.
+    """
     boot = math.ceil(cold_start / activity.step)
     least = np.ceil(MINUTES * 60.0 / activity.step).astype(np.int64)
     saved, stops = np.zeros_like(least), np.zeros_like(least)
@@ -59,7 +63,7 @@ def fixed_timers(activity: ActivityHistory, cold_start: float) -> tuple[Floats, 
     for replica, begin, end in _idle_times(activity):
         ready = ready if replica == last else np.zeros_like(least)
         last = replica
-        # of one that became ready only after its work was over the time counts from then
+        # if a replica becomes ready only after its work ended, the idle time starts when it is ready
         over = end - np.maximum(begin, ready) - least
         stopped = over >= 0
         saved += np.maximum(over, 0)
@@ -70,13 +74,13 @@ def fixed_timers(activity: ActivityHistory, cold_start: float) -> tuple[Floats, 
 
 
 def foresight(activity: ActivityHistory, price: timedelta) -> float:
-    """Net GPU-hours of who ends each idle time that is longer than the price, from its first moment on."""
+    """Return the net GPU-hours of a rule that stops at the start of each idle period that is longer than the cost."""
     worth = (((end - begin) * activity.step / 3600 - price / _HOUR) for _, begin, end in _idle_times(activity))
     return sum(hours for hours in worth if hours > 0)
 
 
 def _idle_times(activity: ActivityHistory) -> Iterator[tuple[int, int, int]]:
-    """Replica, first tick without work, first tick with work again; replica by replica, in the order of time."""
+    """Yield replica, first tick without work and first tick with work again, in the order of replicas, then time."""
     edges = np.diff(np.pad(activity.work, ((1, 1), (0, 0)), constant_values=True).astype(np.int8), axis=0).T
     replicas, begins = np.nonzero(edges == -1)
     _, ends = np.nonzero(edges == 1)

@@ -1,7 +1,8 @@
-"""Pools of recorded replicas played to a rule that sizes them: the scale watchdog says how many, the idle one who.
+"""Replays pools of recorded replicas against a sizing rule. The scale watchdog decides how many replicas run; the
+idle watchdog chooses which to stop.
 
-At each tick those that booted are ready; the rule sets the pool's target; replicas are launched, or replicas at rest
-are ended. Replicas of a pool take each other's work: what is over the capacity of the ready ones is unserved.
+At each tick, booted replicas become ready, and the rule sets the pool's target. Then replicas are launched, or idle
+replicas are stopped. Replicas of a pool share all work; work above the capacity of ready replicas is unserved.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +21,11 @@ from replay.sizers import OwnSizer, Sizer, sizer
 from watchdogs.idle.decide import decide
 
 GRAIN: Final = 1.0
-"""The work of one recorded replica is one piece: it came from one, and fits into one."""
+"""Size of a unit of work, in replicas. The recorded work of one replica is one unit: it fits into one replica."""
 
 
 class PoolRule(Protocol):
-    """Says how many replicas a pool is to have now, and which of those at rest go."""
+    """Decides the size of a pool, and which idle replicas to stop."""
 
     name: str
     sizer: Sizer
@@ -33,7 +34,7 @@ class PoolRule(Protocol):
 
 
 def rule(name: str, pool: ActivityHistory, idle: IdlePolicy, scale: ScalePolicy, cold_start: float) -> PoolRule:
-    """A rule by its name, one of `NAMES`."""
+    """Return the rule with that name, one of `NAMES`."""
     if name != "own":
         return SimpleRule(name, sizer(name, scale, cold_start))
     begins = origin(float(pool.times[0]))
@@ -43,7 +44,7 @@ def rule(name: str, pool: ActivityHistory, idle: IdlePolicy, scale: ScalePolicy,
 
 @dataclass(slots=True)
 class SimpleRule:
-    """Ends the first ones that may go."""
+    """Stops the first candidates."""
 
     name: str
     sizer: Sizer
@@ -54,7 +55,7 @@ class SimpleRule:
 
 @dataclass(slots=True)
 class LivePoolRule:
-    """Ours: `decide` of the scale watchdog and `decide` of the idle watchdog."""
+    """The production rule: `decide` of the scale watchdog and `decide` of the idle watchdog."""
 
     sizer: Sizer
     pool: ActivityHistory
@@ -64,7 +65,8 @@ class LivePoolRule:
 
     def __post_init__(self) -> None:
         self._last = last_work(self.pool.work, before=-1)
-        # that one is to go is decided by the load of all; who goes needs no more than to be at rest, now and before
+        # the total load decides that a replica stops; the replica itself needs to be idle only in this tick and the
+        # last
         self.idle = replace(
             self.idle,
             window=2 * timedelta(seconds=self.pool.step),
@@ -76,7 +78,9 @@ class LivePoolRule:
         )
 
     def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]:
-        """As many as are surplus, the longest idle first. Twice as many are judged: some may not be known to rest."""
+        """Return up to `count` surplus replicas, the longest idle first. It evaluates twice as many, because some may
+        not be confirmed as idle.
+        """
         last = self._last[tick]
         asked = sorted(candidates, key=lambda replica: (last[replica], replica))[: 2 * count]
         listed = {n: Listed(marked=moment(self.pool, max(0, int(last[n])))) for n in asked}
@@ -89,7 +93,9 @@ class LivePoolRule:
 def play(
     activity: ActivityHistory, rules: Callable[[ActivityHistory], PoolRule], cold_start: float, capacity: float
 ) -> IdleScore:
-    """The whole history. `rules`: makes the rule of one pool. `capacity`: `gpu_active` that one replica carries."""
+    """Replay the whole history. `rules` creates the rule of one pool. `capacity` is the `gpu_active` that one replica
+    can serve.
+    """
     assert activity.pools is not None
     members = [activity.of(np.flatnonzero(activity.pools == pool)) for pool in range(len(activity.pool_names))]
     playing = [_Pool(activity=own, rule=rules(own), capacity=capacity) for own in members]
@@ -101,14 +107,16 @@ def play(
 
 
 def at_rest(activity: ActivityHistory) -> Bools:
-    """By tick and replica: without work in its newest row and in the one before; not reported is not at rest."""
+    """Return by tick and replica whether its newest row and the row before show no work. A replica without a report
+    is not idle.
+    """
     found: Bools = np.zeros_like(activity.work)
-    heard: Bools = activity.reported | activity.work  # a row that says that it works says so without its other fields
+    heard: Bools = activity.reported | activity.work  # a row that shows work is valid without its other fields
     now = np.zeros(len(activity.replicas), dtype=np.bool_)
     newest = now.copy()
     for tick, there in enumerate(heard):
         idle = ~activity.work[tick]
-        # what the history begins with rested before
+        # before the history starts, replicas are assumed idle
         now[there] = (idle & (newest | (tick == 0)))[there]
         newest[there] = idle[there]
         found[tick] = now
@@ -117,7 +125,7 @@ def at_rest(activity: ActivityHistory) -> Bools:
 
 @dataclass(slots=True)
 class _Pool:
-    """One pool, as it goes through its history."""
+    """The state of one pool during the replay."""
 
     activity: ActivityHistory
     rule: PoolRule
@@ -126,18 +134,18 @@ class _Pool:
     """By tick."""
     _running: Bools = field(init=False)
     _ready_at: Ints = field(init=False)
-    """Tick from which each serves."""
+    """First tick in which each replica is ready."""
     _rests: Bools = field(init=False)
 
     def __post_init__(self) -> None:
-        # in single precision 0.4 + 0.4 is more than 0.8, and a replica more than is needed would be asked for
+        # in single precision 0.4 + 0.4 exceeds 0.8, and the rule would request one replica too many
         self._demand = [round(work, 6) for work in self.activity.active.sum(axis=1, dtype=np.float64).tolist()]
         self._running = np.ones(len(self.activity.replicas), dtype=np.bool_)
         self._ready_at = np.zeros(len(self.activity.replicas), dtype=np.int64)
         self._rests = at_rest(self.activity)
 
     def step(self, tick: int, boot: int, score: IdleScore) -> None:
-        """One tick. `boot`: ticks until a launched replica serves."""
+        """Replay one tick. `boot` is the number of ticks from launch to ready."""
         size, demand = len(self._running), self._demand[tick]
         up = int(self._running.sum())
         ready = int(self._ready(tick).sum())
@@ -148,7 +156,7 @@ class _Pool:
         score.wakes += len(woken)
         serves = self._ready(tick)
         score.unserved += max(0.0, demand - self.capacity * int(serves.sum())) * self.activity.step
-        # a cold start counts from the tick of the launch, and a stop from the next one
+        # a launch costs from its own tick; a stop saves from the next tick
         score.saved_rows += size - int(self._running.sum())
         candidates = np.flatnonzero(serves & self._rests[tick]).tolist()
         spare = min(up, ready) - target
@@ -162,5 +170,5 @@ class _Pool:
         for replica in ended:
             self._running[replica] = False
             score.stops += 1
-            # the candidates are at rest: this counts what a rule ends beside them
+            # all candidates are idle: this counts stops of replicas that are not candidates
             score.wrong_stops += not self._rests[tick, replica]

@@ -1,4 +1,6 @@
-"""Recorded requests played to a rule that sizes a pool: tokens queue in order, and replicas serve them."""
+"""Replays recorded requests against a rule that sizes a pool. Tokens queue in order of arrival, and replicas serve
+them.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,25 +16,27 @@ from replay.rows import Floats
 from replay.sizers import Queue, Sizer, needed
 
 RATE_SPAN: Final = 60.0
-"""Demand is the mean over this time."""
+"""Demand is the mean over this many seconds."""
 MOST: Final = 1_000_000
-"""Replicas."""
+"""Maximum number of replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTerms:
-    """What replicas can do, and what is asked of them."""
+    """The capacity of replicas and the latency objective."""
 
     tokens_per_second: float
-    """Of one replica, input and output together."""
+    """Per replica, input and output tokens together."""
     cold_start: float = 180.0
     max_wait: float = 10.0
-    """Seconds; tokens that wait longer, after the end of the history too, have missed the objective (`waits`)."""
+    """In seconds. Tokens that wait longer miss the objective, including tokens served after the end of the history
+    (see `waits`).
+    """
 
 
 @dataclass(slots=True)
 class RequestScore:
-    """What came of it."""
+    """The result of a replay."""
 
     rule: str
     replica_hours: float = 0.0
@@ -43,7 +47,7 @@ class RequestScore:
     fixed_hours: float = 0.0
 
     def answer(self) -> dict[str, str | int | float]:
-        """The fields that the command prints."""
+        """Return the fields that the command prints."""
         return {
             "rule": self.rule,
             "replica_hours": round(self.replica_hours, 6),
@@ -55,7 +59,9 @@ class RequestScore:
 
 
 def play(arrivals: Arrivals, terms: RequestTerms, sizer: Sizer, name: str) -> RequestScore:
-    """The whole history, tick by tick: what booted is ready, the rule decides, tokens are served in their order."""
+    """Replay the whole history. In each tick, booted replicas become ready, the rule decides, and tokens are served
+    in order.
+    """
     score = RequestScore(rule=name, tokens=float(arrivals.tokens.sum()))
     tick, per_tick = arrivals.tick, terms.tokens_per_second * arrivals.tick
     span = max(1, round(RATE_SPAN / tick))
@@ -93,7 +99,7 @@ def play(arrivals: Arrivals, terms: RequestTerms, sizer: Sizer, name: str) -> Re
 
 
 def _booted(booting: deque[float], at: float) -> int:
-    """How many are ready now that were not before."""
+    """Return how many replicas became ready, and remove them from `booting`."""
     before = len(booting)
     while booting and booting[0] <= at:
         booting.popleft()
@@ -101,7 +107,7 @@ def _booted(booting: deque[float], at: float) -> int:
 
 
 def fixed_peak(arrivals: Arrivals, terms: RequestTerms) -> int:
-    """The fewest replicas that, left alone, let no token wait too long."""
+    """Return the smallest constant number of replicas with which no token waits too long."""
     pieces, piece = _pieces(arrivals)
     ticks = len(arrivals.tokens)
     over = ticks * arrivals.tick + terms.max_wait + arrivals.tick
@@ -114,7 +120,7 @@ def fixed_peak(arrivals: Arrivals, terms: RequestTerms) -> int:
 
 
 def _pieces(arrivals: Arrivals) -> tuple[Floats, float]:
-    """The finest that is known of them, and how long a piece is."""
+    """Return the arrivals in the finest known resolution, and the length of a part in seconds."""
     pieces = arrivals.tokens if arrivals.pieces is None else arrivals.pieces
     return pieces, arrivals.tick * len(arrivals.tokens) / len(pieces)
 
@@ -127,7 +133,7 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 class _Line:
-    """Tokens that wait, by whole ticks: what arrives in one may be served in it."""
+    """The queue of tokens, in whole ticks: tokens can be served in the tick in which they arrive."""
 
     def __init__(self) -> None:
         self._arrived = self._served = 0.0

@@ -1,4 +1,4 @@
-"""Recorded histories from CSV files, read block by block into columns."""
+"""Reads recorded histories from CSV files, block by block, into columns."""
 
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -14,33 +14,33 @@ import pyarrow as arrow
 import pyarrow.csv
 
 arrow_csv: Any = pyarrow.csv
-"""It has no types of its own."""
+"""pyarrow has no type annotations for this module."""
 
 Floats = npt.NDArray[np.floating[Any]]
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Histories count seconds from any moment; this Saturday is ours."""
+"""Start of histories that count seconds from an unknown time. It is a Saturday."""
 CLOCKS: Final = 1e-4
-"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
+"""Tolerance in seconds between a history's times and datetime, which has microsecond precision."""
 _UNIX: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIX_FROM: Final = 1e9
-"""A history that begins so late counts as Unix does; this was in 2001."""
+"""A history that starts at or after this number of seconds uses Unix time. The number is a date in 2001."""
 EARLIEST: Final = -1e10
 LATEST: Final = 1e11
-"""Seconds between which a history lies, with room for what is reckoned from it: a date ends with the year 9999."""
+"""Limit of a history's times in seconds, with a margin for later calculations. datetime ends with the year 9999."""
 Codes = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 
 BLOCK: Final = 8 << 20
-"""Bytes read at a time."""
+"""Number of bytes per read."""
 _HEAD: Final = 1 << 16
-"""Bytes that hold the header."""
+"""Maximum size of the header in bytes."""
 _GZIP: Final = b"\x1f\x8b"
 _SHOWN: Final = 60
-"""Characters of a field that an error says."""
+"""Maximum number of characters of a field in an error message."""
 
 
 class TraceError(ValueError):
-    """A history that cannot be read. Says which file, which line, and what is wrong with it."""
+    """A history that cannot be read. The message contains the file, the line and the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +49,22 @@ class Column:
 
     name: str
     text: bool = False
-    """A name, not a number."""
+    """The column contains names, not numbers."""
     optional: bool = False
     """The column may be absent."""
     empty: bool = False
-    """A field may be empty: not reported; NaN, or the code -1."""
+    """A field may be empty, which means not reported. It becomes NaN, or code -1."""
     small: bool = False
-    """Kept in single precision."""
+    """Stored in single precision."""
     at_least: float | None = 0.0
-    """The least number that makes sense; None: any."""
+    """Smallest valid number. None: any."""
     at_most: float | None = None
-    """The largest one; None: any."""
+    """Largest valid number. None: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A history as columns: numbers, and names as codes into `names`."""
+    """A history as columns. Names are stored as indices into `names`."""
 
     path: str
     numbers: dict[str, Floats]
@@ -75,22 +75,22 @@ class Table:
 
 @dataclass(slots=True)
 class Lines:
-    """Which line of its file a row is on. Empty lines hold no row."""
+    """Maps rows to line numbers. Empty lines contain no row."""
 
     empty: list[int] = field(default_factory=list[int])
-    """Their numbers, ascending."""
+    """Numbers of empty lines, in ascending order."""
     _next: int = 2
-    """Number of the line that is noted next; the header is line 1."""
+    """Number of the next line. The header is line 1."""
 
     def note(self, block: bytes) -> None:
-        """Take in whole lines, in the order of the file."""
+        """Record whole lines, in the order of the file."""
         if block.startswith((b"\n", b"\r\n")) or b"\n\n" in block or b"\n\r\n" in block:
             found = block.split(b"\n")[: block.count(b"\n")]
             self.empty += [self._next + n for n, line in enumerate(found) if line in (b"", b"\r")]
         self._next += block.count(b"\n")
 
     def of(self, row: int) -> int:
-        """The line of a row, which are counted from 0."""
+        """Return the line number of a row. Rows count from 0."""
         line = row + 2
         for empty in self.empty:
             if empty > line:
@@ -100,7 +100,7 @@ class Lines:
 
 
 def read(path: Path, columns: Sequence[Column]) -> Table:
-    """The whole history. Raises TraceError for a missing column or a bad field, with its line number."""
+    """Read the whole history. Raises TraceError with a line number for a missing column or an invalid field."""
     present = _header(path, columns)
     wanted = [column for column in columns if column.name in present]
     parts: dict[str, list[npt.NDArray[Any]]] = {column.name: [] for column in wanted}
@@ -129,12 +129,14 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
 
 
 def origin(first: float) -> datetime:
-    """The moment from which a history counts, known by its first row's time: schedules hold by the clock."""
+    """Return the start time of a history, based on the time of its first row. Schedules depend on the time of day."""
     return _UNIX if first >= _UNIX_FROM else EPOCH
 
 
 def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int) -> None:
-    """Refuse two rows of one name of `column` (given as `codes` below `names`) at a tick. Raises TraceError."""
+    """Raise TraceError if two rows of a tick have the same name in `column`. The names are given as `codes` below
+    `names`.
+    """
     seen = np.zeros((int(tick[-1]) + 1, names), dtype=np.bool_)
     seen[tick, codes] = True
     if np.count_nonzero(seen) == len(tick):
@@ -149,7 +151,9 @@ def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int)
 
 
 def ticks(table: Table, times: Floats) -> Indices:
-    """Where each tick's rows begin, and the end. Raises TraceError where time runs backwards or is no seconds."""
+    """Return the first row of each tick, and the number of rows. Raises TraceError if times decrease or are not
+    seconds.
+    """
     beyond = np.flatnonzero((times < EARLIEST) | (times > LATEST))
     if len(beyond):
         row = int(beyond[0])
@@ -167,12 +171,12 @@ def ticks(table: Table, times: Floats) -> Indices:
 
 
 def tick_of_row(starts: Indices) -> Codes:
-    """The number of each row's tick."""
+    """Return the tick of each row."""
     return np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
 
 
 def has(path: Path, column: str) -> bool:
-    """Whether a history has a column. Raises TraceError when it cannot be read."""
+    """Return whether a history has a column. Raises TraceError if the file cannot be read."""
     return column in _header(path, ())
 
 
@@ -183,7 +187,7 @@ def _header(path: Path, columns: Sequence[Column]) -> Sequence[str]:
 
 @contextmanager
 def _open(path: Path) -> Generator[Any]:
-    if path.is_fifo():  # whoever opens a pipe once more waits for ever
+    if path.is_fifo():  # a second open of a pipe would block forever
         raise TraceError(f"{path} is a pipe, and a history is read more than once: write it to a file first")
     try:
         stream = arrow.input_stream(str(path), compression=_compression(path))
@@ -197,7 +201,9 @@ def _open(path: Path) -> Generator[Any]:
 
 
 def _compression(path: Path) -> str | None:
-    """What gzip wrote is known by its first two bytes, whatever the file is called; the rest by its name."""
+    """Return the compression. gzip is detected by its first two bytes, whatever the file's name; other formats by the
+    name.
+    """
     with path.open("rb") as file:
         if file.read(len(_GZIP)) == _GZIP:
             return "gzip"
@@ -205,7 +211,7 @@ def _compression(path: Path) -> str | None:
 
 
 def _first_line(start: bytes) -> tuple[bytes, bytes]:
-    """The line, and what follows it."""
+    """Return the first line and the remaining bytes."""
     line, _, rest = start.partition(b"\n")
     return line, rest
 
@@ -225,17 +231,17 @@ def _names(path: Path, columns: Sequence[Column], header: bytes) -> Sequence[str
 
 
 def _batches(path: Path, columns: Sequence[Column], lines: Lines) -> Iterator[Any]:
-    """Block by block, each read to its end before the next one.
+    """Yield tables block by block. Each block is fully read before the next.
 
-    The reader that streams a whole file reads ahead in threads of its own. Where a bad row ended the command, one of
-    them could still be about to tell Python of a row, and the process aborted.
+    Arrow's streaming reader reads ahead in its own threads. When an invalid row ended the command, such a thread
+    could still call into Python, and the process aborted.
     """
     with _open(path) as stream:
         header, left = _first_line(stream.read(_HEAD) or b"")
         names, rows = _names(path, columns, header), 0
         while True:
             block = stream.read(BLOCK)
-            # a line that is not over yet waits for its end
+            # an incomplete line remains for the next block
             end = (left := left + block).rfind(b"\n") + 1 if block else len(left)
             lines.note(left[:end])
             if left[:end].strip():
@@ -250,10 +256,10 @@ def _batches(path: Path, columns: Sequence[Column], lines: Lines) -> Iterator[An
 def _read(
     path: Path, columns: Sequence[Column], names: Sequence[str], block: bytes, line_of: Callable[[int], int]
 ) -> Any:
-    """The rows of a block. `line_of`: the line of one of them, which are counted from 1 here."""
+    """Return the rows of a block. `line_of` maps a row, counted from 1, to its line."""
     kinds = {c.name: arrow.dictionary(arrow.int32(), arrow.string()) if c.text else arrow.float64() for c in columns}
     options: dict[str, Any] = {
-        # no threads: only then does the reader know a bad row's number
+        # without threads, because only then does the reader report the number of an invalid row
         "read_options": arrow_csv.ReadOptions(block_size=len(block) + 1, use_threads=False, column_names=names),
         "convert_options": arrow_csv.ConvertOptions(
             include_columns=[c.name for c in columns], column_types=kinds, null_values=[""], strings_can_be_null=True
@@ -266,9 +272,11 @@ def _read(
 
 
 def _in_words(path: Path, error: str, names: Sequence[str], line_of: Callable[[int], int]) -> str:
-    """`In CSV column #2: Row #3: CSV conversion error to double: invalid value 'x'` with the line and the name.
+    """Replace the row and column of an Arrow error with line and name: `In CSV column #2: Row #3: CSV conversion
+    error to double: invalid value 'x'`.
 
-    Rows that are too short or too long are told by the same way: whom Arrow asks about one must take it as UTF-8.
+    Rows with too few or too many fields use the same error path, because Arrow's handler for such rows requires valid
+    UTF-8.
     """
     if found := re.search(r"column #(\d+): Row #(\d+): .*invalid (?:value '(.*)'|UTF8)", error, re.DOTALL):
         what = "is no UTF-8" if found[3] is None else f"is {_short(found[3])}, a number is wanted"
@@ -279,7 +287,7 @@ def _in_words(path: Path, error: str, names: Sequence[str], line_of: Callable[[i
 
 
 def _short(field: str) -> str:
-    """A field may be a whole file whose quotes do not end."""
+    """Shorten a field. With an unclosed quote, a field may contain the rest of the file."""
     return repr(field) if len(field) <= _SHOWN else f"{field[:_SHOWN]!r}… ({len(field)} characters)"
 
 
@@ -295,7 +303,7 @@ def _floats(path: Path, column: Column, raw: Any, first: int, lines: Lines) -> F
         _refuse(path, column, lines.of(first + row), f"is {values[row]:g}{_wanted(column)}")
     if not column.small:
         return values
-    with np.errstate(over="ignore"):  # more than single precision holds is infinite: as much work as any
+    with np.errstate(over="ignore"):  # a value above single precision becomes infinite, which is valid
         return values.astype(np.float32)
 
 
@@ -310,7 +318,7 @@ def _wanted(column: Column) -> str:
 
 def _codes(raw: Any, known: dict[str, int]) -> Codes:
     own = [known.setdefault(name, len(known)) for name in raw.dictionary.to_pylist()]
-    # what is not reported has no index; the last entry stands for it
+    # a missing value has no index; it uses the last entry
     return np.asarray([*own, -1], dtype=np.int32)[np.asarray(raw.indices.fill_null(-1))]
 
 

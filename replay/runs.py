@@ -1,7 +1,8 @@
-"""Recorded replicas as run lengths: a folder with `runs.csv.gz` and, for all of them together, `pool_demand.csv.gz`.
+"""Loads recorded replicas in run-length form: a folder with `runs.csv.gz` and, for all replicas together,
+`pool_demand.csv.gz`.
 
-`runs.csv.gz`: replica, start_s, ticks, working (1, 0, or empty: no sample). `pool_demand.csv.gz`: time_s,
-gpu_active_sum. Replicas that work at a moment share what all did then.
+`runs.csv.gz` has the columns replica, start_s, ticks, working (1, 0, or empty: no sample). `pool_demand.csv.gz` has
+time_s and gpu_active_sum. The replicas that work at the same time share the sum equally.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ from replay.rows import CLOCKS, Column, TraceError
 RUNS: Final = "runs.csv.gz"
 DEMAND: Final = "pool_demand.csv.gz"
 AMONG_OTHERS: Final = "idle_gpus"
-"""The folder of this history in a folder of several (`GPUFLEET_HISTORIES`)."""
+"""Subfolder of this history in a folder of several histories (`GPUFLEET_HISTORIES`)."""
 
 _RUNS: Final = (
     Column(name="replica", text=True),
@@ -28,7 +29,7 @@ _DEMAND: Final = (Column(name="time_s", at_least=None), Column(name="gpu_active_
 
 
 def load_runs(folder: Path) -> ActivityHistory:
-    """Each replica alone. Raises TraceError: what is wrong, with the file."""
+    """Load the replicas, each as a separate pool. Raises TraceError with the error and the file."""
     folder = folder / AMONG_OTHERS if (folder / AMONG_OTHERS).is_dir() else folder
     for name in (RUNS, DEMAND):
         if not (folder / name).is_file():

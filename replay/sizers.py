@@ -1,4 +1,4 @@
-"""How rules size a pool, look by look: ours, which is the scale watchdog's own `decide`, and simple ones."""
+"""Rules that size a pool at each tick: the scale watchdog's own `decide`, and simple reference rules."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,35 +16,37 @@ TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS, "peak-root", "queue-threshold")
 MOST: Final = 1_000_000
 ROOT: Final = 0.75
-"""Replicas that the peak-root rule has above the highest demand of an hour, for each root of it."""
+"""Spare replicas of the peak-root rule, per square root of the highest demand of an hour."""
 CALM: Final = 300.0
-"""Seconds for which a queue-threshold rule waits before it gives a replica up."""
+"""Seconds without queueing before a queue-threshold rule removes a replica."""
 ROUNDING: Final = 5e-7
-"""Replicas that a demand may be off, as a sum of fractions: it counts in millionths."""
+"""Tolerance of a demand in replicas: demand is a sum of fractions with a resolution of one millionth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """What waits."""
+    """The queue of waiting work."""
 
     requests: float = 0.0
     replica_s: float = 0.0
-    """Seconds that one replica would need for it."""
+    """Seconds that one replica needs to serve it."""
 
 
 EMPTY: Final = Queue()
 
 
 class Sizer(Protocol):
-    """Says how many replicas a pool is to have. One that is asked at each tick of a history, in order."""
+    """Decides the size of a pool. It is called for each tick of a history, in order."""
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
-        """`at`: seconds. `demand`: in replicas' worth. `running`: those that boot included."""
+        """Return the number of replicas. `at` is in seconds, and `demand` in replicas. `running` includes booting
+        replicas.
+        """
         ...
 
 
 def sizer(name: str, scale: ScalePolicy, cold_start: float, begins: datetime = EPOCH) -> Sizer:
-    """A rule by its name, one of `NAMES`. `begins`: the moment from which it counts."""
+    """Return the rule with that name, one of `NAMES`. `begins` is the start of the history."""
     if name == "own":
         return OwnSizer(policy=scale, cold_start=cold_start, begins=begins)
     if name == "peak-root":
@@ -53,20 +55,20 @@ def sizer(name: str, scale: ScalePolicy, cold_start: float, begins: datetime = E
 
 
 def needed(demand: float) -> int:
-    """The replicas that a demand needs."""
+    """Return the number of replicas that a demand needs."""
     return ceil(demand - ROUNDING)
 
 
 @dataclass(slots=True)
 class Peak:
-    """The highest demand over a span that ends now."""
+    """The highest demand in a sliding window that ends now."""
 
     span: float
-    """Seconds."""
+    """In seconds."""
     _tops: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
 
     def saw(self, at: float, demand: float) -> float:
-        """The peak, this moment included. Moments come in order."""
+        """Add a demand and return the highest in the window. Calls must be in order of time."""
         while self._tops and self._tops[-1][1] <= demand:
             self._tops.pop()
         self._tops.append((at, demand))
@@ -77,14 +79,14 @@ class Peak:
 
 @dataclass(slots=True)
 class OwnSizer:
-    """Production's `decide` of the scale watchdog."""
+    """The scale watchdog's `decide` from production."""
 
     policy: ScalePolicy
     cold_start: float
     begins: datetime = EPOCH
-    """The moment from which `at` counts: schedules hold by the clock."""
+    """Time at which `at` is 0. Schedules depend on the time of day."""
     grain: float | None = None
-    """Share of a replica that a piece of work takes: production counts whole requests. None: it is unknown."""
+    """Fraction of a replica per unit of work: production counts whole requests. None: unknown."""
     _target: int | None = None
     _peak: Peak = field(init=False)
 
@@ -112,7 +114,7 @@ class OwnSizer:
 
 @dataclass(slots=True)
 class HighestOf:
-    """As many as the highest demand of a span needed."""
+    """Provides the replicas that the highest demand of a window needs."""
 
     span: float
     _peak: Peak = field(init=False)
@@ -126,7 +128,9 @@ class HighestOf:
 
 @dataclass(slots=True)
 class PeakRoot:
-    """As many as the highest demand of an hour needed, and a spare that grows as its root."""
+    """Provides the replicas that the highest demand of an hour needs, plus a spare proportional to its square
+    root.
+    """
 
     _peak: Peak = field(default_factory=lambda: Peak(span=3600.0))
 
@@ -137,7 +141,7 @@ class PeakRoot:
 
 @dataclass(slots=True)
 class Threshold:
-    """One more while work queues; one fewer when the rest has carried the work for some minutes."""
+    """Adds a replica while work queues. Removes one when the others could serve all work for five minutes."""
 
     calm_since: float | None = None
 

@@ -1,8 +1,8 @@
-"""A recorded spot market, played to a rule: the spot watchdog's own `decide`, or SkyServe's.
+"""Replays a recorded spot market against a rule: the spot watchdog's own `decide`, or SkyServe's rule.
 
-Each tick is one pass of the watchdog. Instances that their zone no longer has room for are lost; the rule is asked
-until it wants nothing new, as a pass looks again after each answer; then readiness and money of the tick are counted.
-A rule asks, is refused and loses instances. It never sees how many instances a zone would give.
+Each tick is one pass of the watchdog. Instances above the capacity of their zone are lost. The rule is called until
+it requests no more changes, as a pass observes the effect of each change. Then the tick's readiness and cost are
+counted. A rule sees its requests, refusals and losses. It never sees how many instances a zone could provide.
 """
 
 from collections import Counter
@@ -32,17 +32,19 @@ from watchdogs.spot.view_builder import LOOK_BACK
 
 NAMES: Final = ("own", "skyserve")
 ON_DEMAND: Final = -1
-"""The place of on-demand; zones count from 0."""
+"""Place of on-demand. Zones count from 0."""
 ON_DEMAND_GROUP: Final = "on-demand"
 ROUNDS: Final = 1000
-"""A rule that still asks after this many rounds of one tick, beside one for each instance and zone, never stops."""
+"""Maximum number of rounds in one tick, in addition to one per instance and zone. A rule that exceeds it would never
+stop.
+"""
 MOST: Final = 1_000_000
-"""A group of the replay has no largest size of its own: the market limits it."""
+"""Groups of the replay have no size limit of their own; the market limits them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotTerms:
-    """What is asked of the pool, and what it costs."""
+    """The size of the pool, boot time and prices."""
 
     target: int
     spare: int = 1
@@ -50,7 +52,7 @@ class SpotTerms:
     """Seconds from launch to ready."""
     on_demand_price: float = 1.0
     spot_price: float = 0.3
-    """Where the history has no prices."""
+    """Used if the history has no prices."""
 
 
 @dataclass(slots=True)
@@ -64,24 +66,24 @@ class ReplayInstance:
 
 @dataclass(slots=True)
 class RuleState:
-    """What a rule may see: its own instances, and what it was told."""
+    """What a rule may see: its own instances, losses and refusals."""
 
     now: float
     zones: Sequence[str]
     terms: SpotTerms
     machines: list[ReplayInstance] = field(default_factory=list[ReplayInstance])
     lost: list[ReplayInstance] = field(default_factory=list[ReplayInstance])
-    """Taken since the rule was asked last."""
+    """Instances lost since the last call of the rule."""
     refused: list[int] = field(default_factory=list[int])
-    """Zones that refused since the rule was asked last."""
+    """Zones that refused a launch since the last call of the rule."""
     prices: Sequence[float] | None = None
-    """By zone; NaN or None: not recorded."""
+    """By zone. NaN or None: not recorded."""
 
     def ready(self, machine: ReplayInstance) -> bool:
         return self.now - machine.launched >= self.terms.cold_start
 
     def price(self, place: int) -> float:
-        """Of an instance there, per hour."""
+        """Return the price of an instance there, per hour."""
         if place == ON_DEMAND:
             return self.terms.on_demand_price
         price = self.terms.spot_price if self.prices is None else self.prices[place]
@@ -90,7 +92,7 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """What a rule wants now: places to launch at, one entry per instance, and instances to end."""
+    """Changes that a rule requests: places for launches, one entry per instance, and instances to terminate."""
 
     launch: Sequence[int] = ()
     end: Sequence[int] = ()
@@ -98,7 +100,7 @@ class Moves:
 
 
 class SpotRule(Protocol):
-    """Decides; it is asked again within a tick until it wants nothing new."""
+    """Decides on changes. It is called within a tick until it requests no more changes."""
 
     name: str
 
@@ -107,7 +109,7 @@ class SpotRule(Protocol):
 
 @dataclass(slots=True)
 class SpotScore:
-    """What came of it."""
+    """The result of a replay."""
 
     rule: str
     target: int
@@ -123,7 +125,7 @@ class SpotScore:
     all_seconds: float = 0.0
 
     def answer(self) -> dict[str, str | int | float]:
-        """The fields that the command prints."""
+        """Return the fields that the command prints."""
         ticks = max(1, self.ticks)
         return {
             "rule": self.rule,
@@ -140,7 +142,9 @@ class SpotScore:
 
 
 def play(market: MarketHistory, terms: SpotTerms, rule: SpotRule) -> SpotScore:
-    """The whole history. Its last row only ends a tick. Raises TraceError for a rule that never stops asking."""
+    """Replay the whole history. The last row only marks the end of a tick. Raises TraceError for a rule that never
+    stops requesting changes.
+    """
     score = SpotScore(rule=rule.name, target=terms.target)
     state = RuleState(now=0.0, zones=market.zones, terms=terms)
     numbers = count(1)
@@ -156,7 +160,7 @@ def play(market: MarketHistory, terms: SpotTerms, rule: SpotRule) -> SpotScore:
 
 
 def _lose(state: RuleState, room: Sequence[int], score: SpotScore) -> None:
-    """The newest beyond what their zone gives."""
+    """Remove the newest instances that exceed the capacity of their zone."""
     state.lost, state.refused = [], []
     held: dict[int, list[ReplayInstance]] = {}
     for machine in state.machines:
@@ -169,7 +173,7 @@ def _lose(state: RuleState, room: Sequence[int], score: SpotScore) -> None:
 
 
 def _ask(state: RuleState, rule: SpotRule, room: Sequence[int], score: SpotScore, numbers: Iterator[int]) -> None:
-    """Until it wants nothing."""
+    """Call the rule and apply its changes until it requests none."""
     rounds = ROUNDS + 2 * (state.terms.target + state.terms.spare) + len(state.zones)
     for _ in range(rounds):
         moves = rule.decide(state)
@@ -194,7 +198,7 @@ def _remove(state: RuleState, numbers: set[int]) -> None:
 
 
 def _count(state: RuleState, length: float, score: SpotScore) -> None:
-    """A tick of so many seconds."""
+    """Count a tick of `length` seconds."""
     score.ticks += 1
     score.on_demand_cost += state.terms.target * state.terms.on_demand_price * length / 3600
     for machine in state.machines:
@@ -207,13 +211,13 @@ def _count(state: RuleState, length: float, score: SpotScore) -> None:
 
 
 def rule(name: str, policy: SpotPolicy) -> SpotRule:
-    """A rule by its name, one of `NAMES`."""
+    """Return the rule with that name, one of `NAMES`."""
     return LiveSpotRule(policy=policy) if name == "own" else SkyServeRule()
 
 
 @dataclass(slots=True)
 class LiveSpotRule:
-    """Production's `decide`, shown what production's watchdog would see."""
+    """Runs production's `decide` on the data that production's watchdog would see."""
 
     policy: SpotPolicy
     name: str = "own"
@@ -221,14 +225,14 @@ class LiveSpotRule:
     """By zone."""
     _events: list[Activity] = field(default_factory=list[Activity])
     _taken: list[Boot] = field(default_factory=list[Boot])
-    """Instances that were lost lately."""
+    """Recently lost instances."""
     _looked: datetime | None = None
     _newest: int = 0
-    """Number of the newest instance of which it is written down that it was launched."""
+    """Number of the newest instance whose launch is recorded."""
     _ended: list[datetime] = field(default_factory=list[datetime])
-    """Ends of the last hour: all of them are its own choice here."""
+    """Terminations in the last hour. In the replay, the rule requests all of them."""
     _started: list[datetime] = field(default_factory=list[datetime])
-    """Starts of the last hour."""
+    """Launches in the last hour."""
 
     def decide(self, state: RuleState) -> Moves:
         now = EPOCH + timedelta(seconds=state.now)
@@ -244,13 +248,13 @@ class LiveSpotRule:
         return Moves(end=ends)
 
     def _remember(self, state: RuleState, now: datetime) -> None:
-        """Write down what happened since the last look."""
+        """Record the events since the last call."""
         if self._looked is None or self._looked < now:
             self._pass_time(state, now)
         for machine in state.lost:
             self._taken.append(_taken(state, machine, now))
             self._note(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
-        # what it refused at one time is one refusal, however many were asked for
+        # several refusals by a zone at the same time count as one
         for place in dict.fromkeys(state.refused):
             self._memories[place] = self._memories[place].refused()
             self._note(state.zones[place], ActivityKind.NO_CAPACITY, now, None)
@@ -260,14 +264,14 @@ class LiveSpotRule:
         self._newest = max((self._newest, *(m.number for m in state.machines)))
 
     def _pass_time(self, state: RuleState, now: datetime) -> None:
-        """The first look of a tick: what is known fades, and what is too old is forgotten."""
+        """Update the history at the first call of a tick: decay loss rates and remove old events."""
         self._looked = now
         self._memories = self._memories or [ZoneHistory(at=now)] * len(state.zones)
         lost = {machine.place for machine in state.lost}
         present = lost | {machine.place for machine in state.machines}
         faded = [memory.passed(now, present=place in present) for place, memory in enumerate(self._memories)]
         self._memories = [memory.lost() if place in lost else memory for place, memory in enumerate(faded)]
-        # `zones` asks for nothing older: what production sees beside it would only make each look slower
+        # `zones` uses no older events; other events that production sees would only slow down each call
         refused = min(LOOK_BACK, max(zones.TRY_AGAIN, self.policy.zone_backoff))
         self._events = [event for event in self._events if now - event.at < refused]
         self._ended = [at for at in self._ended if now - at <= HOUR]
@@ -321,7 +325,7 @@ class LiveSpotRule:
 
 
 def _growth(state: RuleState, decision: Decision) -> Sequence[int]:
-    """The place of each instance that a group is to have more."""
+    """Return one place per instance that the group grows by."""
     place = ON_DEMAND if decision.resource == ON_DEMAND_GROUP else state.zones.index(decision.resource)
     return [place] * ((decision.to_size or 0) - (decision.from_size or 0))
 
@@ -358,8 +362,9 @@ def _member(state: RuleState, machine: ReplayInstance) -> PoolMember:
 class SkyServeRule:
     """SkyServe's rule (SpotHedge, arXiv 2411.01438).
 
-    Spot up to target and spare; on-demand for all spot that is not ready, dropped the moment spot is. Zones are
-    active until they refuse or preempt, and all are active again when fewer than two are.
+    It provides spot up to target plus spare, and on-demand for each spot instance that is not ready. It terminates
+    on-demand as soon as spot is ready. A zone is active until it refuses or preempts an instance. When fewer than two
+    zones are active, all become active again.
     """
 
     name: str = "skyserve"
@@ -390,7 +395,9 @@ class SkyServeRule:
         return Moves(end=[m.number for m in surplus])
 
     def _choose(self, state: RuleState, spot: Sequence[ReplayInstance]) -> int | None:
-        """An active zone that is not in use, else any active one; none twice in a tick after it refused."""
+        """Return the active zone with the fewest instances, then the lowest price. Excludes zones that refused in
+        this tick.
+        """
         able = [place for place in sorted(self._active) if place not in self._refused]
         used = {place: sum(m.place == place for m in spot) for place in able}
         return min(able, key=lambda place: (used[place], state.price(place), place), default=None)

@@ -1,7 +1,8 @@
-"""How many tokens wait longer than they may, in a line that is served in its order.
+"""Computes how many tokens of a FIFO queue wait longer than allowed.
 
-Exact for tokens that come evenly within each piece of time and are served evenly while any wait. Of those that come
-at one moment the first ones seem to wait less, and the last ones longer, by up to a piece.
+The result is exact for tokens that arrive evenly within each part of time and are served evenly while the queue is
+not empty. For tokens that arrive at the same moment, the computed wait is too short for the first and too long for
+the last, by up to one part.
 """
 
 from collections.abc import Sequence
@@ -12,15 +13,16 @@ import numpy as np
 from replay.rows import Floats
 
 ROUNDING: Final = 1e-11
-"""Share of all tokens that sums of them may be off."""
+"""Tolerance of sums of tokens, as a fraction of all tokens."""
 
 
 def capacity(
     ready: Sequence[int], tick: float, per_second: float, boots: Sequence[float], max_wait: float
 ) -> tuple[Floats, Floats]:
-    """Moments, and the tokens that could be served up to each: straight lines in between.
+    """Return times, and the number of tokens that could be served up to each. Values in between are linear.
 
-    `ready`: replicas by tick. `boots`: when those that still boot at the end would be ready: the line is served on.
+    `ready` is the number of replicas by tick. `boots` are the times at which replicas that still boot at the end
+    become ready: they help to serve the remaining queue.
     """
     end = len(ready) * tick
     over = [max(end, boot) for boot in boots]
@@ -31,13 +33,13 @@ def capacity(
 
 
 def late(pieces: Floats, piece: float, able: tuple[Floats, Floats], max_wait: float) -> float:
-    """Tokens that are served later than `max_wait` after they came. `able`: `capacity`."""
+    """Return the number of tokens that wait longer than `max_wait`. `able` is the result of `capacity`."""
     edges, (moments, served) = np.arange(len(pieces) + 1) * piece, able
-    # where any of the straight lines bends, seen from the tokens that come then
+    # arrival times at which the slope of the capacity changes, shifted by the maximum wait
     bends = moments - max_wait
     knots = np.union1d(edges, bends[(bends > 0) & (bends < edges[-1])])
     came = np.interp(knots, edges, np.concatenate(([0.0], np.cumsum(pieces))))
-    # capacity that found nothing to serve is lost: a token is served when its place, and all of that, has passed
+    # unused capacity is lost: a token is served when the capacity exceeds its queue position plus the lost capacity
     lost = np.maximum.accumulate(np.interp(knots, moments, served) - came)
     due = np.interp(knots + max_wait, moments, served) + ROUNDING * max(1.0, float(came[-1]))
     first = came[:-1] + lost[:-1] - due[:-1]
