@@ -1,4 +1,4 @@
-"""How much of the public internet networks hold, however they are written and split."""
+"""Tests the count of public addresses in networks, for all notations and splits."""
 
 from ipaddress import IPv4Network, ip_network
 
@@ -60,7 +60,7 @@ wide = st.builds(
 
 
 def pieces(whole: IPv4Network, cuts: list[int]) -> list[IPv4Network]:
-    """The same addresses in smaller networks: one of them is halved at each cut."""
+    """Split a network into smaller ones with the same addresses. Each cut halves one of them."""
     found = [whole]
     for cut in cuts:
         one = found.pop(cut % len(found))

@@ -1,4 +1,4 @@
-"""No rule ends in an error, whatever stands in the properties that it reads."""
+"""Tests that no rule raises an exception, whatever values its properties have."""
 
 from typing import Any
 

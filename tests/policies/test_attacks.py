@@ -1,4 +1,4 @@
-"""The rules against what people do to get past them, and against what a preview cannot know."""
+"""Tests of rules against attempts to bypass them, and against values that a preview does not know."""
 
 import base64
 import bz2
@@ -67,7 +67,7 @@ DIGEST = "sha256 " + "4f" * 32
 @pytest.mark.parametrize(
     ("kind", "props", "rule"),
     [
-        # secrets, wrapped
+        # encoded secrets
         pytest.param(TEMPLATE, started_with(gzip.compress(f"export K={KEY}".encode())), SECRET, id="gzip"),
         pytest.param(TEMPLATE, started_with(lzma.compress(f"export K={KEY}".encode())), SECRET, id="xz"),
         pytest.param(TEMPLATE, started_with(bz2.compress(f"export K={KEY}".encode())), SECRET, id="bzip2"),
@@ -105,7 +105,7 @@ DIGEST = "sha256 " + "4f" * 32
         pytest.param(
             TEMPLATE, started_with(gzip.compress(b" " * 5_000_000 + KEY.encode())), SECRET, id="too much to look at"
         ),
-        # ways in
+        # inbound access
         pytest.param(RULE, {"type": "ingress", "ipv6CidrBlocks": ["::/0"]}, OPEN, id="IPv6"),
         pytest.param(RULE, {"type": "ingress", "cidrBlocks": ["128.0.0.0/1"]}, OPEN, id="half of everybody"),
         pytest.param(RULE, {"type": "ingress", "cidrBlocks": [UNKNOWN, "10.0.0.0/8"]}, OPEN, id="network unknown"),
@@ -155,7 +155,7 @@ DIGEST = "sha256 " + "4f" * 32
                      "disks-encrypted", id="disk unknown"),
         pytest.param(GCP_TEMPLATE, but(SAFE_GCP, shieldedInstanceConfig=UNKNOWN), "metadata-protected",
                      id="shielded unknown"),
-        # limits
+        # size limits
         pytest.param(GROUP, group("on-demand", maxSize="400", minSize="0"), "fallback-bounded",
                      id="size as text"),
         pytest.param(GROUP, group("On-Demand", maxSize=400), "gpu-group-owned-and-bounded", id="no capacity type"),
@@ -299,7 +299,7 @@ def test_the_rules_do_not_wait_for_the_model_of_the_settings() -> None:
 
 
 def reported(context: Context, name: str) -> list[str]:
-    """What the stack policy of that name reports."""
+    """Return the violations that the stack policy with that name reports."""
     (policy,) = [policy for policy in policies(context) if policy.name == name]
     assert isinstance(policy, StackValidationPolicy)
     found: list[str] = []

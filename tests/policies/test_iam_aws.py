@@ -1,4 +1,4 @@
-"""Policies of AWS may hold what the program writes, and nothing else."""
+"""Tests that AWS policies may contain only what the program writes."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ GITHUB = "token.actions.githubusercontent.com"
 
 
 def read(resource: Any = MODELS, action: Any = "s3:GetObject", **parts: Any) -> dict[str, Any]:
-    """A statement of a GPU instance."""
+    """Return a statement of a GPU instance's policy."""
     return allow(action, resource, **{"Condition": None, **parts})
 
 
@@ -211,7 +211,7 @@ def test_a_policy_with_two_readings_is_refused(policy: Any, wrong: str) -> None:
     ],
 )
 def test_a_preview_knows_policies(kind: str, key: str) -> None:
-    """As it knows the program's: else CI, which sees a preview alone, would judge nothing."""
+    """A preview must know the program's policies. Otherwise CI, which has only a preview, would check nothing."""
     (message,) = said(kind, {key: UNKNOWN}, AWS, "gpu-fleet-prod-control")
     assert f"{key} is (known after up): must be known to a preview" in message
 
@@ -257,7 +257,7 @@ def test_an_instance_reads_no_secret_but_the_engine_key() -> None:
         pytest.param("aws:iam/rolePolicyAttachmentsExclusive:RolePolicyAttachmentsExclusive",
                      {"policyArns": ["arn:aws:iam::aws:policy/AdministratorAccess"]}, id="all attachments"),
         pytest.param("aws-native:iam:Role", {"assumeRolePolicyDocument": {"Statement": [allow()]}}, id="native"),
-        # who may take a role on
+        # trust policies
         *(
             pytest.param(ROLE, {"assumeRolePolicy": text({"Effect": "Allow", "Action": "sts:AssumeRole", **parts})},
                          id=f"trust of {name}")
@@ -281,7 +281,7 @@ def test_an_instance_reads_no_secret_but_the_engine_key() -> None:
                 "machines, with tags": {"Action": "sts:TagSession", "Principal": {"Service": "ec2.amazonaws.com"}},
             }.items()
         ),
-        # policies on things
+        # resource policies
         *(
             pytest.param(ON_BUCKET, {"policy": text({"Effect": "Allow", "Action": "s3:GetObject", "Resource": MODELS,
                                                      "Principal": principal, "Condition": condition})},

@@ -1,4 +1,4 @@
-"""Policies that lie on things of AWS: the queue, the bucket, endpoints of the network."""
+"""Tests of AWS resource policies: the queue, the bucket, and VPC endpoints."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ ON_QUEUE, ENDPOINT = "aws:sqs/queuePolicy:QueuePolicy", "aws:ec2/vpcEndpoint:Vpc
 
 
 def with_network(**changes: Any) -> Context:
-    """That of the shipped settings with another network."""
+    """Return the context of the shipped settings with network changes."""
     fleet = json.loads(AWS.config["gpu-fleet:fleet"])
     fleet["network"] |= changes
     return replace(AWS, config={"gpu-fleet:fleet": json.dumps(fleet)})
@@ -50,7 +50,7 @@ def queue(**parts: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_the_queue_takes_messages_of_its_rule_alone(props: dict[str, Any], passes: bool) -> None:
     assert (said(ON_QUEUE, props, AWS) == []) is passes
-    # a state has the policy on the queue as well
+    # in the state, the queue itself also has the policy
     assert (said("aws:sqs/queue:Queue", props, AWS) == []) is passes
 
 
@@ -88,7 +88,7 @@ def test_endpoints_lead_to_our_account_alone(service: str, policy: Any, passes: 
 
 @pytest.mark.parametrize(("name", "passes"), [("gpu-fleet-prod-notices", True), ("mine", False)])
 def test_the_queue_s_policy_alone_is_judged_by_up(name: str, passes: bool) -> None:
-    """It names a rule whose name Pulumi makes."""
+    """The policy contains a rule name that Pulumi generates."""
     assert (said(ON_QUEUE, {"policy": UNKNOWN}, AWS, name) == []) is passes
 
 
@@ -117,7 +117,7 @@ DENIED = json.loads(bucket_policy(BUCKET, MACHINES))
 
 
 def denied(index: int, **changes: Any) -> str:
-    """The policy of the bucket with another statement at an index."""
+    """Return the bucket's policy with changes to one statement."""
     policy = json.loads(json.dumps(DENIED))
     policy["Statement"][index] |= changes
     return json.dumps(policy)

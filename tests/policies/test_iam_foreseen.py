@@ -1,4 +1,4 @@
-"""A preview judges names that only `up` knows by the resources of the plan that they come from."""
+"""Tests that a preview predicts names that only `up` knows, from the resources of the plan."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Roles of Google Cloud are given as the program gives them, and not otherwise."""
+"""Tests that Google Cloud roles are granted only as the program grants them."""
 
 import json
 from dataclasses import replace
@@ -76,7 +76,7 @@ def given_to(member: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "props", "wrong"),
     [
-        # to whom
+        # members
         pytest.param(ON_BUCKET, given_to("allUsers"), "is everybody", id="everybody"),
         pytest.param(ON_BUCKET, given_to("ALLUSERS"), "is everybody", id="everybody, in capitals"),
         pytest.param(ON_BUCKET, given_to("allAuthenticatedUsers"), "is everybody", id="everybody with an account"),
@@ -98,7 +98,7 @@ def given_to(member: str) -> dict[str, Any]:
         pytest.param(ON_BUCKET, given_to(f"serviceAccount:1-compute@developer.gserviceaccount.com {GPU}"),
                      "of the environment's", id="two in one"),
         pytest.param(ON_BUCKET, given_to(GPU.replace("gpu@", "g\u0440u@")), "of the", id="Cyrillic letter"),
-        # which role
+        # roles
         pytest.param(ON_BUCKET, on_bucket(role="roles/storage.admin"), "storage.buckets.setIamPolicy", id="admin"),
         pytest.param(ON_BUCKET, on_bucket(role="roles/storage.objectUser"), "does not give it here", id="writes"),
         pytest.param(ON_BUCKET, on_bucket(role="roles/storage.legacyObjectReader"), "does not give", id="legacy"),
@@ -123,7 +123,7 @@ def given_to(member: str) -> dict[str, Any]:
         pytest.param(ON_PROJECT, on_project(role="organizations/1/roles/gpu_fleet_prod_ctl"), "does not give",
                      id="role of an organisation"),
         pytest.param(ON_PROJECT, on_project(role=f"projects/{PROJECT}/roles/mine"), "does not give", id="other role"),
-        # on what
+        # resources
         pytest.param(ON_PROJECT, on_project(project="other"), "does not give it here", id="another project"),
         pytest.param(ON_PROJECT, on_project(role=CTL_ROLE + "_instances"), "without the", id="all instances"),
         pytest.param(ON_BUCKET, on_bucket(bucket="other"), "does not give it here", id="another bucket"),
@@ -138,7 +138,7 @@ def given_to(member: str) -> dict[str, Any]:
                      "iam.serviceAccounts.actAs", id="service account"),
         pytest.param("gcp:compute/instanceIAMMember:InstanceIAMMember", {"role": VIEWER, "member": CTL},
                      "does not give it here", id="instance"),
-        # under which condition
+        # conditions
         pytest.param(ON_BUCKET, on_bucket(condition=None), "without the condition", id="no condition"),
         pytest.param(ON_BUCKET, where("true"), "without the condition", id="always true"),
         pytest.param(ON_BUCKET, where(f"{OWN} || true"), "without the condition", id="or true"),
@@ -147,7 +147,7 @@ def given_to(member: str) -> dict[str, Any]:
         pytest.param(ON_BUCKET, where(OWN.replace(BUCKET, "other")), "without the condition", id="of another bucket"),
         pytest.param(ON_BUCKET, where(""), "without the condition", id="empty condition"),
         pytest.param(ON_BUCKET, where(None), "without the condition", id="condition without an expression"),
-        # in other ways
+        # other resource types that grant roles
         pytest.param("gcp:storage/bucketIAMBinding:BucketIAMBinding",
                      {**on_bucket(), "member": None, "members": [GPU, "allUsers"]}, "members[1] is 'allUsers'",
                      id="binding, one bad"),

@@ -1,4 +1,4 @@
-"""Machines have the rights of the program's own roles and accounts, or a person answers for them."""
+"""Tests that machines run with the program's own roles and accounts, or are covered by an exception."""
 
 from dataclasses import replace
 from typing import Any

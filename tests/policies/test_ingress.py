@@ -1,4 +1,4 @@
-"""Who may send something in: attacks on the rule about open ports, and what it lets pass."""
+"""Tests of the rule on inbound traffic: attacks, and allowed configurations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -188,7 +188,7 @@ def test_a_prefix_list_of_the_plan_may_be_named(value: Any, arn: Any) -> None:
 
 
 def test_what_a_provider_leaves_unknown_was_not_said() -> None:
-    """As the engine tells a whole plan: each property that nobody set is unknown."""
+    """In a plan from the engine, every unset property is unknown."""
     unsaid = dict.fromkeys(("cidrIpv4", "cidrIpv6", "prefixListId", "ingress", "sourceRanges", "sourceTags"), UNKNOWN)
     plan = [
         a(

@@ -1,4 +1,4 @@
-"""The lists of the policy pack are what the program makes."""
+"""Tests that the lists of the policy pack match the program."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def test_whatever_the_program_can_make_passes_but_for_limits_of_one_environment(
 
 
 def test_what_a_preview_does_not_know_of_the_program_passes() -> None:
-    """A preview knows no value that comes from a resource."""
+    """A preview knows no value that depends on another resource."""
     (rule,) = (rule for rule in RULES if rule.id == "iam-in-list")
     for config, made in run().plans:
         seen = [replace(r, props={k: UNKNOWN if r.depends.get(k) else v for k, v in r.props.items()}) for r in made]

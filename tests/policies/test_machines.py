@@ -1,4 +1,4 @@
-"""What instances start with: attacks on the rules about addresses, metadata, access and disks."""
+"""Tests of the start configuration of instances: attacks on the rules on addresses, metadata, access and disks."""
 
 from collections.abc import Mapping
 from dataclasses import replace

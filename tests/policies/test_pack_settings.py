@@ -1,4 +1,4 @@
-"""Where the pack finds its environment's settings: the engine's word, a named file, or a refusal."""
+"""Tests of the sources of the pack's settings: the engine, a named file, or a refusal without settings."""
 
 from pathlib import Path
 

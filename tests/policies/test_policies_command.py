@@ -1,4 +1,4 @@
-"""`gpufleet policies`: rules explained, and a plan judged by them without the engine."""
+"""Tests of `gpufleet policies`: it explains rules, and checks a plan without the engine."""
 
 import json
 import sys
@@ -25,9 +25,9 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(*words: str) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr of `gpufleet policies`."""
+        """Return exit code, stdout and stderr of `gpufleet policies`."""
         monkeypatch.setattr(sys, "argv", ["gpufleet", "policies", *words])
-        ANSWER_BEGUN.clear()  # by an earlier command of this process
+        ANSWER_BEGUN.clear()  # an earlier command of this process sets it
         with pytest.raises(SystemExit) as left:
             main()
         said = capsys.readouterr()
@@ -38,10 +38,10 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    """Of production, with one exception."""
+    """Write the production settings with one exception."""
     path = tmp_path / "Pulumi.aws-prod.yaml"
     waivers = [{**WAIVER, "until": "2999-01-01"}]
-    # prod asks for spot in several zones, and these plans have none
+    # prod requires spot in several zones, and these plans have none
     config = changed(AWS, {"policies.exceptions": waivers, "environment": "dev"})
     path.write_text(yaml.safe_dump({"config": config}))
     return path

@@ -1,4 +1,4 @@
-"""What resources of the program name must be of the plan, or of the settings: nobody judged what others made."""
+"""Tests that references of resources lead to the plan or the settings, because no rule checks other resources."""
 
 import json
 from dataclasses import replace
@@ -73,7 +73,7 @@ PLAN = (
 def refused(
     kind: str, props: dict[str, Any], depends: dict[str, tuple[str, ...]] | None = None, context: Context = DEV
 ) -> list[str]:
-    """The properties that are refused, beside the plan above."""
+    """Return the refused properties of a resource, in a plan with the resources above."""
     it = Resource(type=kind, name="it", urn="urn:it", props=props, depends=depends or {})
     return [violation.path for violation in RULE.check([*PLAN, it], context)]
 
@@ -158,7 +158,7 @@ GROUPS_AT = "networkInterfaces[0].securityGroups"
         pytest.param(ENDPOINT, {"serviceName": "com.amazonaws.us-east-1.vpce-svc-0123"}, {}, ["serviceName"],
                      id="somebody's service, otherwise"),
         pytest.param(ENDPOINT, {"serviceName": UNKNOWN}, {}, ["serviceName"], id="unknown service"),
-        # who gets requests, notices and disks
+        # targets of requests, notices and disks
         pytest.param(TARGET, {"arn": "arn:aws:sqs:r:1:q"}, {}, [], id="notices to the queue"),
         pytest.param(TARGET, {"arn": "arn:aws:sqs:r:999999999999:q"}, {}, ["arn"], id="notices to another account"),
         pytest.param(TARGET, {"arn": UNKNOWN, "deadLetterConfig": {"arn": "arn:aws:sqs:r:9:q"}},

@@ -1,4 +1,4 @@
-"""Every type that the program does not make is refused, unless an exception names type and resource."""
+"""Tests that types which the program does not create are refused, unless an exception names type and resource."""
 
 import json
 from dataclasses import replace
@@ -169,7 +169,7 @@ ADDITIONS = [
 def test_a_common_addition_needs_one_exception(kind: str, props: dict[str, Any]) -> None:
     addition = replace(of(kind), props=props)
     cloud = Cloud(kind.partition(":")[0])
-    # with a budget, which asks for the price of everything else
+    # with a budget, every other resource would need a price
     shipped = in_file(AWS if cloud is Cloud.AWS else GCP)
     assert [rule.id for rule, _ in check([addition], replace(shipped, environment="dev"))][0] == RULE
     assert check([addition], replace(shipped, environment="dev", exceptions=(excepted(kind),))) == []

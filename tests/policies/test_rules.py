@@ -1,4 +1,4 @@
-"""Each rule with what it refuses and what it lets pass."""
+"""Tests of each rule: configurations that it refuses, and configurations that it allows."""
 
 import base64
 import json
@@ -170,7 +170,7 @@ def test_spot_of_prod_is_spread(resources: list[Resource], count: int) -> None:
 
 
 def google_spot(**places: Any) -> list[Resource]:
-    """A pool's spot template and groups by name, each with its `zone`, or with its zones where it is regional."""
+    """Return a pool's spot template and groups by name, each with its `zone`, or with its zones if it is regional."""
     urn = "urn:template"
     labels = but(SAFE_GCP["labels"], **{"gpu-fleet-environment": "prod"})
     template = Resource(type=GCP_TEMPLATE, name="chat-spot", urn=urn, props=but(SAFE_GCP, labels=labels))

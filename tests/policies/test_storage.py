@@ -1,4 +1,4 @@
-"""Buckets and queues: what opens them to others, or leaves their disks in clear."""
+"""Tests of buckets and queues: public access and missing encryption."""
 
 from dataclasses import replace
 from datetime import date

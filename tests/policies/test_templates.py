@@ -1,4 +1,4 @@
-"""What groups start instances from: templates of the plan, in the version that is judged."""
+"""Tests of the templates of groups: each must be in the plan, in the version that rules check."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ LINK = "https://www.googleapis.com/compute/v1/projects/p/global/instanceTemplate
 def refused(
     kind: str, props: dict[str, Any], depends: dict[str, tuple[str, ...]] | None = None, **template: Any
 ) -> list[str]:
-    """The properties that are refused, of a plan with one template, `urn:template`."""
+    """Return the refused properties, in a plan with one template, `urn:template`."""
     of_google = kind.startswith("gcp:")
     made = {"name": "chat", "updateDefaultVersion": True, "arn": UNKNOWN, "selfLink": UNKNOWN, **template}
     plan = [
