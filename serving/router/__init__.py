@@ -1,1 +1,1 @@
-"""HAProxy as the front door: what its configuration says, and what is told to the running process."""
+"""The router: renders HAProxy's configuration, and updates the running HAProxy."""

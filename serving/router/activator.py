@@ -1,8 +1,8 @@
-"""Holds requests of pools that have no replica yet, and passes them on when the first one is ready.
+"""Holds requests of pools without a ready replica, and forwards them when the first replica is ready.
 
 HAProxy sends a request here when no other server of the pool can take it (this is the pool's `backup` server). The
-request goes back to HAProxy by a socket of its own, so that balancing and checks are HAProxy's alone. Its thread also
-serves the controller's metrics.
+activator returns the request to HAProxy through a separate socket, so that only HAProxy does balancing and checks. It
+also serves the controller's metrics.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from serving.router.error_pages import busy
 from serving.router.settings import ACTIVATOR_SOCKET, INNER_SOCKET, METRICS_SOCKET
 
 HELD_UNTIL: Final = "x-gpufleet-held-until"
-"""Header with the Unix second at which a request that came back a second time is given up."""
+"""Header with the deadline (Unix seconds) of a held request, for the case that HAProxy sends it here again."""
 _MOST_HEAD: Final = 64 * 1024
 _MOST_HELD_BODY: Final = 1024 * 1024
 _CHUNK: Final = 64 * 1024
@@ -26,7 +26,7 @@ _CHUNK: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRules:
-    """Of one pool."""
+    """The limits of held requests in one pool."""
 
     most: int
     seconds: float
@@ -40,7 +40,7 @@ class _Pool:
 
 
 class Activator:
-    """A thread with two sockets in the router's folder."""
+    """A thread that serves two sockets in the router's folder."""
 
     def __init__(self, folder: Path, metrics: Callable[[], str], clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -54,24 +54,24 @@ class Activator:
         self._thread = threading.Thread(target=self._main, name="activator", daemon=True)
 
     def start(self) -> None:
-        """Returns when both sockets are there. Raises OSError."""
+        """Start the thread; return when both sockets exist. Raises OSError."""
         self._thread.start()
         self._started.wait()
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End; held requests are answered 503 by HAProxy."""
+        """Stop the thread. HAProxy answers held requests with 503."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join(5)
 
     def held(self) -> Mapping[str, int]:
-        """Requests that wait now, for each pool."""
+        """Return the number of requests held now, by pool."""
         return {name: pool.held for name, pool in self._pools.copy().items()}
 
     def update(self, rules: Mapping[str, HoldRules], ready: Mapping[str, int]) -> None:
-        """Tell which pools there are and how many replicas of each can take requests."""
+        """Set the pools' limits, and the number of ready replicas of each pool."""
         self._loop.call_soon_threadsafe(self._update, dict(rules), dict(ready))
 
     def _update(self, rules: Mapping[str, HoldRules], ready: Mapping[str, int]) -> None:
@@ -97,7 +97,7 @@ class Activator:
             self._loop.close()
 
     async def _serve(self) -> None:
-        folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)  # a socket's path may be short only
+        folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)  # the system limits the length of a socket's path
         try:
             servers: list[asyncio.Server] = []
             for name, handler in ((ACTIVATOR_SOCKET, self._hold), (METRICS_SOCKET, self._serve_metrics)):
@@ -133,7 +133,7 @@ class Activator:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
             await self._hold_request(head, reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            pass  # the client went away, or HAProxy did
+            pass  # the client or HAProxy disconnected
         finally:
             writer.close()
 
@@ -156,7 +156,7 @@ class Activator:
             await _refuse(writer, "No replica of this model became ready in time.", 30)
 
     async def _wait(self, pool: _Pool, body: "_Body", until: float) -> bool:
-        """Whether the pool is ready; False when time is over or the client went away."""
+        """Return True when the pool is ready; False after the deadline or when the client disconnected."""
         waits: list[asyncio.Task[object]] = [
             asyncio.create_task(pool.ready.wait()),
             asyncio.create_task(body.collect()),
@@ -190,7 +190,7 @@ class Activator:
 
 
 class _Body:
-    """The part of a request's body that arrives while it is held; `gone` when the client left."""
+    """The part of a held request's body that has arrived; `gone` is True after the client disconnected."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
@@ -198,7 +198,7 @@ class _Body:
         self.gone = False
 
     async def collect(self) -> None:
-        """Read until the client leaves. What is too large to keep stays in the sockets until it is passed on."""
+        """Read until the client disconnects. The part above the limit stays in the sockets until it is forwarded."""
         while len(self.data) < _MOST_HELD_BODY:
             chunk = await self._reader.read(_CHUNK)
             if not chunk:
@@ -209,11 +209,11 @@ class _Body:
 
 
 async def _until_answered(asking: asyncio.Task[None], answering: asyncio.Task[None]) -> None:
-    """Wait for the answer, or until the client leaves: then nothing works on for nobody."""
+    """Wait for the response, or until the client disconnects. Then cancel both copies, so no work is wasted."""
     try:
         await asyncio.wait((asking, answering), return_when=asyncio.FIRST_COMPLETED)
         if not answering.done() and asking.exception() is not None:
-            await answering  # what was asked is not read any more: an early answer
+            await answering  # an early response: the engine no longer reads the request
     finally:
         asking.cancel()
         answering.cancel()

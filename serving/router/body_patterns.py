@@ -1,8 +1,9 @@
-"""What is read of a body by regular expression: HAProxy's JSON reader does 55 instructions for each byte, these ten.
+"""Regular expressions that read bodies: HAProxy's JSON reader needs 55 instructions per byte, these need ten.
 
-Each expression reads the usual forms of a body strictly, as JSON, and finds nothing in any other form: then the JSON
-reader is asked. It matches every text, so that what it does not find is empty and never the body itself. Quotes and
-backslashes are written as `\\x22` and `\\x5c`, which need no quoting in HAProxy's configuration.
+Each expression reads the usual forms of a body strictly, as JSON, and finds nothing in any other form; then the rules
+use the JSON reader. Each expression matches every text, so a field that is not found gives an empty string and never
+the body itself. Quotes and backslashes are written as `\\x22` and `\\x5c`, which need no quoting in HAProxy's
+configuration.
 """
 
 from typing import Final
@@ -16,7 +17,7 @@ _FIRST_MESSAGE: Final = r"\x22messages\x22\s*+:\s*+\[\s*+\{\s*+\x22role\x22" + _
 
 
 def _before(*names: str) -> str:
-    """From the body's start over fields that are neither objects nor lists, up to the first of these names."""
+    """Match from the start of the body, over fields without objects or lists, up to the first of these names."""
     others = "|".join(rf"\x22{name}\x22" for name in names)
     return rf"\s*+\{{(?:(?!\s*+(?:{others})){_KEY}{_SCALAR}\s*+,)*+\s*+"
 
@@ -26,18 +27,18 @@ def _found(pattern: str) -> str:
 
 
 MODEL_EARLY: Final = _found(rf"{_before('model')}\x22model\x22{_IS}{_NAME}")
-"""The model's name where no object or list comes before it."""
+"""The model's name, if no object or list precedes it."""
 MODEL_LATE: Final = _found(
     r"\s*+\{(?:[^\x22\x5c]++|\x5c.|\x22(?!model\x22))*+"
     rf"\x22model\x22{_IS}{_NAME}(?:\s*+,{_KEY}{_SCALAR})*+\s*+\}}\s*+$"
 )
-"""The model's name where no object or list comes after it; `"model"` stands in the body for the first time there."""
+"""The model's name, if no object or list follows it. It must be the first `"model"` in the body."""
 START: Final = _found(
     rf"{_before('messages', 'prompt')}(?:{_FIRST_MESSAGE}(\w++)\x22\s*+,\s*+\x22content\x22|\x22prompt\x22)"
     rf"{_IS}({_CHARACTERS})"
 )
-"""Role and text of the first message, or the prompt; up to where the body was cut. The text as it was sent, with its
-escapes: it is only compared."""
+"""Role and text of the first message, or the prompt, up to the end of the read part of the body. The text keeps its
+escapes, because it is only compared."""
 QUESTION: Final = _found(
     rf"{_before('messages')}{_FIRST_MESSAGE}system\x22\s*+,\s*+\x22content\x22{_IS}{_CHARACTERS}\x22\s*+\}}\s*+,\s*+\{{"
     rf"\s*+\x22role\x22{_IS}\w++\x22\s*+,\s*+\x22content\x22{_IS}({_CHARACTERS})"
@@ -50,11 +51,11 @@ def _count(field: str) -> str:
 
 
 TOKENS: Final = _found(rf"{_count('prompt_tokens')}(?:{_count('completion_tokens')})?+")
-"""The counts in an answer's usage, in and out, whichever is first. The last one of each name: a quote inside of a
-text has a backslash before it, so no answer's words look like a field."""
+"""The input and output token counts in a response's usage, in any order. The last match of each name wins. Text of a
+response cannot look like a field, because a quote inside a text has a backslash before it."""
 
 
 def taken(pattern: str, groups: int = 1, between: str = "") -> str:
-    """The converter that leaves the first groups of it, with this between them, or nothing."""
+    """Return a converter that gives the pattern's first groups, joined by `between`, or an empty string."""
     kept = between.join(rf"\{number}" for number in range(1, groups + 1))
     return f"""'regsub("{pattern}","{kept}")'"""

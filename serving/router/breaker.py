@@ -1,7 +1,7 @@
-"""Takes replicas that answer with errors out for a while, but never most of a pool. Pure.
+"""Excludes replicas that answer with errors for a while, but never most of a pool. Pure.
 
-HAProxy's own breaker (`observe layer7`) knows no floor: one client whose requests crash every handler would take a
-whole pool away. So errors are judged here, from the counters of `show stat`, and a replica is rested by its weight.
+HAProxy's own breaker (`observe layer7`) has no minimum: one client whose requests crash every handler could exclude a
+whole pool. So this module judges errors from the counters of `show stat`, and excludes a replica by its weight.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,28 +14,28 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerRules:
-    """When a replica is rested."""
+    """The thresholds for excluding a replica."""
 
     errors: int = 5
-    """Least errors within the window."""
+    """Minimum number of errors within the window."""
     share: float = 0.5
-    """Least share of its answers that were errors, 0 to 1."""
+    """Minimum share of errors among its answers, 0 to 1."""
     window_s: float = 10
     rest_s: float = 10
-    """First rest; each one that follows at once is twice as long."""
+    """Seconds of the first exclusion. It doubles each time, until a window without errors."""
     longest_rest_s: float = 160
     floor: float = 0.5
-    """Share of the pool's ready replicas that always keep working."""
+    """Share of the pool's ready replicas that is never excluded, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is remembered of one replica."""
+    """The stored state of one replica."""
 
     window_since: float
     total: int
     errors: int
-    """Counters at the window's begin."""
+    """Counters at the start of the window."""
     resting_until: float | None = None
     rests: int = 0
 
@@ -51,7 +51,7 @@ class BreakerMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightChange:
-    """Rest a replica (0) or let it work again (100)."""
+    """A change of a replica's weight: exclude it (0) or include it again (100)."""
 
     path: str
     percent: int
@@ -65,7 +65,7 @@ class WeightChange:
 def judge(
     shown: Iterable[ServerStatus], memory: BreakerMemory, rules: BreakerRules, now: float
 ) -> tuple[tuple[WeightChange, ...], BreakerMemory]:
-    """The weights to change now, and what to remember."""
+    """Return the weights to change now, and the state for the next call."""
     servers = {(s.backend, s.name): s for s in shown}
     records: dict[Key, Record] = {}
     changes: list[WeightChange] = []
@@ -74,7 +74,7 @@ def judge(
         if record is None or server.total < record.total:
             record = Record(window_since=now, total=server.total, errors=server.errors)
             if server.weight == 0:
-                # rested by a controller that is no more
+                # a controller that no longer runs excluded it
                 changes.append(WeightChange(path=server.path, percent=100, why="not resting"))
         elif record.resting_until is not None and now >= record.resting_until:
             record = replace(record, resting_until=None, window_since=now, total=server.total, errors=server.errors)

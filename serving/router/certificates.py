@@ -1,4 +1,4 @@
-"""The router's certificate: given or its own, put into the running HAProxy when it was renewed."""
+"""The router's certificate: provided or self-signed. A renewed one is loaded into the running HAProxy."""
 
 import ssl
 import subprocess
@@ -12,27 +12,27 @@ from serving.router.runtime import AdminSocket
 from serving.router.settings import CERTIFICATE
 
 SELF: Final = "self"
-"""Stands for a certificate that the router makes and renews itself (clients meet a load balancer in front of it)."""
+"""Value for a certificate that the router creates and renews (for routers behind a load balancer)."""
 _OWN_DAYS: Final = 90
 _RENEW_BEFORE: Final = timedelta(days=30)
 _LIMIT_S: Final = 30
 
 
 class CertificateError(OSError):
-    """It cannot be read, has no key, or ended. Says which file."""
+    """The certificate cannot be read, has no key, or has expired. The message names the file."""
 
 
 class Certificate:
-    """`source` is a PEM file with certificate and key, or SELF. The running copy is `router.pem` in the folder."""
+    """`source` is a PEM file with certificate and key, or SELF. The copy in use is `router.pem` in the folder."""
 
     def __init__(self, source: str, folder: Path) -> None:
         self._source = source
         self._copy = folder / CERTIFICATE
         self.ends: float | None = None
-        """Unix seconds at which the running one ends."""
+        """Expiry of the certificate in use, in Unix seconds."""
 
     def prepare(self, now: float) -> None:
-        """Have a good copy in place before HAProxy starts. Raises CertificateError."""
+        """Write a valid copy before HAProxy starts. Raises CertificateError."""
         if not self._source:
             return
         pem = self._wanted(now)
@@ -40,7 +40,10 @@ class Certificate:
         write_private(self._copy, pem)
 
     def renew(self, admin: AdminSocket, now: float, log: Log) -> None:
-        """Put a changed certificate into the running HAProxy; nothing is cut. Raises OSError: the old one stays."""
+        """Load a changed certificate into the running HAProxy without interrupting connections.
+
+        Raises OSError; then the old certificate stays.
+        """
         if not self._source:
             return
         pem = self._wanted(now)
@@ -71,7 +74,7 @@ class Certificate:
 
 
 def _check(pem: str, source: str, now: float) -> float:
-    """When it ends. Raises CertificateError."""
+    """Return the certificate's expiry in Unix seconds. Raises CertificateError."""
     if "PRIVATE KEY" not in pem:
         raise CertificateError(f"{source}: has no private key; write certificate, chain and key into one file")
     ends = _ends(pem, source)

@@ -25,18 +25,18 @@ from serving.router.status import describe
 from serving.router.topology import Replica, replicas_of
 
 STILL_USED: Final = "still has connections"
-"""How HAProxy refuses to delete a server."""
+"""Text of HAProxy's answer when it refuses to delete a server."""
 RESUME_LOOKS: Final = 30
 RESUME_EVERY_S: Final = 0.1
 
 
 class RouterBusyError(RuntimeError):
-    """Another controller has this state folder."""
+    """Another controller uses this state folder."""
 
 
 @dataclass(slots=True)
 class Controller:
-    """Drives one HAProxy."""
+    """Controls one HAProxy."""
 
     fleet: FleetSource
     settings: RouterSettings
@@ -46,7 +46,7 @@ class Controller:
     clock: Callable[[], float] = time.monotonic
     breaker_rules: breaker.BreakerRules = field(default_factory=breaker.BreakerRules)
     problems: dict[str, str] = field(default_factory=dict[str, str])
-    """What is wrong now, by its part."""
+    """Current problems, by component."""
     haproxy: Haproxy = field(init=False)
     meter: Meter = field(init=False)
     activator: Activator = field(init=False)
@@ -56,7 +56,7 @@ class Controller:
     _told: RouterInputs = field(default_factory=RouterInputs)
     _maps: maps.Maps = field(default_factory=dict[maps.Map, dict[str, str]])
     _shape: tuple[str, str] = field(default=("", ""), repr=False)
-    """The running configuration without its servers, and the engines' key: another one needs a reload."""
+    """The running configuration without its servers, and the engine key. A change of either needs a reload."""
     _wanted: tuple[Replica, ...] = ()
     _shown: tuple[ServerStatus, ...] = ()
     _memory: membership.MembershipState = field(default_factory=membership.MembershipState)
@@ -73,7 +73,7 @@ class Controller:
             self.log.warning("counters", outcome="lost", detail=self.meter.lost)
 
     def start(self) -> None:
-        """Start HAProxy with what the last router knew, or with no pool at all: it says 503 until there is one."""
+        """Start HAProxy with the last router's inputs, or without pools: it answers 503 until a document arrives."""
         self._told = self._sources.kept()
         if self._told.document is None:
             self.log.info("fleet_document", outcome="waiting", detail="requests get 503 until there is one")
@@ -84,7 +84,7 @@ class Controller:
         self._resume()
 
     def _resume(self) -> None:
-        """Begin with the replicas that the last router knew: a throttled cloud may take minutes to tell of them."""
+        """Start with the last router's replicas: a throttled cloud may need minutes to list its instances."""
         self._wanted = self._sources.kept_replicas(self._told.topology, time.time())
         known = {replica.pool for replica in self._wanted}
         if not known:
@@ -95,7 +95,7 @@ class Controller:
             count=len(self._wanted),
             detail="replicas of the last router are used until the inventory is read",
         )
-        # requests that come meanwhile are held, and let go by a look that finds one of them well
+        # the activator holds requests that arrive meanwhile, until a check finds a healthy replica
         for _ in range(RESUME_LOOKS):
             self._move_servers()
             if known <= {server.pool for server in self._shown if server.ready}:
@@ -103,7 +103,7 @@ class Controller:
             time.sleep(RESUME_EVERY_S)
 
     def tick(self) -> None:
-        """One pass. Whatever fails, what was good before goes on: HAProxy would end with its controller."""
+        """Run all steps once. A failed step does not stop the others, because HAProxy ends with its controller."""
         steps = (
             self._keep_running,
             self._listen,
@@ -117,20 +117,20 @@ class Controller:
         self.note("pass", "; ".join(words for step in steps if (words := _try(step))))
 
     def stop(self, grace_s: float) -> None:
-        """Take no more connections, wait for requests, end."""
+        """Accept no more connections, wait up to `grace_s` seconds for requests, then stop."""
         self.haproxy.stop(grace_s)
         self.activator.stop()
         self._count()
 
     def describe(self) -> Mapping[str, object]:
-        """What `gpufleet router status` shows."""
+        """Return the data for `gpufleet router status`."""
         resting = self._breaker.resting
         return describe(self._told, self._shown, resting, self.settings, self.problems, self.reloads) | {
             "held": dict(self.activator.held())
         }
 
     def metrics(self) -> str:
-        """The page that Prometheus reads; called from the activator's thread."""
+        """Return the page for Prometheus. The activator's thread calls this."""
         pools = [pool.name for pool in self._told.topology.pools]
         shown, resting = self._shown, self._breaker.resting
         moment = RouterSnapshot(
@@ -145,16 +145,16 @@ class Controller:
         return metrics(self.meter, moment)
 
     def note(self, what: str, text: str) -> None:
-        """Remember a problem, and log it when it begins, changes or is over."""
+        """Record a problem; log it when it starts, changes or ends. An empty text means no problem."""
         log_change(self.log, what, self.problems.get(what), text)
         self.problems[what] = text
 
     def _start_haproxy(self) -> None:
-        # Without servers: HAProxy would hold each one UP until its first check. They come by the admin socket.
+        # Without servers: HAProxy treats each as UP until its first check. The admin socket adds them.
         self._maps = self._wanted_maps(self._told)
         self._shape = self._shape_of(self._told)
         self._write_config(self._maps, *self._shape)
-        # a request that comes before the first look waits for it: the activator refuses pools that it does not know
+        # requests before the first tick wait in the activator, which refuses unknown pools
         self._shown = ()
         self._tell_activator(self._told)
         self.haproxy.start()
@@ -171,7 +171,7 @@ class Controller:
             self.note("haproxy", str(error))
 
     def _listen(self) -> None:
-        """Hear what is wanted; a new shape is put in place at once, or not at all."""
+        """Read all inputs. A new configuration is applied completely and at once, or not at all."""
         now = self.clock()
         waiting = self._told.document is None
         if self._told_at is not None and not waiting and now - self._told_at < self.told_every_s:
@@ -190,7 +190,7 @@ class Controller:
         return render(told.topology, told.policy, (), self.settings), told.engine_key
 
     def _reshape(self, told: RouterInputs, shape: tuple[str, str]) -> bool:
-        """Reload with another shape; what runs now stays if HAProxy refuses it."""
+        """Reload HAProxy with a new configuration. If HAProxy refuses it, the running one stays."""
         wanted = self._wanted_maps(told)
         try:
             there = {server.name for server in self.haproxy.admin.servers()}
@@ -198,7 +198,7 @@ class Controller:
             replicas = [r for r in self._wanted if r.pool in pools and r.name in there]
             text = render(told.topology, told.policy, replicas, self.settings)
             self._write_config(wanted, text, told.engine_key)
-            self._tell_activator(told)  # requests may reach it as soon as the new pools are there
+            self._tell_activator(told)  # requests may reach it as soon as HAProxy has the new pools
             self.haproxy.reload()
         except OSError as error:
             self._write_maps(self._maps)
@@ -228,7 +228,7 @@ class Controller:
         self.paths.candidate.replace(self.paths.config)
 
     def _look_up(self) -> None:
-        """Change maps while HAProxy runs, and on disk, so that a reload does not bring old ones back."""
+        """Change maps in the running HAProxy and on disk, so that a reload does not restore old entries."""
         wanted = self._wanted_maps(self._told)
         commands = maps.changes(self._maps, wanted)
         if not commands:
@@ -263,7 +263,7 @@ class Controller:
         try:
             self._shown = self.haproxy.admin.servers()
             if self._told.document is not None:
-                # without an inventory those of the last one: HAProxy may have begun anew and know none
+                # without an inventory, use the last one: HAProxy may have restarted without servers
                 pools = {pool.name for pool in self._told.topology.pools}
                 wanted = [replica for replica in self._wanted if replica.pool in pools]
                 changes, self._memory = membership.plan(
@@ -311,17 +311,17 @@ class Controller:
 
 
 def _try(step: Callable[[], None]) -> str:
-    """What went wrong; empty: nothing. For a full disk and our bugs: of the rest each step tells by itself."""
+    """Run a step; return its error, or "". For a full disk and bugs: each step reports its other errors itself."""
     try:
         step()
-    except Exception as error:  # noqa: BLE001 - no mistake of one step may end the endpoint
+    except Exception as error:  # noqa: BLE001 - an error in one step must not stop the router
         return f"{step.__name__.strip('_')}: {error!r}"
     return ""
 
 
 @contextmanager
 def only_one(paths: RouterPaths) -> Generator[None]:
-    """Hold the state folder. Raises BusyError: two controllers would undo each other's work."""
+    """Lock the state folder. Raises RouterBusyError: two controllers would revert each other's changes."""
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     with paths.lock.open("a+") as lock:
         try:

@@ -1,4 +1,4 @@
-"""The router's own metrics, as Prometheus reads them. Pure."""
+"""The router's own metrics in Prometheus's text format. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ REQUESTS: Final = "gpufleet_router_requests_total"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSnapshot:
-    """What is true now, beside the counters."""
+    """The current values besides the counters."""
 
     held: Mapping[str, int]
-    """Pool to requests that wait for its first replica."""
+    """Requests that wait for the first replica, by pool."""
     ready: Mapping[str, int]
-    """Pool to replicas that get requests."""
+    """Replicas that receive requests, by pool."""
     known: Mapping[str, int]
     resting: Mapping[str, int]
     problems: Mapping[str, bool] = field(default_factory=dict[str, bool])
@@ -30,7 +30,7 @@ class RouterSnapshot:
 
 
 def metrics(meter: Meter, moment: RouterSnapshot) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return page((*_now(moment), *_traffic(meter)))
 
 

@@ -1,4 +1,4 @@
-"""API keys: known by their SHA-256 only, from a secret file that only the router reads."""
+"""API keys: stored only as SHA-256, in a secret file that only the router reads."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ _KNOWN: Final = "class=CLASS, per-10s=N and models=MODEL,MODEL"
 
 
 class KeysError(ValueError):
-    """A line of the file is wrong. Names the line's number, never its content."""
+    """A line of the file is invalid. The message names the line number, never its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +26,15 @@ class ApiKey:
 
     sha256: str
     name: str
-    """What the log and the metering call it."""
+    """Name of the key in logs and metering."""
     user_class: str | None = None
     requests_per_10s: int | None = None
     models: tuple[str, ...] = ()
-    """The only ones that it may ask for; none named: every one."""
+    """Models that the key may use; empty: all models."""
 
 
 def digest(key: str) -> str:
-    """What stands in the file for a key."""
+    """Return the form in which the file stores a key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

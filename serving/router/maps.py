@@ -1,4 +1,4 @@
-"""What HAProxy looks up per request: small maps, changed while it runs, and written so that a reload keeps them."""
+"""HAProxy's lookup maps: small, changed while it runs, and also written to files so that a reload keeps them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from serving.router.topology import Topology
 
 FOLDER: Final = "maps"
 UNKNOWN_MS: Final = 2_000_000_000
-"""Stands for "no latency measured": no objective holds it."""
+"""Means "no latency measured": no objective is met."""
 
 
 class Map(StrEnum):
@@ -20,9 +20,9 @@ class Map(StrEnum):
     MODELS = "models"
     """Model name to default pool."""
     POOLS = "pools"
-    """Pool to itself: what an override may name."""
+    """Pool to itself: the valid values of an override."""
     CANARY_SHARE = "canary-share"
-    """Model to hundredths of a percent."""
+    """Model to the canary's share, in hundredths of a percent."""
     CANARY_POOL = "canary-pool"
     CANARY_SALT = "canary-salt"
     ARMS = "arms"
@@ -31,9 +31,9 @@ class Map(StrEnum):
     CLASSES = "classes"
     """`model:class` to pool."""
     PRIORITIES = "priorities"
-    """Class to place in the queue."""
+    """Class to queue priority."""
     P95_MS = "p95-ms"
-    """Pool to the recent 95th percentile of its answers' time."""
+    """Pool to the recent 95th percentile of its response times."""
     FASTEST = "fastest"
     """Model to the pool with the lowest p95."""
     KEYS = "keys"
@@ -42,11 +42,11 @@ class Map(StrEnum):
     KEY_LIMITS = "key-limits"
     """Name to requests per 10 s."""
     KEY_MODELS = "key-models"
-    """SHA-256 of a key that is for certain models, and `SHA-256:model` of each of them, to `1`."""
+    """SHA-256 of a model-restricted key, and `SHA-256:model` of each of its models, to `1`."""
 
     @property
     def file(self) -> str:
-        """Its file, below the router's folder."""
+        """The map's file, relative to the router's folder."""
         return f"{FOLDER}/{self.value}.map"
 
 
@@ -55,14 +55,14 @@ Maps = Mapping[Map, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What is measured while the router runs."""
+    """Values measured while the router runs."""
 
     p95_ms: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Pool to recent p95; a pool without traffic is absent."""
+    """Pool to recent p95 in ms; a pool without traffic is absent."""
 
 
 def build(topology: Topology, policy: RouterPolicy, keys: tuple[ApiKey, ...], live: Live) -> Maps:
-    """Every map, for this fleet, policy and moment. Pure."""
+    """Build all maps from fleet, policy, keys and measurements. Pure."""
     models = {**topology.models, **{name: m.default for name, m in policy.models.items() if m.default}}
     canaries = {name: m.canary for name, m in policy.models.items() if m.canary is not None}
     return {
@@ -94,19 +94,19 @@ def build(topology: Topology, policy: RouterPolicy, keys: tuple[ApiKey, ...], li
 
 
 def candidates(topology: Topology, policy: RouterPolicy, model: str) -> tuple[str, ...]:
-    """Pools that a latency objective may choose from, cheapest first."""
+    """Return the pools for a latency objective, cheapest first."""
     named = policy.model(model).by_cost
     default = policy.model(model).default or topology.models.get(model)
     return named or ((default,) if default else ())
 
 
 def render_map(entries: Mapping[str, str]) -> str:
-    """The text of a map's file."""
+    """Return the text of a map's file."""
     return "".join(f"{key} {value}\n" for key, value in entries.items())
 
 
 def changes(old: Maps, new: Maps) -> tuple[str, ...]:
-    """Commands for the admin socket that turn one state into the other."""
+    """Return the commands for the admin socket that change the old maps to the new ones."""
     commands: list[str] = []
     for name in Map:
         before, after = old.get(name, {}), new.get(name, {})
@@ -121,10 +121,10 @@ def changes(old: Maps, new: Maps) -> tuple[str, ...]:
 
 
 def _slots(policy: RouterPolicy, model: str) -> tuple[str, ...]:
-    """One pool for each percent."""
+    """Return one pool for each percent."""
     return tuple(arm.pool for arm in policy.model(model).arms for _ in range(arm.percent))
 
 
 def _fastest(pools: tuple[str, ...], live: Live) -> str:
-    """The pool with the lowest p95; a pool that was not measured counts as slowest, the cheaper one wins a tie."""
+    """Return the pool with the lowest p95. Unmeasured pools count as slowest; in a tie, the cheaper pool wins."""
     return min(pools, key=lambda pool: live.p95_ms.get(pool, UNKNOWN_MS))

@@ -1,7 +1,7 @@
-"""Which commands bring HAProxy's servers in line with the replicas there are. Pure.
+"""Computes the commands that bring HAProxy's servers in line with the existing replicas. Pure.
 
-A replica appears as DOWN and becomes UP by its own checks. A replica that is gone is taken out in an order that cuts
-no stream: agent check off (an answering agent would undo the next step), maint, wait for its requests, delete.
+A new replica starts as DOWN, and its own checks set it UP. A terminated replica is removed in an order that cuts no
+stream: agent check off (a responding agent would undo the next step), maint, wait for its requests, delete.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,30 +17,30 @@ from serving.router.settings import RouterSettings
 from serving.router.topology import Replica
 
 SILENT: Final = frozenset({"L4CON", "L4TOUT", "L6TOUT", "L7TOUT", "L7RSP", "SOCKERR"})
-"""Agent checks that brought no answer."""
+"""Agent check results without a response."""
 
 Key = tuple[str, str]
 """Backend and server."""
 
 
 class ServerStep(StrEnum):
-    """What is done to one server."""
+    """A change of one server."""
 
     ADD = "add"
     LEAVE = "leave"
     """Agent check off, no new requests."""
     DELETE = "delete"
     CUT = "cut"
-    """End the requests of a machine that is gone for long, or that answers nothing at all."""
+    """End the requests of a machine that is terminated for a long time, or that does not respond at all."""
     SILENCE = "silence"
-    """No new requests: its node agent does not answer."""
+    """No new requests, because its node agent does not respond."""
     RETURN = "return"
-    """It was leaving and is there again."""
+    """A server that was leaving is back in the inventory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerChange:
-    """One step for one server, with the commands that do it."""
+    """One step for one server, with the commands that execute it."""
 
     step: ServerStep
     server: str
@@ -50,7 +50,7 @@ class ServerChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipState:
-    """What the last pass knew; times in seconds of a steady clock."""
+    """State of the last call; times are in seconds of a monotonic clock."""
 
     absent_since: Mapping[Key, float] = field(default_factory=dict[Key, float])
     silent_since: Mapping[Key, float] = field(default_factory=dict[Key, float])
@@ -60,19 +60,19 @@ class MembershipState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRules:
-    """How servers are checked, and how long things may be odd."""
+    """How servers are checked, and how long deviations are tolerated."""
 
     settings: RouterSettings
     policy: RouterPolicy
     absent: timedelta = timedelta(seconds=0.5)
-    """A server that is well leaves only after the inventory was without it this long: clouds forget for a moment.
-    One that takes no requests anyway (draining, DOWN) leaves at once."""
+    """A healthy server is removed only after this time without it in the inventory: clouds briefly omit instances.
+    A server that takes no requests anyway (draining, DOWN) is removed at once."""
     silent: timedelta = timedelta(seconds=30)
     unreachable: timedelta = timedelta(seconds=10)
-    """Requests of a machine that answers neither check, with not so much as a refusal, are ended after this: what was
-    sent to it on a connection that was open would else wait until the kernel gives up, a quarter of an hour."""
+    """Time until the requests of a machine are ended that answers neither check, not even with a refusal. Otherwise
+    requests on an open connection wait until the kernel gives up, a quarter of an hour."""
     cut: timedelta = timedelta(minutes=10)
-    """Requests of a machine that is gone are ended after this."""
+    """Time until the requests of a terminated machine are ended."""
 
 
 def plan(
@@ -83,7 +83,7 @@ def plan(
     rules: MembershipRules,
     now: float,
 ) -> tuple[tuple[ServerChange, ...], MembershipState]:
-    """The changes of this pass, and what the next one has to know."""
+    """Return the changes to make now, and the state for the next call."""
     there = {(s.backend, s.name): s for s in shown}
     want = {(backend_for(r, rules.policy), r.name): r for r in wanted}
     keep = {key for key, replica in want.items() if key in there and there[key].address == replica.address}
@@ -116,11 +116,11 @@ def _depart(
 ) -> ServerChange | None:
     waited = now - since
     path = server.path
-    if not left or not server.status.startswith("MAINT"):  # an agent's answer on its way may have undone it
+    if not left or not server.status.startswith("MAINT"):  # a late answer of the agent can undo maint
         if server.ready and waited < rules.absent.total_seconds():
             return None
         off = (f"disable agent {path}", f"disable health {path}", f"set server {path} state maint")
-        # one that serves nobody is gone at once; if a request was faster, HAProxy refuses and a later pass does it
+        # a server without requests is deleted at once; if one arrives first, HAProxy refuses and a later call deletes
         return _change(ServerStep.LEAVE, server, *off, *([f"del server {path}"] if server.sessions == 0 else []))
     if server.sessions == 0:
         return _change(ServerStep.DELETE, server, f"set server {path} state maint", f"del server {path}")
@@ -149,7 +149,7 @@ def _return(server: ServerStatus) -> ServerChange:
 
 
 def _awaken(path: str) -> tuple[str, ...]:
-    """Both checks on, and the server DOWN until both have said that it is well."""
+    """Return commands that enable both checks and set the server DOWN until both succeed."""
     return (
         f"set server {path} health down",
         f"enable agent {path}",

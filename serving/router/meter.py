@@ -1,8 +1,8 @@
-"""Who used what: requests, engine seconds and tokens from HAProxy's log. No body is read or kept.
+"""Usage metering: requests, engine seconds and tokens from HAProxy's log. It reads and stores no bodies.
 
-Counters and the place in the log are saved together, in one file, so that a restart counts nothing twice. The log may
-be cut to nothing, or renamed: HAProxy goes on writing into the renamed file, which is followed by its inode until
-there is something in the file in its place (a HAProxy that was started after that writes there).
+Counters and log position are saved together in one file, so that a restart counts nothing twice. The log may be
+truncated or renamed. HAProxy keeps writing to a renamed file, so the meter follows it by inode until the new file is
+not empty (a later HAProxy process writes there).
 """
 
 import json
@@ -20,15 +20,15 @@ from serving.router.render import LOG_FIELDS
 
 BOUNDS_MS: Final = (50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 RECENT_S: Final = 300
-"""Percentiles look this far back."""
+"""Window of the percentiles, in seconds."""
 FREE_ABOVE: Final = 64 * 1024 * 1024
-"""Bytes of the log that were read are given back to the disk in steps of this."""
+"""The meter frees the disk space of read log bytes in steps of this size."""
 _READ: Final = 4 * 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
 class LatencyHistogram:
-    """Counts by upper bound, as Prometheus has them (not yet summed up)."""
+    """Counts by upper bound, as in Prometheus (not yet cumulative)."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
     total_ms: int = 0
@@ -41,17 +41,17 @@ class LatencyHistogram:
 
 @dataclass(slots=True, kw_only=True)
 class KeyUsage:
-    """What one key used of one model in one pool."""
+    """Usage of one model in one pool by one key."""
 
     requests: int = 0
     failed: int = 0
-    """Answered 5xx, or cut off."""
+    """Responses with status 5xx, or cut off."""
     replica_ms: int = 0
-    """Time on a replica, queue not counted."""
+    """Time on a replica, without queue time."""
     tokens_in: int = 0
     tokens_out: int = 0
     unmetered: int = 0
-    """Answers without usage in them (streams, mostly): their tokens are in the engine's own counters."""
+    """Responses without usage in them (mostly streams); the engine's own counters include their tokens."""
 
 
 UseKey = tuple[str, str, str]
@@ -67,22 +67,23 @@ _COUNTED: Final = {
 _REQUEST: Final = re.compile(
     "^request "
     + " ".join(f"{name}={_COUNTED.get(name, _ANY)}" for name, _ in LOG_FIELDS)
-    # not in lines of the release before
+    # lines of the previous release do not have this field
     + r"(?: client=\S*)?$",
     re.MULTILINE,
 )
-"""One line of a request; HAProxy writes about its servers, too. A loaded router writes tens of thousands of lines a
-second, so they are found and counted many at a time."""
+"""One line of a request; HAProxy also logs about its servers. A loaded router writes tens of thousands of lines per
+second, so the meter finds and counts many at a time."""
 
 _Kind = tuple[str, str, str, str, str, str]
-"""What makes lines alike: pool, model, key, reason, status, end (HAProxy's four letters; `----`: it ended well)."""
+"""Fields by which lines are grouped: pool, model, key, reason, status, and HAProxy's four termination letters (`----`
+is a normal end)."""
 _Row = tuple[str, str, str, str, str, str]
-"""What differs: Unix seconds of arrival; ms in the queue, to the first byte (from when the whole request was there),
-altogether; tokens in, out. Empty, `-` or `-1`: unknown."""
+"""Fields that differ within a group: Unix seconds of arrival; ms in the queue, ms from the complete request to the
+first byte, ms in total; input and output tokens. Empty, `-` or `-1`: unknown."""
 
 
 def _by_kind(text: str) -> Mapping[_Kind, list[_Row]]:
-    """The requests in a piece of the log."""
+    """Return the requests in a part of the log, by kind."""
     found: dict[_Kind, list[_Row]] = {}
     for at, status, end, pool, model, why, key, queue, first, all_ms, tokens_in, tokens_out in _REQUEST.findall(text):
         rows = found.setdefault((pool, model, key, why, status, end), [])
@@ -95,7 +96,7 @@ def _word(text: str) -> str:
 
 
 def _numbers(texts: Iterable[str]) -> list[int]:
-    """Those that are known."""
+    """Return the known values."""
     return [int(text) for text in texts if text.isdigit()]
 
 
@@ -108,9 +109,9 @@ class Meter:
         self._free_above = free_above
         self.use: dict[UseKey, KeyUsage] = {}
         self.by_status: dict[tuple[str, str], int] = {}
-        """Pool and status class (`2xx`)."""
+        """Requests by pool and status class (`2xx`)."""
         self.by_reason: dict[tuple[str, str], int] = {}
-        """Pool and reason of the decision."""
+        """Requests by pool and reason of the decision."""
         self.all_ms: dict[str, LatencyHistogram] = {}
         self.first_ms: dict[str, LatencyHistogram] = {}
         self.lines = 0
@@ -119,14 +120,14 @@ class Meter:
         self._offset = 0
         self._freed = 0
         self.lost = ""
-        """Why counting began anew; empty: it did not."""
+        """Why the counters restarted; empty: they did not."""
         try:
             self._load()
         except (ValueError, KeyError, TypeError) as error:
             self._begin_anew(error)
 
     def read(self) -> int:
-        """Count what was written since the last time; the number of requests. Raises OSError."""
+        """Count new lines; return the number of requests. Raises OSError."""
         before = self.lines
         for path in self._files():
             with path.open("rb") as log:
@@ -138,7 +139,7 @@ class Meter:
         return self.lines - before
 
     def p95_ms(self, now: float) -> Mapping[str, float]:
-        """Pool to the 95th percentile of its answers of the last minutes; without answers a pool is absent."""
+        """Return the p95 of recent responses in ms, by pool; a pool without responses is absent."""
         found: dict[str, float] = {}
         for pool, samples in self._recent.items():
             while samples and samples[0][0] < now - RECENT_S:
@@ -149,7 +150,7 @@ class Meter:
         return found
 
     def _files(self) -> Iterable[Path]:
-        """The file that was read last, wherever it was moved, then the one in its place."""
+        """Yield the file that was read last, even if it was renamed, then the current file."""
         there = self._log.stat() if self._log.exists() else None
         if there is not None and there.st_ino == self._inode:
             yield self._log
@@ -162,7 +163,7 @@ class Meter:
 
     def _whole_lines_of(self, file: int) -> Iterator[str]:
         if os.fstat(file).st_size < self._offset:
-            self._offset = self._freed = 0  # cut to nothing
+            self._offset = self._freed = 0  # truncated
         while chunk := os.pread(file, _READ, self._offset):
             whole = chunk.rfind(b"\n") + 1
             if whole == 0:
@@ -172,7 +173,7 @@ class Meter:
             self._free(file)
 
     def _free(self, file: int) -> None:
-        """Give the disk back what was read: the file keeps its length, so no line can be lost as by truncating it."""
+        """Free the disk space of read lines. The file keeps its length; truncating it could lose new lines."""
         if self._offset - self._freed < self._free_above:
             return
         subprocess.run(
@@ -189,7 +190,7 @@ class Meter:
         name, code = _word(pool), int(status)
         self.lines += len(rows)
         _bump(self.by_status, (name, f"{code // 100}xx" if code > 0 else "cut"), len(rows))
-        _bump(self.by_reason, (name, (_word(why) if name else "") or "none"), len(rows))  # no pool, no reason for one
+        _bump(self.by_reason, (name, (_word(why) if name else "") or "none"), len(rows))  # no pool: no reason either
         use = self.use.setdefault((_word(key), _word(model), name), KeyUsage())
         use.requests += len(rows)
         if code >= 500 or code < 0 or end[:1] in "SsPRKIUD":
@@ -228,7 +229,7 @@ class Meter:
         new.replace(self._state)
 
     def _begin_anew(self, error: Exception) -> None:
-        """With the counters lost: from the log's end, for what was read before may be gone."""
+        """Restart the counters at the end of the log, because earlier lines may no longer exist."""
         self.lost = f"{self._state}: is of no use ({error!r}); the counters begin at 0 with the next request"
         for counts in (self.use, self.by_status, self.by_reason, self.all_ms, self.first_ms):
             counts.clear()

@@ -1,7 +1,7 @@
-"""What people say about routing: `router.json` beside the fleet document. Everything in it has a default.
+"""The routing policy of the operators: `router.json`, next to the fleet document. Every field has a default.
 
-The fleet document says which pools there are; this file says who goes where. It holds no secret: API keys are in a
-file of their own (`keys`).
+The fleet document lists the pools; this file defines which requests go to which pool. It holds no secrets: API keys
+have their own file (`keys`).
 """
 
 import json
@@ -40,20 +40,20 @@ Page = Annotated[str, Field(pattern=r"^/v1/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+){0,4}$
 
 
 class Balance(StrEnum):
-    """How a replica of a pool is chosen."""
+    """How a replica of a pool is selected."""
 
     PREFIX = "prefix"
-    """Same session or same long prompt start, same replica (its cache is warm), within a bound on load."""
+    """The same session or long prompt prefix goes to the same replica (its cache is warm), within a load limit."""
     LEAST = "least"
     """The replica with the fewest requests."""
 
 
 class Placement(StrEnum):
-    """Whether capacity types of a pool are filled alike or in order."""
+    """Whether the capacity types of a pool fill evenly or in order."""
 
     SPREAD = "spread"
     RESERVED_FIRST = "reserved-first"
-    """Reserved, then spot, then on-demand: the next one only when the one before is full."""
+    """Reserved, then spot, then on-demand: each only when the previous one is full."""
 
 
 class _Strict(BaseModel):
@@ -61,12 +61,12 @@ class _Strict(BaseModel):
 
 
 class Canary(_Strict):
-    """A second pool of the same model that some users get, always the same ones."""
+    """A second pool of the same model for a fixed share of users."""
 
     pool: PoolName
     percent: Annotated[float, Field(ge=0, le=100)]
     salt: Salt
-    """A new one for each experiment: else the same users are always the first."""
+    """Use a new value for each experiment. Otherwise the same users are always selected."""
 
 
 class Arm(_Strict):
@@ -75,10 +75,10 @@ class Arm(_Strict):
 
 
 class ModelPolicy(_Strict):
-    """How the requests for one model name are shared out."""
+    """How the requests for one model name are distributed over pools."""
 
     default: PoolName | None = None
-    """Absent: the first pool of the fleet document that serves the model."""
+    """None: the first pool of the fleet document that serves the model."""
     by_class: dict[ClassName, PoolName] = Field(default_factory=dict[str, str])
     canary: Canary | None = None
     arms: tuple[Arm, ...] = ()
@@ -94,23 +94,23 @@ class ModelPolicy(_Strict):
         return self
 
     def named_pools(self) -> set[str]:
-        """Every pool that this policy names."""
+        """Return all pools that this policy names."""
         named = {*self.by_class.values(), *self.by_cost, *(arm.pool for arm in self.arms)}
         named |= {self.default} if self.default else set()
         return named | ({self.canary.pool} if self.canary else set())
 
 
 class PoolPolicy(_Strict):
-    """How one pool takes requests."""
+    """The request limits and balancing of one pool."""
 
     balance: Balance = Balance.PREFIX
     placement: Placement = Placement.SPREAD
     most_per_replica: Annotated[int, Field(ge=1)] = 256
-    """Requests at once on one replica; with `reserved-first` the mark at which the next type is used."""
+    """Maximum concurrent requests on one replica. With `reserved-first`, the next type is used above it."""
     queue: Annotated[int, Field(ge=1)] = 512
-    """Requests that may wait in the pool; 429 after that."""
+    """Maximum requests that wait in the pool; further ones get 429."""
     hold: Annotated[int, Field(ge=0)] = 100
-    """Requests that may wait while the pool has no replica."""
+    """Maximum requests that wait while the pool has no replica."""
     hold_seconds: Annotated[int, Field(ge=0, le=3600)] = 300
 
 
@@ -119,38 +119,38 @@ class RouterPolicy(_Strict):
 
     version: Literal[1] = 1
     trusted_networks: tuple[Network, ...] = ("127.0.0.0/8",)
-    """Clients there may choose a pool (x-model-override) and a class (x-user-class)."""
+    """Clients from these networks may select a pool (x-model-override) and a class (x-user-class)."""
     default_class: ClassName = "standard"
     priorities: dict[ClassName, Annotated[int, Field(ge=-2047, le=2047)]] = Field(
         default_factory=lambda: {"premium": -10, "standard": 0, "batch": 10}
     )
-    """Place in a queue; lower goes first."""
+    """Queue priority by class; lower values go first."""
     embeddings_pool: PoolName | None = None
     require_key: bool = False
     requests_per_10s: Annotated[int, Field(ge=1)] | None = None
-    """Of one key that has no limit of its own."""
+    """Limit of each key without a limit of its own."""
     more_pages: tuple[Page, ...] = ()
-    """Pages of engines that clients may POST to, beside `rules.PAGES`."""
+    """Paths of engines that clients may POST to, in addition to `rules.PAGES`."""
     models: dict[ModelName, ModelPolicy] = Field(default_factory=dict[str, ModelPolicy])
     pools: dict[PoolName, PoolPolicy] = Field(default_factory=dict[str, PoolPolicy])
 
     def pool(self, name: str) -> PoolPolicy:
-        """The policy of a pool, defaults if it has none."""
+        """Return the policy of a pool, or the defaults."""
         return self.pools.get(name, PoolPolicy())
 
     def model(self, name: str) -> ModelPolicy:
-        """The policy of a model name, defaults if it has none."""
+        """Return the policy of a model name, or the defaults."""
         return self.models.get(name, ModelPolicy())
 
     def strangers(self, pools: Mapping[str, object] | set[str]) -> list[str]:
-        """Pools that the policy names and the fleet does not have."""
+        """Return pools that the policy names but the fleet does not have."""
         named = {name for model in self.models.values() for name in model.named_pools()} | set(self.pools)
         named |= {self.embeddings_pool} if self.embeddings_pool else set()
         return sorted(named - set(pools))
 
 
 def parse_policy(text: str | bytes, source: str) -> RouterPolicy:
-    """Read a policy. Raises DocumentError that lists all problems with path and value."""
+    """Read a policy. Raises DocumentError with path and value of all problems."""
     try:
         return RouterPolicy.model_validate(json.loads(text))
     except ValidationError as error:
@@ -160,5 +160,5 @@ def parse_policy(text: str | bytes, source: str) -> RouterPolicy:
 
 
 def render_policy(policy: RouterPolicy) -> str:
-    """The policy as JSON text."""
+    """Return the policy as JSON."""
     return policy.model_dump_json(indent=2, exclude_none=True) + "\n"

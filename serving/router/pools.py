@@ -1,4 +1,4 @@
-"""One HAProxy backend for each pool (three where its capacity types are filled in order)."""
+"""Renders one HAProxy backend for each pool (three when its capacity types fill in order)."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -19,31 +19,31 @@ from serving.router.topology import (
 )
 
 BALANCE_FACTOR = 250
-"""Percent of the mean load that a warm replica may take. With 150 half of a hot prompt leaves the replica that knows
-it; with 300 a pool of three has no bound at all."""
+"""Maximum load of a warm replica, in percent of the mean. With 150, half of a hot prompt's requests leave their warm
+replica; with 300, a pool of three has no limit at all."""
 PREFIX_BYTES = 512
-"""Of the system prompt and of the first question, each: what a prefix cache may know."""
+"""Bytes of the system prompt, and of the first question, that identify a cached prefix."""
 READ_BYTES = 704
-"""Of the body, for the text of the first message: it begins soon, and its first `PREFIX_BYTES` count.
-Each byte of it costs."""
+"""Bytes of the body that are read for the first message's text. The text starts early, and its first `PREFIX_BYTES`
+count. Each byte costs CPU time."""
 SHORTEST_PREFIX = 200
-"""A shorter start of a prompt is not worth a warm cache; such requests are spread evenly."""
+"""Shorter prompt prefixes do not justify a warm cache; such requests are distributed evenly."""
 IDLE_LOOK = timedelta(seconds=1)
-"""Between two looks for idle connections to an engine; each one ends half of those that are not needed."""
+"""Interval between checks for idle connections to an engine. Each check closes half of the unneeded ones."""
 PROBE_AFTER = timedelta(seconds=5)
-"""Of silence on a connection to an engine the kernel asks whether the machine is there at all."""
+"""After this silence on a connection to an engine, the kernel probes whether the machine still exists."""
 PROBE_EVERY = timedelta(seconds=2)
 PROBES = 3
-"""Without an answer, and the connection has ended; a machine that is busy answers, for its kernel does."""
+"""Unanswered probes that end the connection. A busy machine answers, because its kernel does."""
 SHUTTING_DOWN = "cannot schedule new futures after shutdown"
-"""In vLLM's answer 500 to a request that came after its SIGTERM. HAProxy can try again by status alone, and another
-500 may come from a request that ran, so this one is passed on as 503."""
+"""Part of vLLM's 500 response to requests after SIGTERM. HAProxy can retry only by status, and other 500 responses
+may come from requests that ran. So the router returns 503 for this response."""
 ACTIVATOR = "activator"
-"""The name of the server that holds requests while a pool has no replica."""
+"""Name of the server that holds requests while a pool has no replica."""
 
 
 def sections(pool: PoolEntry, replicas: Iterable[Replica], policy: RouterPolicy, settings: RouterSettings) -> str:
-    """The backends of a pool."""
+    """Return the backends of a pool."""
     rules = policy.pool(pool.name)
     known = tuple(replicas)
     if rules.placement is Placement.SPREAD:
@@ -55,20 +55,20 @@ def sections(pool: PoolEntry, replicas: Iterable[Replica], policy: RouterPolicy,
 
 
 def backend_for(replica: Replica, policy: RouterPolicy) -> str:
-    """The backend that a replica belongs to."""
+    """Return the name of a replica's backend."""
     if policy.pool(replica.pool).placement is Placement.SPREAD:
         return backend_of(replica.pool)
     return backend_of(replica.pool, replica.capacity_type)
 
 
 def server_arguments(replica: Replica, policy: PoolPolicy, settings: RouterSettings) -> str:
-    """How a replica is checked; the same words in the file and in `add server` (which knows no default-server).
+    """Return the check arguments of a replica, for the file and for `add server` (which ignores default-server).
 
-    The id comes from the instance's name, so that every router and every reload hashes prompts to the same replicas.
-    `slowstart` keeps a replica that has just come from being flooded. No `on-marked-down shutdown-sessions`: it would
-    cut the streams of a replica that drains. Errors are judged by the controller (see breaker), which keeps a floor;
-    connections that fail are no matter of judgement (and no client can make them fail), so two of them count as DOWN
-    until the checks say otherwise: a machine that vanished without a word makes no third request wait.
+    The id is derived from the instance's name, so that every router and every reload hashes prompts to the same
+    replicas. `slowstart` limits the load of a new replica. `on-marked-down shutdown-sessions` is not set: it would
+    cut the streams of a draining replica. The controller judges errors and keeps a floor (see breaker). Clients
+    cannot cause failed connections, so two of them set the server DOWN until its checks succeed: a machine that
+    vanished delays at most two requests.
     """
     inter = written(settings.check_interval)
     return (
@@ -76,13 +76,13 @@ def server_arguments(replica: Replica, policy: PoolPolicy, settings: RouterSetti
         "observe layer4 error-limit 2 on-error mark-down "
         f"agent-check agent-port {AGENT_CHECK_PORT} agent-inter {written(settings.agent_interval)} "
         f"slowstart {written(settings.slow_start)} maxconn {policy.most_per_replica} weight 100 "
-        # without the first word, a server that comes by the socket keeps no connection at all
+        # without pool-max-conn, a server added through the socket keeps no idle connections
         f"pool-max-conn {policy.most_per_replica} pool-purge-delay {written(IDLE_LOOK)}"
     )
 
 
 def server_address(replica: Replica) -> str:
-    """Where its engine listens."""
+    """Return the address of its engine."""
     return f"{replica.address}:{ENGINE_PORT}"
 
 
@@ -139,11 +139,11 @@ def _balance(rules: PoolPolicy) -> list[str]:
 
 
 def _affinity() -> list[str]:
-    """What a replica's cache may know: the session, else the start of a long prompt.
+    """Select replicas by what their caches may hold: the session, or else the prefix of a long prompt.
 
-    The system prompt alone would send a whole application to one replica, so the first question counts, too. To read
-    them is much of the router's work, so it is done only where there is a choice and enough to choose by, and of a
-    body of the usual form by a pattern: the JSON reader does half of all work with a prompt of 1 KB.
+    The system prompt alone would send a whole application to one replica, so the first question also counts. Reading
+    both is much of the router's work. So it is done only with several replicas and a long prefix, and by a pattern
+    for bodies of the usual form: the JSON reader takes half of all work with a prompt of 1 KB.
     """
     first, second = (f"var(txn.body),json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
     started, cut = "{ var(txn.start) -m found }", f"bytes(0,{PREFIX_BYTES})"
@@ -184,7 +184,7 @@ def _affinity() -> list[str]:
 
 
 def _usage() -> list[str]:
-    """Tokens of an answer that is not streamed, for the metering: only whole JSON is waited for, never a stream."""
+    """Return rules that read tokens for metering. They wait for complete JSON responses, never for streams."""
     return [
         "    # tokens for the metering; a stream is not waited for",
         "    http-response wait-for-body time 2s if { res.hdr(content-type) -m beg application/json }",

@@ -1,4 +1,4 @@
-"""The HAProxy process: checked, started, reloaded, stopped. It dies with the controller."""
+"""The HAProxy process: checked, started, reloaded, stopped. It ends with the controller."""
 
 import os
 import signal
@@ -19,21 +19,21 @@ _KEEP_MEMORY: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(64 * 1024 * 1024),
     "MALLOC_TOP_PAD_": str(4 * 1024 * 1024),
 }
-"""For the C library: buffers are large, and to give each back to the system and fetch it again takes a call for every
-second request and a tenth of all speed."""
+"""Settings of the C library's allocator. Buffers are large. Returning and requesting each again takes a system call
+for every second request, and a tenth of the throughput."""
 _POOLED: Final = "-dMglobal"
-"""Buffers that HAProxy does not need now stay in its own pools, up to what it needed of late; its cache for a thread
-alone has room for 512 KiB, and the rest would go through the C library."""
+"""Keeps unused buffers in HAProxy's own pools, up to the recent maximum. HAProxy's cache per thread holds only
+512 KiB; further buffers would go through the C library."""
 CHECK_LIMIT_S: Final = 60.0
 LOG_MODE: Final = 0o640
 
 
 class HaproxyError(OSError):
-    """HAProxy is missing, refuses its configuration, or did not start. Carries what it said."""
+    """HAProxy is missing, refuses its configuration, or did not start. The message includes its output."""
 
 
 def find_program() -> str:
-    """Where haproxy is. Raises HaproxyError with the remedy."""
+    """Return the path of haproxy. Raises HaproxyError with the fix."""
     found = which("haproxy") or which("haproxy", path="/usr/sbin:/usr/local/sbin")
     if found is None:
         raise HaproxyError("haproxy is not installed: `apt-get install haproxy` (2.6 or newer)")
@@ -41,7 +41,7 @@ def find_program() -> str:
 
 
 def check_config(config: Path) -> None:
-    """Let HAProxy judge a configuration. Raises HaproxyError with its words."""
+    """Check a configuration with HAProxy. Raises HaproxyError with its output."""
     command = [find_program(), "-c", "-C", str(config.parent), *_files(config)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_LIMIT_S, check=False)
@@ -52,20 +52,20 @@ def check_config(config: Path) -> None:
 
 
 def _files(config: Path) -> list[str]:
-    """The engines' key first, where there is one: the configuration names its variable."""
+    """Return file arguments. The engine key's file comes first, because the configuration uses its variable."""
     key = ["-f", engine_key.FILE_NAME] if (config.parent / engine_key.FILE_NAME).exists() else []
     return [*key, "-f", config.name]
 
 
 def _log(path: Path) -> IO[bytes]:
-    """To write at its end. Names of keys and models are in it: no stranger reads it, whatever the umask."""
+    """Open a log for appending. It has names of keys and models, so its mode does not depend on the umask."""
     file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, LOG_MODE), "ab")
     os.fchmod(file.fileno(), LOG_MODE)
     return file
 
 
 class Haproxy:
-    """A master with its workers."""
+    """A master process with its workers."""
 
     def __init__(self, paths: RouterPaths, sleep: Callable[[float], None] = time.sleep) -> None:
         self._paths = paths
@@ -79,9 +79,9 @@ class Haproxy:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start with the configuration in place; returns when it answers. Raises HaproxyError.
+        """Start HAProxy with the current configuration; return when it responds. Raises HaproxyError.
 
-        The parent-death signal ends it when the controller is killed, however that happens.
+        The parent-death signal ends HAProxy when the controller is killed in any way.
         """
         (self._paths.state / ADMIN_SOCKET).unlink(missing_ok=True)
         self._said_before = self._paths.log.stat().st_size if self._paths.log.exists() else 0
@@ -98,9 +98,9 @@ class Haproxy:
         self._wait(lambda: self.admin.process_id() > 0, "start")
 
     def reload(self) -> None:
-        """Replace the worker without a cut; returns when the new one answers. Raises HaproxyError.
+        """Replace the worker without cutting requests; return when the new one responds. Raises HaproxyError.
 
-        What the old worker knows of its servers (a drain, say) is written down first, for the new one to read.
+        First saves the state of the old worker's servers (a drain, for example) for the new worker.
         """
         if self._process is None:
             raise HaproxyError("HAProxy was not started, so it cannot reload")
@@ -110,13 +110,13 @@ class Haproxy:
         self._wait(lambda: self.admin.process_id() != old, "reload")
 
     def save_server_state(self) -> None:
-        """Write what HAProxy knows of its servers where its next worker reads it. Raises OSError."""
+        """Write the state of HAProxy's servers to the file that the next worker reads. Raises OSError."""
         new = self._paths.server_state.with_suffix(".new")
         new.write_text(self.admin.ask("show servers state") + "\n")
         new.replace(self._paths.server_state)
 
     def stop(self, grace_s: float) -> None:
-        """Let requests end for `grace_s` seconds, then stop."""
+        """Wait up to `grace_s` seconds for requests, then stop."""
         if self._process is None:
             return
         for stop_signal, limit in ((signal.SIGUSR1, grace_s), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
@@ -138,7 +138,7 @@ class Haproxy:
                 if ready():
                     return
             except OSError:
-                pass  # its socket is not there yet
+                pass  # its socket does not exist yet
             self._sleep(0.02)
         raise HaproxyError(f"HAProxy did not answer {START_LIMIT_S:.0f} s after its {what}: {self._last_words()}")
 

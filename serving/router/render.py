@@ -1,7 +1,7 @@
-"""The configuration of HAProxy 2.6, as text. Pure: same fleet, policy, replicas and settings, same text.
+"""Renders the configuration of HAProxy 2.6. Pure: the same inputs give the same text.
 
-HAProxy runs in the router's folder (`-C`), so every file in the text is relative: the folder's name can be of any
-length and hold any character.
+HAProxy runs in the router's folder (`-C`), so all paths in the text are relative. The folder's path can have any
+length and any characters.
 """
 
 from collections.abc import Iterable
@@ -36,17 +36,17 @@ LOG_FIELDS: Final = (
     ("retries", "%rc"),
     ("tokens", "%[var(txn.tokens)]"),
 )
-"""One line for each request: times in ms, sizes in bytes, `-` for nothing. No header, query or body: neither prompts
-nor keys are in it."""
+"""One log line per request: times in ms, sizes in bytes, `-` for no value. It has no headers, queries or bodies, so
+no prompts and no keys."""
 
 LOG_FORMAT: Final = (
     "request " + " ".join(f"{name}={value}" for name, value in LOG_FIELDS) + " client=%[var(txn.refused)]"
 )
-"""With the client's address, where the router or an engine refused it (401, 403, 404)."""
+"""The log line, with the client's address when the router or an engine refused the request (401, 403, 404)."""
 
 
 def render(topology: Topology, policy: RouterPolicy, replicas: Iterable[Replica], settings: RouterSettings) -> str:
-    """The whole configuration. Replicas known now are written into it, so that a reload keeps them."""
+    """Return the whole configuration. It includes the known replicas, so that a reload keeps them."""
     known = tuple(replicas)
     parts = [_global(topology, settings), _defaults(settings), _metrics(settings)]
     parts += [frontend(topology, policy, settings), inner_frontend(topology, policy), _tables()]
@@ -55,7 +55,7 @@ def render(topology: Topology, policy: RouterPolicy, replicas: Iterable[Replica]
 
 
 def _global(topology: Topology, settings: RouterSettings) -> str:
-    environment = " ".join(topology.environment.split())  # one line: the document says what it likes
+    environment = " ".join(topology.environment.split())  # one line, whatever the document contains
     return f"""\
 # The router of {environment or "no fleet yet"}. Written by gpufleet; changes made here are lost.
 global

@@ -1,10 +1,10 @@
-"""The clients' frontend: who is asking, which pool gets the request, and why.
+"""The frontend for clients: identifies the client, selects the pool, and records the reason.
 
-The order of the decision: override, embeddings, canary, arms of an experiment, latency objective, class, default. The
-first that answers wins and leaves its name in the header x-gpufleet-reason. Each request pays for each rule, so what
-the policy does not use is not written; to use it for the first time takes a reload, to move it takes none. Of two
-conditions the one that most requests fail comes first. A rule whose sample is missing (no such header, key or entry)
-leaves its variable as it was, so most need no condition at all.
+Order of the decision: override, embeddings, canary, arms of an experiment, latency objective, class, default. The
+first rule with a result wins, and its name is in the header x-gpufleet-reason. Each rule costs time for each request,
+so rules that the policy does not use are left out. The first use of a rule needs a reload; changes of its values need
+none. Of two conditions, the one that fails more often comes first. A rule without its sample (no such header, key or
+entry) does not change its variable, so most rules need no condition.
 """
 
 import json
@@ -18,21 +18,21 @@ from serving.router.settings import CERTIFICATE, INNER_SOCKET, RouterSettings
 from serving.router.topology import Topology, backend_of, capacity_backends
 
 BUCKETS: Final = 10_000
-"""Users fall into this many: a canary moves in hundredths of a percent."""
+"""Number of hash buckets for users: canary shares have steps of a hundredth of a percent."""
 
 REASON: Final = "var(txn.why,default)"
-"""Why this pool: most requests have no other reason than that it is the model's, so that is no variable."""
+"""The reason of the decision. Most requests use the default pool of their model, so that reason is not a variable."""
 _DECIDED: Final = "{ var(txn.pool) -m found }"
 _UNDECIDED: Final = f"!{_DECIDED}"
 _BOUND: Final = "{ var(txn.bound) -m found }"
-"""The client's key is for certain models."""
+"""The client's key is restricted to certain models."""
 _MORE_TO_COME: Final = "{ req.body_len,sub(txn.body_bytes) -m int lt 0 }"
 _EARLY_BYTES: Final = 96
-"""Of a body, in which the model is looked for first: a name of 80 characters fits. Each byte costs."""
+"""Bytes of a body that are searched first for the model: a name of 80 characters fits. Each byte costs time."""
 _CONNECTION_ID: Final = "%{+X}Ts%[rand]"
-"""When a client connected, and which of that second. A tenth of uuid()'s work."""
+"""ID of a connection: its start second, and a random number. It costs a tenth of uuid()."""
 _NEW_ID: Final = "%[var(sess.id)]-%rt"
-"""Of a request whose client names none: its connection, and how many requests the router had before it."""
+"""ID of a request whose client sends none: its connection, and the number of earlier requests of the router."""
 _ID: Final = "^[A-Za-z0-9._-]{1,64}$"
 PAGES: Final = (
     "/v1/chat/completions",
@@ -47,17 +47,17 @@ PAGES: Final = (
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
 )
-"""What clients may POST to: pages of vLLM 0.32 that answer one request and change nothing of the engine. Compared as
-they are written, so no other way of writing a path (`%2e%2e`) leads anywhere else."""
+"""Paths that clients may POST to: those of vLLM 0.32 that answer one request and do not change the engine. The
+comparison uses the literal path, so encoded paths (`%2e%2e`) reach nothing else."""
 _SAYING_MORE: Final = (
     "forwarded", "transfer-encoding", "x-gpufleet-[^,]*", "x-max-latency-ms", "x-model(?:-override)?", "x-user-class",
 )  # fmt: skip
-"""Headers that the rules behind the short way read or remove; where no key is required `authorization` is another."""
+"""Headers that the rules after the shortcut read or remove. Without required keys, `authorization` is also one."""
 _CLASS: Final = "^[a-z][a-z0-9-]{0,30}$"
 
 
 def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings) -> str:
-    """The whole section."""
+    """Return the whole section."""
     pages, client = _pages(topology, policy), _client(policy)
     place = policy.priorities.get(policy.default_class, 0)
     first, later = ([*pages, *client], []) if policy.require_key else ([], [*pages, *client])
@@ -70,7 +70,7 @@ def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings)
         f"    tcp-request session set-var-fmt(sess.id) {_CONNECTION_ID}",
         "    # what clients say of themselves counts for nothing, but for a request id; answers say why and where",
         *_headers(policy),
-        # a place in the queue that nobody gave is 0, HAProxy's own default
+        # without a default priority the value is 0, HAProxy's own default
         *([f"    http-request set-priority-class int({place})"] if place else []),
         *first,
         "    # which model: where it mostly stands, before any list or object of the body",
@@ -85,7 +85,7 @@ def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings)
 
 
 def inner_frontend(topology: Topology, policy: RouterPolicy) -> str:
-    """Where the activator passes requests on: the decision was made when they first came."""
+    """Return the frontend for requests that the activator forwards; their pool is already selected."""
     lines = [
         "# the activator's way back, with a request that it held",
         "frontend inner",
@@ -140,7 +140,7 @@ def _pages(topology: Topology, policy: RouterPolicy) -> list[str]:
 
 
 def _early(policy: RouterPolicy) -> list[str]:
-    """Most requests say no more than their model, and where that is all that counts the rest is not asked of them."""
+    """Add a shortcut: most requests specify only a model, and need no further rule when only the model counts."""
     found = f"req.body,bytes(0,{_EARLY_BYTES}),{taken(MODEL_EARLY)}"
     if any(model.canary or model.arms or model.by_class for model in policy.models.values()):
         return [f"    http-request set-var(txn.named) {found}"]
@@ -191,7 +191,7 @@ def _client(policy: RouterPolicy) -> list[str]:
 
 
 def _limit(policy: RouterPolicy) -> list[str]:
-    """Only keys with a limit are tracked; a key that is in no file has the policy's, too."""
+    """Track only keys with a limit. A key that is in no file gets the policy's limit."""
     lines = [f"    http-request set-var(txn.limit) var(txn.key),map_str_int({Map.KEY_LIMITS.file})"]
     if policy.requests_per_10s is not None:
         lines.append(
@@ -211,7 +211,7 @@ def _limit(policy: RouterPolicy) -> list[str]:
 
 
 def _class(policy: RouterPolicy) -> list[str]:
-    """The class, and with it the place in a queue."""
+    """Set the class, and with it the queue priority."""
     return [
         f"    http-request set-var(txn.class) var(txn.key),map_str({Map.KEY_CLASSES.file})",
         "    http-request set-var(txn.class) req.fhdr(x-user-class)"
@@ -241,7 +241,7 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
 
 
 def _bound() -> list[str]:
-    """A key for certain models gets them by the rules of those models alone: no other rule may choose its pool."""
+    """Give a restricted key only its models, by these models' own rules: no other rule may select its pool."""
     none = "This API key is for certain models; name one of them."
     return [
         "    # 0. keys that are for certain models",
@@ -257,7 +257,7 @@ def _bound() -> list[str]:
 
 
 def _because(reason: str) -> str:
-    """Name the reason, if a pool was chosen just now."""
+    """Record the reason if the previous rule selected a pool."""
     chosen = "{ var(txn.pool) -m found } !{ var(txn.why) -m found }"
     return f"    http-request set-var(txn.why) str({reason}) if {chosen}"
 
@@ -309,7 +309,7 @@ def _model_errors(topology: Topology) -> list[str]:
 
 
 def _user(policy: RouterPolicy) -> list[str]:
-    """Whose requests belong together: for a canary and for arms."""
+    """Set the user that groups requests for canaries and arms."""
     if not any(model.canary or model.arms for model in policy.models.values()):
         return []
     return [
@@ -320,7 +320,7 @@ def _user(policy: RouterPolicy) -> list[str]:
 
 
 def _canary(policy: RouterPolicy) -> list[str]:
-    """xxh32: even over numbered users, never negative. The salt is hashed with the user: see `Canary.salt`."""
+    """Select canary users by xxh32: even over numbered users, never negative. `Canary.salt` is hashed, too."""
     if not any(model.canary for model in policy.models.values()):
         return []
     known = "{ var(txn.user) -m found }"
@@ -337,7 +337,7 @@ def _canary(policy: RouterPolicy) -> list[str]:
 
 
 def _arms(policy: RouterPolicy) -> list[str]:
-    """A user without a name is put into an arm by address, so that arms see all of the traffic."""
+    """Select an arm. Users without a name are assigned by address, so that arms get all traffic."""
     if not any(model.arms for model in policy.models.values()):
         return []
     return [
@@ -353,7 +353,7 @@ def _arms(policy: RouterPolicy) -> list[str]:
 
 
 def _latency(topology: Topology, policy: RouterPolicy) -> list[str]:
-    """The cheapest pool whose recent p95 holds the objective, else the fastest."""
+    """Select the cheapest pool whose recent p95 meets the objective, or else the fastest."""
     asked = "{ var(txn.objective) -m int gt 0 }"
     lines: list[str] = []
     for model in sorted({*topology.models, *policy.models}):
@@ -396,7 +396,7 @@ def _backend(topology: Topology, policy: RouterPolicy) -> list[str]:
             continue
         here = f"{{ var(txn.pool) -m str {pool.name} }}"
         ordered = capacity_backends(pool.name)
-        # the first with room; else the first with any replica (its queue); else the last, whose activator holds it
+        # the first with a free slot; else the first with a replica (its queue); else the last (its activator)
         lines += [
             f"    use_backend {name} if {here} {{ nbsrv({name}) gt 0 }} {{ be_conn_free({name}) gt 0 }}"
             for name in ordered

@@ -1,4 +1,4 @@
-"""HAProxy's admin socket: commands in, text out."""
+"""HAProxy's admin socket: sends commands, returns text."""
 
 import csv
 import os
@@ -14,28 +14,28 @@ from serving.router.topology import pool_of
 
 TIMEOUT_S: Final = 5.0
 _MOST_BYTES: Final = 12_000
-"""Of commands in one line; HAProxy reads a line into one buffer (16 KiB at least)."""
+"""Maximum bytes of commands in one line; HAProxy reads a line into one buffer (16 KiB at least)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """One server as `show stat` describes it."""
+    """One server in `show stat`."""
 
     backend: str
     name: str
     address: str
     status: str
-    """As HAProxy writes it: `UP`, `DOWN (agent)`, `DRAIN`, `MAINT`, …"""
+    """HAProxy's own text: `UP`, `DOWN (agent)`, `DRAIN`, `MAINT`, …"""
     sessions: int
-    """Requests on it now."""
+    """Current requests."""
     agent_status: str
-    """Of the last agent check: `L7OK`, `L4CON`, …; empty: none yet."""
+    """Result of the last agent check: `L7OK`, `L4CON`, …; empty: none yet."""
     check_status: str
-    """Of the last health check, in the same words."""
+    """Result of the last health check, in the same format."""
     total: int
-    """Requests that it ever got."""
+    """Total requests so far."""
     errors: int
-    """Answers 5xx, answers that were broken off, and those that the router refused (its key was), ever."""
+    """Total responses that are 5xx, that were cut off, or that the router refused (wrong key at the engine)."""
     bytes_out: int
     weight: int
 
@@ -50,28 +50,28 @@ class ServerStatus:
 
     @property
     def unreachable(self) -> bool:
-        """Whether its machine answers nothing at all, not even that nobody listens."""
+        """Whether its machine does not respond at all, not even with a refused connection."""
         return self.agent_status == self.check_status == "L4TOUT"
 
     @property
     def ready(self) -> bool:
-        """Whether both its checks say that it is well."""
+        """Whether both its checks succeed."""
         return self.status.startswith(("UP", "no check"))
 
 
 class AdminSocket:
-    """Talks to the running worker. The folder may have any length: a socket's own path may not."""
+    """Connects to the running worker. The folder's path may have any length, unlike a socket's path."""
 
     def __init__(self, folder: Path, timeout_s: float = TIMEOUT_S) -> None:
         self._folder = folder
         self._timeout_s = timeout_s
 
     def ask(self, *commands: str) -> str:
-        """Run commands in order; their answers joined. Raises OSError."""
+        """Run commands in order; return their joined answers. Raises OSError."""
         return "\n".join(answer for batch in _batches(commands) if (answer := self._ask(batch)))
 
     def ask_with(self, command: str, payload: str) -> str:
-        """Run a command that takes lines of text; none of them may be empty. Raises OSError."""
+        """Run a command with several lines of text; no line may be empty. Raises OSError."""
         return self._ask(f"{command} <<\n{payload}\n")
 
     def _ask(self, line: str) -> str:
@@ -89,11 +89,11 @@ class AdminSocket:
         return "\n".join(part for part in answer.decode(errors="replace").splitlines() if part.strip())
 
     def servers(self) -> tuple[ServerStatus, ...]:
-        """Every replica of every pool. Raises OSError."""
+        """Return all replicas of all pools. Raises OSError."""
         return parse_stat(self.ask("show stat -1 4 -1"))
 
     def process_id(self) -> int:
-        """Of the worker that answers. Raises OSError."""
+        """Return the process ID of the worker that responds. Raises OSError."""
         for line in self.ask("show info").splitlines():
             key, _, value = line.partition(": ")
             if key == "Pid":
@@ -102,7 +102,7 @@ class AdminSocket:
 
 
 def _batches(commands: Iterable[str]) -> Iterable[str]:
-    """Lines of commands, none longer than HAProxy reads at once."""
+    """Join commands to lines; no line exceeds HAProxy's limit."""
     line = ""
     for command in commands:
         if line and len(line) + len(command) >= _MOST_BYTES:
@@ -114,7 +114,7 @@ def _batches(commands: Iterable[str]) -> Iterable[str]:
 
 
 def parse_stat(text: str) -> tuple[ServerStatus, ...]:
-    """Read the CSV of `show stat`: the replicas in backends of pools. Raises OSError."""
+    """Parse the CSV of `show stat`: the replicas in backends of pools. Raises OSError."""
     lines = text.splitlines()
     if not lines or not lines[0].startswith("# "):
         raise OSError(f"HAProxy's `show stat` is not understood: {text[:80]!r}")

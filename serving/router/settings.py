@@ -1,4 +1,4 @@
-"""How one HAProxy process runs, and where its files lie."""
+"""Settings and file paths of one HAProxy process."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +16,7 @@ CERTIFICATE: Final = "router.pem"
 
 
 def written(duration: timedelta) -> str:
-    """A time as HAProxy's configuration has it, in the largest unit that is exact: `10m`, `30s`, `500ms`."""
+    """Format a time for HAProxy's configuration, in the largest exact unit: `10m`, `30s`, `500ms`."""
     ms = duration // timedelta(milliseconds=1)
     for unit, size in (("m", 60_000), ("s", 1_000)):
         if ms and ms % size == 0:
@@ -26,38 +26,38 @@ def written(duration: timedelta) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSettings:
-    """One HAProxy process."""
+    """The settings of one HAProxy process."""
 
     bind: str = "127.0.0.1:8080"
     """Address and port for clients."""
     metrics_bind: str = "127.0.0.1:8404"
     """Address and port of the metrics: HAProxy's own at /metrics, the controller's at /router/metrics."""
     certificate: str = ""
-    """PEM file with certificate and key; `self`: one of the router's own; empty: plain HTTP."""
+    """PEM file with certificate and key; `self`: a self-signed one; empty: plain HTTP."""
     threads: int = 1
     buffer_bytes: int = 262_144
-    """Most of a request that is read for its model name; larger ones need the header x-model."""
+    """Maximum request bytes that are read for the model name; larger requests need the header x-model."""
     check_interval: timedelta = timedelta(seconds=1)
-    """Between two health checks (engine, /health) of a replica."""
+    """Interval of health checks (engine, /health) of a replica."""
     check_timeout: timedelta = timedelta(seconds=3)
-    """For the answer to a check; three in a row that take longer are a hung engine."""
+    """Timeout of a health check. Three timeouts in a row mean that the engine hangs."""
     agent_interval: timedelta = timedelta(milliseconds=500)
-    """Between two agent checks: how late a drain may be noticed."""
+    """Interval of agent checks: the maximum delay before a drain is noticed."""
     agent_silent_limit: timedelta = timedelta(seconds=30)
-    """A replica whose node agent has not answered for this long gets no new requests."""
+    """A replica whose node agent does not respond for this long gets no new requests."""
     unreachable_limit: timedelta = timedelta(seconds=10)
-    """Requests on a machine that answers neither check, not even with a refusal, are ended after this."""
+    """Time until requests on a machine are ended that answers neither check, not even with a refusal."""
     slow_start: timedelta = timedelta(seconds=5)
-    """A replica that has just come gets its full share after this."""
+    """Time until a new replica gets its full share."""
     connect_timeout: timedelta = timedelta(seconds=1)
-    """To an engine, in the same network; then another one is tried."""
+    """Timeout of connections to an engine in the same network; then another engine is tried."""
     request_timeout: timedelta = timedelta(seconds=30)
-    """For a client to send its whole request; ends slow senders."""
+    """Timeout for a client to send its whole request; it ends slow senders."""
     response_timeout: timedelta = timedelta(minutes=10)
-    """Longest silence of a replica: a long answer that is not streamed comes all at once."""
+    """Maximum silence of a replica: a long response without streaming arrives all at once."""
     queue_timeout: timedelta = timedelta(seconds=30)
     most_connections: int = 4_000
-    """Needs two file descriptors each; HAProxy takes fewer where the system allows fewer."""
+    """Maximum connections; each needs two file descriptors. HAProxy accepts fewer if the system limit is lower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +72,17 @@ class RouterPaths:
 
     @property
     def candidate(self) -> Path:
-        """A configuration that was not checked yet."""
+        """A configuration before its check."""
         return self.state / "haproxy.cfg.new"
 
     @property
     def engine_key(self) -> Path:
-        """The key that engines ask for: a secret, in no other file."""
+        """The API key of the engines: a secret, in no other file."""
         return self.state / engine_key.FILE_NAME
 
     @property
     def server_state(self) -> Path:
-        """What HAProxy knew of its servers before a reload."""
+        """State of HAProxy's servers before a reload."""
         return self.state / SERVER_STATE
 
     @property
@@ -92,7 +92,7 @@ class RouterPaths:
 
     @property
     def log(self) -> Path:
-        """What HAProxy says of itself."""
+        """HAProxy's own messages."""
         return self.state / "haproxy.log"
 
     @property
@@ -101,22 +101,22 @@ class RouterPaths:
 
     @property
     def last_document(self) -> Path:
-        """The last fleet document that was good."""
+        """The last valid fleet document."""
         return self.state / "fleet.json"
 
     @property
     def last_policy(self) -> Path:
-        """The last routing policy that was good."""
+        """The last valid routing policy."""
         return self.state / "router.json"
 
     @property
     def last_replicas(self) -> Path:
-        """The replicas of the last inventory that was whole, and when that was."""
+        """The replicas of the last complete inventory, and its time."""
         return self.state / "replicas.json"
 
     @property
     def meter(self) -> Path:
-        """Counters of the metering, and how far the log was read."""
+        """Metering counters, and the position in the log."""
         return self.state / "meter.json"
 
     @property

@@ -1,4 +1,4 @@
-"""What the router is told from outside, with the last good one of each kept on disk."""
+"""The router's external inputs. The last valid version of each is kept on disk."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,37 +15,37 @@ from serving.router.settings import RouterPaths
 from serving.router.topology import Replica, Topology, from_document
 
 BELIEVED_S: Final = 600.0
-"""Older replicas are forgotten: by then the cloud may have given an address to another machine."""
+"""Maximum age of stored replicas in seconds: after that, the cloud may have reused an address."""
 WRITTEN_EVERY_S: Final = 60.0
 
 
 class FleetSource(Protocol):
-    """Where the words about the fleet come from."""
+    """The sources of information about the fleet."""
 
     def document(self) -> FleetDocument:
-        """The fleet document as it is now. Raises OSError or ValueError."""
+        """Return the current fleet document. Raises OSError or ValueError."""
         ...
 
     def policy(self) -> RouterPolicy:
-        """The routing policy; the defaults where there is none. Raises OSError or ValueError."""
+        """Return the routing policy, or the defaults if there is none. Raises OSError or ValueError."""
         ...
 
     def keys(self) -> tuple[ApiKey, ...]:
-        """The API keys. Raises OSError or ValueError."""
+        """Return the API keys. Raises OSError or ValueError."""
         ...
 
     def engine_key(self, document: FleetDocument) -> str:
-        """The API key of its engines. Raises OSError or ValueError."""
+        """Return the API key of the fleet's engines. Raises OSError or ValueError."""
         ...
 
     def instances(self, document: FleetDocument) -> Sequence[Instance]:
-        """Every instance of the environment. Raises OSError; never a shorter list."""
+        """Return all instances of the environment. Raises OSError; it never returns a partial list."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterInputs:
-    """All that was read, whole and fit for each other."""
+    """All inputs, complete and consistent with each other."""
 
     document: FleetDocument | None = None
     topology: Topology = field(default_factory=lambda: Topology(environment="", pools=()))
@@ -56,7 +56,7 @@ class RouterInputs:
 
 
 class RouterSources:
-    """Reads them, and keeps what was good. `note(what, problem)` hears of each; empty: it is well."""
+    """Reads inputs and keeps valid ones. It calls `note(what, problem)` for each; an empty problem means success."""
 
     def __init__(self, fleet: FleetSource, paths: RouterPaths, note: Callable[[str, str], None]) -> None:
         self._fleet = fleet
@@ -65,7 +65,7 @@ class RouterSources:
         self._kept_replicas: tuple[tuple[Replica, ...], float] = ((), 0.0)
 
     def kept(self) -> RouterInputs:
-        """What a router before this one found good."""
+        """Return the inputs that the previous router kept."""
         told = RouterInputs()
         try:
             told = RouterInputs(engine_key=engine_key.kept(self._paths.engine_key))
@@ -80,7 +80,7 @@ class RouterSources:
             return told
 
     def read(self, last: RouterInputs) -> RouterInputs:
-        """As it is now; of what cannot be read, the last good one."""
+        """Return current inputs; for each that cannot be read, the last valid one."""
         told = last
         try:
             document = self._fleet.document()
@@ -98,13 +98,13 @@ class RouterSources:
         return told
 
     def keep(self, told: RouterInputs) -> None:
-        """Write down what HAProxy runs with."""
+        """Store the inputs that HAProxy runs with."""
         if told.document is not None:
             write_atomically(self._paths.last_document, render(told.document).encode())
         write_atomically(self._paths.last_policy, render_policy(told.policy).encode())
 
     def kept_replicas(self, topology: Topology, now: float) -> tuple[Replica, ...]:
-        """What the router before this one sent requests to, if that was lately. `now`: seconds since 1970."""
+        """Return the previous router's replicas, if they are recent. `now`: seconds since 1970."""
         try:
             known = json.loads(self._paths.last_replicas.read_text())
             found = [
@@ -120,7 +120,7 @@ class RouterSources:
         return tuple(replica for replica in found if replica.pool in pools) if lately else ()
 
     def keep_replicas(self, replicas: tuple[Replica, ...], now: float) -> None:
-        """Write down a whole inventory, when it changed and now and then."""
+        """Store a complete inventory when it has changed, and at regular intervals."""
         last, at = self._kept_replicas
         if replicas == last and 0 <= now - at < WRITTEN_EVERY_S:
             return

@@ -1,4 +1,4 @@
-"""What a router says of itself, as data."""
+"""The status of a router, as data."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ def describe(  # noqa: PLR0913
     problems: Mapping[str, str],
     reloads: int,
 ) -> dict[str, Any]:
-    """`gpufleet router status` shows this."""
+    """Return the data for `gpufleet router status`."""
     servers = tuple(shown)
     return {
         "version": 1,

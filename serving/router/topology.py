@@ -1,4 +1,4 @@
-"""Which pools a router knows, which models they serve, and which replicas they have."""
+"""The pools of a router, their models, and their replicas."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,29 +18,29 @@ _MODEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Replica:
-    """One serving engine endpoint."""
+    """The endpoint of one engine."""
 
     pool: str
     name: str
-    """Instance id."""
+    """Instance ID."""
     address: str
     capacity_type: CapacityType = CapacityType.ON_DEMAND
 
     @property
     def number(self) -> int:
-        """HAProxy's id of the server: from its name alone, so the same everywhere (1 is the activator's)."""
+        """HAProxy's ID of the server, derived from its name, so equal on all routers (1 is the activator's)."""
         return 2 + crc32(self.name.encode()) % (2**31 - 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEntry:
-    """A pool as the router sees it."""
+    """A pool, as far as the router needs it."""
 
     name: str
     served_name: str
-    """What clients write into `model`."""
+    """The value of `model` in clients' requests."""
     groups: frozenset[str] = frozenset()
-    """Names of its scaling groups: who is in none of them is no replica."""
+    """Names of its scaling groups. Instances outside these groups are not replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Topology:
 
     @property
     def models(self) -> Mapping[str, str]:
-        """Model name to the pool that serves it by default: the first of the document that does."""
+        """Model name to its default pool: the first pool of the document that serves it."""
         found: dict[str, str] = {}
         for pool in self.pools:
             found.setdefault(pool.served_name, pool.name)
@@ -60,26 +60,26 @@ class Topology:
 
 
 def backend_of(pool: str, capacity_type: CapacityType | None = None) -> str:
-    """HAProxy's name for a pool, or for its part of one capacity type: flex-start is filled as on-demand is."""
+    """Return the backend name of a pool, or of its part of one capacity type. Flex-start uses on-demand's part."""
     part = CapacityType.ON_DEMAND if capacity_type is CapacityType.FLEX_START else capacity_type
     return f"pool_{pool}" + (f".{part}" if part else "")
 
 
 def capacity_backends(pool: str) -> tuple[str, ...]:
-    """The parts of a pool, in the order in which they are filled."""
+    """Return the backends of a pool's capacity types, in the order in which they fill."""
     order = (CapacityType.RESERVED, CapacityType.SPOT, CapacityType.ON_DEMAND)
     return tuple(backend_of(pool, capacity_type) for capacity_type in order)
 
 
 def pool_of(backend: str) -> str:
-    """The pool behind a backend's name."""
+    """Return the pool of a backend's name."""
     return backend.removeprefix("pool_").partition(".")[0]
 
 
 def from_document(document: FleetDocument) -> Topology:
-    """A served name is the last part of the pool's model path (`models/chat` -> `chat`).
+    """Read the pools. The served name is the last part of the pool's model path (`models/chat` -> `chat`).
 
-    Raises ValueError for a name that cannot stand in HAProxy's maps.
+    Raises ValueError for a name with characters that HAProxy's maps do not allow.
     """
     groups = document.group_names()
     pools = tuple(
@@ -96,10 +96,10 @@ def from_document(document: FleetDocument) -> Topology:
 
 
 def replicas_of(instances: Iterable[Instance], topology: Topology) -> tuple[Replica, ...]:
-    """The instances that may serve: running, with an address, in a group of a pool of this topology. Sorted.
+    """Return the instances that may serve, sorted: running, with an address, in a group of a pool of this topology.
 
-    Tags alone make no replica: a replica is sent prompts and the engines' key. Whether it is ready is for HAProxy's
-    checks to find out.
+    Tags are not sufficient, because a replica receives prompts and the engine key. HAProxy's checks find out whether
+    it is ready.
     """
     groups = {pool.name: pool.groups for pool in topology.pools}
     return tuple(

@@ -1,6 +1,6 @@
-"""Which machines serve this traffic for the least money? Ranked alone, and mixed by an integer programme.
+"""Finds the cheapest machines for a demand: ranks single types, and mixes types by integer programming.
 
-Nothing is made up: a machine type without a price or a speed is listed as unknown, with what is missing.
+It invents no values: a machine type without a price or a speed is listed as unknown, with what is missing.
 The mix follows Mélange (Griggs et al., 2024): machine types of different speed and price cover a demand together.
 """
 
@@ -18,12 +18,12 @@ from serving.sizing.model import ModelShape, SizingError, Weights
 from serving.sizing.speed import SizedReplica, Speed, SpeedOrigin, Traffic, from_measurements, was_measured
 
 MOST_OF_ONE: Final = 1000
-"""Machines of one type that a mix may hold."""
+"""Maximum number of machines of one type in a mix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingDemand:
-    """What is to be served."""
+    """The traffic to serve, and the number formats to use."""
 
     traffic: Traffic
     requests_per_s: float
@@ -32,7 +32,7 @@ class SizingDemand:
 
     @property
     def tokens_per_hour(self) -> Decimal:
-        """Input and output together."""
+        """Input and output tokens together."""
         tokens = self.traffic.input_tokens + self.traffic.output_tokens
         return Decimal(str(self.requests_per_s)) * tokens * 3600
 
@@ -45,12 +45,12 @@ class Offer:
     capacity_type: CapacityType
     usd_per_hour: Decimal
     price_source: str
-    """Who says so, and as of when."""
+    """The source of the price, with its date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Able:
-    """What a machine type does for the demand."""
+    """The fit and the speed of a machine type for the demand."""
 
     fit: Fit
     speed: Speed
@@ -58,19 +58,19 @@ class Able:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """The demand served by machines of one type alone."""
+    """The demand served by machines of one type only."""
 
     offer: Offer
     able: Able
     count: int
     usd_per_hour: Decimal
     usd_per_million_tokens: Decimal
-    """Blended: input and output tokens of the demand together, idle time of the last machine included."""
+    """Blended: per input and output token of the demand, including the idle time of the last machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """Several machine types together."""
+    """A mix of several machine types."""
 
     parts: tuple[tuple[Option, int], ...]
     usd_per_hour: Decimal
@@ -78,9 +78,9 @@ class Mix:
 
 
 def ability(model: ModelShape, weights: Weights, machine: MachineType, demand: SizingDemand) -> Able | str:
-    """What a machine of that type does, or why it cannot.
+    """Return the fit and speed of a machine type, or the reason why it cannot serve the demand.
 
-    Its GPUs work as one engine or as several copies, whichever serves more; what somebody measured goes before
+    Its GPUs work as one engine or as several copies, whichever serves more. Measured speeds take precedence over
     estimates.
     """
     if machine.gpu_share != 1:
@@ -105,12 +105,12 @@ def ability(model: ModelShape, weights: Weights, machine: MachineType, demand: S
 
 
 def _copies(model: ModelShape, machine: MachineType) -> list[int]:
-    """How many whole engines may share the GPUs. Of experts one: vLLM spreads them over all copies."""
+    """Return the possible numbers of engine copies. With experts only one: vLLM spreads experts over all copies."""
     return [1] if model.experts else [n for n in range(1, machine.gpu_count + 1) if machine.gpu_count % n == 0]
 
 
 def _copied(whole: SizedReplica, copies: int, demand: SizingDemand) -> Able | str:
-    """What that many copies do on GPUs that they share evenly, or why they cannot."""
+    """Return fit and speed of this number of copies on evenly shared GPUs, or the reason why they cannot serve."""
     one = _alone(replace(whole, gpus=whole.gpus // copies), demand)
     if copies == 1 or isinstance(one, str):
         return one
@@ -145,7 +145,7 @@ def _alone(replica: SizedReplica, demand: SizingDemand) -> Able | str:
 
 
 def rank(offers: Iterable[tuple[Offer, Able]], demand: SizingDemand) -> list[Option]:
-    """Cheapest first."""
+    """Return the options, cheapest first."""
     options = [_option(offer, able, demand) for offer, able in offers]
     return sorted(options, key=lambda option: (option.usd_per_hour, option.count, option.offer.machine.name))
 
@@ -163,13 +163,13 @@ def _option(offer: Offer, able: Able, demand: SizingDemand) -> Option:
 
 
 def cheapest_mix(options: Sequence[Option], demand: SizingDemand) -> Mix | None:
-    """The cheapest whole numbers of machines that together serve the demand; None without options.
+    """Return the cheapest whole numbers of machines that together serve the demand; None without options.
 
-    Minimise Σ price × n subject to Σ requests per second × n ≥ demand, n whole: solved by HiGHS.
+    Minimises Σ price × n subject to Σ requests per second × n ≥ demand, with whole n. HiGHS solves it.
     """
     if not options:
         return None
-    # takes half a second to import, and instances never need it
+    # this import takes half a second, and instances never need it
     from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
     solver: Any = optimize

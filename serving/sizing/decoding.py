@@ -1,7 +1,7 @@
-"""Prefix caching and speculative decoding: whether vLLM can do them with a model, and what it is told.
+"""Prefix caching and speculative decoding: whether vLLM supports them for a model, and the arguments for vLLM.
 
-What can be done is what vLLM 0.32 decides by itself (`ModelConfig.is_prefix_caching_supported`) and what its
-`SpeculativeConfig` takes without a second model.
+Support is what vLLM 0.32 decides itself (`ModelConfig.is_prefix_caching_supported`), and what its `SpeculativeConfig`
+accepts without a second model.
 """
 
 import json
@@ -13,21 +13,21 @@ from serving.sizing.model import Attention, LatentAttention, ModelShape, StateLa
 
 NGRAM_TOKENS: Final = 4
 NGRAM_LONGEST: Final = 5
-"""vLLM's own length of the n-grams that are looked up in the prompt."""
+"""vLLM's default length of the n-grams that it looks up in the prompt."""
 
 
 class Drafter(StrEnum):
-    """Who writes ahead what the model then checks."""
+    """The source of draft tokens, which the model then checks."""
 
     MTP = "mtp"
-    """The model's own layers for that (multi-token prediction)."""
+    """The model's own draft layers (multi-token prediction)."""
     NGRAM = "ngram"
-    """The prompt: what followed the last words when they stood there before."""
+    """The prompt: the tokens that followed an earlier occurrence of the last tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCaching:
-    """Whether equal beginnings of prompts are computed once."""
+    """Whether vLLM computes common prompt prefixes only once."""
 
     on: bool
     reason: str
@@ -35,16 +35,16 @@ class PrefixCaching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How tokens can be drafted ahead."""
+    """How tokens can be drafted."""
 
     method: Drafter | None
-    """None: in no way that is known here."""
+    """None: no known method."""
     tokens: int
-    """Drafted for each step."""
+    """Draft tokens per step."""
     reason: str
 
     def config(self) -> str | None:
-        """The value of `--speculative-config`; None: there is no way."""
+        """Return the value of `--speculative-config`; None without a method."""
         if self.method is None:
             return None
         said: dict[str, str | int] = {"method": self.method.value, "num_speculative_tokens": self.tokens}
@@ -54,7 +54,7 @@ class Speculation:
 
 
 def prefix_caching(model: ModelShape) -> PrefixCaching:
-    """As vLLM does by itself: no argument is needed."""
+    """Return vLLM's default for this model: no argument is needed."""
     if model.keeps_nothing:
         return PrefixCaching(on=False, reason="an encoder keeps nothing that could be used again")
     if all(isinstance(layer, StateLayer) for layer in model.layers):
@@ -63,7 +63,7 @@ def prefix_caching(model: ModelShape) -> PrefixCaching:
 
 
 def speculation(model: ModelShape) -> Speculation:
-    """The best way that needs no second model."""
+    """Return the best method without a second model."""
     if model.keeps_nothing:
         return Speculation(method=None, tokens=0, reason="it writes no tokens")
     if model.draft_layers:
@@ -78,7 +78,7 @@ def speculation(model: ModelShape) -> Speculation:
 
 
 def drafting(model: ModelShape) -> ModelShape:
-    """The model as it is when it drafts for itself: its draft layers keep what its last attention layer keeps."""
+    """Return the model with its draft layers: each needs as much cache as the model's last attention layer."""
     if speculation(model).method is not Drafter.MTP:
         return model
     kept = [layer for layer in model.layers if isinstance(layer, Attention | LatentAttention)]

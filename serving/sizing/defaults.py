@@ -1,7 +1,7 @@
-"""What a language model's part of a multimodal config leaves out.
+"""Default values for the language model's part of a multimodal config.
 
-Such a config holds only the fields that differ from those of its family's class in transformers, which vLLM fills in;
-a text model's own config holds them all. The values are those of transformers 5.19, which vLLM 0.32 runs with.
+Such a config has only the fields that differ from its family's class in transformers, which vLLM fills in; a text
+model's own config has all fields. The values are those of transformers 5.19, which vLLM 0.32 uses.
 """
 
 from collections.abc import Mapping
@@ -47,4 +47,4 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen2": _of(151_936, 4096, 22_016, 32, 32, 32, 32_768, **_WINDOW_OFF),
     "qwen3": _of(151_936, 4096, 22_016, 32, 32, 32, 32_768, head_dim=128, **_WINDOW_OFF),
 }  # fmt: skip
-"""By the language model's family."""
+"""Defaults by family of the language model."""

@@ -1,4 +1,4 @@
-"""Reading `config.json`: which layers a model has and what each keeps. Families that are not known are refused."""
+"""Reads `config.json`: the layers of a model, and what each layer caches. It rejects unknown families."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -70,12 +70,12 @@ STANDARD: Final = frozenset(
         "mpt",
     )
 )
-"""Decoders whose layers all keep keys and values, as their fields say."""
+"""Decoders in which every layer caches keys and values, as their fields describe."""
 LATENT: Final = frozenset(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "longcat_flash"))
 DRAFTING: Final = frozenset(
     ("deepseek_v3", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "ernie4_5_moe", "nemotron_h", "qwen3_next")
 )
-"""Those whose own draft layers (`num_nextn_predict_layers`) vLLM 0.32 can run."""
+"""Families whose own draft layers (`num_nextn_predict_layers`) vLLM 0.32 can run."""
 STATES: Final = frozenset(
     ("mamba", "mamba2", "bamba", "granitemoehybrid", "nemotron_h", "jamba", "qwen3_next", "falcon_h1")
 )
@@ -84,10 +84,10 @@ ENCODERS: Final = frozenset(
 )
 
 _SENSES: Final = ("vision_config", "audio_config")
-"""Parts of a config that describe what sees or hears, beside the language model."""
+"""Parts of a config that describe vision or audio encoders, in addition to the language model."""
 _MOST_LAYERS: Final = 10_000
 _LARGEST: Final = 1 << 40
-"""Of any field: what is larger is a mistake, and would take this machine's memory to count."""
+"""Maximum of any field. A larger value is an error, and counting to it would use all memory of this machine."""
 _ALIASES: Final = {
     "hidden_size": ("n_embd", "d_model"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -98,7 +98,7 @@ _ALIASES: Final = {
 
 
 def read(config: Config) -> ModelShape:
-    """The model that a config describes. Raises SizingError naming the field or family that is missing."""
+    """Return the model that a config describes. Raises SizingError that names the missing field or family."""
     try:
         return _read(config)
     except SizingError:
@@ -118,7 +118,7 @@ def _read(config: Config) -> ModelShape:
     dtype = inner.get("torch_dtype") or inner.get("dtype") or config.get("torch_dtype") or config.get("dtype")
     quantization = cast("Config", config.get("quantization_config") or inner.get("quantization_config") or {})
     hidden = _number(inner, "hidden_size")
-    # dbrx keeps them in a part of its own
+    # dbrx has these fields in a section of its own
     experts = {**cast("Config", inner.get("ffn_config") or {}), **inner}
     return ModelShape(
         family=family,
@@ -141,7 +141,7 @@ def _read(config: Config) -> ModelShape:
 
 
 def _quantization(config: Config) -> str | None:
-    """The number format of quantized weights. Two methods name only their library and say the format elsewhere."""
+    """Return the number format of quantized weights. For two libraries, further fields give the format."""
     method = config.get("quant_method")
     if method == "compressed-tensors":
         groups = cast("Mapping[str, Config]", config.get("config_groups") or {})
@@ -156,7 +156,7 @@ def _quantization(config: Config) -> str | None:
 
 
 def _inner(config: Config) -> Config:
-    """The language model's own part of a multimodal config."""
+    """Return the language model's section of a multimodal config."""
     for name in ("text_config", "llm_config", "language_config"):
         part = config.get(name)
         if isinstance(part, Mapping):
@@ -207,11 +207,11 @@ def _kind(name: str) -> str:
 
 
 _WINDOWS_BEFORE_FULL: Final = {"gemma3": 6, "gemma3_text": 6, "cohere2": 4, "exaone4": 4}
-"""One layer in so many attends to everything, where the config does not say how many."""
+"""One layer in this number of layers attends to all tokens, if the config does not give the number."""
 
 
 def _kinds(family: str, config: Config) -> list[str]:
-    """The pattern of layers where the config does not list it."""
+    """Return the layer types when the config does not list them."""
     count, window = _layer_count(config), config.get("sliding_window")
     if family == "llama4_text":
         no_rope = cast("Sequence[int]", config.get("no_rope_layers") or [int((i + 1) % 4 != 0) for i in range(count)])
@@ -223,14 +223,14 @@ def _kinds(family: str, config: Config) -> list[str]:
     if window and family in _WINDOWS_BEFORE_FULL:
         every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
         if isinstance(every, str):
-            # EXAONE 4 writes it out: LLLG is three local layers, then a global one
+            # EXAONE 4 gives a pattern: LLLG is three local layers, then a global one
             return ["full" if every[i % len(every)] == "G" else "sliding" for i in range(count)]
         pattern = int(every or _WINDOWS_BEFORE_FULL[family])
         return ["full" if (i + 1) % pattern == 0 else "sliding" for i in range(count)]
     if not window or config.get("use_sliding_window") is False:
         return ["full"] * count
     if family.startswith(("qwen2", "qwen3")):
-        # the first layers attend to everything
+        # the first layers attend to all tokens
         first = int(config.get("max_window_layers") or 0)
         return ["full" if i < first else "sliding" for i in range(count)]
     return ["sliding"] * count
@@ -249,11 +249,11 @@ def _attention(config: Config, *, window: int | None = None, chunk: int | None =
 
 
 def _kv_heads(config: Config, heads: int) -> Any:
-    # falcon and gpt_bigcode say it with a switch, which counts unless falcon's newer layout is on; a config that a
-    # library wrote again holds both, and then the other number is not meant
+    # falcon and gpt_bigcode have a switch, which is valid unless falcon's newer layout is on; a config that a library
+    # has rewritten has both fields, and then the number does not apply
     if config.get("multi_query") and not config.get("new_decoder_architecture"):
         return 1
-    # dbrx and mpt keep it in a part of its own
+    # dbrx and mpt have it in a section of its own
     inside = cast("Config", config.get("attn_config") or {}).get("kv_n_heads")
     found = _first(config, "n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num")
     return found if found is not None else inside or heads
@@ -266,7 +266,7 @@ def _latent(config: Config) -> tuple[Layer, ...]:
     layer = LatentAttention(
         latent=_number(config, "kv_lora_rank"),
         rope=_number(config, "qk_rope_head_dim"),
-        # the indexer keeps one 8-bit key and a 32-bit scale per 128 values
+        # the indexer stores one 8-bit key and a 32-bit scale per 128 values
         index=index + 4 * index // 128,
     )
     return (layer,) * _layer_count(config)
@@ -358,7 +358,7 @@ def _delta_net(config: Config) -> StateLayer:
 
 def _layer_count(config: Config) -> int:
     if config.get("model_type") == "longcat_flash" and config.get("num_hidden_layers") is None:
-        # each of its layers attends twice, and keeps both
+        # each of its layers has two attention layers, and both cache
         found = 2 * _number(config, "num_layers")
     else:
         found = _number(config, "num_hidden_layers")
@@ -378,7 +378,7 @@ def _draft_layers(family: str, config: Config) -> int:
 
 def _context(config: Config) -> int:
     found = _field(config, "max_position_embeddings")
-    # state-only models know no longest context
+    # models with only states have no maximum context
     return int(found) if found is not None else 1 << 20
 
 

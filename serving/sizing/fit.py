@@ -1,4 +1,4 @@
-"""Does a model fit a machine's GPUs, how many requests at once, and with which arguments of vLLM?"""
+"""Whether a model fits a machine's GPUs, how many requests fit at once, and the arguments for vLLM."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,11 +14,11 @@ GIB: Final = 1024**3
 UTILIZATION: Final = 0.92
 """vLLM's default of --gpu-memory-utilization."""
 TORCH_SHARE: Final = 22516 / 22888
-"""What torch sees of the memory that a cloud reports: measured on an A10G."""
+"""Share of the cloud's nominal memory that torch can use, measured on an A10G."""
 CONTEXT_BYTES: Final = GIB // 2
 """CUDA context of a process: 0.3 to 0.6 GiB."""
 NCCL_BYTES: Final = 400 * MIB
-"""Of each GPU that works with others: 342 to 392 MB for 2 to 8 (NVIDIA's AIConfigurator)."""
+"""NCCL buffers on each GPU of a group: 342 to 392 MB for 2 to 8 GPUs (NVIDIA's AIConfigurator)."""
 GRAPH_BYTES: Final = 650 * MIB
 """CUDA graphs: 0.36 to 0.65 GiB measured for 7B to 70B."""
 MOST_SEQUENCES: Final = 256
@@ -32,23 +32,23 @@ _FP4: Final = frozenset({"mxfp4", "nvfp4", "modelopt_fp4"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitRequest:
-    """What is asked of a machine."""
+    """The requirements for a machine."""
 
     context: int
-    """Longest request, input and output together."""
+    """Maximum tokens of a request, input and output together."""
     concurrency: int = 1
-    """Requests of that length at once."""
+    """Concurrent requests of that length."""
     kv_fp8: bool = False
     weights_fp8: bool = False
     """Quantize 16-bit weights while loading."""
     batched_tokens: int = BATCHED_TOKENS
     speculate: bool = False
-    """Draft tokens ahead, where there is a way: fewer steps for each answer while the GPU has room to spare."""
+    """Use speculative decoding if a method exists: fewer steps per response while the GPU has spare capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSplit:
-    """How a model is spread over GPUs: each layer over `tp`, the layers over `pp`."""
+    """How a model is distributed over GPUs: each layer over `tp`, the layers over `pp`."""
 
     tp: int = 1
     pp: int = 1
@@ -63,28 +63,28 @@ ONE_GPU: Final = ParallelSplit()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The answer for one way of splitting a model over GPUs."""
+    """The result for one distribution of a model over GPUs."""
 
     gpu: str
     split: ParallelSplit
     fits: bool
     reason: str
-    """Why (not), in one line."""
+    """Why the model fits or does not, in one line."""
     weights_bytes: int
-    """On the fullest GPU."""
+    """On the GPU with the most bytes."""
     overhead_bytes: int
-    """Activations, graphs, context, on that GPU: estimated."""
+    """Activations, graphs, context on that GPU: estimated."""
     kv_bytes: int
-    """Left for the KV cache on that GPU; negative: missing."""
+    """Bytes for the KV cache on that GPU; negative: missing bytes."""
     kv_layout: KvLayout | None
     concurrency: float | None
-    """Requests of the asked length that fit at once; None for a model that keeps nothing."""
+    """Concurrent requests of the requested length that fit; None for a model without a cache."""
     options: VllmOptions
     notes: tuple[str, ...] = ()
 
 
 def refusal(model: ModelShape, gpu: Gpu, wish: FitRequest) -> str | None:
-    """Why this GPU cannot compute this model's numbers at all; None when it can."""
+    """Return why this GPU cannot compute the model's number formats; None when it can."""
     if (wish.weights_fp8 or wish.kv_fp8) and not gpu.fp8:
         return f"{gpu.name} has no FP8 arithmetic"
     if model.quantization in _FP4 and not gpu.fp8:
@@ -95,7 +95,7 @@ def refusal(model: ModelShape, gpu: Gpu, wish: FitRequest) -> str | None:
 
 
 def fit(model: ModelShape, weights: Weights, gpu: Gpu, wish: FitRequest, split: ParallelSplit = ONE_GPU) -> Fit:
-    """Try one split. Raises SizingError for a wish that no GPU can grant."""
+    """Try one distribution. Raises SizingError for requirements that no GPU can meet."""
     if wish.context > model.max_context:
         raise SizingError(f"context {wish.context} is longer than the model's {model.max_context}")
     notes: list[str] = []
@@ -140,14 +140,17 @@ def fit(model: ModelShape, weights: Weights, gpu: Gpu, wish: FitRequest, split: 
 
 
 def smallest_fit(model: ModelShape, weights: Weights, gpu: Gpu, count: int, wish: FitRequest) -> Fit:
-    """The fewest of `count` GPUs that do; all of them when none does. Raises SizingError."""
+    """Return the fit on the fewest of `count` GPUs that suffice; on all when none does. Raises SizingError."""
     tried = [spread(model, weights, gpu, number, wish) for number in _powers(count)]
     possible = [answer for answer in tried if not _indivisible(model, answer.split.tp)]
     return next((answer for answer in possible if answer.fits), possible[-1])
 
 
 def spread(model: ModelShape, weights: Weights, gpu: Gpu, count: int, wish: FitRequest) -> Fit:
-    """All of `count` GPUs: layers over as many as the heads divide over, stages over the rest. Raises SizingError."""
+    """Use all of `count` GPUs: the largest `tp` that divides the heads and fits, `pp` for the others.
+
+    Raises SizingError.
+    """
     ways = [ParallelSplit(tp=tp, pp=count // tp) for tp in range(count, 0, -1) if count % tp == 0]
     possible = [way for way in ways if not _indivisible(model, way.tp) and way.pp <= max(1, model.layer_count)]
     tried = [fit(model, weights, gpu, wish, way) for way in possible or [ParallelSplit(tp=count)]]
@@ -167,10 +170,10 @@ def _weights_on_gpu(weights: Weights, wish: FitRequest, split: ParallelSplit, kv
 
 
 def _overhead(model: ModelShape, wish: FitRequest, split: ParallelSplit) -> int:
-    """Activations of one batch, logits of the sampler, graphs and contexts.
+    """Return the bytes of one batch's activations, the sampler's logits, CUDA graphs and contexts.
 
-    Per token: three intermediate and three hidden vectors in 16 bits. For an 8B Llama at 20,480 tokens that gives
-    2.11 GiB where vLLM reported 2.07.
+    Per token: three intermediate and three hidden vectors in 16 bits. For an 8B Llama at 20,480 tokens this gives
+    2.11 GiB; vLLM reported 2.07 GiB.
     """
     per_token = 2 * (3 * -(-model.intermediate // split.tp) + 3 * model.hidden)
     logits = min(MOST_SEQUENCES, max(1, wish.concurrency)) * model.vocabulary * 4
@@ -225,5 +228,5 @@ def _options(
 
 
 def _sequences(at_once: float | None, wish: FitRequest) -> int:
-    """Requests are mostly shorter than the longest one, so four times as many may run before the cache is full."""
+    """Return the sequence limit. Most requests are shorter than the maximum, so four times as many run at once."""
     return MOST_SEQUENCES if at_once is None else max(wish.concurrency, min(MOST_SEQUENCES, int(at_once * 4)), 1)

@@ -1,4 +1,4 @@
-"""How many blocks and requests fit into a piece of memory: vLLM 0.32's own arithmetic (its kv_cache_utils.py)."""
+"""How many blocks and requests fit into given memory: the same arithmetic as vLLM 0.32's kv_cache_utils.py."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Final
 from serving.sizing.model import Attention, LatentAttention, Layer, ModelShape, SizingError, StateLayer
 
 BLOCK: Final = 16
-"""Tokens per block on GPUs; vLLM's CPU platform takes 128."""
+"""Tokens per block on GPUs; vLLM's CPU platform uses 128."""
 BATCHED_TOKENS: Final = 8192
 """vLLM's default of --max-num-batched-tokens for servers on large GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheShape:
-    """What decides the size of the KV cache beside the model."""
+    """The parameters, besides the model, that determine the size of the KV cache."""
 
     block: int = BLOCK
     kv_bytes: int = 2
@@ -28,7 +28,7 @@ class CacheShape:
 
     @property
     def in_flight(self) -> int:
-        """Tokens that may be scheduled and not yet settled."""
+        """Maximum tokens that are scheduled but not completed."""
         return self.concurrent_batches * self.batched_tokens
 
 
@@ -38,15 +38,15 @@ class LayerGroup:
 
     layers: int
     blocks_per_request: int
-    """At the longest context."""
+    """Blocks of a request with the maximum context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvLayout:
-    """How vLLM would lay a model's cache out on one GPU."""
+    """The layout of a model's cache on one GPU, as vLLM would create it."""
 
     bytes_per_block: int
-    """One block of every layer of a group: the unit of the pool."""
+    """Bytes of one block of every layer of a group: the unit of the pool."""
     groups: tuple[LayerGroup, ...]
     block: int
     max_model_len: int
@@ -56,20 +56,20 @@ class KvLayout:
         return sum(group.blocks_per_request for group in self.groups)
 
     def blocks(self, memory: int) -> int:
-        """Blocks that fit: `num_gpu_blocks`."""
+        """Return the number of blocks that fit: `num_gpu_blocks`."""
         return max(0, memory) // self.bytes_per_block
 
     def concurrency(self, memory: int) -> float:
-        """Requests of the longest context that fit at once: `kv_cache_max_concurrency`."""
+        """Return the number of maximum-length requests that fit at once: `kv_cache_max_concurrency`."""
         return self.blocks(memory) / self.blocks_per_request
 
     def tokens(self, memory: int) -> int:
-        """What vLLM logs as "KV cache size"; of hybrid models it is no capacity, only concurrency × context."""
+        """Return what vLLM logs as "KV cache size". For hybrid models it is concurrency × context, no capacity."""
         return int(self.concurrency(memory) * self.max_model_len)
 
 
 def layout(model: ModelShape, shape: CacheShape) -> KvLayout | None:
-    """The layout; None for a model that keeps nothing. Raises SizingError."""
+    """Return the layout; None for a model without a cache. Raises SizingError."""
     if model.keeps_nothing:
         return None
     if shape.max_model_len > model.max_context:
@@ -102,7 +102,7 @@ def _by_kind(layers: Sequence[Layer]) -> dict[Layer, int]:
 
 
 def _grouped(kinds: dict[Layer, int], page: int, shape: CacheShape) -> KvLayout:
-    """Layers of several kinds with pages of one size share a pool; groups are padded to as many layers each."""
+    """Lay out layer types with equal page sizes in one pool. Groups are padded to the same number of layers."""
     fewest, most = min(kinds.values()), max(kinds.values())
     size = most if most < fewest * 1.5 else fewest
     groups = [
@@ -114,7 +114,7 @@ def _grouped(kinds: dict[Layer, int], page: int, shape: CacheShape) -> KvLayout:
 
 
 def _hybrid(kinds: dict[Layer, int], shape: CacheShape) -> KvLayout:
-    """Attention beside states: the attention block is made so long that its page holds a state."""
+    """Lay out attention and state layers: the attention block is long enough that its page can store a state."""
     states = [layer for layer in kinds if isinstance(layer, StateLayer)]
     others = [layer for layer in kinds if not isinstance(layer, StateLayer)]
     if len(states) != 1 or len(others) != 1:
@@ -144,7 +144,7 @@ def _blocks_per_request(layer: Layer, shape: CacheShape) -> int:
             return 1
         case Attention(window=int(window)):
             tokens = min(window - 1 + shape.in_flight, shape.max_model_len)
-            # a window may begin in the middle of a block
+            # a window may start in the middle of a block
             return -(-tokens // shape.block) + 1
         case Attention(chunk=int(chunk)):
             return -(-min(chunk + shape.in_flight, shape.max_model_len) // shape.block)

@@ -1,4 +1,4 @@
-"""What sizing must know of a model: its layers by what they keep in memory, and its weights by how they are split."""
+"""The model data for sizing: layers by what they cache, and weights by how they are split over GPUs."""
 
 from dataclasses import dataclass
 from math import prod
@@ -8,12 +8,12 @@ from serving.weights import Tensor
 
 
 class SizingError(ValueError):
-    """The model cannot be sized; says what is missing or unknown."""
+    """The model cannot be sized; the message names what is missing or unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """A layer that keeps keys and values of the tokens it may look at."""
+    """A layer that caches keys and values of the tokens that it can attend to."""
 
     kv_heads: int
     head_size: int
@@ -21,10 +21,10 @@ class Attention:
     window: int | None = None
     """Sliding window in tokens."""
     chunk: int | None = None
-    """Chunked local attention (Llama 4)."""
+    """Tokens per chunk of chunked local attention (Llama 4)."""
 
     def page_bytes(self, *, block: int, kv_bytes: int, tp: int) -> int:
-        """Bytes of one block on one GPU. With more GPUs than key heads every GPU keeps a copy of one."""
+        """Return the bytes of one block on one GPU. With more GPUs than key heads, each GPU copies one head."""
         return block * max(1, self.kv_heads // tp) * (self.head_size + self.head_size_v) * kv_bytes
 
 
@@ -35,10 +35,10 @@ class LatentAttention:
     latent: int
     rope: int
     index: int = 0
-    """Bytes per token of a sparse indexer beside it (DeepSeek V3.2)."""
+    """Additional bytes per token of a sparse indexer (DeepSeek V3.2)."""
 
     def page_bytes(self, *, block: int, kv_bytes: int) -> int:
-        """Bytes of one block. In FP8 a token of 512+64 takes 656 bytes: scales and a 16-bit rope part."""
+        """Return the bytes of one block. In FP8, a token of 512+64 takes 656 bytes: scales and a 16-bit rope part."""
         if kv_bytes == 1:
             return block * (self.latent + 4 * self.latent // 128 + 2 * self.rope + self.index)
         return block * ((self.latent + self.rope) * kv_bytes + self.index)
@@ -58,7 +58,7 @@ class StateLayer:
     ssm_dtype_bytes: int = 4
 
     def bytes_per_sequence(self, tp: int) -> int:
-        """Bytes on one GPU. Heads and channels are split."""
+        """Return the bytes on one GPU. Heads and channels are split over the GPUs."""
         conv = self.conv_channels // tp * (self.conv_kernel - 1) * self.conv_dtype_bytes
         return conv + self.heads // tp * self.head_size * self.state_size * self.ssm_dtype_bytes
 
@@ -68,7 +68,7 @@ Layer = Attention | LatentAttention | StateLayer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A model's shape."""
+    """A model's dimensions and layers."""
 
     family: str
     """Its `model_type`."""
@@ -79,51 +79,51 @@ class ModelShape:
     max_context: int
     dtype: str
     layers: tuple[Layer, ...]
-    """Those that keep something; empty for encoders."""
+    """The layers that cache something; empty for encoders."""
     layer_count: int
     experts: int = 0
     active_experts: int = 0
     quantization: str | None = None
     """Number format of the checkpoint's weights, from its config: `fp8`, `awq`, `gptq`, `mxfp4`; `compressed-tensors`
-    where that library says integers, or nothing."""
+    when that library's fields give integers or no format."""
     multimodal: bool = False
-    """Whether it sees or hears, too."""
+    """Whether it also processes images or audio."""
     draft_layers: int = 0
-    """Layers that write tokens ahead (multi-token prediction) and that vLLM can use; in use only where it is told."""
+    """Draft layers (multi-token prediction) that vLLM can use. vLLM uses them only when its arguments enable it."""
 
     @property
     def keeps_nothing(self) -> bool:
-        """Encoder-only: no KV cache at all."""
+        """Whether the model is encoder-only: it has no KV cache."""
         return not self.layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """All tensors of a checkpoint, summed by how tensor parallelism treats them."""
+    """The tensors of a checkpoint, summed by how tensor parallelism distributes them."""
 
     split: int
-    """Bytes divided over the GPUs."""
+    """Bytes split over the GPUs."""
     copied: int
-    """Bytes that every GPU holds."""
+    """Bytes that every GPU has a copy of."""
     key_value: int
-    """Bytes of key and value projections: split up to the number of key heads, then copied."""
+    """Bytes of key and value projections: split over at most the number of key heads, then copied."""
     ends: int
-    """Bytes of embeddings and head, part of `split`; pipeline parallelism leaves them on the first and last stage."""
+    """Bytes of embeddings and head, included in `split`. With pipelines, they are on the first and last stage."""
     quantizable: int
-    """Bytes in 16 bits that quantization on the fly would halve, part of the sums above."""
+    """Bytes in 16 bits that quantization during loading would halve, included in the sums above."""
     parameters: int
     experts: int = 0
-    """Bytes of experts' weights, part of `split`."""
+    """Bytes of experts' weights, included in `split`."""
     senses: int = 0
-    """Bytes of what sees or hears, in no other sum. Every GPU is taken to hold all of it: whether vLLM splits it
-    depends on its class."""
+    """Bytes of vision and audio encoders, in no other sum. The calculation assumes a full copy on every GPU, because
+    it depends on vLLM's class for the model whether they are split."""
 
     @property
     def total(self) -> int:
         return self.split + self.copied + self.key_value + self.senses
 
     def per_gpu(self, *, tp: int, pp: int, kv_heads: int) -> int:
-        """Bytes on the fullest GPU."""
+        """Return the bytes on the GPU with the most bytes."""
         key_value = self.key_value // min(tp, max(1, kv_heads))
         body = (self.split - self.ends) // tp + self.copied + key_value
         return -(-body // pp) + self.ends // tp + self.senses
@@ -155,12 +155,12 @@ _SENSES: Final = frozenset(
         "mlp1",
     )
 )
-"""Parts of tensors' names."""
+"""Parts of tensor names that identify vision and audio encoders."""
 _ENDS: Final = ("embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out", "output.weight")
 
 
 def weigh(tensors: list[Tensor]) -> Weights:
-    """Sum the tensors of a checkpoint. Raises SizingError for a checkpoint without any."""
+    """Sum the tensors of a checkpoint. Raises SizingError for a checkpoint without tensors."""
     if not tensors:
         raise SizingError("the checkpoint has no tensors")
     split = copied = key_value = ends = quantizable = parameters = experts = senses = 0

@@ -1,4 +1,4 @@
-"""A model's configuration and tensors from a folder or bucket. Of weights only header bytes are read."""
+"""Reads a model's configuration and tensor list from a folder or bucket. It reads only header bytes of weights."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _LARGEST_INDEX: Final = 64 * 1024 * 1024
 
 
 def read_config(store: ObjectStore, key: Callable[[str], str]) -> dict[str, Any]:
-    """config.json. Raises SizingError, OSError. `key` makes a store's key from a file's name."""
+    """Read config.json. `key` maps a file name to a key of the store. Raises SizingError, OSError."""
     reader = store.connect()
     try:
         return _json(reader, key("config.json"), _LARGEST_CONFIG)
@@ -23,7 +23,7 @@ def read_config(store: ObjectStore, key: Callable[[str], str]) -> dict[str, Any]
 
 
 def read_tensors(store: ObjectStore, key: Callable[[str], str]) -> list[Tensor]:
-    """Every tensor of every shard, from the headers alone. Raises SizingError, OSError."""
+    """Return every tensor of every shard, from the headers only. Raises SizingError, OSError."""
     reader = store.connect()
     try:
         return [tensor for name in _shards(reader, key) for tensor in _header(reader, key(name))]

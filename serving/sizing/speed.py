@@ -1,7 +1,7 @@
-"""How fast a replica serves a kind of traffic: measured where somebody measured it, else a roofline, and always said.
+"""The speed of a replica for given traffic: measured if a row exists, else a roofline estimate. Results say which.
 
 Measured rows are in `data/measured.csv` (source: `data/SOURCE.md`). The roofline takes the larger of the time to move
-bytes and the time to compute, both at a share of the GPU's peak that was fitted to the measured rows.
+bytes and the time to compute, both at a share of the GPU's peak that is fitted to the measured rows.
 """
 
 import csv
@@ -16,16 +16,16 @@ from gpufleet.domain.catalogue import Gpu
 from serving.sizing.model import Attention, LatentAttention, ModelShape, StateLayer, Weights
 
 EFFICIENCY: Final[Mapping[int, float]] = {1: 0.65, 2: 0.58, 4: 0.42, 8: 0.27}
-"""Share of the peak that vLLM reached, by the GPUs that share a model: the median of the measured rows. Half of the
-rows lie within a quarter of it on 1 and 2 GPUs, within a third on 4 and 8."""
+"""Share of the peak that vLLM reached, by number of GPUs per model: the median of the measured rows. Half of the
+rows are within a quarter of it on 1 and 2 GPUs, within a third on 4 and 8."""
 ALIKE: Final = 0.25
-"""A measured row counts for requests whose input and output are at most this share longer or shorter."""
+"""A measured row applies to requests whose input and output differ from it by at most this share."""
 BATCHES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _FP8_NAMES: Final = frozenset({"fp8", "fbgemm_fp8", "modelopt"})
 
 
 class SpeedOrigin(StrEnum):
-    """Where a speed comes from."""
+    """The origin of a speed."""
 
     MEASURED = "measured"
     ROOFLINE = "estimated (roofline)"
@@ -33,23 +33,23 @@ class SpeedOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Requests as they come, and how fast answers must be."""
+    """The size of requests, and the latency objective."""
 
     input_tokens: int
     output_tokens: int
     ttft_s: float | None = None
-    """Longest time to the first token; None: any."""
+    """Maximum time to the first token in seconds; None: no limit."""
     itl_s: float | None = None
-    """Longest time between two tokens; None: any."""
+    """Maximum time between two tokens in seconds; None: no limit."""
 
     def allows(self, ttft_s: float, itl_s: float) -> bool:
-        """Whether these latencies are good enough."""
+        """Whether these latencies meet the objective."""
         return (self.ttft_s is None or ttft_s <= self.ttft_s) and (self.itl_s is None or itl_s <= self.itl_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What one replica does at the concurrency at which it does most within the objective."""
+    """The speed of one replica, at the concurrency with the highest throughput within the objective."""
 
     requests_per_s: float
     concurrency: int
@@ -65,7 +65,7 @@ class Row:
 
     model: str
     shape: tuple[str, int, int, int]
-    """Family, hidden size, layers, experts: what makes another checkpoint as fast."""
+    """Family, hidden size, layers, experts: checkpoints with equal values have equal speed."""
     precision: str
     gpu: str
     gpus: int
@@ -79,7 +79,7 @@ class Row:
 
 @cache
 def measured() -> tuple[Row, ...]:
-    """Every measured row."""
+    """Return all measured rows."""
     return tuple(_rows())
 
 
@@ -102,7 +102,7 @@ def _rows() -> Iterator[Row]:
 
 
 def precision(model: ModelShape, *, weights_fp8: bool = False) -> str:
-    """In what a model's matrices are multiplied, as the measured rows name it."""
+    """Return the number format of a model's matrix multiplications, as the measured rows name it."""
     if weights_fp8 or model.quantization in _FP8_NAMES:
         return "fp8"
     if model.quantization is not None:
@@ -113,7 +113,7 @@ def precision(model: ModelShape, *, weights_fp8: bool = False) -> str:
 def from_measurements(
     model: ModelShape, gpu: Gpu, gpus: int, traffic: Traffic, *, weights_fp8: bool = False
 ) -> Speed | None:
-    """The best measured speed within the objective; None where nobody measured this, or none was fast enough."""
+    """Return the best measured speed within the objective; None without a row, or when no row is fast enough."""
     shape = (model.family, model.hidden, model.layer_count, model.experts)
     known = [
         row
@@ -127,7 +127,7 @@ def from_measurements(
 
 
 def was_measured(model: ModelShape, gpu: Gpu, gpus: int, traffic: Traffic, *, weights_fp8: bool = False) -> bool:
-    """Whether rows of this exist at all: then a roofline has no say."""
+    """Whether any row for this traffic exists: then the roofline is not used."""
     anything = Traffic(input_tokens=traffic.input_tokens, output_tokens=traffic.output_tokens)
     return from_measurements(model, gpu, gpus, anything, weights_fp8=weights_fp8) is not None
 
@@ -165,12 +165,12 @@ class SizedReplica:
     weights_fp8: bool = False
 
     def from_roofline(self, traffic: Traffic, most: float) -> Speed | None:
-        """The best estimated speed within the objective, with at most `most` requests at once."""
+        """Return the best estimated speed within the objective, with at most `most` concurrent requests."""
         sizes = [size for size in BATCHES if size <= most]
         return _best([self.at(size, traffic) for size in sizes], traffic)
 
     def at(self, batch: int, traffic: Traffic) -> Speed:
-        """Steady traffic with that many requests at once: each first token interrupts the others."""
+        """Return the speed of steady traffic with `batch` concurrent requests: each prefill interrupts the others."""
         step = self.step_s(batch, traffic.input_tokens + traffic.output_tokens // 2)
         prefill = self.prefill_s(traffic.input_tokens)
         ttft = prefill + step
@@ -185,17 +185,17 @@ class SizedReplica:
         )
 
     def step_s(self, batch: int, context: int) -> float:
-        """Seconds of one step in which each of `batch` requests gets a token."""
+        """Return the seconds of one step, in which each of `batch` requests gets a token."""
         moved = (self._weight_bytes(batch) + batch * self._cache_bytes(context)) / self.gpus
         memory = moved / (self.gpu.memory_bandwidth_gb_s * 1e9 * self._efficiency())
         return max(memory, batch * self._compute_s())
 
     def prefill_s(self, tokens: int) -> float:
-        """Seconds to take a prompt in."""
+        """Return the seconds to process a prompt."""
         return max(tokens * self._compute_s(), self.step_s(1, tokens))
 
     def _compute_s(self) -> float:
-        """Seconds of one token's multiplications on all GPUs: two per weight that it meets."""
+        """Return the seconds of one token's operations on all GPUs: two per weight that the token uses."""
         return 2 * self._active_parameters() / (self._tflops() * 1e12 * self._efficiency() * self.gpus)
 
     def _peak(self) -> str:
@@ -212,7 +212,7 @@ class SizedReplica:
         return self.gpu.fp16_dense_tflops
 
     def _active_share(self) -> float:
-        """Of the experts' weights, what one token meets."""
+        """Return the share of the experts' weights that one token uses, 0 to 1."""
         model = self.model
         return model.active_experts / model.experts if model.experts and model.active_experts else 1.0
 
@@ -221,13 +221,13 @@ class SizedReplica:
         return self.weights.parameters * (1 - share * (1 - self._active_share()))
 
     def _weight_bytes(self, batch: int) -> float:
-        """Bytes of weights that a step reads on all GPUs together: of the experts, those that any token meets."""
+        """Return the weight bytes that a step reads on all GPUs: of experts, only those that a token uses."""
         met = 1 - (1 - self._active_share()) ** batch
         halved = self.weights.quantizable / 2 if self.weights_fp8 else 0
         return self.weights.total - halved - self.weights.experts * (1 - met)
 
     def _cache_bytes(self, context: int) -> float:
-        """Bytes of keys, values and states that a step reads for one request."""
+        """Return the bytes of keys, values and states that a step reads for one request."""
         read = 0.0
         for layer in self.model.layers:
             match layer:
@@ -243,15 +243,15 @@ class SizedReplica:
 
 
 def tokens_per_s(row: Row) -> float:
-    """Input and output tokens that a measured replica served per second, all its requests together."""
+    """Return the input and output tokens per second of a measured replica, over all its requests."""
     seconds = row.ttft_s + row.output_tokens * row.itl_s
     return row.concurrency * (row.input_tokens + row.output_tokens) / seconds
 
 
 def most_measured(model: str, gpu: str, gpus: int) -> Row | None:
-    """The row with most tokens per second of a model on so many GPUs; None where nobody measured it.
+    """Return the row with the most tokens per second of a model on `gpus` GPUs; None without a row.
 
-    `model`: a name as on a hub. Tuned variants (`…-Instruct`) are as fast as the model they are named after.
+    `model`: a name as on a hub. Tuned variants (`…-Instruct`) are as fast as the model in their name.
     """
     known = [row for row in measured() if row.gpu == gpu and row.gpus == gpus and _is_or_tunes(model, row.model)]
     return max(known, key=tokens_per_s, default=None)
