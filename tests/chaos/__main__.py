@@ -1,4 +1,5 @@
-"""`make chaos SEED=… MINUTES=…`: faults on the embedded cloud, in the order of a seed, and what they left."""
+"""`make chaos SEED=… MINUTES=…`: injects faults into a fleet on the embedded cloud, in the order of a seed, and
+checks the result."""
 
 import argparse
 import random
@@ -17,7 +18,7 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    """Exit code: 0 all held, 1 something did not, 130 interrupted."""
+    """Exit code: 0 all checks hold, 1 a check fails, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="the same seed gives the same order (default: drawn)")
     parser.add_argument("--minutes", type=float, help="go on for so long, faults last longer (default: each once)")
@@ -51,7 +52,7 @@ def main() -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt  # what was started is ended on the way out
+    raise KeyboardInterrupt  # every started process is ended on the way out
 
 
 def _say(text: str) -> None:

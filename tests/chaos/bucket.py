@@ -1,4 +1,4 @@
-"""Faults of the bucket: a document that nobody can read."""
+"""Faults of the bucket: documents that cannot be parsed."""
 
 from tests.chaos.fault import Memory, Step
 from tests.chaos.stage import Stage
@@ -6,7 +6,7 @@ from tests.fixtures.e2e.embedded_cloud import BUCKET
 
 
 def spoil(key: str) -> Step:
-    """A document becomes nonsense."""
+    """Replace a document with invalid content."""
 
     def step(stage: Stage, memory: Memory) -> None:
         memory.held[key] = stage.cloud.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read()
@@ -16,7 +16,7 @@ def spoil(key: str) -> Step:
 
 
 def mend(stage: Stage, memory: Memory) -> None:
-    """Each is again what it was, and who mended it says so: boots that failed for it may be tried again."""
+    """Restore each document and reset failed boots, as an operator does after a repair."""
     for key, body in memory.held.items():
         stage.cloud.put_bytes(key, body)
     stage.gpufleet("resume", "chat")

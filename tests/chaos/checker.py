@@ -1,6 +1,7 @@
-"""What must be true after the chaos, from plain reading: the emulator's books, the Slack sink, sqlite3, /proc.
+"""Checks after the chaos run, from independent sources: the emulator's billing log, the Slack sink, sqlite3,
+/proc.
 
-Nothing of the product is imported here, so that an error of the product cannot excuse itself.
+This module imports nothing of the product, so that a defect of the product cannot hide itself.
 """
 
 import json
@@ -20,17 +21,17 @@ from tests.fixtures.local_token import KEYS
 
 CENT: Final = Decimal("0.01")
 SECOND_S: Final = 1.01
-"""Clouds date what happens to whole seconds."""
+"""Clouds report times in whole seconds."""
 UNDATED_S: Final = 60.0
-"""An end without a date was seen by a cost pass. One comes every few seconds, and faults keep some of them away."""
+"""An undated end has the time of a cost pass. A pass runs every few seconds, but some faults delay passes."""
 FREE_IF_INTERRUPTED_S: Final = 3600
-"""AWS asks nothing for a spot instance that it takes within its first hour."""
+"""AWS charges nothing for a spot instance that it interrupts within its first hour."""
 TARGET: Final = 3
 """Replicas that chat needs."""
 
 
 def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> list[Verdict]:
-    """While everything still stands. `report`: the cost report as JSON, made just now."""
+    """Checks while everything still runs. `report`: the current cost report as JSON."""
     books = read(f"{places.cloud}/_localcloud/billing-log")
     state = read(f"{places.cloud}/_localcloud/state")
     with sqlite3.connect(f"file:{places.ledger}?mode=ro", uri=True) as ledger:
@@ -51,7 +52,7 @@ def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> li
 
 
 def requests(played: Played) -> Verdict:
-    """None failed but those on the way through a process while it was killed."""
+    """Every request succeeds, except those in flight on a process that was killed."""
     lost = [
         f"{words} ({ended - began:.1f} s, ended at {datetime.fromtimestamp(ended, UTC):%H:%M:%S})"
         for began, ended, words in played.failures
@@ -62,7 +63,7 @@ def requests(played: Played) -> Verdict:
 
 
 def stops(books: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, played: Played) -> Verdict:
-    """Only what was idle, broken, taken, a stand-in or too many was ended: chat served all along."""
+    """Only idle, broken, interrupted, fallback and surplus instances end, so that chat always serves."""
     ended = [one for one in books if one["ended"] is not None]
     wrong = [
         f"{one['instance']} of {one['pool']} ({one['capacity_type']}): {one['why']}"
@@ -79,7 +80,7 @@ def stops(books: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, played
 
 
 def _others(gone: Mapping[str, Any], books: Iterable[Mapping[str, Any]]) -> int:
-    """Instances of the same pool that lived when one was ended."""
+    """How many other instances of the pool ran when this one ended."""
     at = epoch(gone["ended"])
     return sum(
         one["instance"] != gone["instance"]
@@ -91,7 +92,7 @@ def _others(gone: Mapping[str, Any], books: Iterable[Mapping[str, Any]]) -> int:
 
 
 def messages(ledger: sqlite3.Connection, sink: Iterable[Mapping[str, Any]]) -> Verdict:
-    """Every message of the outbox is in Slack once, and nothing else is."""
+    """Slack has every message of the outbox exactly once, and no others."""
     posted = Counter(key(one) for one in sink)
     rows = {row["key"]: row["state"] for row in ledger.execute("SELECT key, state FROM outbox")}
     wrong = [f"{key} is {state}" for key, state in rows.items() if state != "sent"]
@@ -102,9 +103,9 @@ def messages(ledger: sqlite3.Connection, sink: Iterable[Mapping[str, Any]]) -> V
 
 
 def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verdict:
-    """The ledger's file is whole, and it knows the stays of the books, no more and no less, to the second.
+    """The ledger file is intact, and it has exactly the instance runs of the billing log, to the second.
 
-    An end that its cloud did not date lies at or before the one that the ledger knows.
+    An end without a time from the cloud may be later in the ledger than in the billing log, by up to `UNDATED_S`.
     """
     wrong = [f"integrity: {row[0]}" for row in ledger.execute("PRAGMA integrity_check") if row[0] != "ok"]
     found = {
@@ -127,9 +128,10 @@ def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verd
 
 
 def money(books: Sequence[Mapping[str, Any]], report: Mapping[str, Any], cloud: str) -> Verdict:
-    """Seconds of the books times the cloud's prices are what the report says, to the cent.
+    """The seconds of the billing log times the cloud's prices equal the report, to the cent.
 
-    The books' ends have parts of a second, the cloud tells whole ones; a living instance counts as far as the report.
+    The billing log has fractions of a second, the cloud API whole seconds. A running instance counts until the
+    end of its charges.
     """
     charged: Counter[str] = Counter()
     credited: Counter[str] = Counter()
@@ -159,7 +161,7 @@ def money(books: Sequence[Mapping[str, Any]], report: Mapping[str, Any], cloud: 
 
 
 class _Prices:
-    """What the cloud's own price lists say."""
+    """Prices from the cloud's own price lists."""
 
     def __init__(self, cloud: str) -> None:
         session = boto3.Session(*KEYS.values(), region_name=REGION)
@@ -167,7 +169,7 @@ class _Prices:
         self._pricing: Any = session.client("pricing", endpoint_url=cloud)
 
     def of(self, stay: Mapping[str, Any], start: float, end: float) -> Decimal:
-        """USD of a stay between two times."""
+        """USD of an instance run between two times."""
         if stay["capacity_type"] != "spot":
             return _usd(self._listed(stay["machine_type"]), start, end)
         history = self._ec2.describe_spot_price_history(
@@ -197,7 +199,7 @@ def _usd(usd_per_hour: Decimal, start: float, end: float) -> Decimal:
 
 
 def sizes(state: Mapping[str, Any]) -> Verdict:
-    """Chat has what its policy says: the reserved one, two spot, nothing on demand; idle batch is at its floor."""
+    """Chat has the sizes of its policy: one reserved, two spot, no on-demand. Idle batch is at its minimum."""
     alive = [one for one in state["instances"] if one["state"] in ("pending", "running")]
     found = Counter((one["pool"], one["kind"]) for one in alive)
     wanted = {("chat", "reserved"): 1, ("chat", "spot"): 2}
@@ -210,7 +212,7 @@ def sizes(state: Mapping[str, Any]) -> Verdict:
 
 
 def marks(state: Mapping[str, Any]) -> Verdict:
-    """No instance that serves carries a mark of a watchdog."""
+    """No serving instance carries a mark of a watchdog."""
     alive = [one for one in state["instances"] if one["state"] in ("pending", "running")]
     left = ("gpu-fleet:idle-since", "gpu-fleet:keep-until")
     wrong = [f"{one['id']} carries {tag}" for one in alive for tag in left if tag in one["tags"]]
@@ -218,7 +220,7 @@ def marks(state: Mapping[str, Any]) -> Verdict:
 
 
 def left_over(folder: Path, network: str) -> Verdict:
-    """After everything was ended: no process of the run, no socket that listens on its network, no mount."""
+    """After the shutdown: no process of the run, no listening socket on its network, no mount."""
     found = [f"process {pid}: {words}" for pid, words in _processes(folder)]
     found += [f"{address} listens" for address in _listeners(network)]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
@@ -231,13 +233,13 @@ def _listeners(network: str) -> Iterator[str]:
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, _, state, *_ = line.split()
         host, _, port = local.partition(":")
-        numbers = [str(number) for number in reversed(bytes.fromhex(host))]  # as a little-endian machine writes it
+        numbers = [str(number) for number in reversed(bytes.fromhex(host))]  # little-endian
         if state == "0A" and ".".join(numbers).startswith(f"{network}."):
             yield f"{'.'.join(numbers)}:{int(port, 16)}"
 
 
 def _processes(folder: Path) -> Iterator[tuple[int, str]]:
-    """Processes that name the run's folder in their environment or command."""
+    """Processes whose environment or command names the folder of the run."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or entry.name == "self":
             continue

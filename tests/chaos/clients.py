@@ -1,4 +1,4 @@
-"""Clients that do what the OpenAI library does by itself: a connection that nobody took is tried again."""
+"""Clients that retry refused connections, as the OpenAI library does."""
 
 import time
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Final
 from scripts.demo.traffic import Traffic
 
 PATIENCE_S: Final = 120.0
-"""How long a client goes on trying to connect, and waits for an answer: the OpenAI library waits for 600 s."""
+"""How long a client retries a connection, and waits for a response. The OpenAI library waits for 600 s."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PatientTraffic(Traffic):
-    """Counts connections that were refused apart: nothing of a request had been sent."""
+    """Counts refused connections separately: nothing of the request was sent."""
 
     refused: int = 0
 
@@ -20,7 +20,7 @@ class PatientTraffic(Traffic):
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
-                # named, since a dataclass with slots is made anew and `super()` would mean the old one
+                # named explicitly: a dataclass with slots is a new class, and `super()` would refer to the old one
                 return Traffic._ask(self, prompt, stream=stream)
             except ConnectionRefusedError:
                 if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""A wall clock that can be set for some processes alone."""
+"""A wall clock that can be changed for selected processes."""
 
 from pathlib import Path
 from typing import Final
@@ -36,5 +36,5 @@ time_t time(time_t *out) {
 
 
 def make_clock(folder: Path) -> Preload:
-    """Its number: by how many seconds the clock is off."""
+    """A library whose number is the offset of the clock in seconds."""
     return Preload(folder, "clock", SOURCE)

@@ -1,4 +1,4 @@
-"""What the judges of `make chaos` read and what they say. Nothing of the product is imported here."""
+"""The inputs and results of the checks of `make chaos`. This module imports nothing of the product."""
 
 import json
 import urllib.request
@@ -14,22 +14,22 @@ REGION: Final = "us-east-1"
 TAKEN_BY_CLOUD: Final = "Server.SpotInstanceTermination"
 ENDED_BY_US: Final = "Client.UserInitiatedShutdown"
 Span = tuple[float, float]
-"""From when until when, in seconds since 1970."""
+"""Start and end, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One thing that must hold, and what was found where it does not."""
+    """The result of one check, with every violation."""
 
     what: str
     seen: str
-    """Numbers, for people."""
+    """Counts, for the output."""
     wrong: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where to look."""
+    """The URLs and paths that the checks read."""
 
     cloud: str
     """URL of the emulator's API."""
@@ -41,48 +41,48 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenGpu:
-    """A fault that reported an XID and then took the GPUs of an instance away."""
+    """A fault that reports an XID error and then removes the GPUs of an instance."""
 
     instance: str
     error: Span
-    """While the XID could be read."""
+    """While the XID error was readable."""
     gone: Span
-    """While the exporter answered and knew no GPU."""
+    """While the exporter responded without any GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What the run itself knows: the list of its faults and what its clients saw."""
+    """What the run itself records: the faults that it injected and what its clients observed."""
 
     answered: int
     failures: Sequence[tuple[float, float, str]]
-    """Began, ended (seconds since 1970), in words."""
+    """Start and end (seconds since 1970), and the error message."""
     kills: Sequence[Span]
-    """While a process died that carries requests."""
+    """While a process that carries requests was being killed."""
     taken: frozenset[str]
-    """Instances that a fault took or broke."""
+    """Instances that a fault interrupted or broke."""
     broken: Sequence[BrokenGpu] = ()
     notices: Sequence[float] = ()
     """When the cloud gave notice to a spot instance of chat."""
     dry: Sequence[Span] = ()
-    """While no zone had spot."""
+    """While no zone had spot capacity."""
     blind: Sequence[Span] = ()
-    """While Prometheus was down: what fired then, nobody can know."""
+    """While Prometheus was down: alerts of that time are unknown."""
 
 
 def read(url: str) -> Any:
-    """JSON of a URL."""
+    """The JSON response of a URL."""
     wish = urllib.request.Request(url, headers=BEARER)
     with urllib.request.urlopen(wish, timeout=30) as answer:
         return json.loads(answer.read())
 
 
 def epoch(text: str) -> float:
-    """Seconds since 1970 of a time as the cloud writes it."""
+    """A time in the format of the cloud as seconds since 1970."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def key(message: Mapping[str, Any]) -> str:
-    """What a message of Slack calls itself."""
+    """The deduplication key of a Slack message."""
     payload = message.get("metadata", {}).get("event_payload", {})
     return str(payload.get("key", f"without a key: {message.get('text')}"))

@@ -1,4 +1,4 @@
-"""A fault: its name, how it is injected and healed, and how long it lasts. See contributing/add-a-fault.md."""
+"""A fault: its name, how it is injected and cleared, and how long it lasts. See contributing/add-a-fault.md."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from tests.chaos.stage import Stage
 
 @dataclass(slots=True)
 class Memory:
-    """What a fault must know when it is mended."""
+    """Data that a fault keeps from its injection until it is cleared."""
 
     held: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -20,46 +20,47 @@ Step = Callable[[Stage, Memory], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One failure that a run injects."""
 
     name: str
     inject: Step
     heal: Step
     lasts_s: float
-    """In the short form."""
+    """Duration in a short run."""
     long_s: float
-    """In the long form."""
+    """Duration in a long run."""
     needs_whole: bool = False
-    """Whether it begins with all replicas serving, since it takes some of them."""
+    """Whether all replicas must serve before it starts, because it removes some of them."""
 
 
 def draw(seed: int, faults: Sequence[Fault]) -> Iterator[Fault]:
-    """All of them in an order of the seed's, then again in another one, for ever."""
+    """All faults in an order that depends on the seed, then again in another order, without end."""
     order = random.Random(seed)  # noqa: S311 - not for secrets
     while True:
         yield from order.sample(list(faults), len(faults))
 
 
 def nothing(stage: Stage, memory: Memory) -> None:
-    """What ends by itself."""
+    """For a fault that ends by itself."""
 
 
 def down(name: str, how: Callable[[Stage, str], None], *parts: str, lasts_s: float, long_s: float) -> Fault:
-    """Processes of the control host end, in this order, `how`: Stage.kill or Stage.end; started in the other one."""
+    """Stop processes of the control host in this order with `how` (Stage.kill or Stage.end), and start them in
+    reverse order."""
     return Fault(
         name=name, inject=each(how, *parts), heal=each(Stage.start, *reversed(parts)), lasts_s=lasts_s, long_s=long_s
     )
 
 
 def still(name: str, part: str, *, lasts_s: float, long_s: float) -> Fault:
-    """A process of the control host stands still: its ports are open, and nobody answers."""
+    """A process of the control host is suspended: its ports are open, but it does not respond."""
     return Fault(
         name=name, inject=each(Stage.freeze, part), heal=each(Stage.thaw, part), lasts_s=lasts_s, long_s=long_s
     )
 
 
 def each(step: Callable[[Stage, str], None], *parts: str) -> Step:
-    """The same with each of these processes, in this order."""
+    """Apply the step to each of these processes, in this order."""
 
     def all_of_them(stage: Stage, memory: Memory) -> None:
         for part in parts:

@@ -1,4 +1,4 @@
-"""What may go wrong: each fault with its name, how it is made and mended. A seed draws the order."""
+"""All faults of a run, with their names and how each is injected and cleared. A seed determines the order."""
 
 import time
 from typing import Final
@@ -14,11 +14,11 @@ from tests.fixtures.e2e.embedded_cloud import wait_for
 from tests.fixtures.local_token import BEARER
 
 BLIND_LIMIT_S: Final = 180.0
-"""A call that was throttled is tried again for up to a minute."""
+"""A throttled call is retried for up to a minute."""
 
 
 RESOLVER_S: Final = 5
-"""What a resolver waits for a server that is gone, once."""
+"""How long a resolver waits for an unreachable server, once."""
 
 
 def _throttle(stage: Stage, memory: Memory) -> None:
@@ -28,14 +28,15 @@ def _throttle(stage: Stage, memory: Memory) -> None:
 
 
 def _throttle_bucket(stage: Stage, memory: Memory) -> None:
-    """What an instance boots from says `slow down`, while one is to take another's place."""
+    """The bucket answers `slow down` while an instance is being replaced and the new one boots from it."""
     fault = {"service": "s3", "operation": "*", "code": "SlowDown", "status": 503, "times": 400}
     stage.cloud.control("api-fault", fault)
     market.take(stage, market.spot_of(stage)[:1])
 
 
 def _unthrottle(stage: Stage, memory: Memory) -> None:
-    """Mended is what the router sees again: a replica that it does not know is idle, and rightly ended."""
+    """The fault is cleared when the router sees the cloud again: a replica unknown to the router is idle, and is
+    rightly terminated."""
     stage.delete("api-fault")
     _wait_for_router(stage)
 
@@ -46,7 +47,7 @@ def _wait_for_router(stage: Stage) -> None:
 
 
 def _lose_names(stage: Stage, memory: Memory) -> None:
-    """The control host's resolver gives up after some seconds, while an instance is to take another's place."""
+    """The control host's resolver fails after some seconds, while an instance is being replaced."""
     if not stage.names.is_there:
         stage.say("no C compiler here: names are resolved all along")
     stage.names.set(RESOLVER_S)
@@ -59,7 +60,7 @@ def _names_back(stage: Stage, memory: Memory) -> None:
 
 
 def _up_in_the_middle(stage: Stage, memory: Memory) -> None:
-    """New templates for all groups while watchdogs replace what a preemption took."""
+    """Replace the launch templates of all groups while watchdogs replace a preempted instance."""
     market.take(stage, market.spot_of(stage)[:1])
     memory.held["number"] = number = 100 + time.time_ns() % 97
     write_settings(stage, disk_gib=number)
@@ -198,7 +199,8 @@ FAULTS: Final = (
         heal=_unthrottle,
         lasts_s=4,
         long_s=60,
-        # the router learns of no new replica meanwhile, for twice the time after which one without work is idle here
+        # Meanwhile the router learns of no new replica, for twice the time after which a replica without work is
+        # idle here.
         needs_whole=True,
     ),
     Fault(
@@ -253,7 +255,7 @@ BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 
 
 def silence_slack(stage: Stage, seed: int) -> None:
-    """Slack is down all along: refuses, drops and hangs up, sometimes after it took the message."""
+    """Slack is down during the whole run: it refuses, drops and hangs up, sometimes after it accepted the message."""
     kinds = ["500", "drop", "429", "500-after", "drop-after"]
     body = {"kinds": kinds, "share": 1.0, "seed": seed}
     httpx.post(f"{stage.slack_url}/faults", json=body, headers=BEARER, timeout=60).raise_for_status()

@@ -1,4 +1,4 @@
-"""How a run begins and ends: everything applied and serving, with clients; afterwards no process is left."""
+"""Start and end of a run: everything applied and serving, with clients; afterwards no process remains."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ from tests.fixtures.stacks.engine import make_engine
 
 @contextmanager
 def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[Stage]:
-    """Everything applied and serving, with clients; afterwards every process is ended."""
-    os.environ[MARK] = str(folder)  # for the children of the embedded cloud, too
+    """Start everything, with clients. After the block every process is ended."""
+    os.environ[MARK] = str(folder)  # also for the children of the embedded cloud
     (folder / "pulumi").mkdir()
     (folder / "ledger").mkdir()
     try:
@@ -69,7 +69,7 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
 
 
 def _monitoring(stage: Stage) -> None:
-    """What Prometheus and Alertmanager read: as shipped, with less patience."""
+    """The shipped configuration of Prometheus and Alertmanager, with shorter intervals."""
     host = stage.control_host
     settings = PrometheusSettings(
         cloud=Cloud.AWS,
@@ -101,16 +101,17 @@ def _apply(stage: Stage) -> None:
         stage.start(part)
     wait_for("chat whole and serving", stage.is_whole, 600)
     stage.traffic.start()
-    # a policy acts only after somebody saw a dry run of it
+    # a policy acts only after a user has seen its dry run
     for kind in ("spot", "idle"):
         stage.gpufleet("watch", kind, "--quiet", codes=(0, 3))
     stage.start("watchdogs")
 
 
 def write_settings(stage: Stage, disk_gib: int = 100) -> None:
-    """For the next `pulumi up`; another disk makes new launch templates for all groups.
+    """Write the settings for the next `pulumi up`. Another disk size creates new launch templates for all groups.
 
-    The shipped settings of the demo at these addresses, with less patience, and one idle instance.
+    These are the shipped settings of the demo with the addresses of this run, shorter times, and one idle
+    instance.
     """
     engine, network = stage.engine, stage.cloud.network
     config = engine.settings(STACK)

@@ -1,6 +1,6 @@
-"""What people had to hear, and what they must not hear: from the cloud's books, the list of faults and Prometheus.
+"""Checks which notifications people must and must not receive, from the billing log, the faults and Prometheus.
 
-Whether a message was ever queued is no evidence here: an outbox that forgets one, or has it twice, is found out.
+The outbox is not a source: the checks detect an outbox that loses a message or has it twice.
 """
 
 import json
@@ -19,42 +19,45 @@ from tests.chaos.evidence import ENDED_BY_US, REGION, Played, Span, Verdict, epo
 from tests.fixtures.local_token import KEYS
 
 ASKED_BEFORE: Final = timedelta(minutes=6)
-"""So long may on-demand be asked for before a cloud without capacity gives it, with a clock that was set back."""
+"""The longest time between a request for on-demand and its launch, without capacity and with the clock set back."""
 ASKED_AFTER: Final = timedelta(minutes=1, seconds=30)
-"""Messages name the minute of the ask."""
+"""Messages name the minute of the request."""
 TAKEN_BACK_S: Final = 15.0
-"""A younger instance ends with the ask that was withdrawn while its cloud answered; the resize is reported."""
+"""A younger instance ends with a request that was withdrawn during the launch. The resize is reported, the end is
+not."""
 HEARD_AFTER_S: Final = 20.0
-"""An alert that fires for so long must be told: ten times what a group waits for others here."""
+"""An alert that fires this long requires a notification: ten times the group wait of Alertmanager here."""
 APART_S: Final = 90.0
-"""Two fires of a group that are further apart are two pieces of news; its end is told within that time."""
+"""Two alerts of a group that are further apart need two notifications. The end of an alert is notified within
+this time."""
 MISSED_S: Final = 2.5
-"""Looks at the rules come each second; where more of them are missing, an alert may have ended and begun again."""
+"""Rules are evaluated each second. In a longer gap an alert may have ended and fired again."""
 LOSSES_MUST: Final = 4
 LOSSES_MAY: Final = 3
-"""Spot instances of a pool that the cloud takes within an hour: more than three must be told, fewer must not."""
+"""Spot instances of a pool that the cloud interrupts within an hour: from LOSSES_MUST the alert must fire, below
+this number it must not."""
 GONE_S: Final = 150.0
-"""GPUs that are missing for longer must be told: the rule waits two minutes."""
+"""GPUs that are missing longer require a notification: the rule waits two minutes."""
 NEVER: Final = frozenset(
     {
         "AllMetricsMissing", "BudgetBurnFast", "BudgetBurnSlow", "CertificateEnding", "GpuHot", "GpuMemoryGrowing",
         "KvCacheFull", "LatencyHigh", "QuotaNear", "TokensDropped",
     }
 )  # fmt: skip
-"""What no fault causes, however slow the machine is: whoever hears of one of these was woken for nothing."""
+"""Alerts that no fault causes, however slow the machine is. Each of them is a false alarm."""
 HUSHED: Final = {
     "MetricsMissing": "AllMetricsMissing",
     "QueueGrowing": "RequestsHeld",
     "BootFailing": "CacheSyncFailing",
 }
-"""While the second fires, the first is no news."""
+"""While the second alert fires, it inhibits the first."""
 _HEAD: Final = re.compile(r"(?P<end>Resolved: )?(?P<name>\w+)(?: \((?P<where>[^)]*)\))?")
 _DRY: Final = re.compile(r"Pool chat: no spot capacity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """One alert while it fired without a break, as Prometheus remembers it."""
+    """One uninterrupted period in which an alert fires, from the data of Prometheus."""
 
     name: str
     pool: str
@@ -63,9 +66,10 @@ class Fired:
 
 
 def told(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) -> Verdict:
-    """What the cloud saw was told once, whether or not anything was queued.
+    """Every event that the cloud recorded was notified once, whether or not a message was queued.
 
-    Each end that was asked of it, the mark of each idle instance before its end, each stand-in that was bought.
+    Events are each termination that was requested, the mark of each idle instance before its end, and each
+    fallback launch.
     """
     keys = [key(one) for one in sink]
     asks = [datetime.strptime(f"{one[-13:]}+0000", "%Y%m%dt%H%M%z") for one in keys if ":fallback:chat-" in one]
@@ -93,7 +97,7 @@ def told(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) 
 
 
 def fired(prometheus: str) -> list[Fired]:
-    """Every alert that Prometheus remembers to have fired."""
+    """Every alert that fired, from the data of Prometheus."""
     query = urllib.parse.urlencode({"query": 'ALERTS{alertstate="firing"}[6h]'})
     found: list[Fired] = []
     for series in read(f"{prometheus}/api/v1/query?{query}")["data"]["result"]:
@@ -111,7 +115,7 @@ def fired(prometheus: str) -> list[Fired]:
 
 
 def spans(moments: Iterable[float], apart_s: float) -> list[Span]:
-    """Moments in a row that are no further apart, as spans."""
+    """Group moments into spans: consecutive ones at most `apart_s` apart form one span."""
     times = sorted(moments)
     if not times:
         return []
@@ -120,7 +124,7 @@ def spans(moments: Iterable[float], apart_s: float) -> list[Span]:
 
 
 def alerts(seen: Sequence[Fired], sink: Iterable[Mapping[str, Any]], played: Played) -> Verdict:
-    """The faults made those alerts fire that they must and no others; each was told once, and its end once."""
+    """Exactly the alerts that the faults require fired. Each was notified once, and its end once."""
     heard = [_Heard.of(one) for one in sink if "alert/" in key(one)]
     wrong = [*_due(seen, heard, played), *_losses(seen, played), *_for_nothing(seen, heard, played)]
     groups = sorted({(one.name, one.pool) for one in seen})
@@ -135,7 +139,7 @@ def alerts(seen: Sequence[Fired], sink: Iterable[Mapping[str, Any]], played: Pla
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
-    """One message about alerts, read as people read it."""
+    """One message about alerts, parsed from its text."""
 
     name: str
     pool: str
@@ -172,7 +176,7 @@ def _due(seen: Sequence[Fired], heard: Sequence[_Heard], played: Played) -> Iter
 
 
 def _losses(seen: Sequence[Fired], played: Played) -> Iterator[str]:
-    """Spot that the cloud took too often within an hour, whether it drained in time or not."""
+    """Too many spot interruptions within an hour, whether or not the instances drained in time."""
     most = max((sum(at - 3600 <= other <= at for other in played.notices) for at in played.notices), default=0)
     said = any(one.name == "SpotLossHigh" and one.pool == "chat" for one in seen)
     if most >= LOSSES_MUST and not said:
@@ -193,7 +197,7 @@ def _for_nothing(seen: Sequence[Fired], heard: Sequence[_Heard], played: Played)
 def _of_group(
     name: str, pool: str, seen: Sequence[Fired], heard: Sequence[_Heard], blind: Sequence[Span]
 ) -> Iterator[str]:
-    """Never fewer messages than pieces of news, never more than times that it began or ended to fire."""
+    """At least one message for each separate alert, and at most one for each time that it started or ended."""
     mine = [one.span for one in seen if (one.name, one.pool) == (name, pool)]
     news = _joined(mine, blind)
     long = [span for span in news if span[1] - span[0] >= HEARD_AFTER_S]
@@ -210,7 +214,7 @@ def _of_group(
 
 
 def _joined(parts: Iterable[Span], blind: Sequence[Span]) -> list[Span]:
-    """Spans that lie over or near each other as one; time without a Prometheus does not part them."""
+    """Merge spans that overlap or are near each other. Time without Prometheus does not separate them."""
     found: list[Span] = []
     for began, ended in sorted(parts):
         if found and began - found[-1][1] - _within(blind, found[-1][1], began) <= APART_S:
@@ -228,7 +232,7 @@ def _within(blind: Iterable[Span], began: float, ended: float) -> float:
 
 
 def refusals(cloud: str) -> Mapping[str, Sequence[float]]:
-    """When each of chat's spot groups was refused an instance, as the cloud's own activities say."""
+    """When each spot group of chat was refused an instance, from the scaling activities of the cloud."""
     session = boto3.Session(*KEYS.values(), region_name=REGION)
     scaling: Any = session.client("autoscaling", endpoint_url=cloud)
     groups = read(f"{cloud}/_localcloud/state")["groups"]
@@ -246,7 +250,8 @@ def refusals(cloud: str) -> Mapping[str, Sequence[float]]:
 
 
 def dry(refused: Mapping[str, Sequence[float]], sink: Iterable[Mapping[str, Any]], played: Played) -> Verdict:
-    """That no zone gives spot is told once a day when all refused, again and again, and never when one had some."""
+    """A lack of spot in all zones is notified once a day if all groups were refused repeatedly, and never if a
+    zone had capacity."""
     days = Counter(key(one)[-8:] for one in sink if _DRY.search(str(one.get("text", ""))))
     due = [
         (began, ended)

@@ -1,4 +1,4 @@
-"""Faults of the control host: its clock, its ledger, its HAProxy, and the cloud that it asks."""
+"""Faults of the control host: its clock, its ledger, its HAProxy, and the cloud API that it uses."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from tests.chaos.stage import Stage
 
 
 def step_clock(seconds: int) -> Step:
-    """The control host's clock is set: what was planned for its future is late, or all at once past."""
+    """Change the control host's clock: planned work becomes late, or is due at once."""
 
     def step(stage: Stage, memory: Memory) -> None:
         if not stage.clock.is_there:
@@ -40,12 +40,12 @@ def empty_disk(stage: Stage, memory: Memory) -> None:
 
 
 def kill_haproxy(stage: Stage, memory: Memory) -> None:
-    """HAProxy alone, with what it carries: its controller is to start it again."""
+    """Kill HAProxy with its open connections. Its controller must restart it."""
     stage.kills.append(processes.kill(processes.find("haproxy", f"-C {stage.folder / 'router'} ")))
 
 
 def freeze_cloud(stage: Stage, memory: Memory) -> None:
-    """Every API of the cloud and all its metadata services: connections are taken, and nobody answers."""
+    """Suspend every API of the cloud and all metadata services: they accept connections and do not respond."""
     memory.held["cloud"] = processes.find("-m localcloud.cloud", f"--state {stage.folder / 'cloud'} ")
     for pid in memory.held["cloud"]:
         os.kill(pid, signal.SIGSTOP)

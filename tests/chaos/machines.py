@@ -1,4 +1,4 @@
-"""Faults of instances: engines that hang, GPUs that are gone, agents that stand still, models that nobody can run."""
+"""Faults of instances: engines that hang, missing GPUs, suspended agents, models that no engine can load."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ _MODEL: Final = ("--name", "chat", "--bucket", f"s3://{BUCKET}", "--fleet", FLEE
 
 
 def broken(what: str, value: float | None = None) -> Step:
-    """One spot instance of chat, with that fault of the embedded cloud."""
+    """One spot instance of chat with this fault of the embedded cloud."""
 
     def step(stage: Stage, memory: Memory) -> None:
         chosen = memory.held["instance"] = spot_of(stage)[0]["id"]
@@ -35,7 +35,7 @@ def mend(stage: Stage, memory: Memory) -> None:
 
 
 def lose_gpus(stage: Stage, memory: Memory) -> None:
-    """First the error, which somebody reads, then the GPUs."""
+    """First the XID error, which is read, then the loss of the GPUs."""
     began = time.time()
     broken("xid", 79)(stage, memory)
     name = memory.held["instance"]
@@ -58,13 +58,13 @@ def give_gpus_back(stage: Stage, memory: Memory) -> None:
 
 
 def kill_agents(stage: Stage, memory: Memory) -> None:
-    """SIGKILL to the node agent of every instance of chat; what they serve goes on."""
+    """SIGKILL to the node agent of every instance of chat. Requests in progress continue."""
     for one in stage.instances("chat"):
         processes.kill(processes.find(f"{stage.folder}/machines/{one['id']}/", "gpufleet-node.pyz run"))
 
 
 def kill_engine(stage: Stage, memory: Memory) -> None:
-    """SIGKILL to the engine of one instance, with what it was answering."""
+    """SIGKILL to the engine of one instance, during requests."""
     chosen = spot_of(stage)[0]["id"]
     stage.taken.add(chosen)
     stage.kills.append(
@@ -73,14 +73,15 @@ def kill_engine(stage: Stage, memory: Memory) -> None:
 
 
 def silence_metadata(stage: Stage, memory: Memory) -> None:
-    """No instance hears of anything, and the cloud takes one: it hears of that when the service speaks again."""
+    """No metadata service responds, and the cloud interrupts an instance, which learns of it when the service
+    responds again."""
     for one in stage.instances("chat"):
         stage.cloud.control("fault", {"instance": one["id"], "what": "metadata", "value": None})
     take(stage, spot_of(stage)[:1])
 
 
 def bad_revision(stage: Stage, memory: Memory) -> None:
-    """A model whose configuration no engine can read: its files are whole, so that publishing takes it."""
+    """A model whose configuration no engine can read. Its files are complete, so publishing accepts it."""
     source = stage.folder / f"bad-model-{time.time_ns()}"
     shutil.copytree(next(path for path in (stage.folder / "models").iterdir() if path.is_dir()), source)
     configuration = json.loads((source / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Faults of the market: spot that the cloud takes, and capacity that it has not."""
+"""Faults of the market: spot interruptions and missing capacity."""
 
 import time
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ from tests.chaos.stage import Stage
 TYPES: Final = ("g6.xlarge", "g5.xlarge")
 ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
 NOTICE_S: Final = 30.0
-"""The cloud says 120 s before. Not less, since an answer may take 15 s where eight others use the machine."""
+"""Real clouds give 120 s. It is not shorter, because a response may take 15 s while eight other runs use the
+machine."""
 
 
 def take(stage: Stage, chosen: Sequence[dict[str, Any]]) -> None:
-    """The cloud gives notice to these instances, and ends them."""
+    """The cloud gives notice to these instances, then terminates them."""
     for one in chosen:
         stage.taken.add(one["id"])
         stage.notices += [time.time()] * (one["pool"] == "chat")
@@ -22,7 +23,7 @@ def take(stage: Stage, chosen: Sequence[dict[str, Any]]) -> None:
 
 
 def spot_of(stage: Stage, pool: str = "chat") -> list[dict[str, Any]]:
-    """Spot instances of a pool that run and are to go on."""
+    """Running spot instances of a pool without a notice."""
     return [
         one
         for one in stage.instances(pool)
@@ -44,7 +45,7 @@ def zone_back(stage: Stage, memory: Memory) -> None:
 def lose_all(stage: Stage, memory: Memory) -> None:
     memory.held["since"] = time.time()
     _room(stage, "spot", ZONES, 0)
-    _room(stage, "on-demand", ZONES, 0)  # what lives stays, the reserved one, too
+    _room(stage, "on-demand", ZONES, 0)  # running instances stay, including the reserved one
     take(stage, spot_of(stage))
 
 
@@ -54,7 +55,7 @@ def all_back(stage: Stage, memory: Memory) -> None:
 
 
 def add_by_hand(stage: Stage, memory: Memory) -> None:
-    """Somebody asks a group for one more than its watchdog wants."""
+    """A user increases the size of a group by one more than its watchdog wants."""
     groups = stage.cloud.control("state")["groups"]
     chosen = next(one for one in groups if (one["pool"], one["capacity_type"]) == ("chat", "spot"))
     stage.cloud.client("autoscaling").set_desired_capacity(

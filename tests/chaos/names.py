@@ -1,4 +1,5 @@
-"""Names for the addresses of a run, which can cease to be resolved: `cloud.127-240-0-2.chaos.test` is 127.240.0.2."""
+"""Host names for the addresses of a run, whose resolution can be disabled: `cloud.127-240-0-2.chaos.test` is
+127.240.0.2."""
 
 from pathlib import Path
 from typing import Final
@@ -34,16 +35,17 @@ int getaddrinfo(const char *node, const char *service, const struct addrinfo *hi
 
 
 def make_names(folder: Path) -> Preload:
-    """Its number: while it is not 0, no name is found, and so many seconds pass before the resolver says so."""
+    """A library whose number disables resolution: while it is not 0, each lookup fails after that number of
+    seconds."""
     return Preload(folder, "names", SOURCE)
 
 
 def name_of(word: str, host: str) -> str:
-    """The name of an address."""
+    """The host name of an address."""
     return f"{word}.{host.replace('.', '-')}{SUFFIX}"
 
 
 def url(names: Preload, word: str, host: str, port: int) -> str:
-    """An address by a name; as it is where there was no compiler."""
+    """A URL with the host name of an address; with the address itself where there is no compiler."""
     known = name_of(word, host) if names.is_there else host
     return f"http://{known}:{port}"

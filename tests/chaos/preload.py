@@ -1,4 +1,4 @@
-"""Libraries before libc's, made where there is a compiler: they change what the control host alone sees."""
+"""LD_PRELOAD libraries, built where a compiler exists. They change what only the control host observes."""
 
 import shutil
 import struct
@@ -30,10 +30,10 @@ __attribute__((constructor)) static void begin(void) {
 
 
 class Preload:
-    """One such library, and the number that every process which loaded it reads: 0 until it is set."""
+    """One such library, and the number that every process with it reads: 0 until it is set."""
 
     def __init__(self, folder: Path, name: str, source: str) -> None:
-        """`source`: C, to which `number` is known; it is NULL in a process that was started without."""
+        """`source`: C code that may read `number`. It is NULL in a process without the environment variable."""
         self.variable: Final = f"GPUFLEET_CHAOS_{name.upper()}"
         self.file: Final = folder / name
         self.library: Final = folder / f"{name}.so"
@@ -46,17 +46,17 @@ class Preload:
 
     @property
     def is_there(self) -> bool:
-        """Whether there was a compiler."""
+        """Whether a compiler exists."""
         return self.library.exists()
 
     def set(self, number: int) -> None:
-        """From now on every process reads this."""
+        """Set the number that every process reads."""
         with self.file.open("r+b" if self.file.exists() else "wb") as file:
             file.write(struct.pack("q", number))
 
 
 def environment(libraries: Sequence[Preload]) -> dict[str, str]:
-    """For a process that is to load these."""
+    """Environment of a process that loads these libraries."""
     there = [one for one in libraries if one.is_there]
     if not there:
         return {}

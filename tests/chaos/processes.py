@@ -1,4 +1,4 @@
-"""Processes of a run by their command lines, to be killed or to be held still."""
+"""Finds processes of a run by their command lines, to kill or suspend them."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from tests.fixtures.e2e.embedded_cloud import wait_for
 
 
 def find(*words: str) -> list[int]:
-    """Those whose command line has all of these words, each somewhere in it."""
+    """Processes whose command line contains all of these texts."""
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -24,7 +24,7 @@ def find(*words: str) -> list[int]:
 
 
 def kill(pids: Iterable[int]) -> Span:
-    """SIGKILL to each; from when until when they died."""
+    """Send SIGKILL to each. Returns when the first was killed and when the last had ended."""
     began, killed = time.time(), list(pids)
     for pid in killed:
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""One run: set up, let faults come in the order of a seed, settle, judge, take down, judge what is left."""
+"""One run: set up, inject faults in the order of a seed, wait for recovery, check, take down, check for leftovers."""
 
 import json
 import time
@@ -21,7 +21,7 @@ from tests.fixtures.e2e.embedded_cloud import wait_for
 from tests.fixtures.local_token import BEARER
 
 SETTLE_S: Final = 600.0
-"""Generous, since a loaded machine needs minutes for what an idle one does in seconds."""
+"""Generous, because a loaded machine needs minutes for what an idle one does in seconds."""
 
 
 def play(
@@ -33,7 +33,8 @@ def play(
     minutes: float | None = None,
     say: Callable[[str], None],
 ) -> list[Verdict]:
-    """Each of `faults` once; with `minutes`, again and again for so long, each for longer. What was found."""
+    """Inject each of `faults` once; with `minutes`, repeatedly for that time and each one longer. Returns the
+    results."""
     began = time.monotonic()
 
     def tell(text: str) -> None:
@@ -82,9 +83,9 @@ def _judge(stage: Stage) -> list[Verdict]:
     if not _within(quiet.long_enough, SETTLE_S):
         stage.say("alerts went on to fire or losses were not counted: the judges will see")
     for part in ("alertmanager", "console"):
-        stage.end(part)  # what the judges do makes no news
+        stage.end(part)  # the checks cause no notifications
     wait_for("every message delivered", lambda: _nothing_waits(stage), SETTLE_S)
-    stage.end("watchdogs")  # before the clients: without them chat is idle, and rightly ended
+    stage.end("watchdogs")  # before the clients: without them chat is idle, and is rightly terminated
     counted = stage.traffic.stop()
     drift = _drift(stage)
     verify = stage.gpufleet("ledger", "verify")
@@ -116,7 +117,7 @@ def _judge(stage: Stage) -> list[Verdict]:
 
 
 def _drift(stage: Stage) -> Verdict:
-    """Whether `pulumi up` would change anything: not if nobody changed the program or the agent during the run."""
+    """Check that `pulumi up` changes nothing. It holds if no one edits the program or the agent during the run."""
     try:
         seen = stage.engine.run("preview", "--expect-no-changes", "--stack", STACK)
     except AssertionError as error:
@@ -126,7 +127,7 @@ def _drift(stage: Stage) -> Verdict:
 
 
 def _within(look: Callable[[], bool], limit_s: float) -> bool:
-    """Whether it came to be in time. A judge says what is wrong where it did not."""
+    """Whether it became true within the limit. The checks report the cause otherwise."""
     try:
         wait_for("this", look, limit_s)
     except AssertionError:
@@ -136,7 +137,7 @@ def _within(look: Callable[[], bool], limit_s: float) -> bool:
 
 @dataclass(slots=True)
 class _Quiet:
-    """Whether no alert of a mended fault has fired for so long that Alertmanager told of its end."""
+    """Whether no alert of a cleared fault has fired for so long that Alertmanager has notified its end."""
 
     stage: Stage
     _since: float | None = None
@@ -153,7 +154,7 @@ class _Quiet:
         return bool({one["labels"]["alertname"] for one in active} & {"GpuErrors", "GpuGone"})
 
     def _counted(self) -> float:
-        """Losses of chat that Prometheus knows of."""
+        """Losses of chat that Prometheus has counted."""
         query = {"query": 'max(gpufleet_preemptions_total{pool="chat"})'}
         answer = httpx.get(f"{self.stage.prometheus_url}/api/v1/query", params=query, timeout=60).json()
         found = answer["data"]["result"]

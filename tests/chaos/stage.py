@@ -1,4 +1,5 @@
-"""What the faults play on: the embedded cloud with the demo's stack, Prometheus, the router, the daemon, clients."""
+"""The fleet that faults act on: the embedded cloud with the demo's stack, Prometheus, the router, the daemon,
+clients."""
 
 import errno
 import json
@@ -32,30 +33,31 @@ from tests.fixtures.stacks.engine import Engine
 STACK: Final = "aws-local"
 FLEET: Final = f"s3://{BUCKET}/{PATH_IN_BUCKET}"
 MARK: Final = "GPUFLEET_CHAOS"
-"""Every process of a run carries it in its environment, with the run's folder: so what is left over is found."""
+"""Every process of a run has it in its environment, with the folder of the run, so that leftover processes are
+found."""
 ENGINE_KEY: Final = "/gpu-fleet/local/engine-key"
 ORDER_KEY: Final = "/gpu-fleet/local/order-key"
 COMMAND_LIMIT_S: Final = 600
 START_LIMIT_S: Final = 600
 END_LIMIT_S: Final = 600
-"""A daemon that is asked to end lets its pass finish, for 150 s at most; a loaded machine takes its time, too."""
+"""A daemon that is asked to end finishes its pass within 150 s; a loaded machine needs more."""
 EVERY: Final = ("--every", "idle=3s", "--every", "spot=2s", "--every", "scale=1m", "--every", "cost=6s")
 RESTART_S: Final = 2.0
-"""`RestartSec` of the parts' units, which have 10 s: as short as the other times of this fleet."""
+"""`RestartSec` of the parts. Their units have 10 s; here it is as short as the other times of this fleet."""
 PARTS: Final = ("alertmanager", "prometheus", "targets", "router", "console", "watchdogs")
 CONSOLE_TOKEN: Final = "a token of the chaos"  # noqa: S105 - of this console alone
 GROUP_WAIT: Final = timedelta(seconds=2)
 GROUP_INTERVAL: Final = timedelta(seconds=10)
-"""Alertmanager's patience; minutes elsewhere."""
+"""Alertmanager's group interval, which is minutes elsewhere."""
 
 
 class ChaosError(Exception):
-    """The run itself cannot go on; says why."""
+    """The run cannot continue. The message names the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A command that ended."""
+    """The result of a command."""
 
     code: int
     stdout: str
@@ -64,7 +66,7 @@ class Done:
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """One fleet with everything applied, and handles to hurt it."""
+    """One fleet with everything applied, and methods to inject faults."""
 
     cloud: EmbeddedCloud
     engine: Engine
@@ -72,24 +74,24 @@ class Stage:
     folder: Path
     say: Callable[[str], None]
     clock: Preload
-    """Of the watchdogs."""
+    """The clock of the watchdogs."""
     names: Preload
-    """Of every part of the control host, and of commands."""
+    """The name resolution of every part of the control host, and of commands."""
     kills: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """From when until when the router died, in seconds since 1970."""
+    """Start and end of each kill of the router, in seconds since 1970."""
     taken: set[str] = field(default_factory=set[str])
-    """Instances that a fault took or broke."""
+    """Instances that a fault interrupted or broke."""
     notices: list[float] = field(default_factory=list[float])
     """When the cloud gave notice to a spot instance of chat."""
     broken: list[BrokenGpu] = field(default_factory=list[BrokenGpu])
     dry: list[Span] = field(default_factory=list[Span])
-    """While no zone had spot."""
+    """While no zone had spot capacity."""
     blind: list[Span] = field(default_factory=list[Span])
     """While Prometheus was down."""
     _blind_since: float = 0.0
     _parts: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, subprocess.Popen[bytes]])
 
-    # places
+    # addresses and paths
 
     @property
     def control_host(self) -> str:
@@ -120,10 +122,10 @@ class Stage:
             | loading([self.names])
             | {
                 MARK: str(self.folder),
-                # not S3: the emulator takes the first word of a name for a bucket's
+                # not S3: the emulator reads the first label of a host name as the bucket
                 **{f"AWS_ENDPOINT_URL_{service}": cloud for service in ("EC2", "AUTO_SCALING", "SERVICE_QUOTAS")},
                 "GPUFLEET_FLEET": FLEET,
-                "GPUFLEET_SLACK_API_URL": f"{self.slack_url}/api/",  # by its address: in clear to loopback alone
+                "GPUFLEET_SLACK_API_URL": f"{self.slack_url}/api/",  # clear text: loopback only
                 "GPUFLEET_SLACK_TOKEN": local_token.BOT,
             }
         )
@@ -131,7 +133,7 @@ class Stage:
     # processes
 
     def start(self, part: str) -> None:
-        """Start a part; those with an address are waited for."""
+        """Start a part, and wait until it listens if it has an address."""
         self._run_as_unit(part)
         ready = {
             "alertmanager": f"{self.alertmanager_url}/-/ready",
@@ -145,7 +147,7 @@ class Stage:
             self.blind.append((self._blind_since, time.time()))
 
     def _run_as_unit(self, part: str) -> None:
-        """Start its process, and again whenever it ends by itself, as `Restart=always` does."""
+        """Start its process, and restart it whenever it ends by itself, as `Restart=always` does."""
         process = self._parts[part] = self.spawn(part, self._command(part))
 
         def keep() -> None:
@@ -159,7 +161,8 @@ class Stage:
         threading.Thread(target=keep, name=f"unit {part}", daemon=True).start()
 
     def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """A process whose output goes into a file of the run through a pipe: a limit on its files stops no words."""
+        """Start a process whose output reaches a file of the run through a pipe, so that a limit on its file
+        sizes does not affect the log."""
         libraries = [self.names, self.clock] if name.startswith("watchdogs") else [self.names]
         process = subprocess.Popen(
             list(command),
@@ -181,7 +184,7 @@ class Stage:
             end_process(process, END_LIMIT_S)
 
     def kill(self, part: str) -> None:
-        """SIGKILL. HAProxy ends with its router, a moment later."""
+        """Send SIGKILL. HAProxy ends a moment after its router."""
         process = self._parts.pop(part)
         self._note_blind(part)
         began = time.time()
@@ -196,7 +199,7 @@ class Stage:
             self._blind_since = time.time()
 
     def freeze(self, part: str) -> None:
-        """SIGSTOP: its ports are open, and nobody answers."""
+        """Send SIGSTOP: the ports are open, but the process does not respond."""
         os.kill(self.pid(part), signal.SIGSTOP)
 
     def thaw(self, part: str) -> None:
@@ -211,7 +214,7 @@ class Stage:
         return self._parts[part].pid
 
     def limit_files(self, part: str, size: int | None) -> None:
-        """Let no file of a part grow beyond `size` bytes, as on a full disk; None: as before."""
+        """Limit the size of files that a part writes to `size` bytes, as a full disk does. None: no limit."""
         _, most = resource.prlimit(self.pid(part), resource.RLIMIT_FSIZE)
         resource.prlimit(self.pid(part), resource.RLIMIT_FSIZE, (most if size is None else size, most))
 
@@ -225,7 +228,7 @@ class Stage:
                     f"--storage.path={self.folder / 'alertmanager'}",
                     f"--web.listen-address={self.control_host}:9093",
                     "--data.maintenance-interval=1m",
-                    "--cluster.listen-address=",  # one alone: nobody to gossip with
+                    "--cluster.listen-address=",  # a single instance without peers
                     "--log.level=warn",
                 ]
             case "prometheus":
@@ -278,31 +281,31 @@ class Stage:
             raise ChaosError(f"{' '.join(command[2:])}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return Done(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
-    # what is there
+    # state
 
     def instances(self, pool: str) -> list[dict[str, Any]]:
-        """Living instances of a pool, as the cloud sees them."""
+        """Instances of a pool that are not terminated, as the cloud sees them."""
         found = self.cloud.control("state")["instances"]
         return [one for one in found if one["pool"] == pool and one["state"] in ("pending", "running")]
 
     def servers_up(self) -> int:
-        """Replicas of chat that HAProxy sends requests to."""
+        """Number of chat replicas to which HAProxy sends requests."""
         known = json.loads((self.folder / "router" / "status.json").read_text())
         servers = [one for pool in known["pools"] if pool["name"] == "chat" for one in pool["servers"]]
         return sum(str(one.get("status", "")).upper().startswith("UP") for one in servers)
 
     def router_sees(self, since: float) -> bool:
-        """Whether the router had an inventory after a moment, in seconds since 1970."""
+        """Whether the router has read an inventory since this time, in seconds since 1970."""
         known = json.loads((self.folder / "router" / "status.json").read_text())
         return datetime.fromisoformat(known["at"]).timestamp() > since + 1 and not known["problems"]
 
     def is_whole(self) -> bool:
-        """Whether chat is as its policy wants it: reserved 1, spot 2, nothing on demand, all serving."""
+        """Whether chat has the sizes of its policy (one reserved, two spot, no on-demand) and all of them serve."""
         kinds = sorted(one["kind"] for one in self.instances("chat") if one["notice"] is None)
         return kinds == ["reserved", "spot", "spot"] and self.servers_up() == 3
 
     def delete(self, path: str) -> None:
-        """DELETE of the control API."""
+        """Send DELETE to the admin API."""
         httpx.request(
             "DELETE", f"{self.cloud.url}/_localcloud/{path}", json={}, headers=local_token.BEARER, timeout=60
         ).raise_for_status()

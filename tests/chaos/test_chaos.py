@@ -1,4 +1,4 @@
-"""A bad day, cut short: some faults of `make chaos` in the order of one seed, then the checker."""
+"""A short chaos run: some faults of `make chaos` in the order of one seed, then the checks."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def test_the_fleet_survives_a_bad_day(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_make_takes_a_fault_whatever_quotes_its_name_has() -> None:
+def test_make_accepts_a_fault_name_with_quotes() -> None:
     said = subprocess.run(
         ["make", "-o", "setup", "chaos", 'FAULT=nobody\'s "fault"', "MINUTES=0"],
         cwd=ROOT,

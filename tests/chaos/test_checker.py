@@ -1,4 +1,4 @@
-"""The checker notices: each thing that must hold, broken by hand."""
+"""Each check detects a violation that the test creates."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ STAY = {
 
 @pytest.fixture
 def ledger() -> Iterator[sqlite3.Connection]:
-    """The columns that the checker reads, with what belongs to `STAY`."""
+    """The columns that the checks read, with the rows that belong to `STAY`."""
     with closing(sqlite3.connect(":memory:")) as made:
         made.row_factory = sqlite3.Row
         made.executescript(
@@ -62,7 +62,7 @@ def played(**changed: Any) -> Played:
         pytest.param(((9.0, 9.5), (13.0, 13.5)), 1, id="killed before and after"),
     ],
 )
-def test_a_failed_request(kills: tuple[tuple[float, float], ...], wrong: int) -> None:
+def test_failed_request_outside_a_kill_is_detected(kills: tuple[tuple[float, float], ...], wrong: int) -> None:
     verdict = checker.requests(played(failures=[(10.0, 12.0, "HTTP 503")], kills=kills))
     assert len(verdict.wrong) == wrong
 
@@ -77,17 +77,19 @@ def test_a_failed_request(kills: tuple[tuple[float, float], ...], wrong: int) ->
         pytest.param({"pool": "batch"}, set(), 0, id="an idle pool"),
     ],
 )
-def test_a_stop(ledger: sqlite3.Connection, stay: dict[str, Any], taken: set[str], wrong: int) -> None:
+def test_end_of_a_chat_instance_without_cause_is_detected(
+    ledger: sqlite3.Connection, stay: dict[str, Any], taken: set[str], wrong: int
+) -> None:
     assert len(checker.stops([STAY | stay], ledger, played(taken=frozenset(taken))).wrong) == wrong
 
 
 @pytest.mark.parametrize(("others", "wrong"), [pytest.param(2, 1, id="missed"), pytest.param(3, 0, id="too many")])
-def test_a_stop_beside_others(ledger: sqlite3.Connection, others: int, wrong: int) -> None:
+def test_end_with_enough_other_instances_is_allowed(ledger: sqlite3.Connection, others: int, wrong: int) -> None:
     alive = [STAY | {"instance": f"i-{number}", "ended": None} for number in range(10, 10 + others)]
     assert len(checker.stops([STAY, *alive], ledger, played(taken=frozenset())).wrong) == wrong
 
 
-def test_an_idle_stop_of_the_busy_pool(ledger: sqlite3.Connection) -> None:
+def test_idle_termination_in_the_busy_pool_is_detected(ledger: sqlite3.Connection) -> None:
     ledger.execute("INSERT INTO outcomes VALUES ('i-1', 'idle', 'chat', 'idle', 'end', 'done')")
     assert checker.stops([STAY], ledger, played()).wrong == ("idle ended i-1: idle",)
 
@@ -105,7 +107,9 @@ def posted(*keys: str) -> list[dict[str, Any]]:
         pytest.param(posted("fallback:1", "what"), ("in no outbox: what",), id="from nowhere"),
     ],
 )
-def test_messages(ledger: sqlite3.Connection, sink: list[dict[str, Any]], wrong: tuple[str, ...]) -> None:
+def test_lost_and_repeated_messages_are_detected(
+    ledger: sqlite3.Connection, sink: list[dict[str, Any]], wrong: tuple[str, ...]
+) -> None:
     assert checker.messages(ledger, sink).wrong == wrong
 
 
@@ -128,12 +132,14 @@ def test_messages(ledger: sqlite3.Connection, sink: list[dict[str, Any]], wrong:
         ),
     ],
 )
-def test_what_had_to_be_told(stay: dict[str, Any], keys: tuple[str, ...], wrong: tuple[str, ...]) -> None:
+def test_missing_notifications_are_detected(
+    stay: dict[str, Any], keys: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
     found = heard.told([STAY | stay], posted(*keys)).wrong
     assert found == tuple(f"nobody told of the {what} of i-1" for what in wrong)
 
 
-def test_a_message_that_still_waits(ledger: sqlite3.Connection) -> None:
+def test_waiting_message_is_detected(ledger: sqlite3.Connection) -> None:
     ledger.execute("UPDATE outbox SET state = 'waiting'")
     assert checker.messages(ledger, posted("fallback:1")).wrong == ("fallback:1 is waiting",)
 
@@ -148,11 +154,13 @@ def test_a_message_that_still_waits(ledger: sqlite3.Connection) -> None:
         pytest.param([STAY | {"launched": "2026-11-21T09:59:57+00:00"}], 1, id="another launch"),
     ],
 )
-def test_runs(ledger: sqlite3.Connection, stays: list[dict[str, Any]], wrong: int) -> None:
+def test_differences_between_ledger_and_billing_log_are_detected(
+    ledger: sqlite3.Connection, stays: list[dict[str, Any]], wrong: int
+) -> None:
     assert len(checker.runs(ledger, stays).wrong) == wrong
 
 
-def test_sizes_and_marks() -> None:
+def test_wrong_sizes_and_marks_are_detected() -> None:
     def instance(kind: str, **tags: str) -> dict[str, Any]:
         return {"id": kind, "pool": "chat", "kind": kind, "state": "running", "tags": tags}
 
@@ -166,7 +174,7 @@ def test_sizes_and_marks() -> None:
     assert checker.marks(other).wrong == ("spot carries gpu-fleet:idle-since",)
 
 
-def test_what_is_left_over(tmp_path: Path) -> None:
+def test_leftover_processes_and_listeners_are_detected(tmp_path: Path) -> None:
     network = free_network()
     assert checker.left_over(tmp_path, network).wrong == ()
     with socket.socket() as listening:
@@ -189,7 +197,7 @@ def test_what_is_left_over(tmp_path: Path) -> None:
     assert f"{network}.0.7:" in found
 
 
-def test_a_seed_draws_one_order_and_each_round_has_every_fault() -> None:
+def test_seed_determines_the_order_and_each_round_has_every_fault() -> None:
     first, second, other = (draw(seed, FAULTS) for seed in (1, 1, 2))
     names = [next(first).name for _ in range(2 * len(FAULTS))]
     assert names == [next(second).name for _ in names]
@@ -207,6 +215,8 @@ def test_a_seed_draws_one_order_and_each_round_has_every_fault() -> None:
         pytest.param(0, -20, 1, id="undated, and after it"),
     ],
 )
-def test_an_end_of_the_ledger(ledger: sqlite3.Connection, exact: int, later_s: int, wrong: int) -> None:
+def test_tolerance_of_dated_and_undated_ends(
+    ledger: sqlite3.Connection, exact: int, later_s: int, wrong: int
+) -> None:
     ledger.execute("UPDATE run_ends SET exact = ?, ended_at = ended_at + ?", (exact, later_s * 1_000_000))
     assert len(checker.runs(ledger, [STAY]).wrong) == wrong

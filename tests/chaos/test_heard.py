@@ -1,4 +1,4 @@
-"""What people had to hear is judged without the outbox: one that drops a message, or has it twice, is found out."""
+"""The checks of notifications detect an outbox that loses a message or has it twice, without reading the outbox."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ from tests.chaos.heard import Fired
 from tests.fixtures.networks import served
 
 NOON: Final = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
-"""What follows is told in seconds after it."""
+"""Times of the following events are seconds after it."""
 GPU: Final = BrokenGpu(instance="i-gpu", error=(NOON + 100, NOON + 130), gone=(NOON + 130, NOON + 300))
 ERRORS: Final = Fired(name="GpuErrors", pool="chat", instance="i-gpu", span=(NOON + 102, NOON + 132))
 GONE: Final = Fired(name="GpuGone", pool="chat", instance="i-gpu", span=(NOON + 252, NOON + 301))
 DAY: Final = Fired(name="RouterProblem", pool="", instance="", span=(NOON + 1000, NOON + 1001))
-"""Over before anybody had to hear of it; the last thing that Prometheus remembers."""
+"""Too short to require a notification; the last alert in the data of Prometheus."""
 DRY: Final = (NOON + 400, NOON + 460)
 REFUSED: Final = {f"chat-spot-{zone}": [NOON + 402, NOON + 410, NOON + 430] for zone in "abc"}
 
@@ -77,7 +77,7 @@ def judge(
     refused: Mapping[str, Sequence[float]] = REFUSED,
     blind: Sequence[tuple[float, float]] = (),
 ) -> list[str]:
-    """Everything that is wrong with what was heard."""
+    """All violations that the checks report."""
     played = Played(
         answered=9,
         failures=(),
@@ -92,7 +92,7 @@ def judge(
     return [one for verdict in verdicts for one in verdict.wrong]
 
 
-def test_a_day_that_was_told_whole() -> None:
+def test_complete_notifications_pass() -> None:
     assert judge(SINK) == []
 
 
@@ -103,17 +103,17 @@ def test_a_day_that_was_told_whole() -> None:
         pytest.param("2026-11-21T11:01:00+00:00", ["nobody told of the end of i-early"], id="ended after a while"),
     ],
 )
-def test_the_end_of_an_instance_that_an_ask_brought_too_late(ended: str, wrong: list[str]) -> None:
+def test_end_of_an_instance_from_a_withdrawn_request(ended: str, wrong: list[str]) -> None:
     assert judge(SINK, books=[*BOOKS, stay("i-early", ended=ended, why=ENDED_BY_US)]) == wrong
 
 
 @pytest.mark.parametrize("number", range(len(SINK)))
-def test_an_outbox_that_drops_any_one_message(number: int) -> None:
+def test_each_lost_message_is_detected(number: int) -> None:
     assert judge([*SINK[:number], *SINK[number + 1 :]]) != []
 
 
 @pytest.mark.parametrize("number", range(len(SINK)))
-def test_an_outbox_that_has_any_one_message_twice(number: int) -> None:
+def test_each_repeated_message_is_detected(number: int) -> None:
     assert judge([*SINK, SINK[number]]) != []
 
 
@@ -131,7 +131,7 @@ def test_an_outbox_that_has_any_one_message_twice(number: int) -> None:
         pytest.param(alert("9/firing", "ErrorsHigh"), "told of ErrorsHigh of chat, which never fired", id="made up"),
     ],
 )
-def test_news_that_are_none(again: dict[str, Any], wrong: str) -> None:
+def test_notifications_without_an_event_are_detected(again: dict[str, Any], wrong: str) -> None:
     assert wrong in judge([*SINK, again])
 
 
@@ -156,7 +156,7 @@ def test_news_that_are_none(again: dict[str, Any], wrong: str) -> None:
         ),
     ],
 )
-def test_alerts_against_the_list_of_faults(seen: Sequence[Fired], wrong: str) -> None:
+def test_alerts_are_compared_with_the_faults(seen: Sequence[Fired], wrong: str) -> None:
     assert wrong in judge(SINK, seen=seen)
 
 
@@ -169,9 +169,7 @@ def test_alerts_against_the_list_of_faults(seen: Sequence[Fired], wrong: str) ->
         pytest.param(((NOON + 600, NOON + 900),), 2, id="it was down another time"),
     ],
 )
-def test_an_alert_that_fires_on_behind_a_prometheus_that_was_down(
-    blind: Sequence[tuple[float, float]], wrong: int
-) -> None:
+def test_prometheus_outage_does_not_split_an_alert(blind: Sequence[tuple[float, float]], wrong: int) -> None:
     again = Fired(name="GpuErrors", pool="chat", instance="i-gpu", span=(NOON + 292, NOON + 330))
     assert len(judge(SINK, seen=(ERRORS, again, GONE, DAY), blind=blind)) == wrong
 
@@ -184,7 +182,7 @@ def test_an_alert_that_fires_on_behind_a_prometheus_that_was_down(
         pytest.param([NOON], 0, id="one"),
     ],
 )
-def test_many_losses_must_be_told(notices: Sequence[float], wrong: int) -> None:
+def test_many_spot_losses_require_an_alert(notices: Sequence[float], wrong: int) -> None:
     said = "the cloud took 4 spot instances within an hour and SpotLossHigh did not fire"
     assert judge(SINK, notices=notices) == [said] * wrong
 
@@ -197,24 +195,24 @@ def test_many_losses_must_be_told(notices: Sequence[float], wrong: int) -> None:
         pytest.param((DRY,), REFUSED | {"chat-spot-c": []}, [], id="one zone was not asked"),
     ],
 )
-def test_no_spot(
+def test_notification_of_missing_spot_requires_refusals(
     dry: Sequence[tuple[float, float]], refused: Mapping[str, Sequence[float]], wrong: list[str]
 ) -> None:
     assert judge(SINK, dry=dry, refused=refused) == wrong
 
 
-def test_no_spot_that_nobody_was_told_of() -> None:
+def test_missing_notification_of_missing_spot_is_detected() -> None:
     assert judge(SINK[:-1]) == ["no zone gave spot 1 times, and nobody was told"]
 
 
-def test_moments_become_spans() -> None:
+def test_moments_are_grouped_into_spans() -> None:
     assert heard.spans([5, 1, 2, 3, 9, 10], 2) == [(1, 5), (9, 10)]
     assert heard.spans([], 2) == []
 
 
 @pytest.fixture
 def prometheus() -> Iterator[str]:
-    """Answers one query with two series."""
+    """A server that answers one query with two series."""
     result = [
         {
             "metric": {"alertname": "GpuErrors", "pool": "chat", "instance_id": "i-1"},
@@ -230,13 +228,13 @@ def prometheus() -> Iterator[str]:
             self.wfile.write(json.dumps({"data": {"result": result}}).encode())
 
         def log_message(self, format: str, *words: object) -> None:  # noqa: A002 - the base class's name
-            """Quiet."""
+            """Log nothing."""
 
     with served(HTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-def test_what_prometheus_remembers(prometheus: str) -> None:
+def test_fired_alerts_are_read_from_prometheus(prometheus: str) -> None:
     assert heard.fired(prometheus) == [
         Fired(name="GpuErrors", pool="chat", instance="i-1", span=(100, 101)),
         Fired(name="GpuErrors", pool="chat", instance="i-1", span=(130, 130)),

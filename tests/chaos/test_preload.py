@@ -1,4 +1,4 @@
-"""What faults of names and of the clock do to a process, without which they would be no faults."""
+"""The faults of name resolution and clock take effect in a process."""
 
 import os
 import shutil
@@ -25,13 +25,13 @@ print(round(time.time() - float(sys.argv[2])), found)
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_names_and_the_clock_are_a_process_s_own(tmp_path: Path) -> None:
+def test_names_and_clock_change_only_for_one_process(tmp_path: Path) -> None:
     names, clock = make_names(tmp_path), make_clock(tmp_path)
     host = url(names, "prometheus", "127.100.0.10", 9090).removeprefix("http://").removesuffix(":9090")
     assert not host.startswith("127.")
 
     def seen(name: str) -> tuple[int, str]:
-        """By how much the clock is off, give or take the time that a process takes; and what the name is."""
+        """The offset of the clock, up to the run time of a process, and the result of the name lookup."""
         command = [sys.executable, "-c", LOOK, name, str(time.time())]
         loaded = os.environ | environment([names, clock])
         done = subprocess.run(command, env=loaded, capture_output=True, text=True, check=True, timeout=120)
