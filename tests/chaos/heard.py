@@ -256,7 +256,7 @@ def dry(refused: Mapping[str, Sequence[float]], sink: Iterable[Mapping[str, Any]
     due = [
         (began, ended)
         for began, ended in played.dry
-        if all(sum(began <= at <= ended for at in times) >= 2 for times in refused.values())  # noqa: PLR2004 - a whole pass lies between two
+        if all(sum(began <= at <= ended for at in times) >= 2 for times in refused.values())  # noqa: PLR2004 - two refusals are a whole pass apart
     ]
     wrong = [f"told {count} times on {day}" for day, count in days.items() if count > 1]
     if due and not days:

@@ -1,4 +1,5 @@
-"""Attacks on the idle watchdog's command, on the embedded cloud: nothing is ended during them, only after."""
+"""Attacks on the idle watchdog's command on the embedded cloud. It terminates nothing during an attack, only
+afterwards."""
 
 import shutil
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from tests.fixtures.networks import free_network
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1200),  # boto3 tries a throttled call for minutes on a loaded machine
+    pytest.mark.timeout(1200),  # boto3 retries a throttled call for minutes
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus"),
 ]
 NETWORK = free_network()
@@ -33,8 +34,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield made
 
 
-def test_nothing_idle_is_ended_on_a_bad_day(fleet: Fleet) -> None:
-    """One story, since each part leaves the fleet as the next one wants it: both instances idle, then marked."""
+def test_no_idle_instance_is_terminated_during_attacks(fleet: Fleet) -> None:
+    """One scenario, because each part leaves the fleet in the state that the next one needs: both instances idle,
+    then marked."""
     fleet.describe("ledger.db", min=1)
     wait_for("both judged idle", lambda: set(_dry(fleet).values()) == {Reason.IDLE}, 300)
     _a_clock_that_is_off_marks_nothing(fleet)
@@ -57,15 +59,15 @@ def _tags(member: dict[str, Any]) -> set[str]:
 
 
 def _is_whole(fleet: Fleet) -> bool:
-    """Two instances that live, in groups that want them."""
+    """Whether both instances run in groups that want them."""
     return len(_instances(fleet)) == 2 and sum(fleet.cloud.desired().values()) == 2
 
 
 def _a_clock_that_is_off_marks_nothing(fleet: Fleet) -> None:
-    """The command's clock is stepped back, then forward; Prometheus and the exporters stay in the present."""
+    """The command's clock is set back, then ahead; Prometheus and the exporters keep the real time."""
     clock = make_clock(fleet.folder)
     if not clock.is_there:
-        return  # there is no C compiler here
+        return  # no C compiler
     for seconds in (-HOUR_S, HOUR_S, -300):
         clock.set(seconds)
         done = fleet.called(*APPLY, **environment([clock]))
@@ -86,7 +88,7 @@ def _marked(fleet: Fleet) -> None:
 
 
 def _a_throttled_cloud_ends_nothing(fleet: Fleet) -> None:
-    """EC2 refuses for longer than boto3 tries: the pass fails, and says why."""
+    """EC2 throttles for longer than boto3 retries: the pass fails and names the cause."""
     fault = {"service": "ec2", "operation": "*", "code": "RequestLimitExceeded", "status": 503, "times": 100_000}
     fleet.cloud.control("api-fault", fault)
     done = fleet.called(*APPLY)
@@ -99,14 +101,14 @@ def _a_throttled_cloud_ends_nothing(fleet: Fleet) -> None:
 
 
 def mend(fleet: Fleet) -> None:
-    """No call fails any more."""
+    """Clear the API fault."""
     httpx.request(
         "DELETE", f"{fleet.cloud.url}/_localcloud/api-fault", json={}, headers=BEARER, timeout=60
     ).raise_for_status()
 
 
 def _kept_between_the_last_look_and_the_end(fleet: Fleet) -> None:
-    """The cloud refuses the end itself; before it would take it, somebody keeps the instance."""
+    """The cloud refuses the termination. Before it would accept one, an operator sets a keep tag."""
     operation = "TerminateInstanceInAutoScalingGroup"
     fault = {"service": "autoscaling", "operation": operation, "code": "Throttling", "status": 400, "times": 100_000}
     fleet.cloud.control("api-fault", fault)

@@ -1,4 +1,4 @@
-"""A Capacity Block to its end: what ran in it was replaced and drained before the cloud would have ended it."""
+"""A Capacity Block until its end: its instances are replaced and drained before AWS would terminate them."""
 
 import json
 import subprocess
@@ -30,19 +30,19 @@ pytestmark = pytest.mark.slow
 NETWORK = free_network()
 MACHINE = "p5.48xlarge"
 EARLY = timedelta(minutes=30)
-"""AWS ends what runs in a block this long before the block's own end."""
+"""AWS terminates the instances of a block this long before the end of the block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """One pool: a block, and on-demand for afterwards."""
+    """A fleet with one pool: a block, and on-demand for the time after it."""
 
     cloud: EmbeddedCloud
     folder: Path
     reservation: str
 
     def block_ends(self, ahead: timedelta) -> None:
-        """Move the block's end, in the cloud and in the fleet document, as a new `pulumi up` would say it."""
+        """Change the end of the block in the cloud and in the fleet document, as a new `pulumi up` would."""
         now = datetime.now(UTC)
         opens, ends = now - timedelta(days=1), now + ahead
         self.cloud.control("block", {"reservation": self.reservation, "starts": str(opens), "ends": str(ends)})
@@ -63,7 +63,7 @@ class Fleet:
         self.cloud.put_bytes(PATH_IN_BUCKET, json.dumps(text).encode())
 
     def spot_pass(self, *, apply: bool = True) -> None:
-        """`gpufleet watch spot`."""
+        """Run `gpufleet watch spot`."""
         done = subprocess.run(
             [sys.executable, "-m", "cli.main", "watch", "spot", *["--apply"][:apply]],
             cwd=CLONE,
@@ -73,7 +73,7 @@ class Fleet:
             timeout=300,
             check=False,
         )
-        sys.stdout.write(f"{done.returncode} {done.stdout} {done.stderr}\n")  # shown when it fails
+        sys.stdout.write(f"{done.returncode} {done.stdout} {done.stderr}\n")  # shown on failure
         assert done.returncode in (0, 3), done.stderr
 
     def ready(self, group: str) -> dict[str, Any]:
@@ -120,13 +120,13 @@ def _make_group(cloud: EmbeddedCloud, name: str, kind: CapacityType, launched: d
     )
 
 
-def test_a_block_is_used_while_it_lasts_then_replaced_and_left_in_time(fleet: Fleet) -> None:
+def test_block_is_used_until_its_instances_are_replaced_and_drained_in_time(fleet: Fleet) -> None:
     fleet.spot_pass(apply=False)
     fleet.spot_pass()
     assert fleet.cloud.desired() == {"chat-block": 1, "chat-od": 0}, "paid for, so used"
     member = fleet.ready("chat-block")
 
-    # ten minutes to the end of what runs there: somebody else is asked for, and the block still serves
+    # ten minutes before AWS terminates the instances: a replacement is requested, and the block still serves
     fleet.block_ends(EARLY + timedelta(minutes=10))
     fleet.spot_pass()
     assert fleet.cloud.desired() == {"chat-block": 1, "chat-od": 1}

@@ -1,4 +1,5 @@
-"""`gpufleet console`, `status` and `top` over a running fleet: real agents and Prometheus; and a second one."""
+"""`gpufleet console`, `status` and `top` over two fleets: one with real agents and Prometheus, one without
+instances."""
 
 import json
 import os
@@ -40,7 +41,7 @@ MINE, OTHER = "aws/test/us-east-1", "aws/other/us-east-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """A fleet of one instance and one of none, and how commands reach them."""
+    """A fleet with one instance and an empty fleet, and the environment of commands that use them."""
 
     cloud: EmbeddedCloud
     documents: tuple[Path, Path]
@@ -85,7 +86,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             path = folder / f"{name}.json"
             path.write_text(json.dumps(_document(folder, url, name)), "utf-8")
             paths.append(path)
-        # who writes Prometheus' targets reads it there
+        # the process that writes Prometheus' targets reads the document there
         cloud.put_bytes(PATH_IN_BUCKET, paths[0].read_bytes())
         made = Live(cloud=cloud, documents=(paths[0], paths[1]), folder=folder)
         member = cloud.one_member("chat-spot")
@@ -145,7 +146,7 @@ def _console(live: Live) -> Iterator[httpx.Client]:
         assert process.wait(120) == 0
 
 
-def test_the_page_of_running_fleets(live: Live) -> None:
+def test_page_of_running_fleets(live: Live) -> None:
     with _console(live) as client:
         page = client.get("/")
         assert page.status_code == 200, page.text
@@ -195,7 +196,7 @@ def test_status_and_top_of_several_fleets(live: Live) -> None:
     assert live.instance in live.run("top", "--once")
 
 
-def test_top_in_a_terminal_takes_keys_and_gives_the_terminal_back(live: Live) -> None:
+def test_top_reads_keys_and_restores_the_terminal(live: Live) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(CLONE)
@@ -213,14 +214,14 @@ def test_top_in_a_terminal_takes_keys_and_gives_the_terminal_back(live: Live) ->
     shown, end = "", time.monotonic() + 120
     while "\x1b[?1049l" not in shown:
         assert time.monotonic() < end, shown
-        os.write(terminal, b"q")  # again, since a key that comes together with the one before is not read
+        os.write(terminal, b"q")  # sent again, because `top` drops a key that arrives together with the previous one
         shown += _read(terminal, seconds=1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
 
 
 def _read(terminal: int, until: str = "", seconds: float = 0, limit_s: float = 120) -> str:
-    """What a terminal shows, until a text is there or for some seconds."""
+    """Read the terminal until a text appears or for some seconds."""
     found, end = "", time.monotonic() + (seconds or limit_s)
     while time.monotonic() < end:
         if select.select([terminal], [], [], 0.2)[0]:

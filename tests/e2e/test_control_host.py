@@ -1,5 +1,6 @@
-"""A control host on the embedded clouds: boots from its boot data with a bundle of the bucket, changes its release,
-goes back, and is replaced by another machine, which goes on with its volume or takes the ledger from its backup."""
+"""A control host on the embedded clouds. It boots from its boot data with a bundle from the bucket, changes its
+release, and rolls back. Another machine replaces it and takes over its volume, or restores the ledger from the
+backup."""
 
 import json
 import re
@@ -78,7 +79,7 @@ def _set_brake(machine: Machine, fleet: FleetDocument, reason: str) -> None:
 
 @pytest.mark.timeout(1200)
 def test_a_control_host_is_upgraded_replaced_and_brought_back(world: World) -> None:
-    """Real services throughout: Prometheus, Alertmanager, the router, the daemon and the console."""
+    """All services are real: Prometheus, Alertmanager, the router, the daemon and the console."""
     name, volume = world.ground.cloud, world.ground.make_volume()
     one = world.put_bundle(f"one-{name}")
     two = world.put_bundle(f"two-{name}", more="\n# another release\n")
@@ -91,7 +92,7 @@ def test_a_control_host_is_upgraded_replaced_and_brought_back(world: World) -> N
     kept = _Kept.made_on(machine, fleet, world.ground.address(machine.id))
     machine.run("ledger", "backup", "--fleet", world.fleet_url)
     if name is Cloud.AWS:
-        # what a change of releases does has nothing of a cloud in it
+        # a change of releases does not depend on the cloud
         _change_releases(machine, one, two, world.put_bundle("broken", more=BROKEN))
         kept.are_on(machine, fleet, world.ground.address(machine.id))
 
@@ -112,7 +113,7 @@ def test_a_control_host_is_upgraded_replaced_and_brought_back(world: World) -> N
 
 
 def _services_write_documented_lines(machine: Machine) -> None:
-    """Under systemd each line of our services is JSON with the fields of docs/logs.md."""
+    """Under systemd each log line of gpu-fleet's services is JSON with the fields of docs/logs.md."""
     for name in ("boot", "feed", "watch", "console"):
         (path,) = machine.places.root.glob(f"var/log/**/gpufleet-{name}.service.log")
         written = path.read_text()
@@ -123,7 +124,7 @@ def _services_write_documented_lines(machine: Machine) -> None:
 
 
 def _change_releases(machine: Machine, one: str, two: str, broken: str) -> None:
-    """From one to two and back, and once to one whose console does not start."""
+    """Upgrade from one to two and roll back. Before that, try a release whose console does not start."""
     said = machine.run("upgrade", "--to", broken, "--within", "15s", "--apply", code=1)
     assert "was taken back" in said
     assert "gpufleet-console" in said
@@ -136,15 +137,15 @@ def _change_releases(machine: Machine, one: str, two: str, broken: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """What must outlive a release and a machine."""
+    """State that must survive a change of release and of machine."""
 
     brake: str
     silence: str
     """Id of a silence of Alertmanager."""
     at: float
-    """When Prometheus was asked which targets it has."""
+    """When Prometheus was asked for its targets."""
     targets: list[Any]
-    """The labels of those it had a sample of."""
+    """The labels of the targets with a sample."""
 
     @staticmethod
     def made_on(machine: Machine, fleet: FleetDocument, address: str) -> "_Kept":
@@ -171,21 +172,21 @@ class _Kept:
             httpx.get(f"http://{address}:9093/api/v2/silence/{self.silence}", timeout=60).raise_for_status().json()
         )
         assert (silence["status"]["state"], silence["comment"]) == ("active", "known")
-        # values are not compared: a scrape that had begun by then may be written a little later
+        # values are not compared: a scrape in progress at that time may be written a little later
         then = [one["metric"] for one in _up(address, self.at)]
         assert self.targets
         assert all(target in then for target in self.targets)
 
 
 def _up(address: str, at: float | None) -> list[Any]:
-    """The series that say whether targets were up, as Prometheus knows them of then; None: now."""
+    """The `up` series of targets at a time. None: now."""
     when = {} if at is None else {"time": at}
     answer = httpx.get(f"http://{address}:9090/api/v1/query", params={"query": "up", **when}, timeout=60)
     return answer.raise_for_status().json()["data"]["result"]
 
 
 def _release_of_the_daemon(machine: Machine) -> str:
-    """Digest of the release whose code the running daemon has."""
+    """Digest of the release whose code the running daemon uses."""
     variables = (_daemon_of(machine.places) / "environ").read_bytes().decode()
     found = re.search(r"PYTHONPATH=\S*/releases/([0-9a-f]{64})/lib", variables)
     assert found is not None, variables
@@ -193,7 +194,7 @@ def _release_of_the_daemon(machine: Machine) -> str:
 
 
 def _slack_s_token_is_in_memory_alone(machine: Machine) -> None:
-    """The watchdogs' units have it; no other file of the machine does."""
+    """Only the units of the watchdogs have the token. No other file of the machine contains it."""
     places = machine.places
     secrets = places.secrets(User.WATCH)
     assert secrets.read_text() == f'GPUFLEET_SLACK_TOKEN="{SLACK_VALUE}"\n'

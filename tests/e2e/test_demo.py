@@ -1,5 +1,5 @@
-"""`make demo` as a test: the whole story, interrupted, killed. Needs the embedded cloud's addresses, so it ends one
-that runs in this clone."""
+"""`make demo` as a test: a whole run, an interrupted one and a killed one. It needs the addresses of the embedded
+cloud, so it ends one that runs in this clone."""
 
 import json
 import os
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.slow
 LIMIT_S = 1200
 ZONES = {"aws": ["us-east-1a", "us-east-1b"], "gcp": ["us-central1-a", "us-central1-b"]}
 LAST_PLACES = Decimal("0.0000001")
-"""The report writes nine decimals, each row rounded by itself."""
+"""The report rounds each row to nine decimals."""
 FOLDERS = find_folders(os.environ)
 
 
 def left() -> list[str]:
-    """What still runs or listens for this clone."""
+    """Processes and listeners of this clone that still exist."""
     found = processes.find_marked(lambda environment: is_ours(environment, FOLDERS))
     return [process.name for process in found]
 
@@ -55,7 +55,7 @@ def demo(*arguments: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def ended() -> Generator[None]:
-    """Ends what a test leaves, and fails it when that is not enough."""
+    """End what a test leaves, and fail the test when something remains."""
     yield
     end()
     assert left() == []
@@ -70,7 +70,7 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """The facts of one whole run on each cloud."""
     summary = tmp_path_factory.mktemp("demo") / "summary.json"
     before = work_tree()
-    # AWS's story has the control host replaced in its middle, Google's has not
+    # the run on AWS replaces the control host in its middle, the run on Google does not
     control = "machine" if request.param == "aws" else "processes"
     with demo("--cloud", request.param, "--control", control, "--summary", str(summary)) as process:
         try:
@@ -88,7 +88,7 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return facts | {"said": said, "cloud": request.param}
 
 
-def test_pools_start_as_the_settings_say(story: dict[str, Any]) -> None:
+def test_pools_start_as_declared(story: dict[str, Any]) -> None:
     assert story["instances"] == {"chat": 3, "batch": 2}
     assert story["reserved"] == 1
     assert story["spot_zones"] == ZONES[story["cloud"]]
@@ -102,14 +102,14 @@ def test_requests_reach_their_pool_and_none_is_lost(story: dict[str, Any]) -> No
     assert story["requests_failed"] == 0
 
 
-def test_a_preempted_instance_drains_and_is_replaced_until_spot_is_back(story: dict[str, Any]) -> None:
+def test_preempted_instance_drains_and_has_a_fallback_until_spot_is_back(story: dict[str, Any]) -> None:
     assert {"draining", "drained"} & set(story["preempted_phases"]), story["preempted_phases"]
     assert len(story["fallback"]) == 1
     assert story["fallback_left"] == 0
     assert story["failed_during_preemption"] == 0
 
 
-def test_the_idle_instance_is_ended_and_the_silent_one_is_kept(story: dict[str, Any]) -> None:
+def test_idle_instance_is_terminated_and_the_one_without_metrics_is_kept(story: dict[str, Any]) -> None:
     assert story["ended"] != story["silenced"]
     assert story["silenced_reason"] == "metrics missing"
     assert story["batch_desired"] == [2, 1]
@@ -117,17 +117,17 @@ def test_the_idle_instance_is_ended_and_the_silent_one_is_kept(story: dict[str, 
     assert story["slack_about_idle"] >= 1
 
 
-def test_nothing_is_ended_twice_however_long_it_takes_to_go(story: dict[str, Any]) -> None:
+def test_no_instance_is_terminated_twice(story: dict[str, Any]) -> None:
     ended = re.findall(r"^ *end (\S+): done", story["said"], re.MULTILINE)
     assert len(ended) >= 2, "the stand-in of spot and the idle one"
     assert sorted(set(ended)) == sorted(ended)
 
 
-def test_a_policy_acts_only_after_its_dry_run_was_seen(story: dict[str, Any]) -> None:
+def test_policy_acts_only_after_a_user_saw_its_dry_run(story: dict[str, Any]) -> None:
     assert story["unseen_policy_waits"] is True
 
 
-def test_a_control_host_replaced_in_the_middle_loses_nothing(story: dict[str, Any]) -> None:
+def test_replaced_control_host_loses_no_state(story: dict[str, Any]) -> None:
     if story["cloud"] != "aws":
         assert "control_hosts" not in story
         return
@@ -137,11 +137,11 @@ def test_a_control_host_replaced_in_the_middle_loses_nothing(story: dict[str, An
     assert story["failed_meanwhile"] == 0
 
 
-def test_the_next_preview_undoes_nothing(story: dict[str, Any]) -> None:
+def test_next_preview_has_no_changes(story: dict[str, Any]) -> None:
     assert story["preview_without_change"] is True
 
 
-def test_the_report_adds_up(story: dict[str, Any]) -> None:
+def test_report_adds_up(story: dict[str, Any]) -> None:
     report = story["report"]
     total = Decimal(report["total"]["usd"])
     assert total > 0
@@ -152,10 +152,9 @@ def test_the_report_adds_up(story: dict[str, Any]) -> None:
     assert story["slack_reports"] >= 1
 
 
-def test_the_report_counts_the_tokens_that_clients_got(story: dict[str, Any]) -> None:
-    """Beside them it counts warm-ups. It misses what an instance served after its last scrape, before it ended: at
-    most one request of each client for each of the two that end under traffic.
-    """
+def test_report_counts_the_tokens_that_clients_received(story: dict[str, Any]) -> None:
+    """The report also counts warm-ups. It misses tokens after the last scrape of an instance: at most one request
+    of each client, for each of the two instances that end under traffic."""
     total = story["report"]["total"]
     warm_ups = total["tokens"]["generation"] - story["output_tokens"]
     clients, tokens = 6, 24
@@ -163,8 +162,8 @@ def test_the_report_counts_the_tokens_that_clients_got(story: dict[str, Any]) ->
     assert -missed < warm_ups <= 8 * total["instances"]
 
 
-def test_the_dashboards_draw_all_that_so_short_a_story_has(story: dict[str, Any]) -> None:
-    """Dollars per hour want five minutes of facts: a story that took longer has them, too."""
+def test_dashboards_show_the_data_of_a_short_run(story: dict[str, Any]) -> None:
+    """Dollars per hour need five minutes of facts: a longer run has them, too."""
     assert story["dashboard_queries"] > 30
     assert len(story["empty_queries"]) <= 5
     assert [query for query in story["empty_queries"] if "gpufleet_spend_" not in query] == []
@@ -172,12 +171,12 @@ def test_the_dashboards_draw_all_that_so_short_a_story_has(story: dict[str, Any]
     assert f"{drawn} of {story['dashboard_queries']} queries find data" in story["said"]
 
 
-def test_no_secret_lies_about(story: dict[str, Any]) -> None:
+def test_no_secret_is_written_to_a_file(story: dict[str, Any]) -> None:
     assert story["secret_found_in"] == []
     assert "AKIAREAL" not in story["said"]
 
 
-def test_nothing_is_left(story: dict[str, Any]) -> None:
+def test_no_process_listener_or_mount_is_left(story: dict[str, Any]) -> None:
     assert story["instances_after_destroy"] == 0
     gone = story["left"]
     assert (gone["processes_left"], gone["listeners_left"], gone["mounts_left"]) == (0, 0, 0)
@@ -185,7 +184,7 @@ def test_nothing_is_left(story: dict[str, Any]) -> None:
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """What the demo says up to the line with `words`."""
+    """The output of the demo up to the line with `words`."""
     said = ""
     assert process.stdout is not None
     for line in process.stdout:
@@ -205,7 +204,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
     ],
 )
 @pytest.mark.usefixtures("ended")
-def test_ctrl_c_leaves_nothing(words: str) -> None:
+def test_ctrl_c_leaves_no_process(words: str) -> None:
     with demo() as process:
         read_until(process, words)
         time.sleep(0.5)
@@ -217,7 +216,7 @@ def test_ctrl_c_leaves_nothing(words: str) -> None:
 
 
 @pytest.mark.usefixtures("ended")
-def test_after_a_kill_the_next_command_cleans_up() -> None:
+def test_next_command_cleans_up_after_a_kill() -> None:
     with demo() as process:
         read_until(process, "waiting until every replica")
         os.kill(process.pid, signal.SIGKILL)

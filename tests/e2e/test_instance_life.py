@@ -54,7 +54,7 @@ SETTINGS = instance_settings(
 
 @pytest.fixture
 def instance(cloud: EmbeddedCloud) -> dict[str, Any]:
-    """A ready instance of the group, which replaces what a test before this one ended."""
+    """A ready instance of the group, which replaces one that an earlier test terminated."""
 
     def look() -> dict[str, Any] | None:
         for member in cloud.members("chat-spot"):
@@ -66,7 +66,7 @@ def instance(cloud: EmbeddedCloud) -> dict[str, Any]:
 
 
 class Streams:
-    """Requests that take a while, each by a client of its own."""
+    """Long requests, each from its own client."""
 
     def __init__(self, address: str, count: int, tokens: int) -> None:
         self.answers: dict[int, list[dict[str, Any]]] = {}
@@ -104,7 +104,7 @@ class Streams:
         return not self.errors and usages == [tokens] * len(self._threads)
 
 
-def test_a_boot_ends_in_an_engine_that_serves_whoever_has_its_key(
+def test_boot_ends_with_an_engine_that_serves_clients_with_its_key(
     cloud: EmbeddedCloud, instance: dict[str, Any]
 ) -> None:
     address = instance["PrivateIpAddress"]
@@ -135,7 +135,7 @@ def test_a_preempted_instance_loses_no_request_and_is_gone_in_time(
     wait_for("the end of the instance", lambda: cloud.is_gone(instance["InstanceId"]), 120)
 
 
-def test_an_instance_that_its_group_ends_drains_first_and_goes_when_its_hook_is_completed(
+def test_instance_terminated_by_its_group_drains_until_its_hook_is_completed(
     cloud: EmbeddedCloud, instance: dict[str, Any]
 ) -> None:
     address = instance["PrivateIpAddress"]
@@ -147,7 +147,7 @@ def test_an_instance_that_its_group_ends_drains_first_and_goes_when_its_hook_is_
     wait_until(address, "drained", 60)
     assert not cloud.is_gone(instance["InstanceId"]), "nobody has completed its hook"
     complete(cloud, instance)
-    # far earlier than the hook's own 120 s
+    # far earlier than the timeout of the hook, 120 s
     wait_for("the end of the instance", lambda: cloud.is_gone(instance["InstanceId"]))
 
 
@@ -161,7 +161,7 @@ def test_an_agent_that_is_killed_comes_back_and_nobody_notices(
         os.kill(pid, signal.SIGKILL)
     wait_until(address, "ready", 60)
     assert streams.all_whole(200)
-    # its agent tells nothing of the boot any more: others want an instance that does
+    # The restarted agent no longer reports its boot. Other tests need an instance that does, so replace this one.
     cloud.client("autoscaling").terminate_instance_in_auto_scaling_group(
         InstanceId=instance["InstanceId"], ShouldDecrementDesiredCapacity=False
     )
@@ -171,7 +171,7 @@ def test_an_agent_that_is_killed_comes_back_and_nobody_notices(
 
 
 def complete(cloud: EmbeddedCloud, instance: dict[str, Any]) -> None:
-    """As the control host does in its next pass."""
+    """Complete the hook, as the control host does in its next pass."""
     calls = AwsCalls("us-east-1", cloud.client)
     assert AwsGroups(calls).complete_hooks("chat-spot", serving=(), drained=[instance["InstanceId"]]) == {}
 
@@ -188,7 +188,7 @@ def _agents(root: Path) -> list[int]:
     return found
 
 
-def test_the_role_is_asked_for_nothing_more(cloud: EmbeddedCloud, instance: dict[str, Any]) -> None:
+def test_instance_calls_only_actions_that_its_role_allows(cloud: EmbeddedCloud, instance: dict[str, Any]) -> None:
     assert status(instance["PrivateIpAddress"])["ready"]
     made = {
         f"{call['service']}:{call['operation']}"

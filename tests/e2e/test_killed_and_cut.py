@@ -1,4 +1,5 @@
-"""Answers that end half-way, then a daemon killed at any moment: each idle instance is ended and told of once."""
+"""Truncated responses, then a daemon killed at random moments: each idle instance is terminated once and notified
+once."""
 
 import os
 import random
@@ -32,7 +33,8 @@ IDLE_ALONE = {"idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_st
 APPLY = ("watch", "idle", "--apply")
 KILLS = 4
 AT_WORK_S = 4.0
-"""A daemon that answers on its port is killed within this time, in seconds: it looks, drains or ends then."""
+"""The daemon is killed within this time after its port responds, in seconds: it then evaluates, drains or
+terminates."""
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +44,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield made
 
 
-def test_what_is_idle_is_ended_once_whoever_dies(fleet: Fleet) -> None:
-    """One story: an end that is due is not made on half an answer; killed daemons make it once all the same."""
+def test_idle_instance_is_terminated_once_when_daemons_are_killed(fleet: Fleet) -> None:
+    """One scenario: a truncated response prevents a due termination; daemons that are killed still execute it
+    exactly once."""
     members = sorted(one["InstanceId"] for one in _members(fleet))
     wait_for("both judged idle", lambda: set(_dry(fleet).values()) == {Reason.IDLE}, 300)
     _half_an_answer_ends_nothing(fleet)
@@ -57,7 +60,7 @@ def test_what_is_idle_is_ended_once_whoever_dies(fleet: Fleet) -> None:
 
 
 def _half_an_answer_ends_nothing(fleet: Fleet) -> None:
-    """Prometheus is there and says half of what it knows."""
+    """Each response of Prometheus is cut in its middle."""
     with before(fleet.prometheus_url) as cutter:
         fleet.describe("ledger.db", cutter.url, watchdogs=IDLE_ALONE)
         assert set(_dry(fleet).values()) == {Reason.IDLE}, "whole answers pass"
@@ -77,13 +80,13 @@ def _half_an_answer_ends_nothing(fleet: Fleet) -> None:
 
 
 def _killed_at_random_moments(fleet: Fleet) -> None:
-    """The daemon is killed at work and started again; the last one is left to finish."""
+    """The daemon is killed during its work and restarted. The last daemon may finish."""
     seed = int.from_bytes(os.urandom(4))
-    sys.stdout.write(f"seed of the kills: {seed}\n")  # shown when it fails
+    sys.stdout.write(f"seed of the kills: {seed}\n")  # shown on failure
     chance = random.Random(seed)
     for _ in range(KILLS):
         with _daemon(fleet) as host:
-            # the moment is what is attacked, so no condition can stand for it
+            # the kill must be at a random moment, so it waits for no condition
             until = time.monotonic() + chance.uniform(0, AT_WORK_S)
             while time.monotonic() < until and host.poll() is None:
                 time.sleep(0.02)
@@ -91,7 +94,7 @@ def _killed_at_random_moments(fleet: Fleet) -> None:
             host.send_signal(signal.SIGKILL)
             host.wait()
         assert _ends(fleet) <= 2
-        # a call that was on its way when the daemon died still comes to its end
+        # a call in progress when the daemon died still completes
         wait_for("as many as were not ended", lambda: len(_members(fleet)) >= 2 - _ends(fleet))
     with _daemon(fleet):
         wait_for("both ended", lambda: not _members(fleet) and len(_told(fleet, "ended:")) == 2, 300)
@@ -100,7 +103,7 @@ def _killed_at_random_moments(fleet: Fleet) -> None:
 
 @contextmanager
 def _daemon(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
-    """One that looks for idle instances each second, when it answers on its port."""
+    """A daemon that checks for idle instances each second. Gives it when its port responds."""
     address = free_address()
     words = ("watch", "run", "--apply", "--every", "idle=1s", "--listen", "{}:{}".format(*address))
     with (fleet.folder / "daemon.log").open("ab") as log:
@@ -137,13 +140,13 @@ def _marked(member: dict[str, Any]) -> bool:
 
 
 def _ends(fleet: Fleet) -> int:
-    """How often the cloud was told to end one."""
+    """How often a termination was requested from the cloud."""
     made = [c for c in fleet.cloud.control("calls") if c["operation"] == "TerminateInstanceInAutoScalingGroup"]
     return sum(call["count"] for call in made)
 
 
 def _told(fleet: Fleet, what: str) -> list[str]:
-    """The instances of a kind of message, in the order in which they were told."""
+    """The instances named in messages of a kind, in the order of the messages."""
     keys = _rows(fleet, "select key from outbox order by id")
     return [key.partition(what)[2].partition(":")[0] for key in keys if what in key]
 

@@ -1,4 +1,5 @@
-"""The report's page in a real browser: nothing loaded, no error, nothing wider than a phone, dark and light."""
+"""The HTML report in a real browser: it loads nothing, has no errors, fits a phone, and has dark and light
+colours."""
 
 import json
 import shutil
@@ -31,7 +32,7 @@ addEventListener('error', event => (window.failed = window.failed || []).push(St
 
 
 def in_browser(page: Path, width: int, scheme: str) -> dict[str, object]:
-    """What the browser measures of the page in a frame of that width, which windows cannot be narrow enough for."""
+    """Measurements of the page in a frame of this width. A frame is used because windows have a minimum width."""
     assert BROWSER is not None
     frame = page.with_name("frame.html")
     measured = page.with_name("measured.html")
@@ -55,7 +56,7 @@ def in_browser(page: Path, width: int, scheme: str) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="Chromium is missing: apt-get install chromium")
-def test_the_page_fits_a_phone_loads_nothing_and_knows_dark_and_light(tmp_path: Path) -> None:
+def test_report_page_fits_a_phone_loads_nothing_and_has_dark_and_light_colours(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     fill(engine)
     engine.dispose()

@@ -1,4 +1,4 @@
-"""The watchdogs' commands, run as cron runs them, on the embedded cloud: real agents, Prometheus and ledger."""
+"""The watchdog commands, run as cron runs them, on the embedded cloud: real agents, Prometheus and ledger."""
 
 import shutil
 import sqlite3
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 NETWORK = free_network()
 IN_IAM = {"s3:HeadObject": "s3:GetObject", "s3:ListObjectsV2": "s3:ListBucket"}
-"""Operations that IAM knows by another name."""
+"""Operations whose IAM action has another name."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def test_the_market_and_the_idle(fleet: Fleet) -> None:
-    """One story, since each part leaves the fleet as the next one wants it."""
+    """One scenario, because each part leaves the fleet in the state that the next one needs."""
     _dry_run_then_quiet(fleet)
     _no_spot_then_back(fleet)
     _silenced_is_kept_and_the_other_goes(fleet)
@@ -97,9 +97,10 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     code, answer = fleet.run("watch", "spot", "--apply")
     assert fleet.cloud.desired()["batch-od"] == 1, answer
 
-    # until it is gone it has its place in its group's size, beside the one that replaces it
+    # until its termination it counts in the size of its group, in addition to its replacement
     wait_for("the preempted one gone", lambda: fleet.cloud.is_gone(taken), 120)
-    # a group that notices during a pass looks for one by itself beside the one that the pass asks for
+    # a group that detects the loss during a pass launches a replacement itself, in addition to the one that the
+    # pass requests
     wait_for("its group to notice", lambda: taken not in _listed(fleet), 120)
     fleet.cloud.control("restore", {"pool": "batch", "zone": None})
     code, answer = fleet.run("watch", "spot", "--apply")
@@ -135,12 +136,12 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     judged = {silenced: Reason.METRICS_MISSING, idle: Reason.IDLE}
 
     def judged_dry() -> bool:
-        """Older than the window, the window covered, and the fault in all of it."""
+        """The instances are older than the window, and the fault covers the whole window."""
         code, answer = fleet.run("watch", "idle")
         return code == 3 and fleet.reasons(answer) == judged
 
     def ended() -> Any:
-        """Marked by one pass, drained and ended by those after the grace."""
+        """One pass marks it; passes after the grace period drain and terminate it."""
         code, answer = fleet.run("watch", "idle", "--apply")
         assert code == 0 and fleet.reasons(answer)[silenced] == Reason.METRICS_MISSING, answer
         return answer if [o for o in answer["outcomes"] if (o["action"], o["kind"]) == ("end", "done")] else None
@@ -165,7 +166,7 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
 
 
 def _host_dies_while_it_drains(fleet: Fleet, address: str) -> None:
-    """The control host is killed with its pass under way; another one has its ledger from the backup."""
+    """The control host is killed during its pass. Another host restores its ledger from the backup."""
 
     def marked() -> bool:
         code, answer = fleet.run("watch", "idle", "--apply")
@@ -176,7 +177,7 @@ def _host_dies_while_it_drains(fleet: Fleet, address: str) -> None:
     command = [sys.executable, "-m", "cli.main", "watch", "idle", "--apply", "--json"]
 
     def draining() -> bool:
-        """Passes of the old host, the last of them killed as soon as the agent drains."""
+        """Run passes of the old host, and kill the last one as soon as the agent drains."""
         with subprocess.Popen(
             command, cwd=CLONE, env=fleet.cloud.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as host:
@@ -200,7 +201,7 @@ def _calls(fleet: Fleet, operation: str) -> int:
 
 
 def _told_about(fleet: Fleet, instance: str) -> list[str]:
-    """Messages that name an instance, in the ledger that goes on."""
+    """Messages that name an instance, in the restored ledger."""
     with closing(sqlite3.connect(fleet.folder / "another.db")) as ledger:
         rows = ledger.execute("select text, detail from outbox order by id")
         return [str(text) for text, detail in rows if instance in f"{text} {detail}"]
