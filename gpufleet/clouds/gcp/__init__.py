@@ -1,6 +1,6 @@
-"""Google Cloud by its own clients: inventory, groups, notices, prices, objects."""
+"""Google Cloud clients: inventory, groups, prices, objects."""
 
 import warnings
 
-# what Google plans for a Python of next year is nothing that a user of today can act on
+# users cannot act on Google's announcements about future Python versions
 warnings.filterwarnings("ignore", message="You are using a Python version", category=FutureWarning)

@@ -1,4 +1,4 @@
-"""What happened to groups, from the operations of their zones: one list for each zone, however many groups it has."""
+"""Activities of groups, from the operations of their zones. One list per zone covers all groups."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from gpufleet.domain.activity import Activity, ActivityKind
 
 
 def activities(lives: Lives, group_of: Callable[[str], str | None]) -> Iterator[Activity]:
-    """Launches, refusals and ends of the instances that belong to a group, from what `operations.recent` gave."""
+    """Launches, refusals and terminations of group members, from the result of `operations.recent`."""
     for (instance, _), operations in lives.items():
         group = group_of(instance)
         if group is None:
@@ -24,7 +24,7 @@ def activities(lives: Lives, group_of: Callable[[str], str | None]) -> Iterator[
 
 
 def refusal(group: str, instance: str | None, at: Any, error: Any, activity_id: str) -> Activity:
-    """A launch that an error ended. `error` has a code, a message, and maybe details."""
+    """A failed launch. `error` has a code, a message, and optional details."""
     kind = kind_of(error.code, error.message)
     return Activity(
         id=activity_id,

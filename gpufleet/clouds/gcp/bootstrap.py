@@ -1,7 +1,7 @@
-"""What an environment needs on Google Cloud before its first `pulumi up`: a place for state, a key, its secrets.
+"""Google Cloud resources that an environment needs before its first `pulumi up`: state bucket, key, secrets.
 
-Plain REST (Cloud Storage v1, Cloud KMS v1, Secret Manager v1) through Google's authorized session: three services and
-eight calls are not worth three client libraries.
+Uses the REST APIs (Cloud Storage v1, Cloud KMS v1, Secret Manager v1) with Google's authorized session, because eight
+calls to three services do not justify three client libraries.
 """
 
 import base64
@@ -26,7 +26,7 @@ from gpufleet.domain.rsa import PublicKey
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 KEY_RING: Final = "gpu-fleet"
 ROTATION: Final = "31536000s"
-"""A year, as on AWS."""
+"""Rotation period of the key in seconds: one year, as on AWS."""
 _ENGINE_KEY: Final = re.compile(r"gpu-fleet-(.+)-engine-key")
 CALL_LIMIT_S: Final = 30.0
 NOT_FOUND: Final = 404
@@ -35,17 +35,17 @@ CONFLICT: Final = 409
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """The names of what is made, and what Pulumi is told about it."""
+    """Names of the resources, and the Pulumi settings that refer to them."""
 
     project: str
     region: str
     environment: str
     own_order_key: str | None = None
-    """The name of the secret for orders, where it is not the customary one."""
+    """The name of the secret that signs orders; None: the default name."""
 
     @property
     def bucket(self) -> str:
-        """Serves all environments of the project."""
+        """The state bucket. All environments of the project share it."""
         return f"gpu-fleet-state-{self.project}"
 
     @property
@@ -74,23 +74,23 @@ class Foundation:
 
 
 class GoogleRest:
-    """Calls of Google's REST services with the credentials at hand."""
+    """Calls to Google's REST services with the current credentials."""
 
     def __init__(self) -> None:
         self._emulator = emulator(ENDPOINT)
         self._session: requests.Session | None = None
 
     def ask(self, host: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer as JSON; None where GET finds nothing (404).
+        """Make a call and return the JSON response; None if a GET finds nothing (404).
 
-        Raises CloudError with the service's words, `code` the HTTP status.
+        Raises CloudError with the service's message; its `code` is the HTTP status.
         """
         url = f"{self._emulator or f'https://{host}.googleapis.com'}{path}"
         try:
             answer = self._open().request(method, url, json=body, timeout=CALL_LIMIT_S)
         except (requests.RequestException, GoogleAuthError) as error:
             raise CloudError(f"{host}: {method} {path} failed: {error}") from error
-        # of what is to be made, 404 says that the place for it is missing: nothing was made
+        # for other methods, 404 means that the parent resource is missing and nothing was created
         if answer.status_code == NOT_FOUND and method == "GET":
             return None
         if not answer.ok:
@@ -108,7 +108,7 @@ class GoogleRest:
 
 
 def steps(rest: GoogleRest, wanted: Foundation) -> Iterator[BootstrapStep]:
-    """What is there and what is missing, in the order in which it is made. Raises CloudError."""
+    """Existing and missing resources, in the order of their creation. Raises CloudError."""
     bucket = _bucket(rest, wanted)
     lacks = _lacks(bucket) if bucket is not None else []
     yield BootstrapStep(
@@ -131,7 +131,7 @@ def steps(rest: GoogleRest, wanted: Foundation) -> Iterator[BootstrapStep]:
 
 
 def environments(rest: GoogleRest, project: str) -> frozenset[str]:
-    """Environments that have engine keys in a project. Raises CloudError."""
+    """Names of the environments that have an engine key in a project. Raises CloudError."""
     found: set[str] = set()
     token = ""
     while True:
@@ -145,7 +145,7 @@ def environments(rest: GoogleRest, project: str) -> frozenset[str]:
 
 
 def public_key(rest: GoogleRest, wanted: Foundation) -> PublicKey | None:
-    """The public half of the key that signs orders; None where there is no such key yet. Raises CloudError."""
+    """The public half of the key that signs orders; None if the key does not exist yet. Raises CloudError."""
     place = f"/v1/projects/{wanted.project}/secrets/{wanted.order_key}/versions/latest:access"
     found = rest.ask("secretmanager", "GET", place)
     if found is None:
@@ -154,7 +154,7 @@ def public_key(rest: GoogleRest, wanted: Foundation) -> PublicKey | None:
 
 
 def _bucket(rest: GoogleRest, wanted: Foundation) -> Mapping[str, Any] | None:
-    """The bucket among those of the project: a stranger may have taken the name, which is one for all the world."""
+    """The bucket if the project owns it, else None. Names are globally unique: another project may own this one."""
     asked = f"/storage/v1/b?project={quote(wanted.project)}&prefix={wanted.bucket}"
     listed: Mapping[str, Any] = rest.ask("storage", "GET", asked) or {}
     return next((one for one in listed.get("items", []) if one["name"] == wanted.bucket), None)
@@ -171,7 +171,7 @@ def _lacks(bucket: Mapping[str, Any]) -> list[str]:
 
 
 def _make_bucket(rest: GoogleRest, wanted: Foundation) -> None:
-    """Make it, or set what it lacks. A name that is a stranger's is refused by Google."""
+    """Create the bucket, or apply missing settings. Google rejects a name that another project owns."""
     settings = {
         "versioning": {"enabled": True},
         "iamConfiguration": {
@@ -203,7 +203,7 @@ def _in_a_year() -> str:
 
 
 def _has_value(rest: GoogleRest, wanted: Foundation, name: str) -> bool:
-    """A secret without a version guards nothing: a run that was killed between the two goes on here."""
+    """Whether a secret has a value. An earlier run may have created the secret but not its first version."""
     versions = f"/v1/projects/{wanted.project}/secrets/{name}/versions/latest"
     return rest.ask("secretmanager", "GET", versions) is not None
 
@@ -216,7 +216,7 @@ def _make_secret(rest: GoogleRest, wanted: Foundation, name: str, value: str) ->
         if error.code != str(CONFLICT):
             raise
         if _has_value(rest, wanted, name):
-            return  # somebody made it meanwhile: two readers must not get different values
+            return  # created concurrently: two readers must not get different values
     payload = base64.b64encode(value.encode()).decode()
     rest.ask("secretmanager", "POST", f"{home}/{name}:addVersion", {"payload": {"data": payload}})
 

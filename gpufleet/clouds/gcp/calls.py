@@ -1,4 +1,4 @@
-"""Compute Engine calls: paged to the end, counted, operations waited for, errors in our words."""
+"""Compute Engine API calls. Reads all pages, counts calls, waits for operations, translates errors to CloudError."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,18 +17,21 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.parsed import is_map
 
 ENDPOINT: Final = "GPUFLEET_COMPUTE_ENDPOINT"
-"""An emulator's address on loopback. Compute Engine has no standard variable for that."""
+"""Environment variable with an emulator's loopback address. Compute Engine has no standard variable for it."""
 CALL_LIMIT_S: Final = 30.0
-"""For a call, and for all attempts at a read; the last attempt may begin at its end and take as long again."""
+"""Time limit for a call, and for starting retries of a read. The last attempt may start at the limit and take as long
+again.
+"""
 READS: Final = frozenset({"aggregated_list", "get", "list", "list_errors", "list_managed_instances"})
-"""Calls that change nothing, so that they may be made again where Google is not there for a moment."""
+"""Read-only calls. They are retried if Google is temporarily unavailable."""
 WAIT_CALL_LIMIT_S: Final = 150.0
-"""Google answers a wait after two minutes at the latest, done or not."""
+"""Time limit of a wait call. Google responds after at most two minutes, even if the operation is not done."""
 OPERATION_LIMIT_S: Final = 300.0
+"""Time limit for an operation to finish."""
 PAUSE_S: Final = 1.0
-"""Between two waits for an operation: Google, when it has much to do, answers one at once."""
+"""Minimum time between two wait calls. Under load, Google responds to a wait call immediately."""
 _NO_ANSWER: Final = (json_format.Error, UnicodeError)
-"""What the client raises for an answer that was cut, or is no JSON: neither is of its own family."""
+"""Exceptions of the client for an incomplete or invalid response. GoogleAPICallError does not include them."""
 CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
     "instances": compute_v1.InstancesClient,
     "instance_group_managers": compute_v1.InstanceGroupManagersClient,
@@ -43,7 +46,7 @@ CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 class GoogleCalls:
-    """The clients of one project. Every call goes through here."""
+    """The Compute Engine clients of one project. All calls use this class."""
 
     def __init__(
         self,
@@ -59,13 +62,13 @@ class GoogleCalls:
         self._clients: dict[str, Any] = {}
 
     def one(self, service: str, operation: str, /, **request: Any) -> Any:
-        """One call that answers at once. Raises CloudError with the operation and the cloud's words."""
+        """Make one call that returns immediately. Raises CloudError with the operation and Google's message."""
         return self._guarded(service, operation, lambda: self._call(service, operation, request))
 
     def finish(self, service: str, operation: str, **request: Any) -> None:
-        """One call that starts an operation, and its end. Raises CloudError.
+        """Start an operation and wait until it is done. Raises CloudError.
 
-        The client's own `.result()` is not used: it asks the public endpoint, whatever endpoint the client has.
+        This does not use the client's `.result()`, which always calls the public endpoint, even for an emulator.
         """
         state = self.begin(service, operation, **request)
         end = self._clock() + OPERATION_LIMIT_S
@@ -79,7 +82,7 @@ class GoogleCalls:
         raise_failed(f"compute:{service}.{operation} in {self.project}", state)
 
     def begin(self, service: str, operation: str, /, **request: Any) -> Any:
-        """One call that starts an operation, as it is then. Raises CloudError, also when it has failed at once."""
+        """Start an operation and return its initial state. Raises CloudError, also if it fails immediately."""
         state = self.one(service, f"{operation}_unary", **request)
         raise_failed(f"compute:{service}.{operation} in {self.project}", state)
         return state
@@ -93,17 +96,17 @@ class GoogleCalls:
         return self._guarded(service, "wait", lambda: self._call(service, "wait", place, WAIT_CALL_LIMIT_S))
 
     def pages(self, service: str, operation: str, **request: Any) -> Iterator[Any]:
-        """Every item of every page, each of which has a limit of its own.
+        """All items of all pages. The time limit applies to each page.
 
-        A page that fails raises: a part is not the whole.
+        Raises CloudError if a page fails: partial lists are never returned.
         """
-
         yield from self._guarded(service, operation, lambda: self._read(service, operation, request))
 
     def newest(self, service: str, operation: str, is_old: Callable[[Any], bool], **request: Any) -> Sequence[Any]:
-        """Items from the newest on until one is old: no page after that one is asked for. Raises CloudError.
+        """Items that are not old, newest first. Stops reading at the first page that ends with an old item.
 
-        Compute Engine filters no operations by time, and refuses a filter together with an order.
+        Compute Engine cannot filter operations by time, and rejects a filter combined with an order. Raises
+        CloudError.
         """
         request = {**request, "order_by": "creationTimestamp desc"}
         found = self._guarded(service, operation, lambda: self._read(service, operation, request, is_old))
@@ -122,12 +125,12 @@ class GoogleCalls:
             if found and is_last(found[-1]):
                 break
             if page.next_page_token:
-                self._count(f"compute:{service}.{operation}")  # the client asks for that one next
+                self._count(f"compute:{service}.{operation}")  # the client requests the next page
         return found
 
     def _call(self, service: str, operation: str, request: Mapping[str, Any], limit_s: float | None = None) -> Any:
         limit_s = self._call_limit_s if limit_s is None else limit_s
-        # the client's own retry goes on for ten minutes, whatever the limit: as long as the term of a run's lease
+        # the client's default retry takes up to ten minutes regardless of the limit, as long as the lease of a run
         retry = _again(limit_s) if operation in READS else None
         call = getattr(self._client(service), operation)
         return call(request={"project": self.project, **request}, timeout=limit_s, retry=retry)
@@ -152,19 +155,19 @@ class GoogleCalls:
 
 
 def _items(page: Any) -> Iterable[Any]:
-    """What a page lists: pairs of place and list, where it is of all places."""
+    """Items of a page. An aggregated list has pairs of location and list."""
     found = page.managed_instances if hasattr(page, "managed_instances") else page.items
     return found.items() if is_map(found) else found
 
 
 def raise_failed(what: str, operation: Any) -> None:
-    """Raises CloudError with the first error of an operation, if it has one. `what`: what it does."""
+    """Raise CloudError with the first error of an operation, if there is one. `what` describes the operation."""
     for error in operation.error.errors:
         raise CloudError(f"{what} failed: {error.code}: {error.message}", error.code)
 
 
 def _again(limit_s: float) -> Retry:
-    """The client's own way to try a read again, but for its time."""
+    """The client's default retry for reads, with another time limit."""
     return Retry(
         if_exception_type(DeadlineExceeded, ServiceUnavailable),
         initial=0.1,
@@ -175,7 +178,7 @@ def _again(limit_s: float) -> Retry:
 
 
 def _emulated() -> dict[str, Any]:
-    """Arguments for a client of an emulator; none for the real cloud. Raises CloudError."""
+    """Arguments for the client of an emulator; empty for the real cloud. Raises CloudError."""
     endpoint = emulator(ENDPOINT)
     if endpoint is None:
         return {}
@@ -183,7 +186,7 @@ def _emulated() -> dict[str, Any]:
 
 
 def _code(error: GoogleAPICallError) -> str:
-    """The reason word of the first detail (`ZONE_RESOURCE_POOL_EXHAUSTED`), else the HTTP status."""
+    """Reason of the first error detail that has one (`ZONE_RESOURCE_POOL_EXHAUSTED`), else the HTTP status."""
     for detail in getattr(error, "errors", ()) or ():
         for key in ("reason", "code"):
             word = detail.get(key) if is_map(detail) else getattr(detail, key, None)

@@ -1,6 +1,6 @@
-"""Emulators of Google's services: spoken to without Google's credentials, so only on this machine.
+"""Emulators of Google's services. They are used without Google's credentials, so only on this machine.
 
-Standard library only: the node agent carries this.
+Standard library only, because the node agent contains this module.
 """
 
 import os
@@ -14,9 +14,9 @@ TOKEN: Final = "GPUFLEET_EMULATOR_TOKEN"  # noqa: S105 - the variable's name
 
 
 def emulator(variable: str) -> str | None:
-    """The address that an environment variable names; None where it names none.
+    """The address in an environment variable; None if the variable is not set.
 
-    Raises CloudError where it is not on loopback.
+    Raises CloudError if the address is not on loopback.
     """
     endpoint = os.environ.get(variable)
     if not endpoint:
@@ -29,9 +29,9 @@ def emulator(variable: str) -> str | None:
 
 
 def emulator_token(endpoint: str) -> str | None:
-    """What an emulator is shown: the token of the environment, on an emulated machine that of its metadata server.
+    """The token for an emulator: from the environment, else from the metadata server of an emulated machine.
 
-    None where there is neither, and for an emulator that is not on this machine. Raises OSError.
+    None if there is no token, or if the emulator is not on this machine. Raises OSError.
     """
     if not on_loopback(endpoint):
         return None

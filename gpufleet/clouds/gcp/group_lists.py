@@ -1,7 +1,8 @@
-"""All managed instance groups of a project, and the instances that they made, by one list each.
+"""Reads all managed instance groups of a project with one list, and their instances with another.
 
-A group that is at rest, or only makes instances, needs no call of its own: its manager states how many it leaves
-alone, and as many are listed, beside those that are being made. Any other is asked for its members.
+A stable group, or one that only creates instances, needs no separate call: the number of instances that its manager
+leaves unchanged must equal the number of listed ones, apart from those in creation. For all other groups, the caller
+lists the members separately.
 """
 
 from collections import defaultdict
@@ -15,9 +16,9 @@ from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 
 CREATED_BY: Final = "created-by"
-"""Metadata that a managed instance group writes on its instances: the group's path."""
+"""Metadata key that a managed instance group sets on its instances. The value is the group's path."""
 UNBORN: Final = frozenset({"PROVISIONING", "STAGING"})
-"""What Compute Engine says of an instance that is being made."""
+"""Statuses of an instance in creation."""
 _AT_REST: Final = ("none", "verifying")
 _MAKES: Final = ("creating", "creating_without_retries")
 _MOVES: Final = (
@@ -32,24 +33,24 @@ _MOVES: Final = (
     "suspending",
 )
 Key = tuple[str, str]
-"""`zones/Z` or `regions/R`, and the group's name."""
+"""Location (`zones/Z` or `regions/R`) and name of a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLists:
-    """What was read at one time."""
+    """Groups and instances, read at the same time."""
 
     managers: Mapping[Key, Any]
     made: Mapping[Key, frozenset[str]]
-    """Names of the listed instances that each group made."""
+    """Names of the listed instances, by the group that created them."""
 
     unborn: frozenset[str]
-    """Names of those of them that are being made."""
+    """Names of the instances that are in creation."""
 
     def members(self, key: Key, *, grows: bool = False) -> frozenset[str] | None:
-        """The instances of a group that does nothing but make some; None: the group itself must be asked.
+        """Members of a group that is stable or only creates instances; None: list its members separately.
 
-        `grows`: it was resized just now, so that it may have begun less than it is to make.
+        `grows`: the group was just resized, so it may not have started all creations yet.
         """
         raw, made = self.managers[key], self.made.get(key, frozenset())
         actions = raw.current_actions
@@ -57,19 +58,19 @@ class GroupLists:
             return None
         makes = sum(getattr(actions, action) for action in _MAKES)
         rest = resting(raw)
-        # one of them that restarts is not being made, and what was abandoned is in no count
+        # without creations, these statuses mean a restart; abandoned instances are in no count of the manager
         there = made - self.unborn if makes else made
         lacks = int(raw.target_size) - rest - makes
         return made if (lacks == 0 or (grows and lacks > 0)) and rest == len(there) else None
 
 
 def resting(raw: Any) -> int:
-    """How many instances a manager leaves alone."""
+    """Number of instances that a manager leaves unchanged."""
     return sum(getattr(raw.current_actions, action) for action in _AT_REST)
 
 
 def managers(calls: GoogleCalls, region: str) -> dict[Key, Any]:
-    """All managers as they are now. Raises CloudError when a page fails, or a place of the region."""
+    """Current state of all group managers. Raises CloudError if a page or a location of the region fails."""
     found: dict[Key, Any] = {}
     for place, scoped in calls.pages("instance_group_managers", "aggregated_list", max_results=PAGE):
         check(place, scoped, region)
@@ -78,7 +79,7 @@ def managers(calls: GoogleCalls, region: str) -> dict[Key, Any]:
 
 
 def read(calls: GoogleCalls, environment: str, region: str) -> GroupLists:
-    """The lists as they are now. Raises CloudError when a page fails, or a place of the region."""
+    """Read both lists. Raises CloudError if a page or a location of the region fails."""
     listed = managers(calls, region)
     made: dict[Key, set[str]] = defaultdict(set)
     unborn: set[str] = set()
@@ -95,16 +96,19 @@ def read(calls: GoogleCalls, environment: str, region: str) -> GroupLists:
 
 
 def group_of(instance: Any) -> Key | None:
-    """The group that made an instance: `projects/NUMBER/zones/ZONE/instanceGroupManagers/NAME` in its metadata."""
+    """The group that created an instance, from its metadata; None without this metadata.
+
+    The value has the form `projects/NUMBER/zones/ZONE/instanceGroupManagers/NAME`.
+    """
     path = next((str(item.value) for item in instance.metadata.items if item.key == CREATED_BY), "")
     parts = path.split("/")
     return ("/".join(parts[-4:-2]), parts[-1]) if len(parts) >= 4 else None
 
 
 def check(place: object, scoped: Any, region: str) -> None:
-    """Raises CloudError when a place of the region could not be listed. What fails elsewhere is no matter of ours."""
+    """Raise CloudError if a location of the region could not be listed. Failures in other regions are ignored."""
     name = str(place).rsplit("/", 1)[-1]
-    # not by its beginning: europe-west1 is that of europe-west10, too
+    # no prefix match: europe-west1 is also a prefix of europe-west10
     is_ours = region in (name, name.rpartition("-")[0])
     if is_ours and scoped.warning.code and scoped.warning.code != "NO_RESULTS_ON_PAGE":
         raise CloudError(f"{place} could not be listed: {scoped.warning.message}")

@@ -1,6 +1,6 @@
-"""Managed instance groups: their sizes, what happened to them, and how an instance leaves one.
+"""Managed instance groups: sizes, activities, and termination of instances.
 
-A group of the fleet document with a zone is zonal, one without is regional.
+A group with a zone in the fleet document is zonal; one without a zone is regional.
 """
 
 import time
@@ -29,22 +29,22 @@ _BODY: Final = {
         "region_instance_group_managers_recreate_request_resource"
     ),
 }
-"""The client's names of request bodies follow no rule."""
+"""Argument names of request bodies. The client's names are irregular."""
 _LEAVING: Final = frozenset({"ABANDONING", "DELETING", "STOPPING", "SUSPENDING"})
-"""What a manager does with instances that count no more."""
+"""Actions of a manager on instances that no longer count towards the size."""
 _CREATING: Final = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING"})
 _UNDECIDED: Final = frozenset({ActivityKind.IN_PROGRESS, ActivityKind.THROTTLED, ActivityKind.LATER})
 _SHARED_FOR_S: Final = 1.0
-"""For so long one list of a zone's operations answers for all groups."""
+"""How long one list of a zone's operations is reused for all groups."""
 _BEGINS_WITHIN_S: Final = 5.0
-"""So soon after its resize a group has begun the operations of its launches: before, nothing is missing."""
+"""Time after a resize within which a group starts its launch operations. Until then, none of them is missing."""
 _SAME_REFUSAL: Final = timedelta(minutes=2)
-"""A refusal is listed by its operation and, about then, by its group."""
+"""An operation and its group report the same refusal within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Naming:
-    """How the instances of a group are told from others."""
+    """Base name and zones that identify the instances of a group."""
 
     base: str
     zones: frozenset[str]
@@ -52,16 +52,16 @@ class _Naming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Making:
-    """Instances that a group was making when it was last read."""
+    """Instances that a group was creating when it was last read."""
 
     count: int
     names: frozenset[str] | None
-    """None: its members were not asked for."""
+    """None: the members were not listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operations:
-    """The operations of a zone as they were read."""
+    """Operations of a zone, and when they were read."""
 
     at: float
     since: datetime
@@ -70,13 +70,13 @@ class _Operations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedInstance:
-    """An instance of a group, as its manager sees it."""
+    """An instance of a group, as its manager reports it."""
 
     instance: str
     template: str
-    """Name of the template that it was made from."""
+    """Name of the template that it was created from."""
     action: str
-    """What the manager does with it now; NONE: it is left alone."""
+    """Current action of the manager on it; NONE: no action."""
 
 
 class GoogleGroups:
@@ -93,18 +93,18 @@ class GoogleGroups:
         self._operations: dict[str, _Operations] = {}
         self._resizes = Resizes(calls, clock)
         self._making: dict[str, _Making] = {}
-        """By group as it was last read; a group that was resized since is not here."""
+        """By group, from its last read. A resize removes the entry."""
         self._known: Mapping[str, tuple[str, GroupEntry]] = {
             group.name: (pool.name, group) for pool in document.pools for group in pool.groups
         }
 
     def groups(self, names: Sequence[str]) -> Sequence[Group]:
-        """Each of them. Raises CloudError when one is missing."""
+        """The groups with these names. Raises CloudError if one is missing."""
         lists = self._lists(names)
         return tuple(self._group(name, lists) for name in names)
 
     def readable(self, names: Sequence[str]) -> GroupList:
-        """Those of them that can be read, and why the others cannot. Raises CloudError when a list fails."""
+        """Readable groups, and an error for each of the others. Raises CloudError if a list fails."""
         lists = self._lists(names)
         found: dict[str, Group] = {}
         errors: dict[str, str] = {}
@@ -116,17 +116,17 @@ class GoogleGroups:
         return GroupList(groups=found, errors=errors)
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
-        """What happened to them since then, oldest first: launches, refusals and ends. Raises CloudError.
+        """Launches, refusals and terminations of the groups since `since`, oldest first. Raises CloudError.
 
-        One list of operations for each zone; the errors of a group are asked for only where it makes instances of
-        which no operation is known.
+        Reads one list of operations per zone. Reads the errors of a group only if it creates instances without a
+        known operation.
         """
         owners = {
             (zone, naming.base): name for name in names for naming in [self._naming(name)] for zone in naming.zones
         }
         found: list[Activity] = []
         for zone in sorted({zone for zone, _ in owners}):
-            # the operations of one end are read together, also where its first lies before then
+            # start earlier, to read all operations of a termination that began before `since`
             lives = self._lives(zone, since - TOGETHER)
             found += activities(lives, lambda instance, zone=zone: owners.get((zone, _base(instance))))
         for name in names:
@@ -136,10 +136,10 @@ class GoogleGroups:
         return tuple(sorted(judged, key=lambda activity: (activity.at, activity.id)))
 
     def resize(self, group: Group, size: int) -> None:
-        """Begin to set the target size. Raises ConflictError when it is not that of `group` any more.
+        """Start to set the target size. Raises ConflictError if the size differs from that of `group`.
 
-        That is judged by what was read within `resizes.LATELY_S`; older sizes are read again, all at once. A refusal
-        that comes later is an error of the group when it is read next.
+        The check uses a size that was read within `resizes.LATELY_S`; older sizes of all groups are read again with
+        one list. If Google refuses the resize later, the next read of the group raises the error.
         """
         service, place = self._place(group.name)
         now = self._resizes.lately(group.name)
@@ -152,12 +152,12 @@ class GoogleGroups:
         self._resizes.begin(group.name, service, place, size)
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
-        """End an instance through its group. Ending what has left the group is no error."""
+        """Terminate an instance through its group. No error if it already left the group. Raises CloudError."""
         service, place = self._place(group)
         path = self._instance_path(group, instance_id)
         if path is None:
             return
-        # deleting lowers the size by itself; recreating keeps it
+        # deletion lowers the size; recreation keeps it
         operation = "delete_instances" if lower_desired else "recreate_instances"
         body: dict[str, Any] = {"instances": [path]}
         if lower_desired:
@@ -166,7 +166,7 @@ class GoogleGroups:
         self._calls.finish(service, operation, **place, **{_BODY[service, operation]: body})
 
     def templates(self, group: str) -> tuple[str, Sequence[ManagedInstance]]:
-        """Name of the template that a group wants, and its instances. Raises CloudError."""
+        """Name of the group's current template, and the group's instances. Raises CloudError."""
         service, place = self._place(group)
         raw = self._calls.one(service, "get", **place)
         members = self._calls.pages(service, "list_managed_instances", **place)
@@ -179,25 +179,27 @@ class GoogleGroups:
         )
 
     def resume_processes(self, name: str, processes: Collection[str]) -> None:
-        """Nothing: a managed instance group has no processes that its cloud suspends."""
+        """Does nothing: managed instance groups have no processes that can be suspended."""
         del name, processes
 
     def complete_hooks(self, name: str, *, serving: Collection[str], drained: Collection[str]) -> Mapping[str, str]:
-        """Groups of Compute Engine have no lifecycle hooks: nothing waits."""
+        """Does nothing: managed instance groups have no lifecycle hooks. Returns no errors."""
         del name, serving, drained
         return {}
 
     def in_rollout(self, names: Sequence[str], required: Collection[str] = ()) -> frozenset[str]:
-        """None: updates are opportunistic, so a rollout is our own command, which pauses the pool while it runs."""
+        """Always empty: update policies are opportunistic. Only `gpufleet rollout` replaces instances, and it pauses
+        the pool meanwhile.
+        """
         del names, required
         return frozenset()
 
     def _lists(self, names: Sequence[str]) -> GroupLists | None:
-        """The lists of all groups, where that takes fewer calls than to ask each of them."""
+        """The lists of all groups if `names` has several; None for one group, which needs fewer calls alone."""
         return group_lists.read(self._calls, self._environment, self._region) if len(names) > 1 else None
 
     def _size(self, name: str) -> int:
-        """The target size as it is now. Those of the others are read with it, since they are resized next."""
+        """Current target size of a group. The same list provides the sizes of the other groups for their resizes."""
         managers = group_lists.managers(self._calls, self._region)
         for other in self._known:
             if (raw := managers.get(self._key(other))) is not None:
@@ -224,7 +226,7 @@ class GoogleGroups:
         leaving: frozenset[str] = frozenset()
         if made is None:
             members = tuple(self._calls.pages(service, "list_managed_instances", **place))
-            # one that could not be made yet has a name, and no status: it does not exist
+            # an instance that could not be created yet has a name but no status: it does not exist
             there = [member for member in members if member.instance_status]
             leaving = frozenset(_name(member.instance) for member in there if _is_leaving(member))
             made = frozenset(_name(member.instance) for member in there)
@@ -258,17 +260,17 @@ class GoogleGroups:
         return None
 
     def _lives(self, zone: str, since: datetime) -> Lives:
-        """Operations of a zone since then at least; groups that are asked one after the other share one list."""
+        """Operations of a zone since `since` or earlier. Consecutive requests for several groups share one list."""
         known = self._operations.get(zone)
         if known is None or known.since > since or self._clock() - known.at >= _SHARED_FOR_S:
             lives = recent(self._calls, zone, since)
-            # the time after it: a list of many pages takes longer than it is shared
+            # take the time after the read: reading many pages may take longer than the reuse period
             known = _Operations(at=self._clock(), since=since, lives=lives)
             self._operations[zone] = known
         return known.lives
 
     def _is_explained(self, name: str, found: Sequence[Activity]) -> bool:
-        """Whether operations state what became of all instances that a group makes, or cannot have begun yet."""
+        """Whether operations explain all instances that a group creates, or cannot have started yet."""
         making, asked = self._making.get(name), self._resizes.asked(name)
         if making is None:
             return False
@@ -280,11 +282,11 @@ class GoogleGroups:
             return making.names <= stated.keys()
         if asked is None or asked.began is None:
             return making.count == 0
-        began = asked.began  # what was refused before is no answer to this
+        began = asked.began  # earlier refusals do not belong to this resize
         return sum(one.at >= began for one in stated.values()) >= making.count
 
     def _errors(self, name: str, since: datetime) -> list[Activity]:
-        """What a group could not make since then: also where no operation was begun for it."""
+        """Failed creations of a group since `since`, including those for which no operation started."""
         service, place = self._place(name)
         found: list[Activity] = []
         for index, item in enumerate(self._calls.pages(service, "list_errors", **place)):
@@ -298,7 +300,7 @@ class GoogleGroups:
         return found
 
     def _judged(self, activity: Activity) -> Activity:
-        """Only spot is preempted: of others, the code that says so means something else."""
+        """Replace PREEMPTED by UNKNOWN for groups other than spot, where the error code has another meaning."""
         spot = self._known[activity.group][1].type is CapacityType.SPOT
         wrong = activity.kind is ActivityKind.PREEMPTED and not spot
         return replace(activity, kind=ActivityKind.UNKNOWN) if wrong else activity
@@ -310,9 +312,9 @@ class GoogleGroups:
         return self._namings[group]
 
     def _naming_of(self, raw: Any, group: str) -> _Naming:
-        """An instance is named `<base name of its group>-<four letters>`, in one of the group's zones.
+        """Base name and zones of a group. Its instances have names of the form `<base name>-<four letters>`.
 
-        The components give each environment base names of its own, so that two of one project are told apart.
+        The components give each environment separate base names, to distinguish the environments of one project.
         """
         _, entry = self._known[group]
         zones = [entry.zone] if entry.zone else [_name(zone.zone) for zone in raw.distribution_policy.zones]
@@ -328,7 +330,7 @@ def _base(instance: str) -> str:
 
 
 def _is_leaving(member: Any) -> bool:
-    """Whether a member counts no more. One that is recreated ends first, then is made again under its name."""
+    """Whether a member no longer counts. Recreation first terminates a member, then creates it with the same name."""
     action = str(member.current_action)
     return action in _LEAVING or (action == "RECREATING" and str(member.instance_status) not in UNBORN)
 

@@ -1,4 +1,4 @@
-"""How Compute Engine's instances live, and what capacity is paid for."""
+"""History of Compute Engine instances, and paid reservations."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -15,31 +15,37 @@ _PAID: Final = frozenset({"READY", "UPDATING"})
 
 
 class GoogleInstanceHistory(GoogleInventory):
-    """The instances of an environment. Compute Engine lists none that was deleted: its operations tell of them."""
+    """The instances of an environment. Compute Engine does not list deleted ones; operations report their ends."""
 
     def history(self) -> InstanceHistory:
-        """All of them; what cannot be read fails alone. Raises CloudError when a page or a zone fails."""
+        """Records of all instances, and an error for each unreadable one.
+
+        Raises CloudError if a page or a zone fails.
+        """
         found = self.listed()
         return InstanceHistory(records=tuple(map(self._life, found.instances)), errors=found.errors)
 
     def _life(self, instance: Instance) -> InstanceRecord:
-        # groups start none again: another machine may begin anew under the same time of creation
+        # only group members have a final end: any other machine may start again with the same creation time
         over = not instance.alive and instance.group is not None
         return InstanceRecord(instance=instance, ended_at=self._stopped_at.get(instance.id) if over else None)
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
-        """Ends that the operations of these zones tell of (Google keeps them for two weeks). Raises CloudError."""
+        """Ends of instances, from the operations of these zones. Google keeps operations for two weeks.
+
+        Raises CloudError.
+        """
         wanted = " OR ".join(f"(operationType={kind})" for kind in sorted(ENDS))
         lives: dict[tuple[str, int], list[Any]] = {}
         for zone in sorted(zones):
             for operation in self._calls.pages("zone_operations", "list", zone=zone, filter=wanted, max_results=PAGE):
-                # a group makes an instance anew under the same name: the number tells its lives apart
+                # a group may recreate an instance with the same name; the numeric id distinguishes both
                 if instance := instance_of(operation):
                     lives.setdefault((instance, int(operation.target_id)), []).append(operation)
         return tuple(ending(instance, told) for (instance, _), told in lives.items())
 
     def paid(self) -> Sequence[PaidCapacity]:
-        """Reservations of the region. Raises CloudError when a page or a zone of it fails."""
+        """Reservations of the region. Raises CloudError if a page or a zone of the region fails."""
         found: list[PaidCapacity] = []
         for place, scoped in self._calls.pages("reservations", "aggregated_list"):
             check(place, scoped, self._region)
@@ -49,7 +55,7 @@ class GoogleInstanceHistory(GoogleInventory):
         return tuple(found)
 
     def used_by(self, reservation: str) -> None:
-        """Compute Engine tells how many instances run in a reservation, and not of which projects."""
+        """Always None: Compute Engine reports the number of instances in a reservation, but not their projects."""
         del reservation
 
     def _paid(self, raw: Any, zone: str) -> PaidCapacity:
@@ -68,9 +74,11 @@ class GoogleInstanceHistory(GoogleInventory):
 
 
 class NoPriceSource:
-    """Google's prices move at most once a day, and are read by `gpufleet prices refresh`: a pass asks for none."""
+    """Price source without prices. Google's prices change at most once a day, so `gpufleet prices refresh` reads them
+    and watchdog runs do not.
+    """
 
     def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
-        """Nothing."""
+        """Return no prices."""
         del machine_types, since, until
         return ()

@@ -1,4 +1,4 @@
-"""Instances of an environment on Compute Engine, and their marks."""
+"""Compute Engine instances of an environment, and their labels."""
 
 import re
 import time
@@ -30,20 +30,20 @@ _STATES: Final = {
     "STOPPED": InstanceState.STOPPED,
     "TERMINATED": InstanceState.STOPPED,
 }
-"""Compute Engine says TERMINATED of a machine that is stopped; one that is gone is not listed."""
+"""Compute Engine uses TERMINATED for a stopped machine. It does not list deleted machines."""
 _GPU_FAMILY: Final = re.compile(r"(a[2-9]\w*|g[2-9]\w*)-")
-"""Machine families that bring GPUs with them."""
+"""Machine families with built-in GPUs."""
 _EXPLAINED: Final = timedelta(hours=1)
-"""For so long after its end an instance is looked up in the operations of its zone."""
+"""How long after its end an instance's cause is looked up in the operations of its zone."""
 
 
 class GoogleInventory:
-    """The instances labelled with an environment, in one region.
+    """The instances with the label of an environment, in one region.
 
-    `groups`: those of its pools; who is not listed by one of them is of no pool.
+    `groups`: the groups of its pools. An instance that none of them lists belongs to no pool.
     """
 
-    def __init__(  # noqa: PLR0913 - what it looks at, and the clock
+    def __init__(  # noqa: PLR0913 - scope and clocks
         self,
         calls: GoogleCalls,
         region: str,
@@ -54,8 +54,8 @@ class GoogleInventory:
         explains: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`explains`: whether it looks up why instances ended, in their zones' operations. `clock`: seconds that only
-        grow, by which members are listed anew.
+        """`explains`: whether to look up why instances ended, in the operations of their zones. `clock`: a monotonic
+        clock in seconds that determines when group members are listed again.
         """
         self._explains = explains
         self._calls = calls
@@ -65,15 +65,19 @@ class GoogleInventory:
         self._now = now
         self._zones: dict[str, str] = {}
         self._stopped_at: dict[str, datetime] = {}
-        """When each instance last began to stop, in the cloud's words."""
+        """When each instance last began to stop, as Compute Engine reports it."""
 
     def instances(self) -> Sequence[Instance]:
-        """All of them, with why they ended. Raises CloudError when a page or a zone fails, or one cannot be read."""
+        """All instances, with the causes of ended ones.
+
+        Raises CloudError if a page or a zone fails, or if an instance is unreadable.
+        """
         return self.listed().whole()
 
     def listed(self) -> InstanceList:
-        """All of them, with why they ended; what cannot be read fails alone. Raises CloudError when a page or a zone
-        fails.
+        """All instances, with the causes of ended ones, and an error for each unreadable one.
+
+        Raises CloudError if a page or a zone fails.
         """
         errors: dict[str, str] = {}
         found = self._listed(f"labels.{tags.label(tags.ENVIRONMENT)}={self._environment}", errors=errors)
@@ -82,17 +86,19 @@ class GoogleInventory:
         return InstanceList(instances=whole, errors=errors)
 
     def gpus(self) -> InstanceList:
-        """All of a GPU machine type in the region, whoever made them; what cannot be read fails alone. Raises
-        CloudError when a page fails.
+        """All GPU instances in the region, regardless of their creator, and an error for each unreadable one.
+
+        Raises CloudError if a page or a zone fails.
         """
-        # by family, not by catalogue: the forgotten ones are old types, and N1 machines with a GPU beside them
+        # by family and not by catalogue, because forgotten ones often have old types, or are N1 machines with a GPU
         errors: dict[str, str] = {}
         found = self._listed("", lambda raw: bool(raw.guest_accelerators) or _is_gpu(raw.machine_type), errors)
         return InstanceList(instances=tuple(found), errors=errors)
 
     def claiming(self) -> InstanceList:
-        """All that carry a pool's label and no environment's, whoever made them; what cannot be read fails alone.
-        Raises CloudError when a page fails.
+        """All instances with a pool label but no environment label, and an error for each unreadable one.
+
+        Raises CloudError if a page or a zone fails.
         """
         errors: dict[str, str] = {}
         environment = tags.label(tags.ENVIRONMENT)
@@ -100,15 +106,15 @@ class GoogleInventory:
         return InstanceList(instances=tuple(found), errors=errors)
 
     def stop(self, instance_id: str) -> None:
-        """Stop a stand-alone machine, and wait for it. What lies on local disks is lost. Raises CloudError."""
+        """Stop an instance outside of groups, and wait for it. Data on local disks is lost. Raises CloudError."""
         zone = self._zone(instance_id)
-        # a machine with local disks is refused without saying so
+        # without discard_local_ssd, Google refuses to stop a machine with local disks
         self._calls.finish("instances", "stop", zone=zone, instance=instance_id, discard_local_ssd=True)
 
     def instance(self, instance_id: str) -> Instance | None:
-        """One, read anew; None when the cloud no longer knows it.
+        """Read one instance; None if it no longer exists.
 
-        Raises CloudError when two zones have that name, and of an answer about any other.
+        Raises CloudError if two zones have an instance with this name, or if the response is about another one.
         """
         found = self._listed(f"name={instance_id}")
         for other in (one.id for one in found if one.id != instance_id):
@@ -119,14 +125,15 @@ class GoogleInventory:
         return found[0] if found else None
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """Those of them that are stopped or stopping and can be read. Raises CloudError when a page or a zone fails.
+        """The readable instances with these ids that are stopped or stopping.
 
-        Compute Engine forgets what it deleted at once; its operations state how that ended (`activities`).
+        Compute Engine does not list deleted instances; their operations report how they ended (`activities`). Raises
+        CloudError if a page or a zone fails.
         """
         return tuple(one for one in self.listed().instances if one.id in instance_ids and not one.alive)
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
-        """Write labels. Returns the error by instance where it failed."""
+        """Write labels on instances. Returns errors by instance id."""
         labels = {tags.label(key): value for key, value in values.items()}
 
         def change(old: Mapping[str, str]) -> dict[str, str]:
@@ -135,7 +142,7 @@ class GoogleInventory:
         return self._relabel(instance_ids, change)
 
     def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
-        """Remove labels. Returns the error by instance where it failed."""
+        """Remove labels from instances. Returns errors by instance id."""
         gone = {tags.label(key) for key in keys}
 
         def change(old: Mapping[str, str]) -> dict[str, str]:
@@ -144,10 +151,10 @@ class GoogleInventory:
         return self._relabel(instance_ids, change)
 
     def _causes(self, found: Iterable[Instance]) -> Mapping[str, ActivityKind]:
-        """Why members of groups ended or end: as the operations of their zones state it, where they can be read.
+        """Why members of groups ended, from the operations of their zones if these can be read.
 
-        Lists of preemptions have been seen incomplete: a spot instance of a group that is stopped, and that no
-        operation explains, was preempted.
+        Lists of preemptions were seen incomplete. A stopped spot instance of a group therefore counts as preempted if
+        no operation explains its end.
         """
         ended = [one for one in found if not one.alive and one.group is not None]
         stopped = {one.id: self._stopped_at.get(one.id, one.launched_at) for one in ended}
@@ -166,14 +173,14 @@ class GoogleInventory:
         try:
             lives = recent(self._calls, zone, since)
         except CloudError:
-            return {}  # the instances themselves were read: only why they ended stays unknown
+            return {}  # the instances are readable; only the causes remain unknown
         found: dict[str, ActivityKind] = {}
         for (instance, _), operations in lives.items():
             ends = [operation for operation in operations if operation.operation_type in ENDS]
             if instance not in wanted or not ends:
                 continue
             kind, _ = cause(ends)
-            # a group that finds its instance stopped does not know why
+            # without a power-off operation, the group only found the instance stopped and does not know the cause
             if kind is not ActivityKind.ENDED_UNSTATED or any(o.operation_type == POWERED_OFF for o in ends):
                 found[instance] = kind
         return found
@@ -186,7 +193,7 @@ class GoogleInventory:
             try:
                 zone = self._zone(name)
                 now = self._calls.one("instances", "get", zone=zone, instance=name)
-                # the fingerprint makes it compare-and-set: labels that somebody changed meanwhile are not lost
+                # the fingerprint makes this a compare-and-set, so that concurrent label changes are not lost
                 self._calls.finish(
                     "instances",
                     "set_labels",
@@ -209,13 +216,13 @@ class GoogleInventory:
     def _listed(
         self, wanted: str, only: Callable[[Any], bool] = lambda _: True, errors: dict[str, str] | None = None
     ) -> list[Instance]:
-        """Those of the region. `errors`: takes what cannot be read, by instance; None: that raises."""
+        """Instances of the region. `errors` collects unreadable ones by id; None: raise UnreadableError instead."""
         found: list[Instance] = []
         pages = self._calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE)
         for place, scoped in pages:
             check(place, scoped, self._region)
             zone = str(place).rsplit("/", 1)[-1]
-            # not by its beginning: europe-west1 is that of europe-west10, too
+            # no prefix match: europe-west1 is also a prefix of europe-west10
             if zone.rpartition("-")[0] == self._region:
                 for raw in filter(only, scoped.instances):
                     try:
@@ -263,7 +270,7 @@ class GoogleInventory:
 
 
 def _ends_at(raw: Any) -> datetime | None:
-    """When Google ends it: a stated time, or how long it may run since it began; the client knows no other field."""
+    """When Google will terminate the instance: a fixed time, or its start plus the maximum run duration."""
     if raw.scheduling.termination_time:
         return datetime.fromisoformat(raw.scheduling.termination_time).astimezone(UTC)
     seconds = int(raw.scheduling.max_run_duration.seconds)
@@ -272,13 +279,13 @@ def _ends_at(raw: Any) -> datetime | None:
 
 
 def _tag(label: str) -> str:
-    """The tag key of a label key: only ours have two forms."""
+    """The tag key for a label key. Only keys of gpu-fleet have two forms."""
     prefix = tags.label("gpu-fleet:")
     return f"gpu-fleet:{label.removeprefix(prefix)}" if label.startswith(prefix) else label
 
 
 def _capacity_type(raw: Any, labels: Mapping[str, str]) -> CapacityType:
-    """What the cloud says; the label only where the cloud says nothing."""
+    """Capacity type as Compute Engine reports it; the label counts only if it reports none."""
     if raw.scheduling.provisioning_model == "SPOT":
         return CapacityType.SPOT
     if raw.scheduling.provisioning_model == "FLEX_START":

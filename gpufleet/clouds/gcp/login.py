@@ -1,4 +1,4 @@
-"""Google's credentials of whoever runs this: the one door to google-auth, whose own types stop half-way."""
+"""Google credentials of the current user. Wraps google-auth, whose type annotations are incomplete."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ _ASKED_AGAIN_AFTER: Final = timedelta(minutes=5)
 
 
 def credentials(scope: str) -> Any:
-    """Those of the environment, for google's own clients. Raises CloudError that says how to log in."""
+    """Default credentials, for Google's client libraries. Raises CloudError, which states how to log in."""
     try:
         return cast(Any, google.auth).default(scopes=[scope])[0]
     except GoogleAuthError as error:
@@ -26,7 +26,10 @@ def credentials(scope: str) -> Any:
 
 
 def tokens(scope: str) -> Callable[[], str]:
-    """Gives a token that is valid now, a new one where the last has ended; raises CloudError, as this does."""
+    """A function that returns a valid token and refreshes it when it expires.
+
+    Both this call and the function raise CloudError.
+    """
     found = credentials(scope)
 
     def token() -> str:
@@ -41,7 +44,7 @@ def tokens(scope: str) -> Callable[[], str]:
 
 
 def emulated(endpoint: str) -> Any:
-    """Those for an emulator, for google's own clients: its token, where there is one."""
+    """Credentials for an emulator, for Google's client libraries: its token, or anonymous if it has none."""
 
     def renewed(request: object, scopes: object) -> tuple[str | None, datetime]:
         try:
@@ -54,5 +57,5 @@ def emulated(endpoint: str) -> Any:
         if emulator_token(endpoint) is None:
             return AnonymousCredentials()
     except OSError:
-        pass  # there will be one: the first call says why it cannot be had
+        pass  # a token is expected; the first call reports why it is not available
     return cast(Any, Credentials)(token=None, refresh_handler=renewed)

@@ -1,6 +1,6 @@
-"""Which instances are in the groups of a fleet, as the groups themselves list them.
+"""Which instances belong to the groups of a fleet, according to the groups' own lists.
 
-The metadata `created-by` of an instance names a group, too, but who makes an instance writes there what they like.
+The metadata key `created-by` of an instance also names a group, but the creator of an instance can set any value.
 """
 
 import time
@@ -15,35 +15,37 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.ownership import OwnedGroup
 
 BELIEVED_S: Final = 300.0
-"""For so long after it was listed an instance is taken for a member, at least: who was abandoned meanwhile still
-counts."""
+"""How long a listed instance counts as a member, at least. An instance that is abandoned meanwhile still counts."""
 REFRESHED_AT_ONCE: Final = 2
 REFRESHED_WITHIN_S: Final = 30.0
-"""So many groups are asked anew within this time, since those that were first asked together are due together."""
+"""At most `REFRESHED_AT_ONCE` groups are listed again within this time.
+
+Groups that were first listed together are otherwise all due at the same time.
+"""
 LONGEST_BELIEVED_S: Final = 3600.0
-"""However many groups are due, none goes unasked for longer."""
+"""Maximum age of a group's list, regardless of how many groups are due."""
 AGAIN_S: Final = 10.0
-"""Between two questions to a group that does not list an instance, or that does not answer."""
+"""Minimum time between two requests to a group that does not list an instance, or that does not respond."""
 
 _Member = tuple[str, str, int]
-"""Zone, name and number: a name alone may be another instance's tomorrow."""
+"""Zone, name and numeric id of an instance. A later instance may have the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a group said when it was asked last."""
+    """Last response of a group."""
 
     at: float
     members: frozenset[_Member] = frozenset()
     error: CloudError | None = None
 
     def holds(self, member: _Member, now: float) -> bool:
-        """Whether it still answers for an instance."""
+        """Whether the response is recent enough for this instance."""
         return now - self.at < (BELIEVED_S if member in self.members else AGAIN_S)
 
 
 class Members:
-    """The members of a fleet's groups. A group is asked when an instance is new, and every few minutes."""
+    """Members of a fleet's groups. A group is listed when an instance is new, and again every few minutes."""
 
     def __init__(
         self,
@@ -58,17 +60,20 @@ class Members:
         self._clock = clock
         self._answers: dict[str, _Answer] = {}
         self._refreshed: deque[float] = deque(maxlen=REFRESHED_AT_ONCE)
-        """When the last groups were asked anew."""
+        """When groups were last listed again."""
 
     def group_and_pool(self, raw: Any, zone: str) -> tuple[str | None, str | None]:
-        """The group of an instance, and the fleet's pool that it makes it a member of. Raises CloudError."""
+        """Group of an instance, and the fleet's pool that the group belongs to. Raises CloudError.
+
+        Returns (None, None) for an instance without a group, or if the fleet's group does not list the instance.
+        """
         if (named := group_of(raw)) is None:
             return None, None
         place, name = named
         if (owned := self._groups.get(name)) is None:
             return name, None
         if place != self._place(owned):
-            return f"{place}/{name}", None  # another group, which has the name of one of ours elsewhere
+            return f"{place}/{name}", None  # another group with the same name in another location
         return (name, owned.pool) if self._lists(name, (zone, raw.name, int(raw.id))) else (None, None)
 
     def _place(self, owned: OwnedGroup) -> str:
@@ -84,7 +89,7 @@ class Members:
         return member in known.members
 
     def _waits(self, known: _Answer, member: _Member, now: float) -> bool:
-        """Whether an old answer still counts, since enough others are asked anew at this time."""
+        """Whether to keep using an old response, because enough other groups are listed again at this time."""
         if member not in known.members or now - known.at >= LONGEST_BELIEVED_S:
             return False
         if len(self._refreshed) == REFRESHED_AT_ONCE and now - self._refreshed[0] < REFRESHED_WITHIN_S:
@@ -104,6 +109,6 @@ class Members:
 
 
 def _member(raw: Any) -> _Member:
-    """Of `…/zones/ZONE/instances/NAME`; one that does not exist yet has the number 0."""
+    """Parse `…/zones/ZONE/instances/NAME` and the id. An instance that does not exist yet has the id 0."""
     parts = str(raw.instance).split("/")
     return (parts[-3] if len(parts) >= 3 else "", parts[-1], int(raw.id))  # noqa: PLR2004

@@ -11,8 +11,10 @@ from gpufleet.clouds.gcp.login import emulated
 
 
 def read_object(bucket: str, key: str) -> bytes:
-    """The bytes of an object. Raises OSError with the cloud's words (FileNotFoundError: no such object;
-    PermissionError: it may not be read, or is not there and may not be listed).
+    """Read an object. Raises OSError with Google's message.
+
+    FileNotFoundError: no such object. PermissionError: no permission to read it, or it does not exist and there is no
+    permission to list objects.
     """
     try:
         return _client().bucket(bucket).blob(key).download_as_bytes()
@@ -25,7 +27,7 @@ def read_object(bucket: str, key: str) -> bytes:
 
 
 def write_object(bucket: str, key: str, body: bytes) -> None:
-    """Write an object whole. Raises OSError with the cloud's words."""
+    """Write a complete object. Raises OSError with Google's message."""
     try:
         _client().bucket(bucket).blob(key).upload_from_string(body)
     except (GoogleAPIError, GoogleAuthError) as error:
@@ -33,7 +35,7 @@ def write_object(bucket: str, key: str, body: bytes) -> None:
 
 
 def write_file(bucket: str, key: str, path: Path) -> None:
-    """Write a file as an object. Raises OSError with the cloud's words."""
+    """Upload a file as an object. Raises OSError with Google's message."""
     try:
         _client().bucket(bucket).blob(key).upload_from_filename(str(path))
     except (GoogleAPIError, GoogleAuthError) as error:
@@ -41,9 +43,9 @@ def write_file(bucket: str, key: str, path: Path) -> None:
 
 
 def list_objects(bucket: str, prefix: str, *, folders: bool = False) -> list[str]:
-    """Names of all objects that begin with `prefix`; with `folders` the last words of the folders directly below it.
+    """Names of all objects that begin with `prefix`. With `folders`: names of the folders directly below it.
 
-    Raises OSError with the cloud's words.
+    Raises OSError with Google's message.
     """
     try:
         found = _client().list_blobs(bucket, prefix=prefix, delimiter="/" if folders else None)
@@ -54,7 +56,7 @@ def list_objects(bucket: str, prefix: str, *, folders: bool = False) -> list[str
 
 
 def _client() -> Client:
-    # The standard variable of Google's own emulators; a real bucket is never read without credentials.
+    # the standard variable for storage emulators; access to a real bucket always uses credentials
     if endpoint := os.environ.get("STORAGE_EMULATOR_HOST"):
         return Client(project="local", credentials=emulated(endpoint))
     return Client()

@@ -1,4 +1,4 @@
-"""What the list of operations states about instances: Compute Engine shows nothing else of one that is gone."""
+"""Information about instances from the list of operations, the only source for deleted instances."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,29 +11,29 @@ from gpufleet.domain.instance_history import InstanceEnd
 
 PAGE: Final = 500
 Lives = Mapping[tuple[str, int], Sequence[Any]]
-"""Operations by instance and number. A group makes an instance anew under the same name; the number tells its lives
-apart."""
+"""Operations by instance name and numeric id. A group may recreate an instance with the same name but another id."""
 LAUNCH: Final = "insert"
 PREEMPTED: Final = "compute.instances.preempted"
 RECREATED: Final = "compute.instances.repair.recreateInstance"
 _ASKED_FOR: Final = frozenset({"delete", "stop"})
 POWERED_OFF: Final = "compute.instances.guestTerminate"
 ENDS: Final = frozenset({*_ASKED_FOR, POWERED_OFF, RECREATED, PREEMPTED})
-"""Kinds of operations that end an instance: asked for by people, by its group, by itself, or the cloud took it.
+"""Types of operations that end an instance: by a user, its group, the instance itself, or the cloud.
 
-A host error is none of them: the cloud restarts the instance."""
+A host error is not one of them, because the cloud restarts the instance.
+"""
 TOGETHER: Final = timedelta(minutes=15)
-"""The operations of one end lie this close together: its notice, its stop, and the group's repair."""
+"""Maximum time between the operations of one end: notice, stop, and repair by the group."""
 _INSTANCES: Final = "instances"
 _GROUP_AGENT: Final = re.compile(r"\d+@cloudservices\.gserviceaccount\.com")
-"""As whom managed instance groups make and delete instances."""
+"""Accounts with which managed instance groups create and delete instances."""
 _OWN_AGENT: Final = re.compile(r"system(@google\.com)?|service-\d+@compute-system\.iam\.gserviceaccount\.com")
-"""As whom Compute Engine acts by itself."""
+"""Accounts with which Compute Engine itself acts."""
 _UNHEALTHY: Final = re.compile(r"unhealthy|health check|autoheal", re.IGNORECASE)
 
 
 def instance_of(operation: Any) -> str | None:
-    """Name of the instance that an operation is about; None: it is about something else (a disk is deleted, too)."""
+    """Name of an operation's instance; None if the operation concerns another resource, such as a disk."""
     collection, _, name = str(operation.target_link).rpartition("/")
     return name if collection.endswith(f"/{_INSTANCES}") else None
 
@@ -43,12 +43,12 @@ def began(operation: Any) -> datetime:
 
 
 def finished(operation: Any) -> datetime:
-    """When it was over; when it began, where it is not."""
+    """When the operation finished; its start time if it is still in progress."""
     return datetime.fromisoformat(operation.end_time or operation.insert_time).astimezone(UTC)
 
 
 def has_times(operation: Any) -> bool:
-    """Whether its times can be read."""
+    """Whether the operation has valid times."""
     try:
         return began(operation) <= finished(operation)
     except ValueError:
@@ -56,9 +56,9 @@ def has_times(operation: Any) -> bool:
 
 
 def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
-    """Operations on instances of a zone since then, oldest first. Raises CloudError.
+    """Operations on instances of a zone since `since`, oldest first. Raises CloudError.
 
-    One whose times cannot be read is left out: it says of no moment what happened then.
+    Operations without valid times are omitted.
     """
     lives: dict[tuple[str, int], list[Any]] = {}
     newest_life: dict[str, tuple[str, int]] = {}
@@ -73,7 +73,7 @@ def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
         if instance := instance_of(operation):
             key = (instance, int(operation.target_id))
             if operation.operation_type == RECREATED and key not in lives:
-                # the group repairs what is gone: that has no number any more
+                # the group recreates a deleted instance, whose id is no longer known
                 key = newest_life.get(instance, key)
             newest_life[instance] = key
             lives.setdefault(key, []).append(operation)
@@ -81,9 +81,9 @@ def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
 
 
 def ending(instance_id: str, told: Sequence[Any]) -> InstanceEnd:
-    """One end from all operations that state it.
+    """The end of an instance, from all operations that report it.
 
-    A preemption is announced, then carried out by somebody: its own time counts only where nothing came after it.
+    A preemption operation announces the end, and other operations carry it out. Its time counts only without them.
     """
     carried_out = [operation for operation in told if operation.operation_type != PREEMPTED]
     return InstanceEnd(
@@ -94,7 +94,7 @@ def ending(instance_id: str, told: Sequence[Any]) -> InstanceEnd:
 
 
 def cause(ends: Sequence[Any]) -> tuple[ActivityKind, str]:
-    """Why an instance ended, and the words of the operation that states it, from all operations of its end."""
+    """Why an instance ended, and the message of the operation that reports it, from all operations of its end."""
     kinds = [(_cause(operation), operation) for operation in ends]
     for kind in _MOST_TELLING:
         for found, operation in kinds:
@@ -107,7 +107,7 @@ _MOST_TELLING: Final = (
     ActivityKind.PREEMPTED,
     ActivityKind.ENDED_BY_PERSON,
     ActivityKind.UNHEALTHY,
-    # who powers itself off, or was only found missing, is deleted by its group afterwards
+    # before ENDED: a group deletes an instance that powered itself off or was found missing
     ActivityKind.ENDED_UNSTATED,
     ActivityKind.ENDED,
 )

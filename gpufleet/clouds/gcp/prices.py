@@ -1,7 +1,7 @@
-"""Prices that Google Cloud tells: the Cloud Billing Catalog, put together per machine type.
+"""Google Cloud prices by machine type, computed from the Cloud Billing Catalog.
 
-A machine type has no price of its own there: it is vCPUs, memory, GPUs and bundled local SSD, each with a price per
-region and provisioning model. A component without exactly one price is an error, never left out.
+The catalog has no prices for machine types. It has prices for vCPUs, memory, GPUs and bundled local SSD, each per
+region and provisioning model. A component without exactly one price is an error and is never omitted.
 """
 
 import re
@@ -33,12 +33,12 @@ _GPUS: Final = {
     "B200-180GB": r"Nvidia B200( 180GB)? GPU",
     "RTX-PRO-6000": r"(Nvidia )?RTX (PRO )?6000 96GB( GPU)?",
 }
-"""How the catalog describes each GPU (it has no id for them)."""
+"""Patterns for the catalog's description of each GPU. The catalog has no ids for GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """A part of a machine type: how much of it, and how the catalog describes it."""
+    """A part of a machine type: its quantity, and the catalog's description."""
 
     quantity: Decimal
     unit: str
@@ -52,10 +52,10 @@ class GooglePrices:
     def __init__(self, region: str, client: Any = None) -> None:
         self._region = region
         self._client = client
-        """The service object of google-api-python-client; made when it is first needed."""
+        """The service object of google-api-python-client. None: created when it is needed."""
 
     def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[Price], list[str]]:
-        """Today's prices of every machine type, and what could not be had."""
+        """Current prices of all machine types, and the messages of failures."""
         try:
             skus = [sku for sku in self._skus() if self._region in sku.get("serviceRegions", ())]
         except CloudError as error:
@@ -71,7 +71,7 @@ class GooglePrices:
         return found, errors
 
     def _skus(self) -> Iterator[Mapping[str, Any]]:
-        """Every sku of Compute Engine, every page."""
+        """All SKUs of Compute Engine, from all pages. Raises CloudError."""
         from google.auth.exceptions import GoogleAuthError
         from googleapiclient.discovery import build
         from googleapiclient.errors import Error
@@ -96,7 +96,10 @@ class GooglePrices:
 
 
 def price_of(wanted: MachineType, kind: str, skus: Sequence[Mapping[str, Any]], region: str, now: datetime) -> Price:
-    """A machine type's price per hour, from its components. Raises CloudError when one has no single price."""
+    """Price of a machine type in USD per hour, the sum of its components.
+
+    Raises CloudError if a component does not have exactly one price.
+    """
     total, effective = Decimal(0), datetime(1970, 1, 1, tzinfo=UTC)
     for part in components(wanted, kind):
         usd, since = _unit_price(part, kind, skus, wanted.name, region)
@@ -115,7 +118,7 @@ def price_of(wanted: MachineType, kind: str, skus: Sequence[Mapping[str, Any]], 
 
 
 def components(wanted: MachineType, kind: str) -> Iterator[Component]:
-    """What a machine type is made of. Raises CloudError for a GPU that the catalog's words are not known of."""
+    """The components of a machine type. Raises CloudError for a GPU whose catalog description is unknown."""
     prefix = "Spot Preemptible " if kind == "spot" else ""
     family = wanted.name.split("-", 1)[0].upper()
     gpu = _GPUS.get(wanted.gpu)

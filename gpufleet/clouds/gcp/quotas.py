@@ -1,4 +1,4 @@
-"""Quotas of a region of Compute Engine by their metrics."""
+"""Compute Engine quotas of a region, by metric."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,6 @@ from gpufleet.clouds.gcp.calls import GoogleCalls
 
 
 def limits(calls: GoogleCalls, region: str) -> Mapping[str, float]:
-    """The limit of each metric that the region lists. Raises CloudError."""
+    """The limit of each quota metric of the region. Raises CloudError."""
     answer = calls.one("regions", "get", region=region)
     return {str(quota.metric): float(quota.limit) for quota in answer.quotas}

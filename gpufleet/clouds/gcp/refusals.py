@@ -1,4 +1,4 @@
-"""What Compute Engine's error codes and sentences mean."""
+"""Translates error codes and messages of Compute Engine into activity kinds."""
 
 import re
 from typing import Any, Final
@@ -7,7 +7,7 @@ from gpufleet.domain.activity import ActivityKind
 
 _K: Final = ActivityKind
 _TABLE: Final = (
-    # a reservation's sentences come under the codes of other errors
+    # messages about reservations, which have codes of other errors
     (_K.LATER, r"reservation with status|reservation to be in READY|reservation\b[^.]* is not (yet )?ready"),
     (
         _K.CONFIGURATION,
@@ -27,9 +27,9 @@ _TABLE: Final = (
         r"^(CONCURRENT_OPERATIONS|concurrentOperations|\w*RATE_(LIMIT_)?EXCEEDED|\w*RateLimitExceeded"
         r"|\w*RateExceeded|TOO_MANY|tooMany|429\b)",
     ),
-    # calls have quotas, too
+    # API request quotas
     (_K.THROTTLED, r"quota\b.* per (second|minute|\d+ seconds)"),
-    # spot was taken while it was made: whatever else is not supported says what
+    # this code without an explanation means that a spot instance was preempted during its creation
     (_K.UNSUPPORTED, r"^UNSUPPORTED_OPERATION: .*(not (supported|available|offered)|\bnot support\b)"),
     (
         _K.PREEMPTED,
@@ -43,7 +43,7 @@ _TABLE: Final = (
         _K.PERMISSION,
         r"^(PERMISSIONS?_|forbidden|accessNotConfigured|SERVICE_DISABLED|\w*ACCESS_DENIED|UNAUTHENTICATED|BILLING)",
     ),
-    # sentences
+    # messages
     (
         _K.THROTTLED,
         r"rate limit|operation rate|too (many|frequent) (requests|operations|calls)|concurrent operations",
@@ -82,26 +82,26 @@ _TABLE: Final = (
     ),
 )
 _RULES: Final = tuple((kind, re.compile(pattern, re.IGNORECASE | re.DOTALL)) for kind, pattern in _TABLE)
-"""In order: the first that matches `CODE: sentence` decides."""
+"""Ordered rules. The first that matches `CODE: message` counts."""
 _ACCOUNT_WIDE: Final = re.compile(r"'?\w+_ALL_REGIONS\b|\bLimit: [\d.]+ globally", re.IGNORECASE)
 _ZONES: Final = "zonesAvailable"
 _ZONE_WORDS: Final = re.compile(r"consider trying your request in the ([\w\s,-]+?) zone\(s\)", re.IGNORECASE)
 
 
 def kind_of(code: str, message: str) -> ActivityKind:
-    """What an error means. A sentence that no rule matches is unknown, never missing capacity."""
+    """Kind of an error. A message that matches no rule is UNKNOWN and never counts as missing capacity."""
     text = f"{code}: {message}"
     return next((kind for kind, rule in _RULES if rule.search(text)), ActivityKind.UNKNOWN)
 
 
 def is_account_wide(kind: ActivityKind, message: str) -> bool:
-    """Whether a quota counts for all regions and ways of buying."""
+    """Whether a quota applies to all regions and provisioning models."""
     return kind is ActivityKind.QUOTA and _ACCOUNT_WIDE.search(message) is not None
 
 
 def zones_available(error: Any) -> tuple[str, ...]:
-    """Zones that have what was refused, as the details of an operation's error name them."""
-    details = getattr(error, "error_details", ())  # the errors that a group lists have none
+    """Zones with available capacity, from the details or the message of an error; empty if it names none."""
+    details = getattr(error, "error_details", ())  # errors in a group's list have no details
     for detail in details:
         if listed := dict(detail.error_info.metadatas).get(_ZONES):
             return _names(listed)

@@ -1,7 +1,7 @@
-"""Sizes of groups: what this process has asked for, until the cloud shows it, and what was last read.
+"""Tracks the sizes of groups: sizes requested by this process until the cloud shows them, and sizes last read.
 
-A resize is begun and not waited for: that would be one more call for each group. The next look reads all sizes in one
-list. Only where a size is not shown there yet, the operation that sets it is read, in one list for each zone.
+A resize is started without waiting for its end, because waiting needs one more call per group. The next read gets all
+sizes with one list. Operations are read (one list per zone) only for resizes that this list does not show yet.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from gpufleet.clouds.gcp.calls import OPERATION_LIMIT_S, GoogleCalls, raise_fail
 from gpufleet.clouds.gcp.operations import PAGE, began, has_times
 
 LATELY_S: Final = 10.0
-"""A size that was read so long ago at most is compared with the one that was seen."""
+"""Maximum age of a known size for the check before a resize."""
 _SHARED_FOR_S: Final = 1.0
 
 
@@ -26,42 +26,42 @@ class ResizeRequest:
     size: int
     operation: str
     began: datetime | None
-    """In the cloud's time; None: it cannot be read."""
+    """Start of the operation in the cloud's time; None: unknown."""
     at: float
-    """In seconds of the caller's clock."""
+    """Time of the request, in seconds of the caller's clock."""
     is_shown: bool = False
-    """Whether the cloud has stated that size since."""
+    """Whether the cloud has reported this size, or the operation is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listed:
     at: float
     operations: Mapping[str, Any]
-    """By name."""
+    """Operations by name."""
 
 
 class Resizes:
-    """Of the groups of one fleet, by their names."""
+    """Known sizes and pending resizes of the groups of one fleet, by group name."""
 
     def __init__(self, calls: GoogleCalls, clock: Callable[[], float]) -> None:
         self._calls = calls
         self._clock = clock
         self._asked: dict[str, ResizeRequest] = {}
         self._sizes: dict[str, tuple[int, float]] = {}
-        """As they were last read or set, and when."""
+        """Size that was last read or set, and when."""
         self._listed: dict[str, _Listed] = {}
 
     def asked(self, name: str) -> ResizeRequest | None:
-        """The last resize by this process, unless the group has another size by now."""
+        """The last resize by this process; None if there is none, or if the group has another size by now."""
         return self._asked.get(name)
 
     def lately(self, name: str) -> int | None:
-        """The size that was read or set within `LATELY_S`."""
+        """The size that was read or set within `LATELY_S`; None if there is none."""
         size, at = self._sizes.get(name, (0, float("-inf")))
         return size if self._clock() - at <= LATELY_S else None
 
     def begin(self, name: str, service: str, place: Mapping[str, str], size: int) -> None:
-        """Set a size. Raises CloudError where the cloud refuses that at once."""
+        """Start to set a size. Raises CloudError if the cloud refuses it immediately."""
         self.forget(name)
         state = self._calls.begin(service, "resize", **place, size=size)
         self._asked[name] = ResizeRequest(
@@ -74,20 +74,21 @@ class Resizes:
         self._listed.clear()
 
     def forget(self, name: str) -> None:
-        """Note that the size of a group changes by other means, or that it is not known what it is."""
+        """Discard the size of a group, because it changes by other means or is unknown."""
         self._asked.pop(name, None)
         self._sizes.pop(name, None)
 
     def read(self, name: str, place: Mapping[str, str], raw: Any) -> int:
-        """The size of a group as its manager states it, or the one that it is being given. Raises CloudError once
-        when that has failed.
+        """The size that the group's manager reports, or the requested size while a resize is in progress.
+
+        Raises CloudError once after the resize failed.
         """
         size = self._read(name, place, int(raw.target_size))
         self._sizes[name] = (size, self._clock())
         return size
 
     def note(self, name: str, raw: Any) -> None:
-        """Note the size that a manager states, unless the group is being given another one."""
+        """Record the size that a manager reports, unless a resize to another size is in progress."""
         asked, stated = self._asked.get(name), int(raw.target_size)
         if asked is None or asked.size == stated:
             self._sizes[name] = (stated, self._clock())
@@ -104,7 +105,7 @@ class Resizes:
             return stated
         state = self._state(asked, place)
         if state is not None and state.status == compute_v1.Operation.Status.DONE:
-            # the size may have been stated just before: the next look compares it
+            # the manager may have been read just before the end; the next read compares the size
             self._asked[name] = replace(asked, is_shown=True)
             if state.error.errors:
                 self.forget(name)
@@ -112,7 +113,7 @@ class Resizes:
         return asked.size
 
     def _state(self, asked: ResizeRequest, place: Mapping[str, str]) -> Any | None:
-        """The operation of a resize; None: it is not known any more, or not yet."""
+        """The operation of a resize; None if the list does not contain it (yet or any more)."""
         if "zone" not in place:
             state: Any = self._calls.one(
                 "region_operations", "get", region=place["region"], operation=asked.operation

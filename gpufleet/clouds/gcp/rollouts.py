@@ -1,8 +1,8 @@
-"""A changed template reaches a group's instances: our own rollout, since Google's updater knows nothing of draining.
+"""Rolls out a changed template to the instances of a group. Google's updater cannot drain instances.
 
-Groups are OPPORTUNISTIC, so only what is made anew has the new template. One instance at a time: where the group has
-room, a replacement serves first; then the old one is drained and deleted through its group, which lowers the size.
-Nothing is kept but what the cloud says, so a run that died is gone on with by running it again.
+The update policy of groups is OPPORTUNISTIC, so only new instances have the new template. A rollout replaces one
+instance at a time. If the group may grow, a replacement serves first. Then the old instance is drained and deleted
+through its group, which lowers the size. The rollout stores no state, so an interrupted one can be repeated.
 """
 
 import time
@@ -26,20 +26,20 @@ _GOING: Final = frozenset({"ABANDONING", "DELETING"})
 
 
 class RolloutAgents(Protocol):
-    """The node agents."""
+    """Client of the node agents."""
 
     def statuses(self, instances: Sequence[Instance]) -> Mapping[str, Mapping[str, Any]]:
-        """By instance; one that does not answer is absent."""
+        """Status by instance id. Instances that do not respond are absent."""
         ...
 
     def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline_seconds: int) -> object:
-        """Ask it to drain. Idempotent. Raises CloudError."""
+        """Ask an agent to drain. Idempotent. Raises CloudError."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleRollouts:
-    """The groups of one pool. Every method raises CloudError."""
+    """Rollouts in the groups of one pool. All methods raise CloudError."""
 
     groups: GoogleGroups
     inventory: GoogleInventory
@@ -50,7 +50,7 @@ class GoogleRollouts:
     sleep: Callable[[float], None] = field(default=time.sleep)
 
     def version(self, group: str) -> GroupVersion:
-        """What a group wants and has."""
+        """Template of a group and of its instances."""
         wanted, members = self.groups.templates(group)
         living = {m.instance: m.template for m in members if m.action not in _GOING}
         return GroupVersion(
@@ -61,7 +61,7 @@ class GoogleRollouts:
         )
 
     def roll(self, entry: GroupEntry, limit: timedelta) -> None:
-        """Replace what is outdated in a group. A time that is over leaves the rest as it is."""
+        """Replace the outdated instances of a group. After `limit`, the other outdated instances stay."""
         until = self.now() + limit.total_seconds()
         while outdated := self.version(entry.name).outdated:
             self.say(f"{entry.name}: {len(outdated)} to replace, now {outdated[0]}")
@@ -71,10 +71,10 @@ class GoogleRollouts:
         current = self.version(entry.name).current
         before = self._serving(current)
         group = self.groups.groups([entry.name])[0]
-        # prepaid capacity has no room for one more
+        # a reservation has no capacity for an additional instance
         first = entry.type is not CapacityType.RESERVED and group.desired < entry.max
         if len(before) < len(current):
-            # a run that gave up has asked for it: one more each time would fill the group
+            # an interrupted run already requested a replacement; do not request one more each time
             self._await_replacement(entry, before, until)
         elif first:
             self.groups.resize(group, group.desired + 1)
@@ -101,7 +101,7 @@ class GoogleRollouts:
         return self._ready([found for name in names if (found := self.inventory.instance(name))])
 
     def _check_floor(self, entry: GroupEntry) -> None:
-        """The others must carry the pool's floor while one is away."""
+        """Raise CloudError if the other ready instances would not satisfy the pool's minimum."""
         mine = [i for i in self.inventory.instances() if i.pool == self.pool.name and i.alive]
         if (objection := floors.objection(self.pool.name, self.pool.min, len(self._ready(mine)))) is not None:
             raise CloudError(f"{entry.name}: {objection}")
@@ -112,7 +112,7 @@ class GoogleRollouts:
     def _drain(self, old: str, until: float) -> None:
         instance = self.inventory.instance(old)
         if instance is None or not self._status(instance):
-            return  # nobody answers there, so nobody is served there
+            return  # the agent does not respond, so the instance serves no requests
         deadline = int(self.pool.drain_deadline.total_seconds())
         self.agents.drain(instance, DrainOwner.ROLLOUT, REASON, deadline)
 
@@ -120,7 +120,7 @@ class GoogleRollouts:
             status = self._status(instance)
             return not status or bool(status.get("drained"))
 
-        # an agent cuts off at its deadline by itself; a dead one is not waited for much longer
+        # the agent ends open requests at its deadline; the extra 15 s limit the wait for a dead agent
         self._wait(min(until, self.now() + deadline + 15), f"{old} to drain", drained, fails=False)
 
     def _status(self, instance: Instance) -> Mapping[str, Any]:

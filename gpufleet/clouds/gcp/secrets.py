@@ -1,4 +1,4 @@
-"""Secrets of a project, read with the caller's own rights."""
+"""Reads secrets of a project with the caller's permissions."""
 
 from typing import Final
 
@@ -7,12 +7,12 @@ from gpufleet.clouds.gcp.signed import secret
 from gpufleet.domain.activity import CloudError
 
 ENDPOINT: Final = "GPUFLEET_SECRETMANAGER_ENDPOINT"
-"""An emulator's address on loopback."""
+"""Environment variable with an emulator's loopback address."""
 _SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 
 
 def read_secret(project: str, name: str) -> str:
-    """The newest version of a secret. Raises CloudError that names it, never its value."""
+    """Read the newest version of a secret. Raises CloudError with the secret's name, never with its value."""
     try:
         return secret(f"projects/{project}/secrets/{name}", _token())
     except OSError as error:
@@ -22,7 +22,7 @@ def read_secret(project: str, name: str) -> str:
 def _token() -> str | None:
     if (endpoint := emulator(ENDPOINT)) is not None:
         return emulator_token(endpoint)
-    # the node agent carries this file, and no library of Google's
+    # import here, because the node agent contains this module but no Google libraries
     from gpufleet.clouds.gcp.login import tokens
 
     return tokens(_SCOPE)()

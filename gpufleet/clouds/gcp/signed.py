@@ -1,7 +1,8 @@
-"""The few Google Cloud calls that an instance makes, with the standard library: the node agent carries this.
+"""The Google Cloud calls of the node agent, which contains this module: sent with the standard library.
 
-`GcsStore` has the shape that the model cache asks for. Errors are the standard library's: FileNotFoundError,
-PermissionError, OSError with ESTALE (the object changed) are final, ConnectionError and TimeoutError may pass.
+`GcsStore` has the interface that the model cache requires. Errors are exceptions of the standard library:
+FileNotFoundError, PermissionError and OSError with ESTALE (the object changed) are permanent, ConnectionError and
+TimeoutError may be temporary.
 """
 
 import base64
@@ -26,7 +27,7 @@ STORAGE: Final = "https://storage.googleapis.com"
 
 @dataclass(slots=True, kw_only=True)
 class GoogleMetadata:
-    """The metadata server as an instance sees it, at $GCE_METADATA_HOST or where Google has it."""
+    """Client of the metadata server at $GCE_METADATA_HOST, or at Google's default host."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     host: str = field(default_factory=lambda: os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal")
@@ -34,7 +35,7 @@ class GoogleMetadata:
     _token_until: datetime | None = field(default=None, init=False)
 
     def get(self, path: str) -> str | None:
-        """A value below computeMetadata/v1/; None where there is none. Raises OSError."""
+        """The value at a path below computeMetadata/v1/; None if it does not exist (404). Raises OSError."""
         wish = urllib.request.Request(
             f"http://{self.host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
         )
@@ -49,14 +50,14 @@ class GoogleMetadata:
             raise ConnectionError(f"metadata {path}: {error}") from error
 
     def need(self, path: str) -> str:
-        """A value that every instance has. Raises OSError."""
+        """The value at a path that all instances have. Raises OSError, also if it does not exist."""
         found = self.get(path)
         if found is None:
             raise OSError(f"metadata {path}: there is none")
         return found
 
     def token(self) -> str:
-        """An access token of the instance's service account, good now. Raises OSError."""
+        """A valid access token of the instance's service account. Raises OSError."""
         now = self.now()
         if self._token is None or self._token_until is None or now >= self._token_until:
             said = self.need("instance/service-accounts/default/token")
@@ -64,14 +65,14 @@ class GoogleMetadata:
                 found = json.loads(said)
                 token, lasts = str(found["access_token"]), timedelta(seconds=int(found["expires_in"]))
             except (ValueError, KeyError, TypeError, OverflowError):
-                # without the cause: it may show the token
+                # without the cause, which may contain the token
                 raise ConnectionError("metadata instance/service-accounts/default/token: gives no token") from None
             self._token, self._token_until = token, now + lasts - _RENEW_BEFORE
         return self._token
 
 
 def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """One JSON call of a Google API. Raises OSError with Google's words."""
+    """Make one JSON call to a Google API. Raises OSError with Google's message."""
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -84,7 +85,7 @@ def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | Non
         words = error.read(300).decode(errors="replace")
         raise OSError(f"{method} {urlsplit(url).path}: HTTP {error.code}: {words}") from error
     except (HTTPException, ValueError) as error:
-        # without what was read: it may be a secret
+        # without the content, which may be a secret
         raise ConnectionError(f"{method} {urlsplit(url).path}: no whole answer ({type(error).__name__})") from None
     if not isinstance(found, dict):
         raise ConnectionError(f"{method} {urlsplit(url).path}: an answer that is no JSON object")
@@ -92,19 +93,19 @@ def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | Non
 
 
 def secret(name: str, token: str | None) -> str:
-    """The newest version of a secret, `projects/P/secrets/NAME`. Raises OSError."""
+    """Read the newest version of a secret, `projects/P/secrets/NAME`, or the version in `name`. Raises OSError."""
     base = os.environ.get("GPUFLEET_SECRETMANAGER_ENDPOINT", "https://secretmanager.googleapis.com")
     version = name if "/versions/" in name else f"{name}/versions/latest"
     found = call("GET", f"{base}/v1/{version}:access", token)
     try:
         return base64.b64decode(found["payload"]["data"]).decode()
     except (KeyError, TypeError, ValueError):
-        # without the cause: it may show the value
+        # without the cause, which may contain the value
         raise ConnectionError(f"{version}: an answer without a value") from None
 
 
 class GcsStore:
-    """A bucket to read from. A `token` that gives None: an emulator that asks for none."""
+    """A bucket, for reading. `token` returns None for an emulator that requires no token."""
 
     def __init__(self, bucket: str, token: Callable[[], str | None]) -> None:
         self._bucket = bucket
@@ -112,12 +113,12 @@ class GcsStore:
         self._server = wire.Server((os.environ.get("STORAGE_EMULATOR_HOST") or STORAGE).rstrip("/"))
 
     def connect(self) -> "GcsReader":
-        """A connection of its own."""
+        """A reader with a new connection."""
         return GcsReader(self._server, self._bucket, self._token)
 
 
 class GcsReader:
-    """One connection to a bucket, opened again when it broke; used by one thread."""
+    """One connection to a bucket, for use by one thread. It reopens after a failure."""
 
     def __init__(self, server: wire.Server, bucket: str, token: Callable[[], str | None]) -> None:
         self._bucket, self._token = bucket, token
@@ -125,7 +126,7 @@ class GcsReader:
         self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:
-        """Bytes of an object and its generation. Raises OSError."""
+        """Size of an object in bytes, and its generation. Raises OSError."""
         with self._answer(key, "", {}) as answer:
             objects.check(answer, key)
             try:
@@ -134,7 +135,7 @@ class GcsReader:
             except (ValueError, KeyError, TypeError) as error:
                 raise ConnectionError(f"{key}: the store does not say how large it is") from error
 
-    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
+    def read_range(  # noqa: PLR0913 - range, version and callbacks
         self,
         key: str,
         start: int,
@@ -143,10 +144,7 @@ class GcsReader:
         take: Callable[[memoryview], None],
         told: objects.Told | None = None,
     ) -> None:
-        """Give exactly `length` bytes from `start` to `take`, and first size and generation to `told`.
-
-        Raises OSError.
-        """
+        """Pass `length` bytes from `start` to `take`. Before that, report size and generation. Raises OSError."""
         asked = range(start, start + length)
         query = "alt=media" + (f"&ifGenerationMatch={version}" if version else "")
         with self._answer(key, query, {"Range": objects.range_header(asked)}) as answer:
