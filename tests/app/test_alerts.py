@@ -1,4 +1,4 @@
-"""Budgets and anomalies that the cost watchdog tells, from a real ledger; each once."""
+"""Alerts of the cost watchdog about budgets and anomalies, from a real ledger; each is sent once."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -25,7 +25,7 @@ WEEK = timedelta(weeks=1)
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Engine:
-    """Spot at 2 USD/h for two weeks; in the last hour on-demand at 6 USD/h stands in for it."""
+    """Spot at 2 USD/h for two weeks; in the last hour on-demand at 6 USD/h replaces it."""
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     spot = run("i-spot", -336, CapacityType.SPOT)
     with writing(engine) as connection:
@@ -60,14 +60,14 @@ def told(tmp_path: Path, ledger: Engine, **more: Any) -> list[str]:
     return [one.message.text for one in messages(ledger)]
 
 
-def test_an_hour_unlike_that_of_other_weeks_is_told_with_its_cause(tmp_path: Path, ledger: Engine) -> None:
+def test_anomalous_hour_is_reported_once_with_its_cause(tmp_path: Path, ledger: Engine) -> None:
     first = told(tmp_path, ledger, budget=None)
     assert first[0] == (
         "dev: 4.80 USD/h, usually 2.00: spot fell back to on-demand in us-east-1a (pool chat) since 10:12:"
         " +4.80 USD/h (of the change: price +3.20, volume +0.00, efficiency -0.40 USD/h)"
     )
     assert first[1].startswith("dev, pool chat: 4.80 USD/h")
-    assert told(tmp_path, ledger, budget=None) == first  # told once
+    assert told(tmp_path, ledger, budget=None) == first  # sent only once
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_an_hour_unlike_that_of_other_weeks_is_told_with_its_cause(tmp_path: Pat
         pytest.param("100000", [], id="far from it"),
     ],
 )
-def test_a_crossed_budget_is_told(tmp_path: Path, ledger: Engine, budget: str, expected: list[str]) -> None:
+def test_exceeded_budget_is_reported(tmp_path: Path, ledger: Engine, budget: str, expected: list[str]) -> None:
     limits = {"usd_per_month": budget, "usd_per_hour_at_max": "160"}
     budgets = [text for text in told(tmp_path, ledger, budget=limits) if "budget" in text]
     assert bool(budgets) == bool(expected)
     assert all(words in " ".join(budgets) for words in expected)
 
 
-def test_hours_are_due_until_they_are_told_and_only_with_a_channel(tmp_path: Path, ledger: Engine) -> None:
+def test_hours_are_due_until_they_are_enqueued_and_only_with_a_channel(tmp_path: Path, ledger: Engine) -> None:
     fleet = load_one(str(document(tmp_path)))
     assert alerts.due(fleet, ledger, NOW) == [T0 + 5 * HOUR]
     alerts.enqueue_all(fleet, ledger, NOW)
@@ -96,9 +96,11 @@ def test_hours_are_due_until_they_are_told_and_only_with_a_channel(tmp_path: Pat
     assert alerts.due(load_one(str(document(tmp_path, notify=None))), ledger, NOW) == []
 
 
-def test_a_pass_that_died_before_its_messages_is_told_by_the_next(tmp_path: Path, ledger: Engine) -> None:
+def test_next_pass_reports_for_a_pass_that_died_before_its_messages(tmp_path: Path, ledger: Engine) -> None:
     fleet = load_one(str(document(tmp_path, budget=None)))
-    with writing(ledger) as connection:  # its facts are there: the fixture's, and another pass of the same hour
+    with writing(
+        ledger
+    ) as connection:  # its facts are written: the fixture's, and those of another pass in the same hour
         facts.add_pass(
             connection, CostPass(environment=FLEET, at=NOW, host="h", metrics_from=None, metrics_until=None)
         )
@@ -106,7 +108,7 @@ def test_a_pass_that_died_before_its_messages_is_told_by_the_next(tmp_path: Path
     assert messages(ledger)[0].message.text.startswith("dev: 4.80 USD/h, usually 2.00")
 
 
-def test_an_hour_that_was_missed_is_told_in_the_next(tmp_path: Path, ledger: Engine) -> None:
+def test_missed_hour_is_reported_in_the_next_hour(tmp_path: Path, ledger: Engine) -> None:
     fleet = load_one(str(document(tmp_path, budget=None)))
     alerts.enqueue_all(fleet, ledger, NOW - HOUR)
     before = len(messages(ledger))
@@ -134,8 +136,10 @@ def test_budgets_of_pools_and_teams(tmp_path: Path, ledger: Engine, budget: dict
 
 
 @pytest.mark.parametrize("unpriced", [1, 2, 3, 4])
-def test_an_hour_whose_usual_has_no_price_is_no_rise(tmp_path: Path, ledger: Engine, unpriced: int) -> None:
-    """In earlier weeks another machine ran that has no price: nobody knows whether this hour is dear."""
+def test_hour_without_a_priced_reference_is_not_reported_as_an_increase(
+    tmp_path: Path, ledger: Engine, unpriced: int
+) -> None:
+    """In earlier weeks another machine without a price ran, so it is unknown whether this hour is expensive."""
     weeks = [
         run(f"i-old-{n}", 4 - 24 * 7 * n, CapacityType.ON_DEMAND, machine_type="x9.large",
             last_seen_at=T0 + (5 - 24 * 7 * n) * HOUR)
@@ -155,7 +159,7 @@ def test_an_hour_whose_usual_has_no_price_is_no_rise(tmp_path: Path, ledger: Eng
     assert not found
 
 
-def test_an_anomaly_lists_what_has_no_price(tmp_path: Path, ledger: Engine) -> None:
+def test_anomaly_lists_resources_without_a_price(tmp_path: Path, ledger: Engine) -> None:
     with writing(ledger) as connection:
         facts.add_runs(connection, [run("i-odd", 4.5, CapacityType.ON_DEMAND, machine_type="x9.large")])
     first = told(tmp_path, ledger, budget=None)[0]
@@ -163,8 +167,8 @@ def test_an_anomaly_lists_what_has_no_price(tmp_path: Path, ledger: Engine) -> N
     assert first.endswith("; unknown: no price of x9.large on-demand in us-east-1a")
 
 
-def test_an_hour_of_which_a_price_is_missing_is_no_fall(tmp_path: Path, ledger: Engine) -> None:
-    """Only on-demand without a price ran in the last hour, where spot at 2 USD/h did before."""
+def test_hour_with_a_missing_price_is_not_reported_as_a_decrease(tmp_path: Path, ledger: Engine) -> None:
+    """In the last hour only on-demand without a price ran; before, spot ran at 2 USD/h."""
     with writing(ledger) as connection:
         connection.execute(PRICES.delete().where(PRICES.c.sku.endswith("on-demand")))
         facts.add_runs(connection, [run("i-odd", 3.9, CapacityType.ON_DEMAND, machine_type="x9.large")])
@@ -176,6 +180,6 @@ def test_an_hour_of_which_a_price_is_missing_is_no_fall(tmp_path: Path, ledger: 
     assert not [text for text in told(tmp_path, ledger, budget=None) if "USD/h, usually" in text]
 
 
-def test_a_fleet_without_a_past_has_no_usual(tmp_path: Path) -> None:
+def test_fleet_without_history_has_no_anomalies(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     assert told(tmp_path, engine) == []

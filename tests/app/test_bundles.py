@@ -1,4 +1,4 @@
-"""A bundle in a bucket: under its own digest, for a processor that is known."""
+"""Bundles in a bucket: named by their digest, for a supported processor."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from gpufleet.toolchain.folders import find_folders
 from hosts.control import bundle
 
 
-def test_a_bundle_lies_under_its_digest(tmp_path: Path) -> None:
+def test_bundle_is_stored_under_its_digest(tmp_path: Path) -> None:
     made = publish(str(tmp_path), "x86_64", "3.11", dependencies=False)
     body = (tmp_path / bundle.key(made.sha256)).read_bytes()
     assert (len(body), hashlib.sha256(body).hexdigest()) == (made.bytes, made.sha256)
@@ -27,7 +27,7 @@ def test_an_unknown_processor_is_wrong_use(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_every_package_of_a_bundle_is_asked_for_by_its_hash() -> None:
+def test_every_package_of_a_bundle_is_requested_by_its_hash() -> None:
     uv = find_folders(os.environ).tools / "uv"
     done = subprocess.run([uv, *EXPORT], cwd=ROOT, capture_output=True, text=True, timeout=180, check=True)
     wanted = [
@@ -38,7 +38,7 @@ def test_every_package_of_a_bundle_is_asked_for_by_its_hash() -> None:
 
 
 def test_a_package_with_another_hash_is_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever answers for the package index may answer with a file of their own."""
+    """A compromised package index may return another file."""
     index = tmp_path / "index"
     index.mkdir()
     with zipfile.ZipFile(index / "boto3-1.0-py3-none-any.whl", "w") as file:
@@ -48,7 +48,7 @@ def test_a_package_with_another_hash_is_not_packed(tmp_path: Path, monkeypatch: 
     uv = find_folders(os.environ).tools / "uv"
     stub = tmp_path / "bin" / "uv"
     stub.parent.mkdir()
-    # the real installer with the real options; only the list of what is wanted is another one
+    # the real installer with the real options; only the list of requirements differs
     stub.write_text(
         f"""#!/bin/sh
 if [ "$1" = export ]; then for last; do :; done; printf 'boto3==1.0 --hash=sha256:{"0" * 64}\\n' >"$last"; exit; fi

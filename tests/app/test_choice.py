@@ -1,4 +1,4 @@
-"""The prices that machines are chosen by: a fleet's own before the packaged lists, and never a made-up one."""
+"""Prices for choosing machines: a fleet's own take precedence over the packaged lists, and none is invented."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.fixtures.small_fleet import T0, document
 MACHINE = catalogue.machine(Cloud.AWS, "g6.xlarge")
 
 
-def test_a_fleet_s_own_price_goes_before_the_packaged_one(tmp_path: Path) -> None:
+def test_own_price_of_a_fleet_precedes_the_packaged_one(tmp_path: Path) -> None:
     stated = {
         "sku": "aws:ec2:g6.xlarge:on-demand", "usd_per_hour": "0.1", "source": "contract", "as_of": "2026-01-02"
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""No command ends in a traceback for a missing or unreadable price: it names it, or shows it as unknown."""
+"""Commands name a missing or unreadable price, or show it as unknown. None ends in a traceback."""
 
 import shutil
 import sqlite3
@@ -37,7 +37,9 @@ def _statement(path: Path, sql: str, *values: object) -> None:
 
 
 def unpriced_instances(path: Path) -> None:
-    """Machines that no list knows: one that runs, one that was ended, one that was taken in its first hour."""
+    """Machines that no list contains: one that runs, one that was terminated, one that was preempted in its first
+    hour.
+    """
     engine = open_ledger(f"sqlite:///{path}")
     odd = [
         run(name, start, kind, machine_type="x9.large", last_seen_at=T0 + 6 * HOUR)
@@ -73,7 +75,7 @@ def no_prices(path: Path) -> None:
 
 
 def _corrupt(column: str, value: object) -> Callable[[Path], None]:
-    """One column of every row; rows whose key would be the same are gone."""
+    """Changes one column of every row; rows whose keys would then be equal are removed."""
     return lambda path: _statement(path, f"update or replace price_observations set {column} = ?", value)  # noqa: S608
 
 
@@ -95,7 +97,7 @@ CORRUPT = [name for name in LEDGERS if name.startswith(("a price", "a negative",
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger in which everything has a price."""
+    """A ledger in which every resource has a price."""
     path = tmp_path_factory.mktemp("filled") / "ledger.db"
     engine = open_ledger(f"sqlite:///{path}")
     fill(engine)
@@ -108,7 +110,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fleet(request: pytest.FixtureRequest, tmp_path: Path, filled: Path) -> Path:
     shutil.copy(filled, tmp_path / "ledger.db")
     if request.param != "unpriced instances":
-        # no list of the package has it, either
+        # the packaged list does not contain it, either
         _statement(tmp_path / "ledger.db", "update runs set machine_type = 'x9.large'")
         _statement(
             tmp_path / "ledger.db", "update price_observations set sku = replace(sku, 'g6.xlarge', 'x9.large')"
@@ -161,7 +163,7 @@ def test_a_command_names_the_missing_price_or_shows_it_as_unknown(
     assert not options or "focus" in words, "unknown prices are allowed"
 
 
-def test_what_a_pass_leaves_and_tells_needs_no_price(fleet: Path) -> None:
+def test_sums_and_messages_of_a_pass_need_no_price(fleet: Path) -> None:
     made = load_one(str(fleet))
     engine: Engine = open_ledger(made.ledger_url)
     now = T0 + 6 * HOUR + timedelta(minutes=1)
@@ -174,7 +176,7 @@ def test_what_a_pass_leaves_and_tells_needs_no_price(fleet: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CORRUPT)
-def test_a_price_that_cannot_be_read_is_named_and_loses_no_other(tmp_path: Path, filled: Path, name: str) -> None:
+def test_unreadable_price_is_named_and_others_are_kept(tmp_path: Path, filled: Path, name: str) -> None:
     shutil.copy(filled, tmp_path / "ledger.db")
     LEDGERS[name](tmp_path / "ledger.db")
     _statement(

@@ -1,4 +1,4 @@
-"""`gpufleet report digest --daily`: the day that the settings mean, and posted once however often it is run."""
+"""`gpufleet report digest --daily`: reports the day that the settings select, and posts it once over several runs."""
 
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -39,7 +39,7 @@ def _utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def test_the_digest_is_of_the_day_that_the_settings_mean(tmp_path: Path) -> None:
+def test_digest_covers_the_day_that_the_settings_select(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     fill(engine)
     engine.dispose()
@@ -55,6 +55,6 @@ def _shown_day() -> tuple[str, str]:
     return f"{day.since:%Y-%m-%dT%H:%M:%SZ}", f"{day.until:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_settings_without_notify_are_told(tmp_path: Path) -> None:
+def test_settings_without_notify_are_an_error(tmp_path: Path) -> None:
     done = call("digest", "--fleet", document(tmp_path, notify=None), "--daily")
     assert done.exception is not None and "have no notify" in str(done.exception)

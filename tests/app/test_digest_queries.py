@@ -1,4 +1,4 @@
-"""A digest reads each fact once: more days, budgets or teams take no more queries."""
+"""A digest reads each fact once: its number of queries is independent of days, budgets and teams."""
 
 import shutil
 from collections.abc import Generator
@@ -25,12 +25,12 @@ from tests.fixtures.small_fleet import FLEET, HOUR, T0, document, fill, run
 DAY = timedelta(days=1)
 END = T0 + 6 * HOUR
 SELECTS = 24
-"""Of a digest, however long its window is, and whoever has a budget."""
+"""The number of a digest's queries, for every window and every set of budgets."""
 
 
 @pytest.fixture(params=[1, 10], ids=["one team", "ten teams"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A ledger of sixty days and some teams that share a pool."""
+    """A ledger of sixty days, with several teams that share a pool."""
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     fill(engine)
     with writing(engine) as connection:
@@ -46,7 +46,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def _reading(team: int, step: int) -> TeamReading:
-    """Every four hours of thirty days."""
+    """One reading every four hours of thirty days."""
     return TeamReading(
         fleet=FLEET, router="r1", team=f"team-{team}", model="chat", pool="chat", at=END - (30 * 6 - step) * 4 * HOUR,
         replica_ms=step * (team + 1), tokens_in=0, tokens_out=0, unmetered=0,
@@ -55,7 +55,7 @@ def _reading(team: int, step: int) -> TeamReading:
 
 @contextmanager
 def _counted() -> Generator[list[str]]:
-    """The SELECT statements of whatever engine, as they come."""
+    """Collects the SELECT statements of every engine."""
     asked: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -82,18 +82,18 @@ def _budget(number: int) -> dict[str, str]:
 
 
 def _digest(folder: Path, days: int, budgets: int) -> tuple[Digest, int]:
-    """The digest of some days, and how many SELECT statements it took."""
+    """The digest of some days, and its number of SELECT statements."""
     window = Window(since=END - days * DAY, until=END, now=END, timezone="UTC")
     with _counted() as asked:
         return reports.digest(_fleet(folder, budgets), window, True), len(asked)
 
 
-def test_more_days_budgets_and_teams_take_no_more_queries(folder: Path) -> None:
+def test_number_of_queries_is_independent_of_days_budgets_and_teams(folder: Path) -> None:
     counts = {(days, budgets): _digest(folder, days, budgets)[1] for days in (1, 28) for budgets in (0, 5)}
     assert set(counts.values()) == {SELECTS}, counts
 
 
-def test_more_days_of_a_larger_fleet_take_no_more_queries(tmp_path: Path) -> None:
+def test_number_of_queries_is_independent_of_days_of_a_larger_fleet(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     fill(engine)
     with writing(engine) as connection:
@@ -112,7 +112,7 @@ def test_budgets_of_teams_are_in_the_digest(folder: Path) -> None:
     assert found.budgets[0][1].spent >= found.budgets[1][1].spent > 0
 
 
-def test_alerts_take_no_more_queries_for_more_budgets(folder: Path, tmp_path: Path) -> None:
+def test_number_of_alert_queries_is_independent_of_budgets(folder: Path, tmp_path: Path) -> None:
     counts: list[int] = []
     for budgets in (1, 5):
         copy = tmp_path / f"{budgets}"

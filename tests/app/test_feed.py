@@ -1,4 +1,4 @@
-"""The feed of a control host: what one process reads of the cloud, for those that have no credentials of it."""
+"""The feed of a control host: one process reads the cloud for processes without credentials."""
 
 import json
 import os
@@ -35,7 +35,7 @@ ROUTER = replace(instance("i-3", "10.0.0.3", ""), pool=None, group=None, tags={t
 
 @dataclass
 class Cloud:
-    """A bucket and an account, which may refuse."""
+    """A bucket and an account that may refuse access."""
 
     fleet: FleetDocument = FLEET
     rules: RouterPolicy = field(default_factory=RouterPolicy)
@@ -71,7 +71,7 @@ class Cloud:
 
 @dataclass
 class Fed:
-    """A feed and who writes it, at a time that the test moves."""
+    """A feed and its writer, with a clock that the test advances."""
 
     cloud: Cloud
     folder: Path
@@ -108,7 +108,7 @@ def fed(tmp_path: Path) -> Fed:
     return Fed(cloud=Cloud(), folder=tmp_path)
 
 
-def test_readers_get_what_the_cloud_said(fed: Fed) -> None:
+def test_readers_get_the_data_of_the_cloud(fed: Fed) -> None:
     fed.cloud.rules = RouterPolicy(pools={"chat": PoolPolicy(hold=3)})
     fed.tick()
     assert fed.router.document() == FLEET
@@ -120,7 +120,7 @@ def test_readers_get_what_the_cloud_said(fed: Fed) -> None:
     assert fed.log.lines == []
 
 
-def test_prometheus_is_told_of_running_machines_and_what_they_are_for(fed: Fed) -> None:
+def test_targets_are_running_machines_with_their_labels(fed: Fed) -> None:
     fed.tick()
     found = json.loads(FeedPaths(folder=fed.folder).targets.read_text())
     assert [one["targets"] for one in found] == [["10.0.0.1"], ["10.0.0.3"]]
@@ -144,7 +144,7 @@ def targets_of(fed: Fed) -> list[str]:
         pytest.param({"group": None, "tags": {tags.POOL: "chat", tags.ROLE: tags.ROUTER}}, id="and a router's tag"),
     ],
 )
-def test_who_only_claims_a_pool_is_no_target_and_no_replica(fed: Fed, changes: dict[str, Any]) -> None:
+def test_instance_that_only_claims_a_pool_is_neither_target_nor_replica(fed: Fed, changes: dict[str, Any]) -> None:
     claims = {"pool": None, "tags": {tags.POOL: "chat", tags.ENVIRONMENT: "test"}} | changes
     stranger = replace(instance("i-4", "10.0.0.4", "chat"), **claims)
     fed.cloud.listed_ = InstanceList(instances=(ONE, stranger))
@@ -159,16 +159,16 @@ def test_who_only_claims_a_pool_is_no_target_and_no_replica(fed: Fed, changes: d
     [(("i-3",), ["i-1", "i-3"]), ((), ["i-1"]), (("i-9",), ["i-1"]), (None, ["i-1", "i-3"])],
     ids=["a router of ours", "there are none", "others", "a document of before"],
 )
-def test_a_routers_tag_alone_makes_no_target(fed: Fed, machines: tuple[str, ...] | None, scraped: list[str]) -> None:
-    """What counts as a router's numbers scales pools and charges teams."""
+def test_router_tag_alone_makes_no_target(fed: Fed, machines: tuple[str, ...] | None, scraped: list[str]) -> None:
+    """The numbers of a router change the size of pools and the costs of teams."""
     router = FLEET.router.model_copy(update={"machines": machines})
     fed.cloud.fleet = parse(render(FLEET.model_copy(update={"router": router})), "a test")
     fed.tick()
     assert targets_of(fed) == scraped
 
 
-def test_targets_stay_while_the_cloud_does_not_answer_or_an_instance_cannot_be_read(fed: Fed) -> None:
-    """A target that goes takes its series with it, and watchdogs would judge by what is left."""
+def test_targets_are_kept_while_cloud_or_instance_is_unreadable(fed: Fed) -> None:
+    """A target that disappears removes its series, and watchdogs would decide by the remaining ones."""
     fed.tick()
     fed.cloud.refuses = {"instances"}
     for _ in range(100):
@@ -183,13 +183,13 @@ def test_targets_stay_while_the_cloud_does_not_answer_or_an_instance_cannot_be_r
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"labels": {}}]', "\xff"])
-def test_a_file_of_targets_that_cannot_be_read_is_written_anew(fed: Fed, text: str) -> None:
+def test_unreadable_file_of_targets_is_rewritten(fed: Fed, text: str) -> None:
     FeedPaths(folder=fed.folder).targets.write_bytes(text.encode("latin-1"))
     fed.tick()
     assert targets_of(fed) == ["i-1", "i-3"]
 
 
-def test_the_engines_key_is_for_its_folders_group_alone(fed: Fed) -> None:
+def test_engine_key_is_readable_only_by_its_folders_group(fed: Fed) -> None:
     before = os.umask(0o000)
     try:
         fed.tick()
@@ -201,7 +201,7 @@ def test_the_engines_key_is_for_its_folders_group_alone(fed: Fed) -> None:
     assert len(others) == 5 and not [one for one in others if KEY in one.read_text()]
 
 
-def test_what_cannot_be_read_stays_as_it_was_and_is_logged_once(fed: Fed) -> None:
+def test_unreadable_sources_keep_their_files_and_are_logged_once(fed: Fed) -> None:
     fed.tick()
     fed.cloud.refuses = {"document", "policy", "key"}
     fed.cloud.fleet = document({"name": "other", "model": "models/other"})
@@ -217,7 +217,7 @@ def test_what_cannot_be_read_stays_as_it_was_and_is_logged_once(fed: Fed) -> Non
     assert over == ["engines' key", "fleet document", "routing policy"]
 
 
-def test_an_old_inventory_is_no_answer(fed: Fed) -> None:
+def test_old_inventory_is_an_error(fed: Fed) -> None:
     fed.tick()
     fed.cloud.refuses = {"instances"}
     fed.tick(after=BELIEVED_S)
@@ -227,7 +227,7 @@ def test_an_old_inventory_is_no_answer(fed: Fed) -> None:
         fed.inventory.instances()
 
 
-def test_an_inventory_that_is_not_whole_is_none_and_a_list_of_it_names_what_lacks(fed: Fed) -> None:
+def test_incomplete_inventory_is_an_error_and_its_list_names_errors(fed: Fed) -> None:
     fed.cloud.listed_ = InstanceList(instances=(ONE,), errors={"i-2": "i-2 cannot be read"})
     fed.tick()
     assert list(fed.inventory.listed().instances) == [ONE]
@@ -236,7 +236,7 @@ def test_an_inventory_that_is_not_whole_is_none_and_a_list_of_it_names_what_lack
             call()
 
 
-def test_instances_are_looked_at_each_time_and_the_rest_now_and_then(fed: Fed) -> None:
+def test_instances_are_read_each_time_and_other_sources_at_intervals(fed: Fed) -> None:
     for _ in range(20):
         fed.tick(after=0.5)
     assert {what: fed.cloud.asked.count(what) for what in set(fed.cloud.asked)} == {
@@ -246,7 +246,7 @@ def test_instances_are_looked_at_each_time_and_the_rest_now_and_then(fed: Fed) -
     assert fed.cloud.asked.count("limits") == 2
 
 
-def test_nothing_is_read_before_there_is_a_fleet_document(fed: Fed) -> None:
+def test_only_document_and_policy_are_read_before_a_document_exists(fed: Fed) -> None:
     fed.cloud.refuses = {"document"}
     fed.tick()
     assert set(fed.cloud.asked) == {"document", "policy"}
@@ -255,13 +255,13 @@ def test_nothing_is_read_before_there_is_a_fleet_document(fed: Fed) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"at": 1, "instances": [{"id": "i-1"}]}', "\xff"])
-def test_a_feed_that_cannot_be_read_is_an_error_and_no_empty_list(tmp_path: Path, text: str) -> None:
+def test_unreadable_feed_is_an_error_instead_of_an_empty_list(tmp_path: Path, text: str) -> None:
     FeedPaths(folder=tmp_path).instances.write_text(text)
     with pytest.raises(CloudError, match="cannot be used"):
         FedInventory(tmp_path).listed()
 
 
-def test_who_is_fed_changes_nothing_in_the_cloud(fed: Fed) -> None:
+def test_reader_of_a_feed_cannot_change_the_cloud(fed: Fed) -> None:
     fed.tick()
     assert list(fed.inventory.tag(["i-1"], {"a": "b"})) == ["i-1"]
     assert list(fed.inventory.untag(["i-1"], ["a"])) == ["i-1"]
@@ -270,7 +270,7 @@ def test_who_is_fed_changes_nothing_in_the_cloud(fed: Fed) -> None:
             call()
 
 
-def test_a_console_without_credentials_keeps_by_the_ledger_alone(
+def test_console_without_credentials_keeps_using_only_the_ledger(
     fed: Fed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_cloud(document: FleetDocument) -> AllInstances:
@@ -279,7 +279,7 @@ def test_a_console_without_credentials_keeps_by_the_ledger_alone(
     monkeypatch.setattr(console_data, "inventory_of", no_cloud)
     fleet = FLEET.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
     fed.cloud.fleet = fleet
-    # without addresses, since the console asks agents for phases that Prometheus does not tell
+    # without addresses, because the console asks agents for phases that Prometheus does not report
     silent = tuple(replace(one, private_address=None) for one in (ONE, BOOTS, ROUTER))
     fed.cloud.listed_ = InstanceList(instances=silent)
     import time

@@ -1,4 +1,4 @@
-"""Whose lease may be taken early: only that of a process which could be seen from here and is gone."""
+"""A lease may be taken early only if its holder's process could be observed from here and has ended."""
 
 import os
 
@@ -31,16 +31,16 @@ def other(**changes: str) -> str:
         pytest.param({"HOST": "elsewhere", "PID": "999999999"}, False, id="on another machine"),
     ],
 )
-def test_who_is_dead(changes: dict[str, str], dead: bool) -> None:
+def test_dead_holders(changes: dict[str, str], dead: bool) -> None:
     assert is_dead_neighbour(other(**changes)) is dead
 
 
 @pytest.mark.parametrize("holder", ["", "ops", "host/boot/1/2"], ids=["none", "a word", "an older version's"])
-def test_a_name_that_says_too_little_is_waited_for(holder: str) -> None:
+def test_holder_with_an_incomplete_name_is_not_dead(holder: str) -> None:
     assert not is_dead_neighbour(holder)
 
 
-def test_a_system_without_namespaces_knows_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_without_namespaces_recognizes_its_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_processes", lambda: "")
     assert not is_dead_neighbour(holder_name())
     assert is_dead_neighbour(holder_name().replace(f"/{os.getpid()}/", "/999999999/"))

@@ -1,4 +1,4 @@
-"""Structured logs: which lines a pass writes, in which form, and that they never stop it or show a secret."""
+"""Structured logs: the lines of a pass and their form. They never stop a pass or show a secret."""
 
 import io
 import json
@@ -55,14 +55,14 @@ def plan(*decisions: Decision) -> Plan:
     return Plan(watchdog="idle", at=START, decisions=decisions)
 
 
-def test_a_decision_that_acts_has_a_line_and_one_that_keeps_has_one_for_debugging() -> None:
+def test_acting_decision_has_an_info_line_and_keeping_one_a_debug_line() -> None:
     executor, lines = logged(idle_fleet())
     executor.record(plan(decided(), decided(Action.KEEP)))
     line = {"event": "decision", "pool": "batch", "resource": ONE, "reason_code": "still_idle", "detail": "2 h"}
     assert lines == [line | {"level": "info", "action": "end"}, line | {"level": "debug", "action": "keep"}]
 
 
-def test_an_outcome_says_how_long_it_took() -> None:
+def test_outcome_has_its_duration() -> None:
     fake = idle_fleet()
     executor, lines = logged(fake)
     executor.attempt(decided(), lambda _: fake.ports().clock.sleep(90))
@@ -82,7 +82,7 @@ def test_a_failed_step_is_an_error() -> None:
     assert [(line["level"], line["outcome"], line["error"]) for line in lines] == [("error", "failed", "throttled")]
 
 
-# whole passes
+# complete passes
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_the_decisions_of_a_dry_run_have_lines(fleet: FleetDocument, capsys: pyt
     assert (done["event"], done["acting"]) == ("pass", 1)
 
 
-def test_a_pass_beside_another_has_one_line(
+def test_pass_without_the_lease_has_one_line(
     fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure("daemon", service=True)
@@ -179,9 +179,7 @@ def test_a_cost_pass_that_fails_has_a_line(tmp_path: Path, capsys: pytest.Captur
     assert (line["watchdog"], line["event"], line["outcome"]) == ("cost", "pass", "failed")
 
 
-def test_a_command_logs_nothing_unless_it_is_asked_to(
-    fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_logs_nothing_by_default(fleet: FleetDocument, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("watch")
     a_pass(idle_fleet(1), fleet)
     assert not written(capsys)
@@ -196,7 +194,7 @@ def test_a_command_logs_on_request(
     assert [line["event"] for line in written(capsys)] == ["decision", "outcome", "pass"]
 
 
-def test_lines_for_people_name_the_same(
+def test_text_lines_have_the_same_fields(
     fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(FORM_VARIABLE, "text")
@@ -222,7 +220,7 @@ def test_at_a_terminal_lines_are_for_people(fleet: FleetDocument, monkeypatch: p
 
 
 @pytest.mark.parametrize("value", ["yes", "JSON"])
-def test_another_form_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_form_is_an_error(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FORM_VARIABLE, value)
     with pytest.raises(AppError, match=f"`{FORM_VARIABLE}`: expected json or text, got '{value}'") as refused:
         logs.configure("daemon", service=True)
@@ -239,7 +237,7 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Any]:
         stream.close()
 
 
-def test_a_log_that_cannot_be_written_stops_no_pass(
+def test_unwritable_log_does_not_stop_a_pass(
     lost: Any, fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs.configure("daemon", service=True)

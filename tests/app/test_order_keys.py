@@ -1,17 +1,17 @@
-"""`gpufleet status` while the key that signs orders changes: which instances would refuse the new one."""
+"""`gpufleet status` during a change of the key that signs orders: which instances would refuse the new key."""
 
 from app.fleet_view import refused_orders
 
 OLD, NEW = "0" * 64, "f" * 64
 
 
-def test_nothing_is_said_while_every_instance_takes_every_key_of_the_settings() -> None:
+def test_nothing_is_reported_while_all_instances_accept_all_keys() -> None:
     assert refused_orders([OLD], ["i-1", "i-2"], {OLD: {"i-1", "i-2"}}) == []
     assert refused_orders([OLD, NEW], ["i-1"], {OLD: ["i-1"], NEW: ["i-1", "i-gone"]}) == []
     assert refused_orders([OLD], [], {}) == []
 
 
-def test_who_still_waits_for_a_rollout_is_named_and_of_many_the_first() -> None:
+def test_outdated_instances_are_named_up_to_a_limit() -> None:
     instances = [f"i-{number}" for number in range(8)]
     taken = {OLD: instances, NEW: ["i-7"]}
     assert refused_orders([OLD, NEW], instances, taken) == [
@@ -19,5 +19,5 @@ def test_who_still_waits_for_a_rollout_is_named_and_of_many_the_first() -> None:
     ]
 
 
-def test_an_agent_of_a_release_before_orders_were_signed_takes_none() -> None:
+def test_agent_of_a_release_without_signed_orders_accepts_no_key() -> None:
     assert refused_orders([OLD], ["i-old"], {}) == ["orders signed with key 000000000000 would be refused by i-old"]

@@ -1,4 +1,4 @@
-"""A machine reads documents of the environment that it was installed for, and of no other."""
+"""A machine reads only documents of the environment that it was installed for."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hosts.control.settings import ControlSettings
 from tests.fixtures.router.router import document
 
 OTHERS = document({"name": "chat", "model": "models/chat"})
-"""Of the environment `test`."""
+"""A document of the environment `test`."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_document_of_another_environment_is_refused(url: str, own: str, monkey
     says = f"environment: is 'test', and GPUFLEET_ENVIRONMENT of this process says '{own}'"
     with pytest.raises(AppError, match=says):
         load_one(url)
-    # as the router, and the feed of the router, of Prometheus and of the console
+    # as the router reads it, and the feed of the router, of Prometheus and of the console
     with pytest.raises(OSError, match=says):
         LiveFleet(url).document()
 
@@ -45,7 +45,7 @@ def test_a_document_of_its_own_environment_is_read(
     assert load_one(url).environment == LiveFleet(url).document().environment == "test"
 
 
-def test_every_unit_that_reads_a_document_is_told_its_environment() -> None:
+def test_every_unit_that_reads_a_document_gets_its_environment() -> None:
     settings = ControlSettings(fleet="s3://b/fleet.json", bucket="s3://b", environment={ENVIRONMENTS: "prod"})
     programs = {name: name for names in units.PROGRAMS.values() for name in names}
     texts = units.render(settings, Places(), programs)

@@ -1,4 +1,4 @@
-"""USD per million tokens expected of a plan: as computed by hand from measured rows, unknown where there are none."""
+"""Expected USD per million tokens of a plan: computed by hand from measured rows, unknown without them."""
 
 import csv
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def of(source: str, *lines: CostLine) -> Expected:
 
 
 def best(model: str, gpu: str, gpus: str) -> Decimal:
-    """Most tokens per second of the table, input and output together."""
+    """Highest tokens per second in the table, input and output together."""
     with MEASURED.open() as file:
         rows = [r for r in csv.DictReader(file) if (r["model"], r["gpu"], r["gpus"]) == (model, gpu, gpus)]
     return max(
@@ -73,9 +73,7 @@ def test_a_measured_pool(name: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_nobody_measured_is_unknown_and_never_made_up(
-    source: str, lines: tuple[CostLine, ...], why: str
-) -> None:
+def test_unmeasured_speed_is_unknown(source: str, lines: tuple[CostLine, ...], why: str) -> None:
     found = of(source, *lines)
     assert found.usd_per_million_tokens is None
     assert why in words(found)

@@ -1,4 +1,4 @@
-"""The prices that a fleet needs: each way of buying that its groups have, spot by zone, nothing made up."""
+"""The prices that a fleet needs: one per capacity type of its groups, spot by zone, and none is invented."""
 
 import json
 from datetime import datetime, timedelta
@@ -43,7 +43,7 @@ def test_every_machine_type_on_demand_and_spot_in_each_zone(tmp_path: Path) -> N
         for name in ("g6.xlarge", "g6e.xlarge")
         for kind, zone in (("on-demand", None), ("spot", "us-east-1a"), ("spot", "us-east-1b"))
     ]
-    # spot prices are observed, and this ledger has seen none
+    # spot prices are observed, and this ledger contains none
     assert [bool(quote.sources) for quote in found] == [True, False, False] * 2
     assert [quote.error is None for quote in found] == [True, False, False] * 2
 
@@ -69,7 +69,7 @@ def stated(usd: str) -> dict[str, Any]:
 
 def listed(folder: Path, *words: str) -> Any:
     done = CliRunner().invoke(build("prices"), ["prices", "list", "--fleet", str(folder / "fleet.json"), *words])
-    assert done.exit_code == 3, (done.output, done.exception)  # spot of one zone and g6e have none
+    assert done.exit_code == 3, (done.output, done.exception)  # spot in one zone and g6e have no price
     return done
 
 
@@ -104,7 +104,7 @@ def test_the_list_shows_the_order_of_sources_and_how_fresh_each_is(tmp_path: Pat
 
 
 @pytest.mark.parametrize("hours", [1, 3])
-def test_watchdogs_know_the_price_that_the_list_says_they_use(tmp_path: Path, hours: int) -> None:
+def test_watchdogs_use_the_price_that_the_list_shows(tmp_path: Path, hours: int) -> None:
     made = fleet(tmp_path)
     with writing(open_ledger(made.ledger_url)) as connection:
         facts.add_prices(connection, [seen("spot", "0.3", T0 - timedelta(hours=hours), "us-east-1a")])

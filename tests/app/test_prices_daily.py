@@ -1,4 +1,4 @@
-"""Watchdogs know a price for as long as reports call it fresh, and the cost pass asks for list prices once a day."""
+"""Watchdogs use a price for as long as reports call it fresh, and the cost pass requests list prices once a day."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ def price(kind: CapacityType, as_of: datetime, cloud: Cloud = Cloud.AWS, machine
 @pytest.mark.parametrize("cloud", Cloud)
 @pytest.mark.parametrize("kind", CapacityType)
 @pytest.mark.parametrize("age", [timedelta(hours=1), timedelta(hours=3), 2 * DAY, 29 * DAY, 44 * DAY, 46 * DAY])
-def test_watchdogs_read_what_reports_call_fresh(
+def test_watchdogs_use_prices_that_reports_call_fresh(
     fleet: FleetDocument, cloud: Cloud, kind: CapacityType, age: timedelta
 ) -> None:
     engine, one = open_ledger_of(fleet), price(kind, T0 - age, cloud)
@@ -66,7 +66,7 @@ def test_watchdogs_read_what_reports_call_fresh(
     assert bool(read) is not is_stale(one, T0)
 
 
-def test_a_list_price_of_yesterday_is_known_and_spot_of_yesterday_is_not(fleet: FleetDocument) -> None:
+def test_list_price_of_yesterday_is_used_and_spot_price_is_not(fleet: FleetDocument) -> None:
     engine = open_ledger_of(fleet)
     with writing(engine) as connection:
         facts.add_prices(connection, [price(ON_DEMAND, T0 - 25 * timedelta(hours=1)), price(SPOT, T0 - DAY)])
@@ -77,7 +77,7 @@ def test_a_list_price_of_yesterday_is_known_and_spot_of_yesterday_is_not(fleet: 
 
 @dataclass
 class Catalogue:
-    """A cloud's list of prices that may fail."""
+    """A cloud's price list that may fail."""
 
     error: str | None = None
     asked: list[datetime] = field(default_factory=list[datetime])
@@ -96,7 +96,7 @@ def catalogue(monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     return made
 
 
-def test_list_prices_are_asked_for_once_a_day_whoever_asks(fleet: FleetDocument, catalogue: Catalogue) -> None:
+def test_list_prices_are_requested_once_a_day_by_all_processes(fleet: FleetDocument, catalogue: Catalogue) -> None:
     engines: list[Engine] = [open_ledger_of(fleet), open_ledger(fleet.ledger_url)]
     moments = [T0 + hours * timedelta(hours=1) for hours in range(49)]
     done = [prices.refresh_daily(fleet, engines[n % 2], moment) for n, moment in enumerate(moments)]
@@ -108,7 +108,7 @@ def test_list_prices_are_asked_for_once_a_day_whoever_asks(fleet: FleetDocument,
     assert newest == T0 + 2 * DAY
 
 
-def test_a_failure_waits_for_the_next_day_and_fails_no_pass(
+def test_failure_waits_for_the_next_day_and_does_not_fail_the_pass(
     fleet: FleetDocument, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue.error = "the Price List was not there"

@@ -35,7 +35,7 @@ def instance(name: str, pool: str | None = "chat") -> Instance:
 
 @dataclass(slots=True)
 class Agents:
-    """Those of a pool; an instance that was asked changes until `finish`."""
+    """The agents of a pool. An instance that gets an order keeps changing until `finish`."""
 
     digests: dict[str, str]
     asked: list[str] = field(default_factory=list[str])
@@ -83,7 +83,7 @@ class Host:
         return look(fleet.pools, {"chat": NEW}, sources, apply=apply).well
 
 
-def test_one_instance_changes_after_the_other() -> None:
+def test_instances_change_one_at_a_time() -> None:
     host = Host(Agents({"a": OLD, "b": OLD, "c": NEW}))
     assert host.look(fleet())
     assert host.look(fleet()), "one changes: nobody else does"
@@ -95,7 +95,7 @@ def test_one_instance_changes_after_the_other() -> None:
     assert host.agents.asked == ["a", "b"]
 
 
-def test_the_floor_a_pause_and_a_dry_run_keep_every_instance() -> None:
+def test_floor_pause_and_dry_run_prevent_changes() -> None:
     host = Host(Agents({"a": OLD, "b": OLD}))
     assert host.look(fleet(min=2))
     assert host.look(fleet(), apply=False)
@@ -115,7 +115,7 @@ def test_the_floor_a_pause_and_a_dry_run_keep_every_instance() -> None:
     assert (dry["outcome"], paused["outcome"]) == ("dry_run", "paused") and "paused by ann" in paused["detail"]
 
 
-def test_a_revision_that_went_back_stops_the_rollout() -> None:
+def test_rolled_back_revision_stops_the_rollout() -> None:
     host = Host(Agents({"a": OLD, "b": OLD}, errors={"a": f"{NEW[:12]}: the engine ended while it loaded"}))
     assert not host.look(fleet())
     assert host.agents.asked == []
@@ -124,7 +124,7 @@ def test_a_revision_that_went_back_stops_the_rollout() -> None:
     assert host.look(fleet()) and host.agents.asked == ["a"], "that was another revision"
 
 
-def test_an_agent_that_refuses_stops_no_other_pool() -> None:
+def test_refusing_agent_does_not_stop_other_pools() -> None:
     host = Host(Agents({"a": OLD, "b": OLD}, refuse=frozenset({"a"})))
     assert not host.look(fleet())
     assert host.log.lines[-1]["pool"] == "chat" and str(host.log.lines[-1]["error"]) == "a: refused the revision"
@@ -145,7 +145,7 @@ def test_an_instance_outside_the_pool_gets_no_order() -> None:
         ({"version": 1, "digest": NEW, "changes_running": True}, True),
     ],
 )
-def test_running_instances_follow_only_where_people_said_so(
+def test_running_instances_change_only_if_served_json_allows_it(
     tmp_path: Path, served: dict[str, Any] | None, follows: bool
 ) -> None:
     if served is not None:
@@ -155,7 +155,7 @@ def test_running_instances_follow_only_where_people_said_so(
     assert wanted(fleet(), FolderStore(tmp_path)) == ({"chat": NEW} if follows else {})
 
 
-def test_a_served_json_that_is_none_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_invalid_served_json_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "models/chat/served.json"
     path.parent.mkdir(parents=True)
     path.write_text("[]")
@@ -169,7 +169,7 @@ def test_the_control_host_writes_nothing_into_the_bucket() -> None:
 
 @dataclass(slots=True)
 class Person:
-    """Who waits, while a control host looks every 30 s."""
+    """A user who waits while a control host runs a pass every 30 s."""
 
     host: Host | None
     agents: Agents
@@ -197,7 +197,7 @@ class Person:
         ).run()
 
 
-def test_who_asked_waits_until_all_serve_it_and_gives_no_order() -> None:
+def test_command_waits_until_all_serve_it_and_sends_no_order() -> None:
     agents = Agents({"a": OLD, "b": OLD, "c": NEW})
     person = Person(Host(agents), agents)
     assert person.wait() == 2
@@ -205,14 +205,14 @@ def test_who_asked_waits_until_all_serve_it_and_gives_no_order() -> None:
     assert person.said == [f"chat: {name} serves {NEW[:12]}" for name in "ab"]
 
 
-def test_without_a_control_host_it_is_said_where_to_look() -> None:
+def test_without_a_control_host_the_error_names_where_to_look() -> None:
     person = Person(None, Agents({"a": OLD}))
     with pytest.raises(AppError, match="watch run --apply"):
         person.wait()
     assert person.agents.asked == []
 
 
-def test_a_revision_that_went_back_ends_the_wait() -> None:
+def test_rolled_back_revision_ends_the_wait() -> None:
     agents = Agents({"a": OLD}, errors={"a": f"{NEW[:12]}: no room"})
     with pytest.raises(AppError, match="went back.*no room.*rollback"):
         Person(None, agents).wait()

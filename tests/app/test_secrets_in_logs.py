@@ -1,4 +1,4 @@
-"""Secrets planted in the environment, in settings and in errors of clouds are in no log line, in either form."""
+"""Secrets in the environment, in settings and in errors of clouds appear in no log line, in either form."""
 
 import json
 import logging
@@ -181,6 +181,6 @@ PLACES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_other_places_that_show_secrets(place: str, form: Form, capsys: pytest.CaptureFixture[str]) -> None:
-    logging.captureWarnings(True)  # pytest replaces what shows warnings
+    logging.captureWarnings(True)  # pytest replaces the function that shows warnings
     PLACES[place]()
     check(capsys.readouterr().err, form, 1)

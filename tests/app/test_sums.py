@@ -1,4 +1,4 @@
-"""The sums that a pass leaves for the screens: what the report says, of one look, never older than they seem."""
+"""The sums that a pass stores for the screens: equal to the report, of one moment, and with their real age."""
 
 import io
 import shutil
@@ -34,7 +34,7 @@ from tests.fixtures.console.fleet import instance
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, document, fill, read_json
 
 LOOK = T0 + 6 * HOUR
-"""The last look of the small fleet."""
+"""The last cost pass over the small fleet."""
 MINUTE = timedelta(minutes=1)
 
 
@@ -45,7 +45,7 @@ def fleet(tmp_path: Path) -> FleetDocument:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made once: each test has its own copy."""
+    """Created once: each test has its own copy."""
     path = tmp_path_factory.mktemp("filled") / "ledger.db"
     engine = open_ledger(f"sqlite:///{path}")
     fill(engine)
@@ -67,7 +67,7 @@ def left(ledger: Engine, now: datetime) -> tuple[CostView, CostView | None]:
 
 
 def looked(ledger: Engine, at: datetime) -> None:
-    """The cost watchdog comes round again."""
+    """Runs another pass of the cost watchdog."""
     with writing(ledger) as connection:
         facts.add_pass(
             connection, CostPass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
@@ -75,9 +75,7 @@ def looked(ledger: Engine, at: datetime) -> None:
 
 
 @pytest.mark.parametrize("since", [pytest.param("11:00", id="hour"), pytest.param("00:00", id="today")])
-def test_what_a_pass_leaves_is_what_the_report_says(
-    fleet: FleetDocument, ledger: Engine, tmp_path: Path, since: str
-) -> None:
+def test_stored_sums_equal_the_report(fleet: FleetDocument, ledger: Engine, tmp_path: Path, since: str) -> None:
     cost_sums.store_sums(fleet, ledger, LOOK)
     hour, today = left(ledger, LOOK)
     found = hour if since == "11:00" else today
@@ -93,7 +91,7 @@ def test_what_a_pass_leaves_is_what_the_report_says(
     assert (found.known_until, found.usd > 0) == (LOOK, True)
 
 
-def test_sums_left_are_those_that_a_screen_adds_up_itself(fleet: FleetDocument, ledger: Engine) -> None:
+def test_stored_sums_equal_those_that_a_screen_computes(fleet: FleetDocument, ledger: Engine) -> None:
     cost_sums.store_sums(fleet, ledger, LOOK)
     anew = [
         ledger_data.cost(cost_sums.compute_sums(fleet, ledger, [span], LOOK), span)
@@ -102,7 +100,7 @@ def test_sums_left_are_those_that_a_screen_adds_up_itself(fleet: FleetDocument, 
     assert list(left(ledger, LOOK)) == anew
 
 
-def test_a_later_pass_takes_the_place_of_the_sums_before_it(fleet: FleetDocument, ledger: Engine) -> None:
+def test_later_pass_replaces_the_stored_sums(fleet: FleetDocument, ledger: Engine) -> None:
     with ledger.connect() as connection:
         assert read_sums(connection, FLEET) == []
     cost_sums.store_sums(fleet, ledger, LOOK)
@@ -117,7 +115,7 @@ def test_a_later_pass_takes_the_place_of_the_sums_before_it(fleet: FleetDocument
         assert read_sums(connection, FLEET) == later
 
 
-def test_a_ledger_that_knows_nothing_has_no_sums(fleet: FleetDocument, tmp_path: Path) -> None:
+def test_empty_ledger_has_no_sums(fleet: FleetDocument, tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     cost_sums.store_sums(fleet, engine, LOOK)
     assert ledger_data.costs_left(engine, FLEET, LOOK) is None
@@ -132,7 +130,7 @@ def test_a_ledger_that_knows_nothing_has_no_sums(fleet: FleetDocument, tmp_path:
         pytest.param(40 * MINUTE, False, id="passes since then left none"),
     ],
 )
-def test_sums_are_taken_while_they_are_of_the_last_pass(
+def test_sums_are_used_while_they_are_of_the_last_pass(
     fleet: FleetDocument, ledger: Engine, look_after: timedelta | None, taken: bool
 ) -> None:
     cost_sums.store_sums(fleet, ledger, LOOK)
@@ -141,7 +139,7 @@ def test_sums_are_taken_while_they_are_of_the_last_pass(
     assert (ledger_data.costs_left(ledger, FLEET, LOOK + HOUR) is not None) == taken
 
 
-def test_yesterday_is_not_today(fleet: FleetDocument, ledger: Engine) -> None:
+def test_sum_of_yesterday_is_not_used_for_today(fleet: FleetDocument, ledger: Engine) -> None:
     cost_sums.store_sums(fleet, ledger, LOOK)
     assert left(ledger, LOOK.replace(hour=23, minute=59))[1] is not None
     hour, today = left(ledger, LOOK + timedelta(days=1))
@@ -149,7 +147,7 @@ def test_yesterday_is_not_today(fleet: FleetDocument, ledger: Engine) -> None:
 
 
 class _Fleet:
-    """A cloud with one instance, whose agent has no address to be asked at."""
+    """A cloud with one instance whose agent has no address."""
 
     def listed(self) -> InstanceList:
         return InstanceList(instances=[replace(instance(1), private_address=None)])
@@ -157,7 +155,7 @@ class _Fleet:
 
 @pytest.fixture
 def wired(fleet: FleetDocument) -> Iterator[Wired]:
-    """The real thing, but for the cloud and a Prometheus that knows nothing."""
+    """The real objects, except for the cloud and for a Prometheus without data."""
     made = wire(fleet, "status")
     nothing = {"status": "success", "data": {"resultType": "vector", "result": [], "yaml": "{}"}}
     client = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, json=nothing)))
@@ -185,7 +183,7 @@ def shown(view: FleetView) -> str:
         pytest.param(Costs.NONE, None, id="left out"),
     ],
 )
-def test_a_status_shows_what_was_left_unless_it_is_asked_for_more(
+def test_status_shows_stored_sums_unless_the_option_requests_new_ones(
     ledger: Engine, wired: Wired, costs: Costs, usd: Decimal | None
 ) -> None:
     cost_sums.store_sums(wired.document, ledger, LOOK)
@@ -197,7 +195,7 @@ def test_a_status_shows_what_was_left_unless_it_is_asked_for_more(
     assert (None if hour is None else hour.usd) == usd
 
 
-def test_a_status_adds_up_where_no_pass_has_left_anything(ledger: Engine, wired: Wired) -> None:
+def test_status_computes_sums_if_no_pass_stored_them(ledger: Engine, wired: Wired) -> None:
     now = datetime.now(UTC)
     looked(ledger, now)
     hour = look(wired, Costs.LEFT).read.hour
@@ -208,7 +206,7 @@ def test_a_status_adds_up_where_no_pass_has_left_anything(ledger: Engine, wired:
 @pytest.mark.parametrize(
     ("age", "old"), [pytest.param(3 * MINUTE, False, id="fresh"), pytest.param(3 * HOUR, True, id="old")]
 )
-def test_a_status_says_how_old_its_costs_are(ledger: Engine, wired: Wired, age: timedelta, old: bool) -> None:
+def test_status_shows_the_age_of_its_costs(ledger: Engine, wired: Wired, age: timedelta, old: bool) -> None:
     at = datetime.now(UTC) - age
     looked(ledger, at)
     cost_sums.store_sums(wired.document, ledger, at)
@@ -217,7 +215,7 @@ def test_a_status_says_how_old_its_costs_are(ledger: Engine, wired: Wired, age: 
     assert ("`gpufleet watch cost` has written nothing since" in text) == old
 
 
-def test_a_screen_that_lives_on_shows_the_price_of_now(ledger: Engine, wired: Wired) -> None:
+def test_long_running_screen_shows_the_current_price(ledger: Engine, wired: Wired) -> None:
     now = datetime.now(UTC)
     times = iter([now, now + timedelta(seconds=10), now + timedelta(minutes=2)])
     watched = Watched(wired.document, Costs.NONE, wired, clock=lambda: next(times))
@@ -233,7 +231,7 @@ def test_a_screen_that_lives_on_shows_the_price_of_now(ledger: Engine, wired: Wi
     assert shown == [Decimal("0.31"), Decimal("0.31"), Decimal("0.51")]
 
 
-def test_what_has_no_price_is_counted_and_not_made_up(fleet: FleetDocument, ledger: Engine) -> None:
+def test_usage_without_a_price_is_counted(fleet: FleetDocument, ledger: Engine) -> None:
     with ledger.connect() as connection:
         assert prices(connection, "us-east-1")
     with writing(ledger) as connection:

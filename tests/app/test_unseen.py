@@ -1,4 +1,6 @@
-"""Instances that are kept because no metrics say whether they work: waste in USD, and one message each."""
+"""Instances that are kept because no metrics show whether they work: reported as waste in USD, with one
+message each.
+"""
 
 import json
 from datetime import timedelta
@@ -48,7 +50,7 @@ def messages(engine: Engine) -> dict[str, str]:
         return {row.key: row.text for row in connection.execute(select(OUTBOX))}
 
 
-def test_spans_go_on_over_reasons_of_their_kind_and_end_with_any_other(fleet: FleetDocument) -> None:
+def test_spans_continue_over_reasons_of_their_kind_and_end_with_others(fleet: FleetDocument) -> None:
     for hours, reason in ((-30, Reason.NEVER_REACHABLE), (-29, Reason.METRICS_MISSING), (-5, Reason.SERVING)):
         decided(fleet, BLIND, hours, reason)
     decided(fleet, BLIND, -4, Reason.METRICS_STALE)
@@ -61,7 +63,7 @@ def test_spans_go_on_over_reasons_of_their_kind_and_end_with_any_other(fleet: Fl
     ]
 
 
-def test_the_time_without_metrics_is_waste_from_a_day_on(fleet: FleetDocument, tmp_path: Path) -> None:
+def test_time_without_metrics_is_waste_after_a_day(fleet: FleetDocument, tmp_path: Path) -> None:
     decided(fleet, BLIND, -25, Reason.METRICS_MISSING)
     decided(fleet, BLIND, 3, Reason.SERVING)
     decided(fleet, SEEN, -10, Reason.METRICS_MISSING)  # for less than a day
@@ -75,7 +77,7 @@ def test_the_time_without_metrics_is_waste_from_a_day_on(fleet: FleetDocument, t
     )
 
 
-def test_people_hear_what_it_costs_once_and_not_before_a_day(fleet: FleetDocument) -> None:
+def test_people_are_notified_of_the_cost_once_and_after_a_day(fleet: FleetDocument) -> None:
     engine = open_ledger_of(fleet)
     decided(fleet, BLIND, -19, Reason.METRICS_MISSING)
     assert unobserved.enqueue_all(fleet, engine, T0 + 5 * HOUR) == 0
@@ -89,7 +91,7 @@ def test_people_hear_what_it_costs_once_and_not_before_a_day(fleet: FleetDocumen
     assert [unobserved.enqueue_all(fleet, engine, NOW + days * DAY) for days in (1, 2, 3)] == [0, 0, 0]
 
 
-def test_one_message_a_day_names_all_of_a_pool_that_went_blind_together(fleet: FleetDocument) -> None:
+def test_one_daily_message_names_all_unobserved_instances_of_a_pool(fleet: FleetDocument) -> None:
     engine, names = open_ledger_of(fleet), [f"i-{number:02}" for number in range(12)]
     with writing(engine) as connection:
         runs = [run(name, -30, CapacityType.ON_DEMAND, last_seen_at=NOW + 2 * DAY) for name in names]
@@ -106,12 +108,12 @@ def test_one_message_a_day_names_all_of_a_pool_that_went_blind_together(fleet: F
     assert unobserved.enqueue_all(fleet, engine, NOW + DAY + HOUR) == 1, "one more, a day later"
 
 
-def test_one_that_is_gone_is_not_reported(fleet: FleetDocument) -> None:
+def test_terminated_instance_is_not_reported(fleet: FleetDocument) -> None:
     decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
     assert unobserved.enqueue_all(fleet, open_ledger_of(fleet), NOW + 2 * HOUR) == 0
 
 
-def test_without_a_channel_nobody_is_notified(fleet: FleetDocument) -> None:
+def test_without_a_channel_no_message_is_enqueued(fleet: FleetDocument) -> None:
     decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
     silent = fleet.model_copy(update={"notify": None})
     assert unobserved.enqueue_all(silent, open_ledger_of(fleet), NOW) == 0

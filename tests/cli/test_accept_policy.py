@@ -1,4 +1,4 @@
-"""A policy whose dry run nobody has seen acts on nothing, unless its hash is given with `--accept-policy`."""
+"""A policy without a recorded dry run does not act, unless its hash is given with `--accept-policy`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ def fleet(tmp_path: Path) -> FleetDocument:
 
 
 def over_world() -> WatchdogKind:
-    """The idle watchdog, with a made-up cloud and the real ledger."""
+    """The idle watchdog with a fake cloud and the real ledger."""
     fake = idle_fleet(1)
     return WatchdogKind(
         name="idle", make=lambda read, ports: IdleWatchdog(read, replace(fake.ports(), ledger=ports.ledger))
@@ -39,7 +39,7 @@ def reasons(kind: WatchdogKind, fleet: FleetDocument, options: Options) -> dict[
 
 
 @pytest.mark.parametrize("how", ["dry", "hash"])
-def test_a_policy_acts_once_it_was_seen_or_accepted(fleet: FleetDocument, how: str) -> None:
+def test_policy_acts_after_a_dry_run_or_acceptance(fleet: FleetDocument, how: str) -> None:
     kind = over_world()
     assert reasons(kind, fleet, Options(apply=True)) == UNSEEN
     if how == "dry":
@@ -48,7 +48,7 @@ def test_a_policy_acts_once_it_was_seen_or_accepted(fleet: FleetDocument, how: s
     assert reasons(kind, fleet, Options(apply=True, accept=accept)) == {instance(1).id: Reason.IDLE}
 
 
-def test_a_dry_run_that_makes_the_ledger_says_whom_it_does_not_count_for(
+def test_dry_run_that_creates_the_ledger_warns_about_other_machines(
     fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind = over_world()
@@ -59,22 +59,20 @@ def test_a_dry_run_that_makes_the_ledger_says_whom_it_does_not_count_for(
     assert reasons(kind, fleet, Options(apply=True)) == {instance(1).id: Reason.IDLE}, "it was seen here"
 
 
-def test_a_hash_that_is_no_policys_is_a_mistake_and_names_those_that_are(fleet: FleetDocument) -> None:
+def test_unknown_hash_is_an_error_that_names_the_known_ones(fleet: FleetDocument) -> None:
     with pytest.raises(AppError, match=f"no pool has that idle policy; there is batch {DIGEST}") as said:
         over_fleets(over_world(), [fleet], Options(apply=True, accept=("0123abcd",)))
     assert said.value.code is ErrorCode.WRONG_USE
 
 
-def test_a_hash_is_that_of_each_pool_with_such_a_policy(fleet: FleetDocument) -> None:
+def test_hash_applies_to_each_pool_with_such_a_policy(fleet: FleetDocument) -> None:
     twin = fleet.pools[0].model_copy(update={"name": "twin", "groups": []})
     pools = fleet.model_copy(update={"pools": [*fleet.pools, twin]})
     assert reasons(over_world(), pools, Options(apply=True, accept=(DIGEST,))) == {instance(1).id: Reason.IDLE}
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["of the first", "of the second"])
-def test_a_hash_of_one_of_several_fleets_is_none_of_the_others(
-    fleet: FleetDocument, tmp_path: Path, which: int
-) -> None:
+def test_hash_of_one_fleet_does_not_apply_to_others(fleet: FleetDocument, tmp_path: Path, which: int) -> None:
     other = document(watchdogs={"idle": {"grace": "45m"}})
     places = {"ledger_url": f"sqlite:///{tmp_path / 'other.db'}", "notify": None}
     fleets = [fleet, other.model_copy(update=places)]

@@ -1,4 +1,4 @@
-"""`gpufleet keep | pause | resume` with what they cannot do."""
+"""`gpufleet keep | pause | resume`, including their limits."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from watchdogs.spot import lifecycle
 
 
 @pytest.mark.parametrize("command", ["pause", "keep"])
-def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> None:
+def test_end_beyond_the_calendar_is_wrong_use(tmp_path: Path, command: str) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     words = [command, "chat", "--reason", "x", "--for", "999999999d", "--fleet", str(document(tmp_path))]
     done = CliRunner().invoke(build("brakes"), words)
@@ -70,7 +70,7 @@ def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> Non
         pytest.param(["pause", "chat", "--reason", "x", "--owner", " "], "--owner ' ' is empty", id="no owner"),
     ],
 )
-def test_wrong_words_are_said_with_the_remedy(tmp_path: Path, words: list[str], said: str) -> None:
+def test_wrong_arguments_are_named_with_the_remedy(tmp_path: Path, words: list[str], said: str) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
     assert isinstance(done.exception, AppError), done.exception
@@ -114,7 +114,7 @@ def test_a_brake_has_an_owner_a_reason_and_an_end(
     engine.dispose()
 
 
-def test_a_target_that_is_set_again_is_held_by_the_last_one_alone(tmp_path: Path) -> None:
+def test_target_that_is_set_again_is_held_only_by_the_last_owner(tmp_path: Path) -> None:
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     fleet, now = ledger_name(load([str(path)])[0]), datetime.now(UTC)
 
@@ -150,7 +150,7 @@ def test_a_target_that_is_set_again_is_held_by_the_last_one_alone(tmp_path: Path
         pytest.param("all", ["pause chat by ann", "keep batch by ann"], id="all, and pools have brakes of their own"),
     ],
 )
-def test_resume_says_what_still_holds(tmp_path: Path, scope: str, still: list[str]) -> None:
+def test_resume_reports_remaining_brakes(tmp_path: Path, scope: str, still: list[str]) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     fleet = ["--fleet", str(document(tmp_path))]
     for words in (["pause", "chat"], ["keep", "batch"], ["pause", "all", "--until-resumed"]):
@@ -161,7 +161,7 @@ def test_resume_says_what_still_holds(tmp_path: Path, scope: str, still: list[st
     assert len(done.stderr.splitlines()) == len(still)
 
 
-def test_programs_read_what_was_set_released_and_left(tmp_path: Path) -> None:
+def test_json_lists_set_released_and_remaining_brakes(tmp_path: Path) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     fleet = ["--fleet", str(document(tmp_path))]
 
@@ -184,7 +184,7 @@ def test_programs_read_what_was_set_released_and_left(tmp_path: Path) -> None:
     assert [(row["released"], len(row["left"])) for row in call("resume", "chat")] == [([], 1)]
 
 
-def test_a_brake_that_is_over_is_not_released(tmp_path: Path) -> None:
+def test_expired_brake_is_not_released(tmp_path: Path) -> None:
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     since = datetime.now(UTC) - timedelta(hours=5)
     brake = Brake(
@@ -197,7 +197,7 @@ def test_a_brake_that_is_over_is_not_released(tmp_path: Path) -> None:
 
 
 class OneInstance:
-    """A cloud with one instance of the pool, whose agent drains when asked."""
+    """A cloud with one instance of the pool, whose agent drains on request."""
 
     def instance(self, instance_id: str) -> Instance:
         return instance(1, id=instance_id, environment="dev", pool="chat")
@@ -207,7 +207,7 @@ class OneInstance:
         return AgentStatus(phase=Phase.DRAINING, ready=False, draining=True, drained=False, reason=reason)
 
 
-def test_programs_read_what_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.brakes.inventory_of", lambda _: OneInstance())
     monkeypatch.setattr("app.brakes.agents_of", lambda *_: None)
     monkeypatch.setattr("app.brakes.FleetAgents", lambda _: OneInstance())
@@ -247,14 +247,14 @@ def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path
         pytest.param(["ledger", "verify"], id="ledger verify"),
     ],
 )
-def test_reading_makes_no_ledger(tmp_path: Path, words: list[str]) -> None:
-    """A file there would let the next `pause` through, and hold nobody."""
+def test_reading_creates_no_ledger(tmp_path: Path, words: list[str]) -> None:
+    """A new file would make the next `pause` succeed without an effect on any watchdog."""
     done = CliRunner().invoke(build(), [*words, "--fleet", str(document(tmp_path))])
     assert done.exception is None or isinstance(done.exception, (SystemExit, AppError)), done.exception
     assert not (tmp_path / "ledger.db").exists()
 
 
-def test_targets_of_a_fleet_whose_ledger_is_elsewhere_are_said_to_be_those_of_the_settings(tmp_path: Path) -> None:
+def test_targets_without_the_ledger_are_those_of_the_settings(tmp_path: Path) -> None:
     done = CliRunner().invoke(build("brakes"), ["target", "--fleet", str(document(tmp_path))])
     assert done.exit_code == 0, done.exception
     assert "ledger.db is not on this machine: these are the targets of the settings" in " ".join(done.stderr.split())
@@ -263,9 +263,7 @@ def test_targets_of_a_fleet_whose_ledger_is_elsewhere_are_said_to_be_those_of_th
 
 @pytest.mark.parametrize("used", [False, True], ids=["no pass has acted", "a pass has acted"])
 @pytest.mark.parametrize("words", [["pause", "chat"], ["keep", "chat"], ["target", "chat", "2"]], ids=" ".join)
-def test_a_brake_in_a_ledger_that_no_pass_has_used_says_whom_it_may_not_hold(
-    tmp_path: Path, words: list[str], used: bool
-) -> None:
+def test_brake_in_an_unused_ledger_prints_a_warning(tmp_path: Path, words: list[str], used: bool) -> None:
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     if used:
         made = Decision(resource="chat", pool="chat", action=Action.KEEP, reason=Reason.AS_WANTED)
@@ -275,7 +273,7 @@ def test_a_brake_in_a_ledger_that_no_pass_has_used_says_whom_it_may_not_hold(
     assert ("no pass with --apply has used the ledger" in done.stderr) is not used
 
 
-def test_a_console_reads_the_ledger_once_it_is_there(tmp_path: Path) -> None:
+def test_console_reads_the_ledger_once_it_exists(tmp_path: Path) -> None:
     (fleet,) = load([str(document(tmp_path))])
     watched = Watched(fleet, Costs.NONE)
     assert any("is not on this machine" in problem for problem in watched.look().read.problems)
@@ -288,7 +286,7 @@ def test_a_console_reads_the_ledger_once_it_is_there(tmp_path: Path) -> None:
     assert not any("is not on this machine" in problem for problem in seen.problems)
 
 
-def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
+def test_resume_of_a_pool_allows_new_boots(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     path = document(tmp_path)
     written = json.loads(path.read_text())
@@ -304,7 +302,7 @@ def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
 
 
 class Knows:
-    """An inventory of a cloud that knows no instance, or cannot be asked."""
+    """An inventory of a cloud that has no such instance, or that does not answer."""
 
     def __init__(self, error: OSError | None) -> None:
         self._error = error
@@ -322,7 +320,7 @@ class Knows:
         pytest.param("i-1", OSError("no answer"), ErrorCode.FAILED, 1, id="who knows whether it is gone"),
     ],
 )
-def test_the_pause_of_an_instance_that_is_gone_can_be_released(
+def test_pause_of_a_terminated_instance_can_be_released(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     scope: str,
@@ -344,7 +342,7 @@ def test_the_pause_of_an_instance_that_is_gone_can_be_released(
 
 
 class Refuses:
-    """An inventory whose cloud lets nobody remove a tag."""
+    """An inventory whose cloud refuses to remove tags."""
 
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
@@ -356,6 +354,6 @@ class Refuses:
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the call fails", "one instance fails"])
-def test_a_keep_tag_that_stays_is_said(whole: bool) -> None:
+def test_remaining_keep_tag_is_an_error(whole: bool) -> None:
     with pytest.raises(AppError, match="released in the ledger, but its tag .* could not be removed: ec2:Delete"):
         remove_keep(cast(Any, Refuses(whole=whole)), "i-1")

@@ -1,4 +1,4 @@
-"""A ledger in a bucket, and on another machine afterwards: the same rows, or a clear refusal."""
+"""A ledger in a bucket and restored on another machine: the same rows, or a clear error."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ FLEET = "aws/dev/us-east-1"
 
 
 def machine(folder: Path, ledger_url: str = "") -> Path:
-    """A control host: its fleet document and its ledger, a file of its own unless another database is named."""
+    """A control host: its fleet document and its ledger, which is a file unless another database is given."""
     folder.mkdir()
     whole = {
         "version": 1, "environment": "dev", "cloud": "aws", "region": "us-east-1", "account": "0",
@@ -72,14 +72,14 @@ def test_a_ledger_comes_back_on_another_machine(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(postgres.binaries() is None, reason="PostgreSQL is missing: apt-get install postgresql")
-def test_a_ledger_of_a_file_comes_back_in_postgresql_and_from_there_in_a_file(tmp_path: Path) -> None:
+def test_file_ledger_is_restored_in_postgresql_and_back_in_a_file(tmp_path: Path) -> None:
     old, bucket, other = machine(tmp_path / "old"), str(tmp_path / "bucket"), str(tmp_path / "other")
     fill(old)
     assert run("backup", "--fleet", str(old), "--place", bucket).exit_code == 0
     with tempfile.TemporaryDirectory() as folder, postgres.running(Path(folder)) as url:
         new = machine(tmp_path / "new", url)
         for words in (("restore", "--place", bucket), ("verify",), ("backup", "--place", other)):
-            # a process of its own, as on another machine: it leaves no connection open here
+            # a separate process, as on another machine: it leaves no connection open here
             command = [sys.executable, "-m", "cli.main", "ledger", *words, "--fleet", str(new)]
             done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_a_ledger_of_a_file_comes_back_in_postgresql_and_from_there_in_a_file(tm
 
 
 @pytest.mark.parametrize("command", ["verify", "export"])
-def test_a_ledger_that_is_not_there_is_neither_sound_nor_copied(tmp_path: Path, command: str) -> None:
+def test_absent_ledger_is_neither_verified_nor_copied(tmp_path: Path, command: str) -> None:
     with pytest.raises(AppError, match="not on this machine: run this where the watchdogs run"):
         run(command, "--fleet", str(machine(tmp_path / "new")))
 
@@ -149,7 +149,7 @@ def test_a_bad_backup_is_refused_and_nothing_is_written(
     assert rows(new) == empty
 
 
-def test_what_was_written_is_an_export(tmp_path: Path) -> None:
+def test_backup_is_an_export(tmp_path: Path) -> None:
     old, bucket = machine(tmp_path / "old"), tmp_path / "bucket"
     fill(old)
     run("backup", "--fleet", str(old), "--place", str(bucket))

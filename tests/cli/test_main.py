@@ -1,4 +1,4 @@
-"""The command before any of its groups is there."""
+"""The command before any of its groups is loaded."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from cli.files import write_text
 from gpufleet.toolchain.folders import ROOT
 
 
-def test_an_interrupt_while_it_loads_is_one_line(tmp_path: Path) -> None:
+def test_interrupt_during_loading_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; from cli.main import main; main()"
     done = subprocess.run(
@@ -23,7 +23,7 @@ def test_an_interrupt_while_it_loads_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
 
 
-def test_an_interrupt_in_the_middle_is_one_line_and_json() -> None:
+def test_interrupt_during_a_command_is_one_line_and_json() -> None:
     script = """
 import sys
 import typer
@@ -56,7 +56,7 @@ main.main()
     ],
     ids=["disk", "ledger"],
 )
-def test_what_no_command_names_is_one_line(raised: str, said: str) -> None:
+def test_unhandled_known_error_is_one_line(raised: str, said: str) -> None:
     script = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -92,14 +92,14 @@ def test_a_full_disk_under_stdout_is_one_line() -> None:
         ("no/x", "No such file"),
     ],
 )
-def test_a_place_that_takes_no_file_is_named(tmp_path: Path, name: str, why: str) -> None:
+def test_unwritable_output_path_is_named(tmp_path: Path, name: str, why: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(AppError, match=why):
         write_text("text", tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_pipe_stays_one(tmp_path: Path) -> None:
+def test_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -123,9 +123,7 @@ def test_a_pipe_stays_one(tmp_path: Path) -> None:
         pytest.param(["watch", "idle"], 1, None, id="for people"),
     ],
 )
-def test_who_asks_for_json_gets_it_in_errors_too(
-    tmp_path: Path, words: list[str], code: int, answer: str | None
-) -> None:
+def test_errors_are_json_on_request(tmp_path: Path, words: list[str], code: int, answer: str | None) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", *words, "--fleet", f"{tmp_path}/gone.json"],
         cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
@@ -137,7 +135,7 @@ def test_who_asks_for_json_gets_it_in_errors_too(
         assert answer in json.loads(done.stdout)["error"]
 
 
-def test_an_answer_stays_alone_when_an_error_follows() -> None:
+def test_error_after_the_answer_adds_nothing_to_stdout() -> None:
     script = """
 import sys
 from cli import main, output
@@ -154,7 +152,7 @@ main.main()
     assert (done.returncode, done.stdout) == (1, "[]\n")
 
 
-def test_a_reader_that_goes_away_is_no_failure() -> None:
+def test_closed_pipe_is_not_a_failure() -> None:
     script = """
 import sys
 from cli import main, output
@@ -182,7 +180,7 @@ main.main()
         pytest.param("watch idle --json --fleet /gone.json", ">&- 2>&-", (1, ""), id="stderr, too"),
     ],
 )
-def test_a_closed_stdout_is_no_failure(words: str, closed: str, left: tuple[int, str]) -> None:
+def test_closed_stdout_is_not_a_failure(words: str, closed: str, left: tuple[int, str]) -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m cli.main {words} {closed}"],
         cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,

@@ -24,7 +24,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def add(source: str | Path, bucket: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`gpufleet model add` in a process of its own: the clients keep settings for as long as they live."""
+    """`gpufleet model add` in a separate process: the clients cache settings for the life of a process."""
     scratch = bucket.parent / "scratch"
     scratch.mkdir(exist_ok=True)
     words = [
@@ -85,7 +85,7 @@ def test_a_hub_gives_one_commit_its_licence_and_no_pickle(model: Path, tmp_path:
         pytest.param("other", "HF_TOKEN", id="a repository that is not there"),
     ],
 )
-def test_what_is_not_taken_from_a_hub(model: Path, tmp_path: Path, harm: str, says: str) -> None:
+def test_rejected_models_of_a_hub(model: Path, tmp_path: Path, harm: str, says: str) -> None:
     url = "hf://acme/chat"
     (model / "pytorch_model.bin").write_bytes(pickle.dumps([1]))
     with hub.serving(model) as up:
@@ -113,7 +113,7 @@ client.create_model_version("chat", source=sys.argv[1])
 
 
 def registry(tmp_path: Path, artifacts: Path) -> dict[str, str]:
-    """A local MLflow registry that knows `artifacts` as version 1 of `chat`; the environment that finds it."""
+    """A local MLflow registry with `artifacts` as version 1 of `chat`. Returns the environment variables for it."""
     environment = {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "MLFLOW_DISABLE_TELEMETRY": "true"}
     subprocess.run(
         [sys.executable, "-c", REGISTER, str(artifacts)],
@@ -151,7 +151,7 @@ def test_a_pickled_model_of_mlflow_is_refused(tmp_path: Path) -> None:
     assert "MLFLOW_TRACKING_URI" in missing.stderr
 
 
-def test_unknown_sources_are_said(tmp_path: Path) -> None:
+def test_unknown_sources_are_named(tmp_path: Path) -> None:
     done = add("ftp://x/y", tmp_path / "bucket")
     assert done.returncode == 2
     assert "models:/NAME/VERSION" in " ".join(done.stderr.split())

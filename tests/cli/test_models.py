@@ -1,4 +1,4 @@
-"""`gpufleet model`, `cache` and `size` from a folder to a checked cache."""
+"""`gpufleet model`, `cache` and `size`, from a folder to a verified cache."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.fixtures.model_document import DOCUMENT
 
 
 def run(*words: str | Path, code: int = 0) -> Any:
-    """Run a command with --json; its document."""
+    """Run a command with --json. Returns its document."""
     done = CliRunner().invoke(build(), [str(word) for word in (*words, "--json")])
     if isinstance(done.exception, AppError):
         raise done.exception
@@ -34,7 +34,7 @@ def add(folder: Path, bucket: Path, revision: str = "first") -> str:
     return run("model", "add", folder, "--name", "chat", "--bucket", bucket, "--revision", revision)["digest"]
 
 
-def test_from_a_folder_to_a_checked_cache(model: Path, tmp_path: Path) -> None:
+def test_from_a_folder_to_a_verified_cache(model: Path, tmp_path: Path) -> None:
     bucket, cache = tmp_path / "bucket", tmp_path / "cache"
     digest = add(model, bucket)
     with pytest.raises(AppError, match=r"served\.json"):
@@ -84,7 +84,7 @@ def test_roll_out_and_roll_back(model: Path, tmp_path: Path) -> None:
 def test_models_and_revisions_are_listed_served_or_not(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     first = add(model, bucket)
-    # one that was not added whole is none
+    # a revision that was not added completely is not listed
     (bucket / "models/chat" / ("0" * 64) / "files").mkdir(parents=True)
     assert run("model", "ls", "--bucket", bucket) == [
         {"model": "chat", "revisions": 1, "served": None, "revision": None, "size": None}
@@ -99,14 +99,14 @@ def test_models_and_revisions_are_listed_served_or_not(model: Path, tmp_path: Pa
 
 
 def of_environment(bucket: Path, environment: str) -> Path:
-    """Let `pulumi up` of an environment have been there."""
+    """Writes the files that `pulumi up` of an environment creates."""
     path = bucket / "fleet/fleet.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**DOCUMENT, "environment": environment}))
     return path
 
 
-def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_path: Path) -> None:
+def test_production_serves_only_approved_revisions(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     at = ("--name", "chat", "--bucket", bucket)
     first = add(model, bucket)
@@ -119,7 +119,7 @@ def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_
     assert run("model", "rollout", first, *at)["served"] == first
     (row,) = run("model", "show", *at)
     assert (row["approved"]["by"], row["approved"]["note"]) == ("ada", "EVAL-7")
-    # the note of one revision is no note of another
+    # an approval of one revision does not apply to another
     tiny_model.make(model, tiny_model.TinyModelShape(seed=1))
     second = add(model, bucket, "second")
     notes = bucket / "approvals/chat"
@@ -130,7 +130,7 @@ def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_
         run("model", "approve", "0" * 64, *at)
 
 
-def test_elsewhere_nobody_is_asked_but_a_fleet_of_production_is_heard(model: Path, tmp_path: Path) -> None:
+def test_approval_is_required_only_for_production(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     at = ("--name", "chat", "--bucket", bucket)
     first = add(model, bucket)
@@ -143,7 +143,7 @@ def test_elsewhere_nobody_is_asked_but_a_fleet_of_production_is_heard(model: Pat
     assert run("model", "rollout", first, *at)["served"] == first
 
 
-def test_without_a_fleet_it_is_said_that_nothing_running_changes(model: Path, tmp_path: Path) -> None:
+def test_rollout_without_a_fleet_reports_that_running_instances_stay(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     first = add(model, bucket)
     words = ["model", "rollout", first, "--name", "chat", "--bucket", str(bucket)]
@@ -151,7 +151,7 @@ def test_without_a_fleet_it_is_said_that_nothing_running_changes(model: Path, tm
     assert "go on with theirs" in said and "--fleet URL" in said
 
 
-def test_a_way_back_that_was_killed_goes_on_and_does_not_turn_round(model: Path, tmp_path: Path) -> None:
+def test_killed_rollback_resumes_in_the_same_direction(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     at = ("--name", "chat", "--bucket", bucket)
     first = add(model, bucket)
@@ -159,7 +159,7 @@ def test_a_way_back_that_was_killed_goes_on_and_does_not_turn_round(model: Path,
     second = add(model, bucket, "second")
     run("model", "rollout", first, *at)
     run("model", "rollout", second, *at)
-    # what a `rollback --fleet` leaves that dies after its history was written, and after served.json was
+    # the state after a `rollback --fleet` that died after it wrote its history, or after it wrote served.json
     shelf = ModelRegistry(str(bucket), "chat")
     for dies_after in ("history", "served.json"):
         shelf.write_history(shelf.history().with_served(second, going_back_to=first))
@@ -168,11 +168,11 @@ def test_a_way_back_that_was_killed_goes_on_and_does_not_turn_round(model: Path,
         fleet = of_environment(tmp_path / "elsewhere", "dev")
         assert run("model", "rollback", *at, "--fleet", fleet)["served"] == first
         assert shelf.history().going_back_to is None
-        # with the way back over, rolling back means the other one again
+        # the rollback is complete, so another rollback selects the other revision
         assert run("model", "rollback", *at)["served"] == second
 
 
-def test_a_rollout_without_a_digest_goes_on_with_what_is_served(model: Path, tmp_path: Path) -> None:
+def test_rollout_without_a_digest_resumes_the_served_revision(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     at = ("--name", "chat", "--bucket", bucket)
     with pytest.raises(AppError, match="nothing is served yet"):
@@ -182,7 +182,7 @@ def test_a_rollout_without_a_digest_goes_on_with_what_is_served(model: Path, tmp
     assert run("model", "rollout", *at) == {"model": "chat", "served": first, "before": first, "changed": {}}
 
 
-def test_a_model_says_what_it_is(model: Path, tmp_path: Path) -> None:
+def test_added_model_has_facts(model: Path, tmp_path: Path) -> None:
     added = run("model", "add", model, "--name", "chat", "--bucket", tmp_path / "bucket", "--licence", "apache-2.0")
     facts = added["facts"]
     assert (facts["family"], facts["max_context"], facts["licence"]) == ("llama", 2048, "apache-2.0")
@@ -197,7 +197,7 @@ def test_sizes_from_a_folder_and_from_a_bucket(model: Path, tmp_path: Path, wher
         run("model", "rollout", digest, "--name", "chat", "--bucket", tmp_path / "bucket")
         target = tmp_path / "bucket/models/chat"
     found = run("size", target, "--gpu", "g6.xlarge", "--gpu", "T4", "--context", "1024")
-    # the headers' bytes are the files' but for the headers themselves
+    # the headers list all bytes of the files, except for the headers themselves
     assert found["model"]["weights_bytes"] == pytest.approx(
         sum(f.stat().st_size for f in model.glob("*.safe*")), rel=0.01
     )
@@ -206,7 +206,7 @@ def test_sizes_from_a_folder_and_from_a_bucket(model: Path, tmp_path: Path, wher
     assert "half" in found["fits"][1]["engine_args"]
 
 
-def test_what_cannot_be_sized_is_said(model: Path, tmp_path: Path) -> None:
+def test_sizing_errors_are_named(model: Path, tmp_path: Path) -> None:
     with pytest.raises(AppError, match="longer than the model's 2048"):
         run("size", model, "--context", "99999")
     with pytest.raises(AppError, match="g6.xlarge"):
@@ -219,12 +219,12 @@ def test_what_cannot_be_sized_is_said(model: Path, tmp_path: Path) -> None:
         run("size", model)
 
 
-def test_nothing_that_fits_is_exit_3(model: Path) -> None:
+def test_no_fit_is_exit_3(model: Path) -> None:
     found = run("size", model, "--gpu", "T4", "--concurrency", "100000000", code=3)
     assert "were asked for" in found["fits"][0]["reason"]
 
 
-def test_unknown_places_are_said(model: Path) -> None:
+def test_unknown_locations_are_named(model: Path) -> None:
     with pytest.raises(AppError, match="ftp"):
         run("model", "add", model, "--name", "chat", "--bucket", "ftp://x/y")
     with pytest.raises(AppError, match="no bucket"):
@@ -233,7 +233,7 @@ def test_unknown_places_are_said(model: Path) -> None:
         run("model", "ls", "--bucket", "http://[")
 
 
-def test_a_history_that_is_none_is_named(model: Path, tmp_path: Path) -> None:
+def test_invalid_history_is_named(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     add(model, bucket)
     (bucket / "models" / "chat" / "history.json").write_text("[1]")
@@ -241,13 +241,13 @@ def test_a_history_that_is_none_is_named(model: Path, tmp_path: Path) -> None:
         run("model", "show", "--name", "chat", "--bucket", bucket)
 
 
-def test_a_login_of_aws_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_aws_profile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nope")
     with pytest.raises(AppError, match=r"s3://x: no AWS credentials: .*\(nope\)"):
         run("model", "ls", "--bucket", "s3://x")
 
 
-def test_a_bucket_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_bucket_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""Options that several commands have, and words of others in what they print."""
+"""Options that several commands share, and untrusted text in their output."""
 
 from datetime import UTC, datetime
 
@@ -21,7 +21,7 @@ def test_an_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "9600", ":9600", "h:", "h:x", "h:65536", "h:99999", "h:-1", "h:²", "h:" + "9" * 5000]
 )
-def test_an_address_that_is_none_is_wrong_use(text: str) -> None:
+def test_invalid_address_is_wrong_use(text: str) -> None:
     with pytest.raises(AppError, match="--listen .*write HOST:PORT with a port up to 65535, as h:1") as caught:
         host_and_port("--listen", text, "h:1")
     assert caught.value.code is ErrorCode.WRONG_USE
@@ -31,14 +31,14 @@ NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(("since", "until"), [("2026-11-23", "2026-11-24"), ("2026-11-22T08:01", "2027-01-01")])
-def test_a_window_that_lies_ahead_is_not_shown_as_free(since: str, until: str) -> None:
+def test_window_in_the_future_is_an_error(since: str, until: str) -> None:
     with pytest.raises(AppError, match=rf"--since '{since}' .* lies ahead") as caught:
         parse_window(since, until, "UTC", NOW)
     assert caught.value.code is ErrorCode.WRONG_USE
-    assert parse_window("2026-11-01", until, "UTC", NOW).until > NOW  # the rest of a month may lie ahead
+    assert parse_window("2026-11-01", until, "UTC", NOW).until > NOW  # the end of a month may be in the future
 
 
-def test_square_brackets_of_others_are_no_markup() -> None:
+def test_square_brackets_in_untrusted_text_are_not_markup() -> None:
     table = Table(box=None)
     table.add_column("detail")
     table.add_row("no [spot] left [/x]")

@@ -1,4 +1,4 @@
-"""`gpufleet plan-cost --fleet`: what the environment's ledger saw of prices counts in its plan."""
+"""`gpufleet plan-cost --fleet`: prices that the environment's ledger observed apply to its plan."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ from tests.gpufleet.prices.test_plan_cost import G6, group, preview
 
 
 def plan(folder: Path, environment: str = "dev") -> str:
-    """A plan of two spot instances of one zone, whose settings state no price of spot."""
+    """A plan of two spot instances in one zone, whose settings state no spot price."""
     spot = group("a", "spot", G6, 2)
     spot["newState"]["inputs"]["availabilityZones"] = ["us-east-1a"]
     text = json.loads(preview(spot, pools={"chat": {"target": 2, "min": 0, "max": 3}}))
@@ -64,7 +64,7 @@ def test_spot_is_priced_by_what_was_observed(tmp_path: Path, fleet: str) -> None
     code, said = run(plan(tmp_path), "--json", "--fleet", fleet)
     assert code == 0, said
     (line,) = json.loads(said)["lines"]
-    # two thirds of thirty days at 0.30, the last ten at 0.40
+    # two thirds of thirty days at 0.30, the last ten days at 0.40
     assert [Decimal(line["usd_per_hour_each"][key]) for key in ("low", "now", "high")] == [
         Decimal("0.30"), Decimal("0.40"), Decimal("0.40"),
     ]  # fmt: skip
@@ -75,14 +75,14 @@ def test_spot_is_priced_by_what_was_observed(tmp_path: Path, fleet: str) -> None
     ("environment", "named"),
     [pytest.param("dev", False, id="no fleet named"), pytest.param("staging", True, id="the fleet of another one")],
 )
-def test_prices_of_nobody_else_count(tmp_path: Path, fleet: str, environment: str, named: bool) -> None:
+def test_prices_of_other_environments_are_ignored(tmp_path: Path, fleet: str, environment: str, named: bool) -> None:
     more: tuple[Any, ...] = ("--fleet", fleet) if named else ()
     code, said = run(plan(tmp_path, environment), *more)
     assert code == 1
     assert "no price for aws:ec2:g6.xlarge:spot" in " ".join(said.split())
 
 
-def test_a_shell_s_fleet_that_is_gone_is_said_and_the_plan_priced_without(tmp_path: Path, fleet: str) -> None:
+def test_missing_fleet_of_the_shell_is_reported_and_ignored(tmp_path: Path, fleet: str) -> None:
     gone = str(tmp_path / "gone.json")
     code, said = run(plan(tmp_path), GPUFLEET_FLEET=gone)
     assert code == 1

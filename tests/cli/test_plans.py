@@ -87,7 +87,7 @@ def _spinning(number: int, usd: str | None) -> Decision:
     )
 
 
-def test_gpus_that_work_for_nobody_are_listed_as_waste() -> None:
+def test_gpus_active_without_requests_are_listed_as_waste() -> None:
     plan = replace(PLAN, decisions=(*PLAN.decisions, _spinning(1, "0.8"), _spinning(2, None), _spinning(3, "0.35")))
     waste = {"resources": ["i-1", "i-2", "i-3"], "usd_per_hour": "1.15", "unpriced": 1}
     assert plans.plan_json(plan, ())["waste"] == waste

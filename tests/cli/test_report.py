@@ -1,4 +1,4 @@
-"""`gpufleet report` on a real ledger: each report in each form, the figures recomputed from what it shows."""
+"""`gpufleet report` on a real ledger: each report in each format, with the amounts recomputed from its output."""
 
 import csv
 import json
@@ -33,7 +33,7 @@ def fleet(tmp_path: Path) -> Path:
     return document(tmp_path)
 
 
-def test_the_figures_can_be_recomputed_from_what_the_report_shows(fleet: Path) -> None:
+def test_amounts_can_be_recomputed_from_the_report(fleet: Path) -> None:
     found = read_json("cost", "--fleet", fleet, *WINDOW)
     prices = {price["id"]: Decimal(price["usd_per_hour"]) for price in found["prices"]}
     exact = Decimal(0)
@@ -57,14 +57,14 @@ def test_the_figures_can_be_recomputed_from_what_the_report_shows(fleet: Path) -
 def test_rules_of_the_window_are_the_ones_of_the_bill(fleet: Path) -> None:
     found = read_json("cost", "--fleet", fleet, *WINDOW)
     by = found["by"]["capacity-type"]
-    assert Decimal(by["spot"]["usd"]) == 0  # AWS took it within its first hour
+    assert Decimal(by["spot"]["usd"]) == 0  # AWS preempted it within its first hour
     # 2 h idle, 5.5 h fallback of which the last 3 h less one second at the new price
     expected = Decimal("0.72") * 2 + (Decimal("0.72") * (9_000 + 1) + Decimal("0.9") * (10_800 - 1)) / 3600
     assert abs(Decimal(by["on-demand"]["usd"]) - expected) < Decimal("0.0001")
     assert Decimal(by["reserved"]["usd_unused_reservation"]) == Decimal("0.72")
 
 
-def test_a_table_shows_every_asked_grouping(fleet: Path) -> None:
+def test_table_shows_every_requested_grouping(fleet: Path) -> None:
     shown = said("cost", "--fleet", fleet, *WINDOW, "--by", "team", "--by", "zone")
     assert "search" in shown and "research" in shown and "us-east-1a" in shown
     assert ODD_MODEL not in shown
@@ -90,7 +90,7 @@ def test_focus_rows_add_up_to_the_report(fleet: Path) -> None:
 
 
 class Links(HTMLParser):
-    """Everything in a page that would ask the network, and its visible text."""
+    """All network references of a page, and its visible text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def test_waste_names_the_cause_and_what_to_do(fleet: Path) -> None:
     assert (idle["usd"], idle["resources"]) == ("1.440000000", ["i-idle"])
 
 
-def test_savings_count_what_ending_the_idle_instance_spared(fleet: Path) -> None:
+def test_savings_include_terminated_idle_instances(fleet: Path) -> None:
     (found,) = read_json("savings", "--fleet", fleet, *WINDOW)
     (one,) = found["savings"]["stops"]
     assert (one["instance"], one["because"]) == ("i-idle", "now")
@@ -189,7 +189,7 @@ def refusal(*words: object) -> str:
         pytest.param(("--out", "/none/x", "--format", "csv", "--since", "7d"), "/none/x", id="no folder"),
     ],
 )
-def test_bad_input_is_named(fleet: Path, words: tuple[str, ...], expected: str) -> None:
+def test_invalid_input_is_named(fleet: Path, words: tuple[str, ...], expected: str) -> None:
     assert expected in refusal("cost", "--fleet", fleet, *words)
 
 
@@ -209,13 +209,13 @@ def test_a_missing_price_names_resource_and_remedy_and_may_be_shown_as_unknown(f
     assert any("every total is a lower bound" in note for note in found["notes"])
 
 
-def test_a_window_before_the_ledger_is_empty_and_says_so(fleet: Path) -> None:
+def test_window_before_the_ledger_is_empty_and_reports_it(fleet: Path) -> None:
     found = read_json("cost", "--fleet", fleet, "--since", "2025-01-01", "--until", "2025-01-02")
     assert Decimal(found["total"]["usd"]) == 0
     assert any("before the ledger" in note for note in found["notes"])
 
 
-def test_an_empty_ledger_says_what_fills_it(tmp_path: Path) -> None:
+def test_empty_ledger_names_the_command_that_fills_it(tmp_path: Path) -> None:
     found = read_json("cost", "--fleet", document(tmp_path, pools=[]), "--since", "1d")
     assert Decimal(found["total"]["usd"]) == 0
     assert found["total"]["usd_per_million_tokens"]["blended"] is None
@@ -256,7 +256,7 @@ def test_a_ledger_that_cannot_be_used_is_one_clear_message(
     assert expected in refusal("cost", "--fleet", fleet, *WINDOW)
 
 
-def test_a_ledger_that_somebody_writes_to_is_read_all_the_same(fleet: Path, tmp_path: Path) -> None:
+def test_ledger_is_readable_during_a_write(fleet: Path, tmp_path: Path) -> None:
     free = read_json("cost", "--fleet", fleet, *WINDOW)
     other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
     try:
@@ -313,7 +313,7 @@ def test_a_report_is_posted_once(fleet: Path, slack: SlackSink, kind: str) -> No
     assert message.channel == "#gpu-cost"
     shown = json.dumps(message.content, ensure_ascii=False)
     assert "dev" in shown
-    assert "<b>" not in shown  # what others named is escaped
+    assert "<b>" not in shown  # untrusted names are escaped
 
 
 def test_a_digest_by_a_timer_is_posted_once_and_then_silent(fleet: Path, slack: SlackSink, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_digest_by_a_timer_is_posted_once_and_then_silent(fleet: Path, slack: 
     assert said("digest", "--daily", "--post", "--quiet", "--fleet", silent) == ""
 
 
-def test_the_digest_s_picture_and_figures_stand_in_its_thread(fleet: Path, slack: SlackSink) -> None:
+def test_chart_and_csv_of_the_digest_are_in_its_thread(fleet: Path, slack: SlackSink) -> None:
     said("digest", "--fleet", fleet, *WINDOW, "--post")
     picture, table = slack.channels.messages[1].content["files"]
     image = slack.files.contents[picture["id"]]

@@ -1,4 +1,4 @@
-"""Two environments in one project of Google Cloud: refused, unless the settings say that it is shared."""
+"""Two environments in one Google Cloud project are refused, unless the settings declare the project as shared."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_two_environments_of_one_project_are_named_in_both_files(tmp_path: Path)
         pytest.param(PROD, "config: [", id="the other file is broken"),
     ],
 )
-def test_these_are_not_refused(tmp_path: Path, prod: str, staging: str) -> None:
+def test_allowed_combinations(tmp_path: Path, prod: str, staging: str) -> None:
     path = written(tmp_path, "gcp-prod", prod)
     written(tmp_path, "gcp-staging", staging)
     assert problems(path) == []
@@ -56,7 +56,7 @@ def test_names_that_begin_alike_cannot_share_a_project(tmp_path: Path) -> None:
     assert "prod and prod-eu" in problem.replace("'prod'", "prod") or "prod-eu" in problem
 
 
-def test_aws_knows_no_shared_project(tmp_path: Path) -> None:
+def test_aws_has_no_shared_project(tmp_path: Path) -> None:
     text = (CONFIG / "Pulumi.aws-prod.yaml").read_text("utf-8")
     (problem,) = problems(written(tmp_path, "aws-prod", shared(text)))
     assert "only for Google Cloud" in problem

@@ -1,4 +1,4 @@
-"""Commands over several fleets: what one of them lacks stops none of the others."""
+"""Commands over several fleets: a failure of one fleet does not stop the others."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.fixtures.small_fleet import document
 
 @pytest.fixture
 def lost(tmp_path: Path) -> list[FleetDocument]:
-    """Two fleets whose ledgers are no databases."""
+    """Two fleets whose ledgers are not valid databases."""
     found: list[FleetDocument] = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -28,7 +28,7 @@ def lost(tmp_path: Path) -> list[FleetDocument]:
     return found
 
 
-def test_a_ledger_that_is_lost_stops_no_other_fleet_s_pass(lost: list[FleetDocument]) -> None:
+def test_invalid_ledger_does_not_stop_passes_of_other_fleets(lost: list[FleetDocument]) -> None:
     code, answers = over_fleets(kinds()[SPOT], lost, Options(), Show.PROBLEMS)
     assert code is Exit.FAILED
     assert [one["environment"] for one in answers] == ["one", "two"]
@@ -37,7 +37,7 @@ def test_a_ledger_that_is_lost_stops_no_other_fleet_s_pass(lost: list[FleetDocum
         over_fleets(kinds()[SPOT], lost[:1], Options(), Show.PROBLEMS)
 
 
-def test_a_ledger_that_is_lost_stops_no_other_fleet_s_list_of_orphans(
+def test_invalid_ledger_does_not_stop_orphan_lists_of_other_fleets(
     lost: list[FleetDocument], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     two = lost[1].model_copy(update={"region": "us-west-2"})
@@ -50,7 +50,7 @@ def test_a_ledger_that_is_lost_stops_no_other_fleet_s_list_of_orphans(
     assert all("not a database" in one["error"] and "usd_per_hour" not in one for one in answers)
 
 
-def test_a_ledger_that_is_lost_stops_no_other_fleet_s_costs(lost: list[FleetDocument]) -> None:
+def test_invalid_ledger_does_not_stop_costs_of_other_fleets(lost: list[FleetDocument]) -> None:
     with STDERR.capture() as said:
         code, answers = watch_cost.over_fleets(lost, show=False)
     assert code is Exit.FAILED
@@ -62,7 +62,7 @@ def test_a_ledger_that_is_lost_stops_no_other_fleet_s_costs(lost: list[FleetDocu
     assert text.count("nothing was written") == 2
 
 
-def test_a_post_that_waits_stops_no_other_fleet_s_post() -> None:
+def test_waiting_post_does_not_stop_posts_of_other_fleets() -> None:
     tried: list[int] = []
 
     def post(number: int) -> bool:

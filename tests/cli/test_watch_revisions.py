@@ -1,4 +1,4 @@
-"""`gpufleet watch revisions`, for fleets whose watchdogs cron or a function runs."""
+"""`gpufleet watch revisions`, for fleets whose watchdogs run in cron or in a function."""
 
 import json
 from pathlib import Path
@@ -24,19 +24,19 @@ def fleet_in(folder: Path, **more: Any) -> str:
 
 
 def test_cron_runs_all_that_the_daemon_runs() -> None:
-    """A rollout waits for the job `revisions`: on a fleet without a daemon it waited for nothing."""
+    """A rollout waits for the job `revisions`: without it, a fleet without a daemon would wait forever."""
     lines = (ROOT / "deploy" / "crontab").read_text()
     assert all(f"gpufleet watch {name} --apply --quiet" in lines for name in ("idle", "spot", "scale", "revisions"))
 
 
-def test_a_fleet_without_a_rollout_needs_nothing_and_quiet_says_nothing(tmp_path: Path) -> None:
+def test_fleet_without_a_rollout_needs_no_action_and_quiet_prints_nothing(tmp_path: Path) -> None:
     url = fleet_in(tmp_path)
     done = CliRunner().invoke(build(), ["watch", "revisions", "--apply", "--quiet", "--fleet", url])
     assert (done.exit_code, done.output) == (0, "")
 
 
 @pytest.mark.parametrize("by", ["cron", "function"])
-def test_what_cannot_be_read_fails_and_says_so(tmp_path: Path, by: str) -> None:
+def test_unreadable_input_fails_with_an_error(tmp_path: Path, by: str) -> None:
     url = fleet_in(tmp_path, ledger_url="postgresql://u@ledger.internal/x", prometheus_url="http://10.0.0.2:9090")
     (tmp_path / "bucket/models/chat").mkdir(parents=True)
     FolderStore(tmp_path / "bucket").put_bytes("models/chat/served.json", b"{")
@@ -49,8 +49,8 @@ def test_what_cannot_be_read_fails_and_says_so(tmp_path: Path, by: str) -> None:
             serverless.handler({"watchdog": "revisions", "apply": True, "fleet": [url]})
 
 
-def test_the_daemons_job_and_the_command_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same lease: cron beside the daemon changes one instance at a time, too."""
+def test_job_of_the_daemon_and_command_share_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same lease, so that cron and a daemon together still change one instance at a time."""
     seen: list[str] = []
 
     def wire(_document: object, lease: str, holder: str | None = None) -> None:

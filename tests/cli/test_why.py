@@ -1,4 +1,4 @@
-"""`gpufleet watch why`: the cause of an alert at night is in its last lines."""
+"""`gpufleet watch why`: the last lines show the cause of an alert."""
 
 import json
 from datetime import timedelta
@@ -44,7 +44,7 @@ def test_a_pools_history_ends_with_the_last_reason_of_each_of_its_groups(tmp_pat
     assert "last of" not in said(groups[0], "--fleet", str(path))
 
 
-def test_a_pool_says_why_it_does_not_grow(tmp_path: Path) -> None:
+def test_pool_shows_why_it_does_not_grow(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     made = fleets.document("chat", "batch")
     (group,), batch = made.pools[0].groups, made.pools[1]

@@ -1,4 +1,4 @@
-"""What a machine that was broken into, or a foreign tag, says of itself steers no terminal and no chat."""
+"""Text from a compromised machine or a foreign tag cannot control a terminal or a chat."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ STEERS = ("\x1b]", "\x1b[2J", "\x9b", "\u202e", "\u2066", "\x07", "\x08")
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
-    """What both streams of the command have shown since the last time, as at a terminal with colours."""
+    """New output of both streams of the command since the last call, as on a terminal with colours."""
     for console in (output.STDOUT, output.STDERR):
         monkeypatch.setattr(console, "_force_terminal", True)
         monkeypatch.setattr(console, "_environ", {"TERM": "xterm-256color"})
@@ -49,7 +49,7 @@ def table() -> Table:
     return found
 
 
-def test_nothing_of_it_is_left() -> None:
+def test_control_sequences_are_removed() -> None:
     assert not steering(SHOWN)
     assert "all is well" in SHOWN
     assert printable("a\tb\r\nc\u00e9\u4e2d\U0001f600\n") == "a\tb\r\nc\u00e9\u4e2d\U0001f600\n"

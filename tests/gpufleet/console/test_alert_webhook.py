@@ -1,4 +1,4 @@
-"""Alertmanager's posts become messages: one for a group, one more when it is over, none twice."""
+"""Alertmanager's posts become messages: one when a group fires, one more when it is resolved, none twice."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ def test_five_hundred_instances_make_one_message() -> None:
     assert len(notice.text) < 1000
 
 
-def test_a_repeated_post_is_the_same_message_and_the_end_is_another() -> None:
+def test_repeated_post_is_the_same_message_and_resolution_is_another() -> None:
     first, again, end = (read(post(s)) for s in (["firing"], ["firing", "resolved"], ["resolved", "resolved"]))
     assert first is not None
     assert again is not None
@@ -47,14 +47,14 @@ def test_a_repeated_post_is_the_same_message_and_the_end_is_another() -> None:
     assert end.text == "Resolved: GpuHot (pool chat), 2 alerts"
 
 
-def test_the_same_alert_on_another_day_is_news() -> None:
+def test_same_alert_on_another_day_is_another_message() -> None:
     one, two = read(post(["firing"])), read(post(["firing"], started="2026-11-22T02:00:00Z"))
     assert one is not None
     assert two is not None
     assert one.key != two.key
 
 
-def test_a_storm_that_grows_is_one_message_and_a_failure_hours_later_is_another() -> None:
+def test_growing_group_is_one_message_and_a_later_failure_is_another() -> None:
     keys: list[str] = []
     for starts in (["02:00"], ["02:00", "02:50"], ["02:00", "02:50", "02:59"], ["02:00", "02:50", "05:00"]):
         posted = post(["firing"] * len(starts))
@@ -66,14 +66,14 @@ def test_a_storm_that_grows_is_one_message_and_a_failure_hours_later_is_another(
     assert keys[0] == keys[1] == keys[2] != keys[3]
 
 
-def test_alerts_that_were_left_out_of_the_post_are_counted() -> None:
+def test_truncated_alerts_are_counted() -> None:
     notice = read(post(["firing"] * 10) | {"truncatedAlerts": 490})
     assert notice is not None
     assert notice.firing == 500
     assert ": 500 firing" in notice.text
 
 
-def test_an_empty_group_is_no_message() -> None:
+def test_empty_group_has_no_message() -> None:
     assert read(post([])) is None
 
 
@@ -84,7 +84,7 @@ def test_an_empty_group_is_no_message() -> None:
      {"version": "4", "alerts": [{"status": "firing", "startsAt": "now"}]},
      {"version": "4", "alerts": [{"status": "firing", "startsAt": "2026-11-21T02:00:00"}]}],
 )  # fmt: skip
-def test_what_is_no_webhook_is_refused(posted: object) -> None:
+def test_invalid_webhook_is_refused(posted: object) -> None:
     with pytest.raises(WebhookError):
         read(posted)
 
@@ -96,7 +96,7 @@ def test_any_json_is_read_or_refused(posted: object) -> None:
         read(posted)
 
 
-def test_the_webhook_needs_the_token_and_answers_what_is_wrong() -> None:
+def test_webhook_needs_the_token_and_names_the_error() -> None:
     book = FakeBook()
     bearer = {"authorization": f"Bearer {TOKEN}"}
     with serving(book) as url:

@@ -1,4 +1,4 @@
-"""What the ledger tells the screens."""
+"""The data of the ledger for screens."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -29,7 +29,7 @@ def _done(engine: Engine, resource: str, reason: Reason, *, minutes: int, watchd
     decisions.record_outcome(engine, "prod", watchdog, outcome, NOW + timedelta(minutes=minutes))
 
 
-def test_the_last_thing_done_about_each_instance_says_why(engine: Engine) -> None:
+def test_last_outcome_of_each_instance_has_its_reason(engine: Engine) -> None:
     _done(engine, "i-1", Reason.IDLE, minutes=0)
     _done(engine, "i-1", Reason.STILL_IDLE, minutes=10)
     _done(engine, "i-2", Reason.SAFER_ZONE, minutes=5, watchdog="spot")
@@ -43,7 +43,7 @@ def test_the_last_thing_done_about_each_instance_says_why(engine: Engine) -> Non
     assert ledger_data.reasons(engine, "prod", []) == {}
 
 
-def test_losses_are_those_that_the_cloud_ended_and_those_that_were_drained_in_time(engine: Engine) -> None:
+def test_preemptions_include_instances_that_were_drained_in_time(engine: Engine) -> None:
     ended = {"i-taken": EndCause.PREEMPTED, "i-drained": EndCause.ENDED, "i-both": EndCause.PREEMPTED}
     ended |= {"i-idle": EndCause.ENDED}
     began = NOW - timedelta(hours=2)

@@ -1,4 +1,4 @@
-"""The page in a real browser: no complaint, no request to elsewhere, readable on a phone, usable by keyboard."""
+"""The page in a real browser: no errors, no external request, readable on a phone, usable by keyboard."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def _sign_in(tab: Browser, url: str) -> None:
-    """With the keyboard alone."""
+    """Signs in using only the keyboard."""
     tab.open(url)
     for _ in range(5):
         if tab.ask("document.activeElement.id") == "token":
@@ -54,7 +54,9 @@ def _sign_in(tab: Browser, url: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1440])
-def test_pages_fit_read_well_and_ask_nobody_else(tab: Browser, tmp_path: Path, width: int, scheme: str) -> None:
+def test_pages_fit_are_readable_and_make_no_external_request(
+    tab: Browser, tmp_path: Path, width: int, scheme: str
+) -> None:
     with serving(FakeBook()) as url:
         tab.look(width, scheme)
         _sign_in(tab, url)

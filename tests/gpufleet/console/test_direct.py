@@ -1,4 +1,4 @@
-"""A console that nothing stands before answers no page of another site, whatever it shows."""
+"""A console without a proxy refuses all requests from pages of other sites."""
 
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -55,7 +55,7 @@ def test_a_page_of_another_site_is_refused_even_with_the_token(address: str, nam
 
 
 @pytest.mark.parametrize("name", ["page", "metrics", "sign-in"])
-def test_its_own_pages_and_who_is_no_browser_are_answered(address: str, name: str) -> None:
+def test_own_pages_and_clients_without_a_browser_are_answered(address: str, name: str) -> None:
     own = {"Origin": f"http://{address}", "Sec-Fetch-Site": "same-origin"}
     for headers in ({}, own, {"Sec-Fetch-Site": "none"}):
         assert ask(address, name, headers)[0] in (200, 303)

@@ -1,4 +1,4 @@
-"""The web page over real HTTP: who may see it, what it shows, the one thing it does."""
+"""The web page over real HTTP: access, content, and its one action."""
 
 import re
 import socket
@@ -68,12 +68,12 @@ def test_a_session_is_signed_and_ends(cookie: str, later: float, known: bool) ->
     assert (access.user({"cookie": f"gpufleet={value}"}, 1000 + later) is not None) is known
 
 
-def test_a_proxys_header_counts_with_the_proxys_secret_alone() -> None:
+def test_proxy_header_counts_only_with_the_proxy_secret() -> None:
     access = Access(token=TOKEN, proxy_header="X-Forwarded-User", proxy_secret="p" * 16)
     headers = {"x-forwarded-user": "ann"}
     known = headers | {"x-gpufleet-proxy-secret": "p" * 16}
     assert access.user(known, 0) == "ann"
-    # a forwarded port and every process of the machine come from loopback, too
+    # every process of the machine and every forwarded port connects from loopback, too
     assert access.user(headers, 0) is None
     assert access.user(headers | {"x-gpufleet-proxy-secret": "wrong"}, 0) is None
     assert access.user(headers | {"x-gpufleet-proxy-secret": ""}, 0) is None
@@ -104,7 +104,7 @@ def test_a_proxys_header_needs_its_secret(
     assert words in str(done.exception)
 
 
-def test_every_page_forbids_scripts_frames_and_the_outside(signed_in: httpx.Client) -> None:
+def test_every_page_forbids_scripts_frames_and_external_resources(signed_in: httpx.Client) -> None:
     for path in ("/", "/instances", f"/instance/{instance(1).id}", "/nowhere"):
         answer = signed_in.get(path)
         policy = answer.headers["content-security-policy"]
@@ -115,14 +115,14 @@ def test_every_page_forbids_scripts_frames_and_the_outside(signed_in: httpx.Clie
         assert not re.search(r'(?:src|href)="(?:https?:)?//', answer.text)
 
 
-def test_the_overview_tells_the_night(signed_in: httpx.Client) -> None:
+def test_overview_shows_the_events_of_the_night(signed_in: httpx.Client) -> None:
     page = signed_in.get("/").text
     for words in ("aws/prod/us-east-1", "11,347.68", "QueueGrowing", "120 of 140", "ann@example.com", "resize"):
         assert words in page, words
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
-def test_the_html_is_whole(signed_in: httpx.Client) -> None:
+def test_html_is_well_formed(signed_in: httpx.Client) -> None:
     class Tags(HTMLParser):
         def __init__(self) -> None:
             super().__init__()
@@ -150,7 +150,7 @@ def test_keep_needs_the_pages_own_stamp(signed_in: httpx.Client, book: FakeBook)
     assert book.kept == [("aws/prod/us-east-1", instance(1).id, "token")]
 
 
-def test_what_cannot_be_kept_is_said(signed_in: httpx.Client, book: FakeBook) -> None:
+def test_keep_error_is_shown(signed_in: httpx.Client, book: FakeBook) -> None:
     stamp = stamp_of(signed_in.get("/").text)
     book.refuse = "i-1 is no running instance <b>any more</b>."
     answer = signed_in.post("/keep", data={"instance": "i-1", "stamp": stamp})
@@ -183,7 +183,7 @@ def test_the_pages_of_a_large_fleet_stay_small(signed_in: httpx.Client, book: Fa
     assert instance(200).id in signed_in.get("/instances", params={"start": 200}).text
 
 
-def test_metrics_need_no_token_and_know_no_secret(book: FakeBook) -> None:
+def test_metrics_need_no_token_and_contain_no_secret(book: FakeBook) -> None:
     with serving(book) as url:
         answer = httpx.get(f"{url}/metrics", timeout=60)
     assert answer.status_code == 200
@@ -193,7 +193,7 @@ def test_metrics_need_no_token_and_know_no_secret(book: FakeBook) -> None:
 @pytest.mark.parametrize(
     ("path", "size", "status"), [("/sign-in", 5000, 413), ("/alerts", 5_000_000, 401)], ids=["form", "alerts"]
 )
-def test_large_posts_are_refused_unread(book: FakeBook, path: str, size: int, status: int) -> None:
+def test_large_posts_are_refused_without_reading(book: FakeBook, path: str, size: int, status: int) -> None:
     with serving(book) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=60) as client:
@@ -224,7 +224,7 @@ def test_the_costs_of_the_only_fleet_need_no_choice(signed_in: httpx.Client) -> 
 
 
 @pytest.mark.parametrize("path", ["/", "/costs", "/metrics", "/status.json"])
-def test_a_ledger_that_cannot_be_read_is_said(signed_in: httpx.Client, book: FakeBook, path: str) -> None:
+def test_unreadable_ledger_is_reported(signed_in: httpx.Client, book: FakeBook, path: str) -> None:
     book.broken = "the ledger is <locked>"
     answer = signed_in.get(path)
     assert answer.status_code == 503

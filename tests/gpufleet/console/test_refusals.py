@@ -1,4 +1,4 @@
-"""Who is refused is in the console's log, without secrets, and cannot fill it."""
+"""The console logs refused requests without secrets, and limits the number of log lines."""
 
 import httpx
 
@@ -28,7 +28,7 @@ def test_a_refused_request_is_a_line_without_a_secret() -> None:
     assert TOKEN not in str(log.lines)
 
 
-def test_a_flood_is_counted_and_not_written() -> None:
+def test_flood_is_counted_and_not_logged() -> None:
     now, log = [0.0], RecordedLog()
     refusals = Refusals(log, lambda: now[0])
     asked = HttpRequest(method="GET", path="/\x1b[2J\n" + "x" * 900, client=("10.0.0.1", 1))

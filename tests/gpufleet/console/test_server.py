@@ -1,4 +1,4 @@
-"""The console's server: pages that fail, and requests that no page or form of ours sends."""
+"""The console's server: failing pages, and requests that no page or form of the console sends."""
 
 from http.client import HTTPConnection
 
@@ -28,7 +28,7 @@ def test_an_error_of_a_page_is_reported_and_not_shown(capsys: pytest.CaptureFixt
         pytest.param("POST", "/sign-in", "&".join(f"a{n}=1" for n in range(50)), id="fifty fields"),
     ],
 )
-def test_what_no_form_of_ours_sends_is_answered(
+def test_unexpected_requests_are_answered(
     method: str, target: str, body: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(FakeBook()) as url:

@@ -1,4 +1,4 @@
-"""What `gpufleet status` shows: whole in 80 columns, honest about what nobody told."""
+"""`gpufleet status`: complete in 80 columns, with unknown values shown as unknown."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ def test_everything_fits_into_80_columns_and_no_number_is_cut() -> None:
     assert "".join(line[:15].strip() for line in lines[after : after + 3]) == LONG_POOL
 
 
-def test_what_is_wrong_stands_before_the_pools_and_what_wakes_somebody_first() -> None:
+def test_problems_precede_pools_and_paging_alerts_come_first() -> None:
     ticket, page_ = (AlertView(name=name, severity=severity, pool="chat", instance_id=None, count=1)
                      for name, severity in (("GpuWasted", "ticket"), ("ErrorsHigh", "page")))  # fmt: skip
     view = build(replace(busy_read(), alerts=(ticket,) * 9 + (page_,)), lambda _: Decimal(1))
@@ -79,7 +79,7 @@ def test_what_is_wrong_stands_before_the_pools_and_what_wakes_somebody_first() -
         "spot g6.xlarge in us-east-1a: 0.300 USD/h, 38% of on-demand",
     ],
 )
-def test_what_an_on_call_engineer_asks_is_there(words: str) -> None:
+def test_screen_answers_the_questions_of_an_on_call_engineer(words: str) -> None:
     assert words in shown(busy_view(), width=200)
 
 
@@ -111,7 +111,7 @@ def test_without_metrics_agents_are_asked() -> None:
 
 
 @pytest.mark.parametrize(("answers", "asked"), [(True, 100), (False, FIRST_ASKED)], ids=["reached", "out of reach"])
-def test_agents_that_this_machine_does_not_reach_are_not_waited_for_one_by_one(answers: bool, asked: int) -> None:
+def test_unreachable_agents_are_not_asked_one_by_one(answers: bool, asked: int) -> None:
     machines = [instance(number) for number in range(100)]
     agents = Agents({one.id: Phase.READY for one in machines if answers})
     assert len(with_phases({}, agents, machines)) == (100 if answers else 0)
@@ -129,7 +129,7 @@ def test_control_host_and_routers_are_neither_orphans_nor_without_a_price() -> N
     assert (view.usd_per_hour, view.unpriced) == (Decimal(3), 0)
 
 
-def test_whom_a_killed_update_left_in_a_group_of_nobodys_is_no_replica_but_an_orphan() -> None:
+def test_instance_in_an_unlisted_group_is_an_orphan() -> None:
     stray = replace(instance(2), group="chat-spot-killed")
     view = build(Read(document=document("chat"), at=NOW, instances=[instance(1), stray]), lambda _: Decimal(1))
     assert ([one.id for one in view.orphans], view.usd_per_hour) == ([stray.id], Decimal(2))
@@ -154,7 +154,7 @@ def test_a_missing_price_makes_a_lower_bound() -> None:
     assert "≥2.00 USD/h" in shown(view)
 
 
-def test_json_has_the_same_numbers_whole() -> None:
+def test_json_has_the_same_numbers_unrounded() -> None:
     view = busy_view()
     found = json.loads(json.dumps(as_document(view)))
     assert found["usd_per_hour"] == "11347.68"
@@ -167,7 +167,7 @@ def test_json_has_the_same_numbers_whole() -> None:
     assert found["orphans"] == [instance(9999).id]
 
 
-def test_alerts_that_nobody_could_read_are_null_and_none_are_an_empty_list() -> None:
+def test_unreadable_alerts_are_null_and_no_alerts_are_an_empty_list() -> None:
     read = busy_read()
     price = lambda _: Decimal(1)  # noqa: E731
     assert as_document(build(replace(read, alerts=None), price))["alerts"] is None

@@ -1,4 +1,4 @@
-"""The live screen: order, filter, keys, and no line beyond 80 columns."""
+"""The live screen: order, filter, keys, and a width of at most 80 columns."""
 
 from dataclasses import replace
 from io import StringIO
@@ -20,7 +20,7 @@ def shown(screen: Screen, view: FleetView, lines: int = 20) -> str:
 
 
 def uneven() -> FleetView:
-    """Three instances of which each is the first of something; one tells nothing."""
+    """Three instances, each first in one of the sort orders; one has no metrics."""
     view = busy_view()
     told = (
         InstanceSignals(gpu_active=0.9, waiting=1, kv_cache=0.1, tokens_per_second=5),
@@ -35,12 +35,12 @@ def uneven() -> FleetView:
     ("sort", "order"),
     [(Sort.IDLE, [1, 2, 0, 3]), (Sort.WAITING, [2, 0, 1, 3]), (Sort.KV, [1, 2, 0, 3]), (Sort.TOKENS, [2, 0, 1, 3])],
 )
-def test_the_order_and_what_nobody_told_is_last(sort: Sort, order: list[int]) -> None:
+def test_sort_order_with_unknown_values_last(sort: Sort, order: list[int]) -> None:
     found = [one.id for _, one in rows(Screen(sort=sort), [uneven()])]
     assert found == [instance(number).id for number in order]
 
 
-def test_it_fits_and_says_what_the_keys_do() -> None:
+def test_screen_fits_and_explains_the_keys() -> None:
     text = shown(Screen(), busy_view())
     assert max(cell_len(line) for line in text.splitlines()) <= 80
     assert "enter decisions" in text
@@ -48,7 +48,7 @@ def test_it_fits_and_says_what_the_keys_do() -> None:
     assert text.count("i-0000000000") == 20, "as many lines as there is room for"
 
 
-def test_keys_walk_choose_and_go_back() -> None:
+def test_keys_move_select_and_return() -> None:
     views = [uneven()]
     screen = Screen()
     for key, row in (("up", 0), ("down", 1), ("j", 2), ("down", 3), ("down", 3), ("k", 2)):
@@ -61,7 +61,7 @@ def test_keys_walk_choose_and_go_back() -> None:
     assert pressed(screen, "q", views).over
 
 
-def test_of_several_fleets_each_line_says_its_own() -> None:
+def test_each_line_names_its_fleet_if_there_are_several() -> None:
     one = uneven()
     views = [one, replace(one, name="aws/dev/us-east-1")]
     out = StringIO()
@@ -73,7 +73,7 @@ def test_of_several_fleets_each_line_says_its_own() -> None:
     assert "#" not in shown(Screen(), one)
 
 
-def test_sorts_and_pools_go_round() -> None:
+def test_sorts_and_pools_cycle() -> None:
     views = [busy_view()]
     screen = Screen()
     for kind in [*list(Sort)[1:], Sort.IDLE]:
@@ -84,11 +84,11 @@ def test_sorts_and_pools_go_round() -> None:
     assert pressed(pressed(screen, "p", views), "p", views).pool == ""
 
 
-def test_an_instance_that_ended_meanwhile_is_said() -> None:
+def test_terminated_instance_is_reported() -> None:
     assert "i-gone is gone" in shown(Screen(chosen="i-gone"), busy_view())
 
 
-def test_an_empty_fleet_is_no_error() -> None:
+def test_empty_fleet_is_not_an_error() -> None:
     view = replace(busy_view(), instances=[])
     assert pressed(Screen(), "enter", [view]).chosen == ""
     assert "0 instances" in shown(Screen(row=5), view)

@@ -1,4 +1,6 @@
-"""*Keep* in Slack: both doors on loopback, against the sink, with a real ledger; every check, and each press once."""
+"""*Keep* in Slack: both endpoints on loopback, with the sink and a real ledger. Tests every check, and that a click
+counts once.
+"""
 
 import json
 import threading
@@ -42,7 +44,7 @@ class Machines:
 
     tagged: dict[str, str] = field(default_factory=dict[str, str])
     answers: threading.Event = field(default_factory=threading.Event)
-    """Tags are written only while it is set."""
+    """Tags can be written only while this is set."""
     fails: str = ""
     ended: bool = False
 
@@ -63,7 +65,7 @@ class Machines:
 
 @dataclass
 class World:
-    """A fleet with one marked instance, whose message stands in the sink."""
+    """A fleet with one marked instance, whose message is in the sink."""
 
     ledger: Engine
     sink: SlackSink
@@ -75,7 +77,7 @@ class World:
         return operations.brakes(self.ledger, FLEET, datetime.now(UTC))
 
     def press(self, **more: Any) -> list[Any]:
-        """Press the mark's button. The answers."""
+        """Clicks the button of the mark's message. Returns the answers."""
         wanted = {"ts": self.sink.channels.messages[0].ts, "action_id": "gpufleet_keep_4h", **more}
         request = urllib.request.Request(
             f"{self.sink.url}/click",
@@ -88,7 +90,7 @@ class World:
         return said["answers"]
 
     def texts(self, count: int) -> list[str]:
-        """The texts in the channel, as soon as there are so many."""
+        """The texts in the channel, once there are `count` of them."""
         until(lambda: len(self.sink.channels.messages) >= count)
         return [message.content["text"] for message in self.sink.channels.messages]
 
@@ -141,7 +143,7 @@ def http(world: World) -> Iterator[str]:
         yield f"{server.url}/slack/actions"
 
 
-def test_keep_over_socket_mode_pulls_the_brake_and_writes_the_tag(world: World, socket: SocketModeListener) -> None:
+def test_keep_over_socket_mode_sets_the_brake_and_writes_the_tag(world: World, socket: SocketModeListener) -> None:
     begun = datetime.now(UTC)
     world.machines.answers.clear()
     (answered,) = world.press(user="UADA", action_id="gpufleet_keep_24h")
@@ -164,9 +166,7 @@ def test_keep_over_http_does_the_same(world: World, http: str) -> None:
     assert [brake.scope for brake in world.brakes] == ["i-1"]
 
 
-def test_a_press_that_comes_again_counts_once_whichever_door(
-    world: World, socket: SocketModeListener, http: str
-) -> None:
+def test_repeated_click_counts_once_over_either_endpoint(world: World, socket: SocketModeListener, http: str) -> None:
     stamp = f"{time.time():.6f}"
     world.press(user="UADA", times=2, action_ts=stamp)
     world.press(user="UADA", times=2, action_ts=stamp, url=http, secret=SECRET)
@@ -174,7 +174,7 @@ def test_a_press_that_comes_again_counts_once_whichever_door(
     assert len(world.texts(2)) == 2
 
 
-def test_a_stranger_keeps_nothing_and_is_told_once(world: World, socket: SocketModeListener) -> None:
+def test_unauthorized_user_keeps_nothing_and_is_notified_once(world: World, socket: SocketModeListener) -> None:
     world.press(user="UEVE")
     world.press(user="UEVE", action_id="gpufleet_keep_24h")
     assert "<@UEVE> may not keep instances" in world.texts(2)[1]
@@ -184,12 +184,12 @@ def test_a_stranger_keeps_nothing_and_is_told_once(world: World, socket: SocketM
 
 
 @pytest.mark.parametrize("age", [-600, 600], ids=["old", "from the future"])
-def test_an_old_press_is_a_replay(world: World, http: str, age: int) -> None:
+def test_old_click_is_a_replay(world: World, http: str, age: int) -> None:
     assert world.press(user="UADA", action_ts=str(time.time() + age), url=http, secret=SECRET) == [200]
     assert world.brakes == ()
 
 
-def test_a_wrong_secret_is_not_heard(world: World, http: str) -> None:
+def test_wrong_secret_is_refused(world: World, http: str) -> None:
     assert world.press(user="UADA", url=http, secret="another secret of some length") == [401]
     assert world.brakes == ()
 
@@ -237,20 +237,20 @@ def test_the_signature_of_slacks_documentation() -> None:
     assert is_signed(SECRET, headers.get, body, now)
 
 
-def test_the_tag_may_fail_and_the_brake_holds(world: World, socket: SocketModeListener) -> None:
+def test_brake_holds_if_the_tag_fails(world: World, socket: SocketModeListener) -> None:
     world.machines.fails = "UnauthorizedOperation"
     world.press(user="UADA")
     assert world.texts(3)[2] == "its tag could not be written: UnauthorizedOperation"
     assert len(world.brakes) == 1
 
 
-def test_an_instance_that_has_ended_is_said(world: World, socket: SocketModeListener) -> None:
+def test_terminated_instance_is_reported(world: World, socket: SocketModeListener) -> None:
     world.machines.ended = True
     world.press(user="UADA")
     assert "has ended already" in world.texts(3)[2]
 
 
-def test_socket_mode_comes_back_after_a_hang_up(world: World, socket: SocketModeListener) -> None:
+def test_socket_mode_reconnects(world: World, socket: SocketModeListener) -> None:
     world.sink.socket_mode.hang_up()
     until(lambda: world.sink.socket_mode.connections == 0 or len(world.sink.socket_mode.tickets) > 0)
     until(lambda: world.sink.socket_mode.connections == 1)
@@ -259,7 +259,7 @@ def test_socket_mode_comes_back_after_a_hang_up(world: World, socket: SocketMode
     assert len(world.texts(2)) == 2
 
 
-def test_a_wrong_app_token_is_said(world: World) -> None:
+def test_wrong_app_token_is_reported(world: World) -> None:
     door = SocketModeListener(local_token.BOT, world.presses, f"{world.sink.url}/api/")
     with pytest.raises(OSError, match="not_allowed_token_type"):
         door.open()
@@ -292,6 +292,6 @@ ACTION = {"action_id": "gpufleet_keep_4h", "action_ts": "1.5", "value": '{"fleet
         ),
     ],
 )
-def test_what_is_no_press_is_refused(payload: object, said: str) -> None:
+def test_invalid_click_is_refused(payload: object, said: str) -> None:
     with pytest.raises(ClickError, match=said):
         read_click(payload)

@@ -1,4 +1,6 @@
-"""Messages through a bad network: each key arrives once and in order, whatever dies. Real HTTP, real SQLite."""
+"""Messages over an unreliable network: each key arrives once and in order, even if processes die. Real HTTP and
+SQLite.
+"""
 
 import json
 import random
@@ -46,7 +48,7 @@ NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
 
 class Clock:
-    """A time that only the test moves."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.time = NOW
@@ -137,13 +139,13 @@ def test_a_poster_that_died_after_the_post_is_followed_by_a_look(ledger: Engine,
     clock = Clock()
     with pytest.raises(KeyboardInterrupt):
         run(ledger, Dies(local_token.BOT, f"{sink.url}/api/"), clock)
-    assert run(ledger, bot(sink), clock).sent == 0  # it may still be at work
+    assert run(ledger, bot(sink), clock).sent == 0  # another process may still be working on it
     clock.time += timedelta(minutes=2)
     assert run(ledger, bot(sink), clock).found == 1
     assert arrived(sink) == ["a", "b"]
 
 
-def test_a_webhook_says_that_it_may_repeat(ledger: Engine, sink: SlackSink) -> None:
+def test_webhook_marks_a_possible_repeat(ledger: Engine, sink: SlackSink) -> None:
     sink.faults.queue = [Fault.ERROR_AFTER]
     put(ledger, ["a"])
     hook, clock = SlackWebhook(f"{sink.url}{local_token.WEBHOOK}"), Clock()
@@ -163,7 +165,7 @@ def test_a_refused_message_does_not_stop_the_next_one(ledger: Engine, sink: Slac
     assert refused.error == "invalid_blocks"
 
 
-def test_what_was_refused_is_sent_after_a_word(ledger: Engine, sink: SlackSink, tmp_path: Path) -> None:
+def test_refused_message_is_sent_after_retry(ledger: Engine, sink: SlackSink, tmp_path: Path) -> None:
     with writing(ledger) as connection:
         enqueue(connection, Message(key="lost", channel="#nowhere", text="text", detail={}), NOW)
         connection.execute(update(OUTBOX).values(state=MessageState.REFUSED.value, error="channel_not_found"))
@@ -194,7 +196,7 @@ def test_an_answer_in_a_thread_names_its_parent(ledger: Engine, sink: SlackSink)
     assert child.content["thread_ts"] == parent.ts
 
 
-def test_two_posters_at_once_post_once(ledger: Engine, sink: SlackSink) -> None:
+def test_two_concurrent_senders_post_once(ledger: Engine, sink: SlackSink) -> None:
     put(ledger, [f"m{n}" for n in range(20)])
     clock = Clock()
     deliveries = [Delivery(engine=ledger, receiver=bot(sink), now=clock.now) for _ in range(2)]
@@ -211,7 +213,7 @@ def test_two_posters_at_once_post_once(ledger: Engine, sink: SlackSink) -> None:
         pytest.param({"GPUFLEET_SLACK_WEBHOOK": "https://hooks.slack.com/services/T/B/x"}, SlackWebhook, id="hook"),
     ],
 )
-def test_the_environment_says_how(environ: dict[str, str], kind: type) -> None:
+def test_environment_selects_the_receiver(environ: dict[str, str], kind: type) -> None:
     assert isinstance(from_environment(environ), kind)
 
 
@@ -226,7 +228,7 @@ def test_a_wrong_webhook_is_never_shown_in_full() -> None:
     "url", ["http://127.evil.example/x", "http://127.0.0.1.evil.example", "http://hooks.slack.com"]
 )
 @pytest.mark.parametrize("variable", ["GPUFLEET_SLACK_WEBHOOK", "GPUFLEET_SLACK_API_URL"])
-def test_nothing_travels_in_clear_but_on_this_machine(variable: str, url: str) -> None:
+def test_unencrypted_urls_are_allowed_only_on_loopback(variable: str, url: str) -> None:
     token = {"GPUFLEET_SLACK_TOKEN": "xoxb-1"} if variable.endswith("API_URL") else {}
     with pytest.raises(SlackSettingsError, match=f"{variable} .* is no https"):
         from_environment({variable: url, **token})
@@ -270,7 +272,7 @@ def test_files_arrive_once_in_the_thread_of_their_message(ledger: Engine, sink: 
 
 
 def test_four_hundred_messages_through_every_fault(ledger: Engine, sink: SlackSink) -> None:
-    """The quick form of the slow proof below: no process is killed here, and time does not pass by itself."""
+    """The fast form of the slow test below: no process is killed, and the test advances the clock."""
     for channel in ("#c0", "#c1"):
         put(ledger, [f"{channel}/{n}" for n in range(200)], channel)
     sink.faults.retry_after, sink.faults.hang_s = 0.5, 0.25
@@ -332,9 +334,7 @@ def test_four_thousand_messages_through_faults_and_kills(tmp_path: Path, sink: S
 @pytest.mark.parametrize(
     "refusal", [pytest.param("missing_scope", id="no scope"), pytest.param("not_in_channel", id="not a member")]
 )
-def test_a_message_that_nobody_can_look_up_is_sent_again_and_marked(
-    ledger: Engine, sink: SlackSink, refusal: str
-) -> None:
+def test_message_without_a_look_up_is_sent_again_and_marked(ledger: Engine, sink: SlackSink, refusal: str) -> None:
     sink.faults.queue = [Fault.ERROR_AFTER]
     sink.channels.unsearchable = refusal
     put(ledger, ["a", "b", "c"])
@@ -348,7 +348,7 @@ def test_a_message_that_nobody_can_look_up_is_sent_again_and_marked(
     assert counts(ledger)[MessageState.SENT] == 3
 
 
-def test_a_message_that_fails_for_hours_holds_up_nobody(ledger: Engine, sink: SlackSink) -> None:
+def test_message_that_fails_for_hours_does_not_block_others(ledger: Engine, sink: SlackSink) -> None:
     class Picky(SlackBot):
         def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
             if key == "a":
@@ -365,7 +365,7 @@ def test_a_message_that_fails_for_hours_holds_up_nobody(ledger: Engine, sink: Sl
     assert arrived(sink) == ["b", "c", "a"]
 
 
-def test_a_message_whose_posts_stay_unclear_is_given_up(ledger: Engine) -> None:
+def test_message_without_a_confirmed_post_is_given_up(ledger: Engine) -> None:
     class Gone:
         can_look_up = True
 
@@ -401,7 +401,7 @@ EVIL = "<!channel> & <https://evil.example|approve>"
         pytest.param(Message(key="k", channel="#c", text="keeps it", mention=EVIL), id="mention"),
     ],
 )
-def test_texts_of_others_neither_mention_nor_link(ledger: Engine, message: Message) -> None:
+def test_untrusted_texts_neither_mention_nor_link(ledger: Engine, message: Message) -> None:
     with writing(ledger) as connection:
         enqueue(connection, replace(message, key="k", channel="#c"), NOW)
     [stored] = messages(ledger)
