@@ -1,1 +1,1 @@
-"""Measurements behind the numbers of README and docs; no test depends on them."""
+"""Benchmarks that produce the numbers in README and docs. No test depends on them."""

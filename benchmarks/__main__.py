@@ -1,7 +1,8 @@
-"""`make bench`, or `python -m benchmarks [NAME …] [--out docs/benchmarks.md]`: run benchmarks and print their tables.
+"""`make bench`, or `python -m benchmarks [NAME …] [--out docs/benchmarks.md]`: runs benchmarks and prints their
+tables.
 
-A benchmark is a module `benchmarks/bench_<name>.py` with `run() -> Iterator[Table]`. One that fails is reported, the
-others go on, and the exit status is 1.
+A benchmark is a module `benchmarks/bench_<name>.py` with `run() -> Iterator[Table]`. If one fails, the failure is
+reported, the others run, and the exit status is 1.
 """
 
 import argparse
@@ -22,20 +23,20 @@ PREFIX: Final = "bench_"
 
 
 class Benchmark(Protocol):
-    """A module of this folder."""
+    """A benchmark module of this folder."""
 
     def run(self) -> Iterator[Table]:
-        """Yield tables as they are measured."""
+        """Yield each table when it is measured."""
         ...
 
 
 def names() -> tuple[str, ...]:
-    """Every benchmark here, in order."""
+    """Return the names of all benchmarks, in order."""
     return tuple(sorted(path.stem.removeprefix(PREFIX) for path in FOLDER.glob(f"{PREFIX}*.py")))
 
 
 def machine() -> str:
-    """What ran this, as a line: cores, memory, processor, Python."""
+    """Return a one-line description of the machine: cores, memory, processor, Python."""
     processor = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor() or "unknown processor",
@@ -53,7 +54,7 @@ def _lines(path: str) -> list[str]:
 
 
 def markdown(table: Table) -> str:
-    """The table as Markdown, fit for a terminal too."""
+    """Return the table as Markdown that is also readable in a terminal."""
     widths = [max(len(row[i]) for row in (table.columns, *table.rows)) for i in range(len(table.columns))]
 
     def line(cells: Sequence[str]) -> str:
@@ -65,7 +66,7 @@ def markdown(table: Table) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the named benchmarks (default: all). Returns the exit status."""
+    """Run the named benchmarks (default: all). Return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Run benchmarks and print their tables."
     )

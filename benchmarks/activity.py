@@ -1,7 +1,8 @@
-"""Replicas that never were, of thirteen kinds: what people, jobs and programs make of inference GPUs.
+"""Generates synthetic replica activity of thirteen kinds, which model users, jobs and programs on inference GPUs.
 
-No kind is fitted to a recorded history; together they span what research notes say of real ones: a GPU works a
-twentieth to a third of its time, most rests are minutes, and few long ones hold most of the idle time.
+No kind is fitted to a recorded history. Together they cover what research notes report of real GPUs: a GPU works
+between a twentieth and a third of its time, most idle periods last minutes, and a few long ones contain most of the
+idle time.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,11 +16,11 @@ Active = npt.NDArray[np.float32]
 """`gpu_active` by tick and replica."""
 STEP: Final = 60.0
 DAY: Final = 1440
-"""Ticks."""
+"""Number of ticks per day."""
 
 
 def _sun(ticks: int, low: float) -> npt.NDArray[np.float64]:
-    """From `low` at night to 1 in the early afternoon."""
+    """Return a daily cycle from `low` at night to 1 in the early afternoon."""
     hours = (np.arange(ticks) * STEP / 3600) % 24
     return low + (1 - low) * (0.5 + 0.5 * np.cos((hours - 14) / 24 * 2 * np.pi))
 
@@ -27,7 +28,7 @@ def _sun(ticks: int, low: float) -> npt.NDArray[np.float64]:
 def _spell(  # noqa: PLR0913 - what a spell is, in one place
     random: np.random.Generator, column: npt.NDArray[np.float32], at: int, median: float, spread: float, level: float
 ) -> int:
-    """A busy spell from a tick on; returns the tick after it."""
+    """Add a busy period that starts at a tick. Return the first tick after it."""
     length = max(1, round(random.lognormal(np.log(median), spread)))
     room = len(column[at : at + length])
     column[at : at + length] = np.clip(level * random.lognormal(0, 0.5, room), 0.02, 1)
@@ -35,7 +36,7 @@ def _spell(  # noqa: PLR0913 - what a spell is, in one place
 
 
 def dense(replicas: int, days: float, seed: int) -> Active:
-    """Short rests, few long ones, a third of the time at work."""
+    """Short idle periods with few long ones; a third of the time is work."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     sun = _sun(len(found), 0.5)
@@ -51,7 +52,7 @@ def dense(replicas: int, days: float, seed: int) -> Active:
 
 
 def sessions(replicas: int, days: float, seed: int) -> Active:
-    """People come for a while and go: short rests within, long ones between."""
+    """User sessions: short idle periods within a session, long ones between sessions."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     sun = _sun(len(found), 0.25)
@@ -69,7 +70,7 @@ def sessions(replicas: int, days: float, seed: int) -> Active:
 
 
 def office(replicas: int, days: float, seed: int) -> Active:
-    """Work by day, next to none at night."""
+    """Work during the day, almost none at night."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     for column in found.T:
@@ -83,7 +84,7 @@ def office(replicas: int, days: float, seed: int) -> Active:
 
 
 def batch(replicas: int, days: float, seed: int) -> Active:
-    """A job every so often, by a clock."""
+    """A job at regular intervals."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     for column in found.T:
@@ -96,7 +97,7 @@ def batch(replicas: int, days: float, seed: int) -> Active:
 
 
 def bursty(replicas: int, days: float, seed: int) -> Active:
-    """Rests with a Pareto tail, up to two days."""
+    """Idle periods with a Pareto distribution, up to two days."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     for column in found.T:
@@ -109,7 +110,7 @@ def bursty(replicas: int, days: float, seed: int) -> Active:
 
 
 def busy(replicas: int, days: float, seed: int) -> Active:
-    """Hardly ever at rest."""
+    """Almost no idle time."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     for column in found.T:
@@ -121,7 +122,7 @@ def busy(replicas: int, days: float, seed: int) -> Active:
 
 
 def visits(replicas: int, days: float, seed: int) -> Active:
-    """Requests that know nothing of each other, of replicas whose popularity differs a hundredfold."""
+    """Independent requests to replicas whose popularity differs by a factor of one hundred."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     sun = _sun(len(found), 0.3)
@@ -134,7 +135,7 @@ def visits(replicas: int, days: float, seed: int) -> Active:
 
 
 def regimes(replicas: int, days: float, seed: int) -> Active:
-    """Hours in use and hours out of use in turn, with a stray request now and then."""
+    """Alternating hours of use and disuse, with an occasional request during disuse."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     for column in found.T:
@@ -151,7 +152,7 @@ def regimes(replicas: int, days: float, seed: int) -> Active:
 
 
 def cron(replicas: int, days: float, seed: int) -> Active:
-    """Jobs at full hours, once an hour to once a day; with half of the replicas people, too."""
+    """Jobs on the hour, from hourly to daily. Half of the replicas also have users."""
     random = np.random.default_rng(seed)
     found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
     for column in found.T:
@@ -166,7 +167,9 @@ def cron(replicas: int, days: float, seed: int) -> Active:
 
 
 def dead(replicas: int, days: float, seed: int) -> Active:
-    """`dense`, but a tenth never works, and another tenth stops working for good at some time."""
+    """Like `dense`, but a tenth of the replicas never works, and another tenth stops working permanently at some
+    time.
+    """
     random = np.random.default_rng(seed)
     found = dense(replicas, days, seed)
     for number in random.permutation(replicas)[: replicas // 5].tolist():
@@ -176,7 +179,9 @@ def dead(replicas: int, days: float, seed: int) -> Active:
 
 
 def _drifting(random: np.random.Generator, ticks: int, count: int, hours: float) -> npt.NDArray[np.float64]:
-    """Of variance 1 around 0, by tick and column; what is left after so many hours is a third."""
+    """Return autocorrelated noise by tick and column, with mean 0 and variance 1. The correlation decays to 1/e after
+    `hours`.
+    """
     keeps = np.exp(-STEP / 3600 / hours)
     found = random.normal(size=(ticks, count))
     found[1:] *= np.sqrt(1 - keeps**2)
@@ -188,7 +193,7 @@ def _drifting(random: np.random.Generator, ticks: int, count: int, hours: float)
 def _visited(
     random: np.random.Generator, rate: npt.NDArray[np.float64], median: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float32]:
-    """Visits by chance at rates by tick and replica, each a short spell."""
+    """Return random visits with rates by tick and replica. Each visit is a short busy period."""
     found = np.zeros(rate.shape, dtype=np.float32)
     for replica, column in enumerate(found.T):
         level = random.beta(1.5, 4)
@@ -198,10 +203,11 @@ def _visited(
 
 
 def drift(replicas: int, days: float, seed: int) -> Active:
-    """Visits by chance, of replicas whose popularity differs thirtyfold and drifts by the hour.
+    """Random visits to replicas whose popularity differs by a factor of thirty and drifts over hours.
 
-    Of the kinds here this one is nearest to what research notes count of 94 real GPUs: a third of the time at work,
-    117 rests a day and replica, 34 of them over 5 minutes, 13 over 15, 6 over 30 and 2 over an hour.
+    Of all kinds, this one is closest to what research notes report of 94 real GPUs: a third of the time is work, with
+    117 idle periods per day and replica, of which 34 exceed 5 minutes, 13 exceed 15, 6 exceed 30 and 2 exceed an
+    hour.
     """
     random = np.random.default_rng(seed)
     ticks = int(days * DAY)
@@ -212,7 +218,9 @@ def drift(replicas: int, days: float, seed: int) -> Active:
 
 
 def services(replicas: int, days: float, seed: int) -> Active:
-    """The same of services with one to many replicas, which visits reach by turns: they come and go together."""
+    """Like `drift`, for services with one to many replicas. Visits reach the replicas of a service in turn, so they
+    are used together.
+    """
     random = np.random.default_rng(seed)
     ticks = int(days * DAY)
     service = np.repeat(np.arange(replicas), np.maximum(1, 1.4 * random.pareto(1.1, replicas)).astype(int))[:replicas]
@@ -224,10 +232,11 @@ def services(replicas: int, days: float, seed: int) -> Active:
 
 
 def uneven(replicas: int, days: float, seed: int) -> Active:
-    """`drift`, of replicas that share some of their moods, and of whom each looks busy now a little and now wholly.
+    """Like `drift`, but replicas share part of the variation, and the utilisation of each varies from low to full.
 
-    As one pool, with a few shared bursts (`together`), known rules come out near to what research notes of the 94
-    real GPUs: the hour's peak saves 82 to 84 percent, 0.4 to 0.7 unserved, and that peak x 1.25 + 1 saves 76 to 79.
+    As one pool with a few shared bursts (`together`), known rules get results close to those in research notes of the
+    94 real GPUs: the hour's peak saves 82 to 84 percent with 0.4 to 0.7 unserved, and that peak x 1.25 + 1 saves 76
+    to 79.
     """
     random = np.random.default_rng(seed)
     ticks = int(days * DAY)
@@ -258,7 +267,7 @@ KINDS: Final[Mapping[str, Callable[[int, float, int], Active]]] = {
 
 
 def together(active: Active, bursts: int, seed: int) -> Active:
-    """The same with bursts of some minutes that a twentieth to a fifth of the replicas share."""
+    """Add bursts of several minutes, each shared by a twentieth to a fifth of the replicas."""
     random = np.random.default_rng(seed)
     found = active.copy()
     for _ in range(bursts):
@@ -269,7 +278,7 @@ def together(active: Active, bursts: int, seed: int) -> Active:
 
 
 def write(path: Path, active: np.ndarray, pool: str | None = None) -> None:
-    """As `gpufleet replay idle` reads it."""
+    """Write a file that `gpufleet replay idle` reads."""
     tokens = np.cumsum(active * 1000, axis=0)
     with path.open("w", encoding="utf-8") as file:
         end = "" if pool is None else f",{pool}"

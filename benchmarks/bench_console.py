@@ -1,6 +1,6 @@
-"""How long the screens take at 5,000 instances in 200 pools: the whole command, what is drawn, how large the page is.
+"""Measures the screens with 5,000 instances in 200 pools: the whole command, rendering, and page size.
 
-AWS and Prometheus are played on loopback by another process (idle_servers.py), with a ledger of a day.
+Another process (idle_servers.py) simulates AWS and Prometheus on loopback, with a ledger of one day.
 """
 
 import io
@@ -42,7 +42,7 @@ _WORDS = (("--help",), ("--no-costs",), (), ("--json",), ("--costs",))
 
 
 def run() -> Iterator[Table]:
-    """From what was read to what is seen."""
+    """Yield tables for all steps from the data to the display."""
     pools = [f"pool-{n}" for n in range(POOLS)]
     machines = [instance(n, pool=pools[n % POOLS]) for n in range(INSTANCES)]
     signals = {
@@ -97,7 +97,9 @@ def _top(view: FleetView) -> str:
 
 
 def _first_paint(view: FleetView) -> float | None:
-    """Seconds from the navigation to the first paint with content, served by the console itself; None: no browser."""
+    """Return the seconds from navigation to the first contentful paint, with the console as server. None: no
+    browser.
+    """
     if browsers.PROGRAM is None:
         return None
     with (
@@ -114,13 +116,13 @@ def _first_paint(view: FleetView) -> float | None:
         found: list[float] = []
         for _ in range(5):
             tab.open(f"{url}/")
-            tab.picture(Path(folder, "seen.png"))  # what nobody looks at is not painted
+            tab.picture(Path(folder, "seen.png"))  # the browser paints only if a screenshot is taken
             found.append(tab.ask("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000)
     return median(found)
 
 
 def _commands() -> Table:
-    """The command as a person gives it, from its start to its end."""
+    """Measure the commands as a user runs them, from start to exit."""
     with bench_idle_pass.servers(INSTANCES), tempfile.TemporaryDirectory() as folder:
         document, ledger = Path(folder, "fleet.json"), Path(folder, "ledger.db")
         document.write_text(json.dumps(bench_idle_pass.document_of(INSTANCES, ledger)))
@@ -145,7 +147,7 @@ def _commands() -> Table:
 
 
 def _passed(document: FleetDocument, engine: Engine) -> None:
-    """What the cost watchdog leaves behind, as it has just come round."""
+    """Write the state that the cost watchdog leaves after a recent pass."""
     now = datetime.now(UTC)
     with writing(engine) as connection:
         facts.add_pass(
@@ -158,7 +160,7 @@ def _passed(document: FleetDocument, engine: Engine) -> None:
 
 
 def _command(words: tuple[str, ...], environment: dict[str, str]) -> tuple[str, str, str]:
-    """The quickest of three runs. Raises CalledProcessError when it does not end well."""
+    """Return the fastest of three runs. Raises CalledProcessError if the command fails."""
     found: list[tuple[float, float]] = []
     for _ in range(3):
         began, before = time.perf_counter(), os.times()

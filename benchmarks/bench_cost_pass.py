@@ -1,7 +1,7 @@
-"""One pass of the cost watchdog over 5,000 instances, on a ledger that holds their last 30 days.
+"""Measures one pass of the cost watchdog over 5,000 instances, on a ledger with their last 30 days.
 
-`GPUFLEET_BENCH_INSTANCES` sets another size. Cloud and Prometheus answer at once, as in real life: what is measured
-is reading their answers, what is made of them, and writing it. Each run has a process of its own.
+`GPUFLEET_BENCH_INSTANCES` sets another size. The simulated cloud and Prometheus respond immediately, so the result
+covers reading the responses, processing them, and writing to the ledger. Each run has its own process.
 """
 
 import json
@@ -42,7 +42,7 @@ PASSES = 3
 
 
 def run() -> Iterator[Table]:
-    """On SQLite and, where it is installed, on PostgreSQL."""
+    """Yield results on SQLite and, where it is installed, on PostgreSQL."""
     most = int(os.environ.get("GPUFLEET_BENCH_INSTANCES", "5000"))
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -83,7 +83,7 @@ def _measured(name: str, url: str, instances: int) -> list[tuple[str, ...]]:
 
 
 class _Cloud:
-    """The instances of the generated ledger, all on."""
+    """The instances of the generated ledger, all running."""
 
     def __init__(self, instances: int) -> None:
         self._instances = instances
@@ -125,13 +125,13 @@ class _Cloud:
 
 
 class _Store:
-    """Answers as Prometheus does: every sample of the span that the query names."""
+    """Responds like Prometheus with every sample of the queried time span."""
 
     def __init__(self, instances: int) -> None:
         self._instances = instances
         self.samples = 0
         self.took = Spent(wall_s=0, cpu_s=0)
-        """What making up the answers took, which is none of the watchdog's time."""
+        """The time to create the responses, which is not part of the watchdog's time."""
 
     def client(self) -> httpx.Client:
         return httpx.Client(transport=httpx.MockTransport(self._answer))
@@ -184,7 +184,7 @@ def _value(at: int, rate: int) -> float:
 
 
 def child(url: str, instances: int) -> None:
-    """A few passes, five minutes apart; each on a line."""
+    """Run several passes, five minutes apart, and print one line per pass."""
     engine = open_ledger(url)
     cloud, store = _Cloud(instances), _Store(instances)
     samples = PrometheusSampleSource(PrometheusSamples("http://prometheus", store.client()))

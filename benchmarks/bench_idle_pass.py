@@ -1,7 +1,8 @@
-"""A whole pass of `gpufleet watch idle --apply` over a large fleet: seconds, memory, calls, growth; `decide` alone.
+"""Measures a complete pass of `gpufleet watch idle --apply` over a large fleet: seconds, memory, calls and growth;
+and `decide` alone.
 
-AWS, Prometheus and the node agents are played on loopback by another process (idle_servers.py), so the figures are
-the pass's own: real clients, real ledger, 250 of 5,000 instances found idle and marked.
+Another process (idle_servers.py) simulates AWS, Prometheus and the node agents on loopback, so the figures cover the
+pass alone: real clients, a real ledger, and 250 of 5,000 instances that are found idle and marked.
 """
 
 import json
@@ -63,7 +64,7 @@ print(json.dumps({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """One pass, and `decide` on what it saw."""
+    """Results of one pass, and of `decide` on its data."""
 
     instances: int
     imports_s: float
@@ -75,7 +76,7 @@ class Took:
 
 
 def run() -> Iterator[Table]:
-    """A pass at each size."""
+    """Yield the results of a pass for each size."""
     took = [_measured(size) for size in SIZES]
     first, last = took[0], took[-1]
     times = last.instances / first.instances
@@ -116,7 +117,7 @@ def _measured(instances: int) -> Took:
     with servers(instances), tempfile.TemporaryDirectory() as folder:
         document = Path(folder) / "fleet.json"
         document.write_text(json.dumps(document_of(instances, Path(folder) / "ledger.db")))
-        _child(document, "dry")  # its policies count as seen from now on
+        _child(document, "dry")  # this accepts the policies for later passes
         decided = _child(document, "decide")
         done = _child(document, "apply")
     quiet = len(range(0, instances, idle_servers.QUIET_EVERY))
@@ -128,7 +129,7 @@ def _measured(instances: int) -> Took:
 
 @contextmanager
 def servers(instances: int) -> Iterator[None]:
-    """What a fleet of that many instances answers, in another process."""
+    """Run the servers of a fleet with that number of instances, in another process."""
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(instances,), daemon=True)
     server.start()
     try:
@@ -157,7 +158,7 @@ def _wait() -> None:
 
 
 def environment() -> dict[str, str]:
-    """Of a command that asks the servers."""
+    """Return the environment variables of a command that uses the servers."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
         "AWS_ENDPOINT_URL": URL,
         "AWS_ACCESS_KEY_ID": "bench",
@@ -182,7 +183,7 @@ def _child(document: Path, mode: str) -> dict[str, Any]:
 
 
 def document_of(instances: int, ledger: Path) -> dict[str, Any]:
-    """The fleet document: pools of 25 over three zones, each with its idle watchdog."""
+    """Return the fleet document: pools of 25 over three zones, each with its idle watchdog."""
     return {
         "version": 1,
         "environment": "bench",

@@ -1,7 +1,7 @@
-"""Mutation checks on the money code: how many small wrong changes do its fast tests notice?
+"""Runs mutation tests on the cost code: how many small wrong changes do its fast tests detect?
 
-mutmut changes one operator, constant or argument at a time; a test that fails then kills the mutant. Drawn with a
-fixed seed, so that a run takes minutes and two runs of one tree try the same. Everything happens in a copy.
+mutmut changes one operator, constant or argument at a time, and a failing test kills the mutant. The sample uses a
+fixed seed, so a run takes minutes and two runs of one tree test the same mutants. All changes are made in a copy.
 """
 
 import json
@@ -21,7 +21,7 @@ from benchmarks.table import Table
 ROOT: Final = Path(__file__).parent.parent
 SEED: Final = 20_261_121
 DRAWN: Final = 150
-"""Of all mutants; each takes half a second of a core, more where tests let it live."""
+"""Sample size. Each mutant takes half a second of a core, or more if it survives."""
 LIMIT_S: Final = 1_200
 
 MODULES: Final = {
@@ -46,7 +46,7 @@ _ROOMS: Final = ("gpufleet",)
 
 
 class Verdict(StrEnum):
-    """What became of a mutant."""
+    """Result of a mutant."""
 
     KILLED = "killed"
     SURVIVED = "survived"
@@ -58,15 +58,15 @@ class Verdict(StrEnum):
 _VERDICTS: Final = {0: Verdict.SURVIVED, 1: Verdict.KILLED, 3: Verdict.KILLED, 5: Verdict.UNTESTED,
                     33: Verdict.UNTESTED, 24: Verdict.SLOW, 152: Verdict.SLOW, 255: Verdict.SLOW, 36: Verdict.SLOW,
                     -24: Verdict.SLOW, -9: Verdict.SLOW}  # fmt: skip
-"""By mutmut's exit codes; a mutant that never ends is noticed, and counted apart."""
+"""Verdicts by mutmut's exit code. A mutant that does not terminate counts as detected, in a separate column."""
 
 
 def run() -> Iterator[Table]:
-    """Draw, try, count."""
+    """Draw a sample, test it, and count the results."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-mutation-") as folder:
         work = Path(folder)
         _copy(work)
-        _mutmut(work, ["nothing.at.all"])  # it makes the mutants, and finds none of that name
+        _mutmut(work, ["nothing.at.all"])  # this creates the mutants, and no mutant has this name
         names = drawn([name for found in _found(work).values() for name in found])
         _mutmut(work, names)
         found = _found(work)
@@ -75,13 +75,15 @@ def run() -> Iterator[Table]:
 
 
 def drawn(names: Sequence[str]) -> list[str]:
-    """The mutants that are tried, the same for the same names."""
+    """Return the sample of mutants. It depends only on the names."""
     ordered = sorted(names)
     return sorted(random.Random(SEED).sample(ordered, min(DRAWN, len(ordered))))
 
 
 def table(tried: Mapping[str, Mapping[str, Verdict]], made: Mapping[str, int]) -> Table:
-    """One row per module and the sum. Score: killed (or too slow) of those that were tried."""
+    """Return a table with one row per module and a total. The score is the share of tested mutants that were killed
+    or too slow.
+    """
     rows: list[tuple[str, ...]] = []
     whole: list[Verdict] = []
     for path, mutants in tried.items():
@@ -124,7 +126,7 @@ def _copy(work: Path) -> None:
         "also_copy": ["tests"],
         "pytest_add_cli_args": arguments,
         "pytest_add_cli_args_test_selection": [f"tests/{name}" for name in TESTS],
-        # of the time that its tests take without a change: a mutant that never ends is given up
+        # relative to the duration of its tests without a change; a mutant that exceeds it is stopped
         "timeout_multiplier": 6.0,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
@@ -133,7 +135,7 @@ def _copy(work: Path) -> None:
 
 
 def _mutmut(work: Path, names: Sequence[str]) -> None:
-    """Run mutmut. Raises RuntimeError with its last words when it made no mutants."""
+    """Run mutmut. Raises RuntimeError with the end of its output if it created no mutants."""
     call = [sys.executable, "-m", "mutmut", "run", "--max-children", str(os.cpu_count() or 1), *names]
     done = subprocess.run(call, cwd=work, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if not any(_found(work).values()) or (done.returncode and "nothing matches" not in done.stderr + done.stdout):
@@ -141,7 +143,7 @@ def _mutmut(work: Path, names: Sequence[str]) -> None:
 
 
 def _found(work: Path) -> dict[str, dict[str, Verdict]]:
-    """Module to its mutants and their verdicts."""
+    """Return the mutants and their verdicts, by module."""
     found: dict[str, dict[str, Verdict]] = {}
     for path in MODULES:
         meta = work / "mutants" / f"{path}.meta"
@@ -151,7 +153,7 @@ def _found(work: Path) -> dict[str, dict[str, Verdict]]:
 
 
 def verdict(code: int | None) -> Verdict:
-    """What mutmut's exit code of one mutant means; None: it was not tried."""
+    """Return the meaning of mutmut's exit code for one mutant. None: it was not tested."""
     return Verdict.UNCLEAR if code is None else _VERDICTS.get(code, Verdict.UNCLEAR)
 
 

@@ -1,4 +1,4 @@
-"""The policy pack as the engine runs it, in a process of its own: its start, and plans of many pools."""
+"""Measures the policy pack in its own process, as the engine runs it: start time, and plans with many pools."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ _NO_TIMEOUTS: Final = analyzer_pb2.AnalyzerResourceOptions.CustomTimeouts()
 
 
 def run() -> Iterator[Table]:
-    """The start, then plans."""
+    """Yield a table of the start, then of plans."""
     yield Table(
         title="Start of the policy pack",
         columns=("stack", "seconds to its port"),
@@ -56,7 +56,7 @@ def run() -> Iterator[Table]:
 
 
 def _config(stack: str, pools: int | None) -> dict[str, Any]:
-    """The shipped settings, with copies of their pools up to that many."""
+    """Return the shipped settings, with copies of their pools up to that number."""
     config = copy.deepcopy(dict(read_config(ROOT / "stacks" / "config" / f"Pulumi.{stack}.yaml")))
     if pools is not None:
         shipped = config[KEY]["pools"]
@@ -73,7 +73,7 @@ def _texts(config: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _pack(config: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    """Starts the pack; its process and its address."""
+    """Start the pack. Yield its process id and its address."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "policies"],
         cwd=ROOT,
@@ -115,13 +115,13 @@ def _judged(stack: str, pools: int) -> tuple[str, ...]:
 
 
 def _cpu_s(process: int) -> float:
-    """CPU seconds of a process, by the kernel."""
+    """Return the CPU seconds of a process, from the kernel."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _asked(channel: grpc.Channel, resources: Sequence[Resource]) -> tuple[float, int]:
-    """Seconds and violations of all calls that the engine makes for a plan."""
+    """Return the seconds and violations of all calls that the engine makes for a plan."""
     pack = analyzer_pb2_grpc.AnalyzerStub(channel)
     each = [_request(resource) for resource in resources]
     whole = analyzer_pb2.AnalyzeStackRequest(resources=[_of_stack(resource) for resource in resources])
@@ -161,7 +161,7 @@ def _properties(resource: Resource) -> struct_pb2.Struct:
 
 
 def _plain(value: Any) -> Any:
-    """Without files that are uploaded: no rule reads them."""
+    """Remove uploaded files from a value, because no rule reads them."""
     if is_map(value):
         return {key: _plain(item) for key, item in value.items()}
     if is_list(value):

@@ -1,6 +1,6 @@
-"""The watchdogs' rules side by side: what each saves, and what that costs in service.
+"""Compares the watchdogs' rules: the savings of each, and the effect on service.
 
-On generated histories, and on the public ones at hand (`benchmarks/recorded.py`; `GPUFLEET_HISTORIES` names their
+It uses generated histories and the available public ones (`benchmarks/recorded.py`; `GPUFLEET_HISTORIES` names their
 folder).
 """
 
@@ -28,15 +28,17 @@ DAYS: Final = 0.95
 COLD_START: Final = 180.0
 MARKET_DAYS: Final = 45
 _POOLS: Final = {"dense": 8, "sessions": 8, "bursty": 8, "visits": 0, "regimes": 0, "drift": 0, "uneven": 3}
-"""Kinds that are played as one pool, and bursts that many of its replicas share."""
+"""Kinds that are replayed as one pool, with the number of bursts that many of its replicas share."""
 MARGINS: Final = tuple(range(0, 31, 5))
-"""Minutes: what the idle rule may wait beyond the price of a stop."""
+"""In minutes: how much longer than the cost of a stop the idle rule may wait."""
 REPLICAS_AT_WORK: Final = 8
-"""Histories of requests say nothing of replicas: one is taken to carry this share of the mean."""
+"""Request histories contain no replicas. One replica is assumed to serve the mean load divided by this number."""
 
 
 def run() -> Iterator[Table]:
-    """A table for each of the three replays, one for idle replicas that share a pool, and those of recorded ones."""
+    """Yield a table for each of the three replays, one for idle replicas that share a pool, and tables of recorded
+    histories.
+    """
     yield _spot()
     yield _alone()
     yield _pooled()
@@ -68,7 +70,7 @@ def _alone() -> Table:
 
 
 def _nets(title: str, histories_: Mapping[str, ActivityHistory]) -> Table:
-    """What rules are worth at two prices of a stop."""
+    """Return net savings of the rules at two costs of a stop."""
     rows: list[tuple[str, ...]] = []
     for name, found in histories_.items():
         for price, nets in net_savings.compared(found, IdlePolicy(), COLD_START).items():
@@ -125,7 +127,7 @@ def _requests() -> Table:
 
 
 def _recorded(source: Path | None) -> Iterator[Table]:
-    """What is at hand, and the rules on it."""
+    """Yield tables of the rules on available recorded histories."""
     said = "not here" if source is not None else f"not here: {recorded.FOLDER} names no folder"
     there = {name for name in recorded.DATA_SETS if source is not None and (source / name).is_dir()}
     yield Table(
@@ -195,7 +197,7 @@ def _during(found: ActivityHistory, ticks: slice) -> ActivityHistory:
 
 
 def _margins(halves: Mapping[str, ActivityHistory]) -> Table:
-    """The idle rule's margin as each half of the replicas would choose it, and what it is worth on the other half."""
+    """Choose the idle rule's margin on each half of the replicas, and return its net savings on the other half."""
     rows: list[tuple[str, ...]] = []
     for chosen_on, other in itertools.permutations(halves):
         for price in net_savings.PRICES:
@@ -215,7 +217,7 @@ def _margins(halves: Mapping[str, ActivityHistory]) -> Table:
 
 
 def _fixed(found: ActivityHistory, price: timedelta) -> np.ndarray:
-    """Net GPU-hours of each fixed timer."""
+    """Return the net GPU-hours of each fixed timer."""
     saved, stops = net_savings.fixed_timers(found, COLD_START)
     return saved - stops * (price.total_seconds() / 3600)
 
@@ -246,7 +248,7 @@ def _pool(found: ActivityHistory, name: str) -> idle.IdleScore:
 
 
 def history(active: kinds.Active) -> ActivityHistory:
-    """Generated replicas as the replay plays them, each alone."""
+    """Return generated replicas as a history in which each replica is a separate pool."""
     ticks, replicas = active.shape
     return ActivityHistory(
         replicas=tuple(f"r{n:03}" for n in range(replicas)),

@@ -1,6 +1,7 @@
-"""The cost report of a large fleet: 30 days of 5,000 instances and 200 models, and how it grows.
+"""Measures the cost report of a large fleet (30 days of 5,000 instances and 200 models), and its growth with size.
 
-`GPUFLEET_BENCH_INSTANCES` sets another size. Each report runs in a process of its own, so that its peak is its own.
+`GPUFLEET_BENCH_INSTANCES` sets another size. Each report runs in its own process, so peak memory is measured per
+report.
 """
 
 import json
@@ -42,7 +43,7 @@ print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 
 def run() -> Iterator[Table]:
-    """Sizes from a tenth up to the whole, on SQLite and, where it is installed, on PostgreSQL."""
+    """Yield sizes from a tenth to the whole, on SQLite and, where it is installed, on PostgreSQL."""
     most = int(os.environ.get("GPUFLEET_BENCH_INSTANCES", "5000"))
     rows: list[tuple[str, ...]] = []
     page: tuple[str, ...] = ()
@@ -75,7 +76,7 @@ def run() -> Iterator[Table]:
 
 
 def _page(url: str, folder: Path) -> tuple[str, ...]:
-    """`report cost --format html` on that ledger, and how long a browser needs to show it."""
+    """Run `report cost --format html` on that ledger, and measure how long a browser needs to show the page."""
     document = folder / "fleet.json"
     pool = {
         "engine": "vllm",
@@ -126,7 +127,7 @@ def _opened(page: Path) -> str:
 
 _CLOCK = """<script>addEventListener('load', () =>
 {document.title = document.body.scrollHeight && String(performance.now())})</script>"""
-"""To the end of loading, and of the layout that asking for a height makes."""
+"""Measures to the end of loading and layout; the query of the height forces the layout."""
 
 _WRITER = """
 import resource, sys, time

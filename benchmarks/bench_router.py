@@ -1,10 +1,11 @@
-"""What the router costs: latency, requests per second, and delay of streamed chunks, beside going direct and rivals.
+"""Measures the router against direct access and other routers: latency, requests per second, and delay of streamed
+chunks.
 
-For the requests per second each router has the first core for itself; load, engines and our own controller share the
-others. HAProxy without any rule runs beside ours: what it reaches is this machine's bound, and what ours lacks of it
-is what our rules cost.
+For requests per second, each router has the first core exclusively; load generator, engines and our controller share
+the others. HAProxy without rules runs as a reference: its result is the limit of this machine, and the difference to
+ours is the cost of our rules.
 
-Needs wrk. Rivals run where they are named (see benchmarks.rivals).
+It needs wrk. Other routers run if their environment variables are set (see benchmarks.rivals).
 """
 
 import os
@@ -37,10 +38,12 @@ ROUTERS = {
     "256 KiB (shipped)": (262_144, 1),
     "1 MiB": (1_048_576, 1),
 }
-"""Buffer and replicas."""
+"""Buffer size and number of replicas."""
 BARE = "HAProxy without rules, 64 KiB"
 LOGGED = "the same with our log line, 64 KiB"
-"""And with whole requests, which reading their model takes: what is beyond it is rules, headers and tokens."""
+"""This variant also buffers whole requests, which is necessary to read their model. The remaining difference is due
+to rules, headers and tokens.
+"""
 TICK = os.sysconf("SC_CLK_TCK")
 USAGE = '"usage":{"prompt_tokens":7,"completion_tokens":3}'
 ANSWER = '{"id":"x","object":"chat.completion","model":"chat","choices":[],' + USAGE + "}"
@@ -49,27 +52,27 @@ _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One run of wrk."""
+    """Results of one run of wrk."""
 
     p50_ms: float
     p99_ms: float
     per_second: float
     cpu_us: float
-    """CPU time of the router for one request; 0 without a router."""
+    """CPU time of the router per request in microseconds. 0 without a router."""
     failed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to the engine."""
+    """One path to the engine."""
 
     url: str
     process: int | None = None
-    """The router's."""
+    """Process id of the router."""
 
 
 def run() -> Iterator[Table]:
-    """Speed, then streams."""
+    """Yield the table of speed, then of streams."""
     with tempfile.TemporaryDirectory() as folder:
         if shutil.which("wrk") is None:
             yield Table(title="Router: speed", columns=("missing",), rows=(("wrk is not installed",),))
@@ -136,7 +139,9 @@ def _speed(folder: Path) -> Table:
 
 @contextmanager
 def _first_core_for(routers: Iterable[int], others: Iterable[int]) -> Iterator[None]:
-    """Routers on the first core, the others (and what they start) off it. With one core, nothing is moved."""
+    """Move routers to the first core, and other processes with their children to the other cores. With one core,
+    nothing is moved.
+    """
     cores = os.sched_getaffinity(0)
     first = {min(cores)}
     for process in routers:
@@ -156,7 +161,7 @@ def _pin(process: int, cores: set[int]) -> None:
 
 @contextmanager
 def _plain(folder: Path, engine: str, *, logged: bool) -> Iterator[Way]:
-    """HAProxy that only passes on: one backend, no rule, and none of our controller."""
+    """Run HAProxy as a plain proxy: one backend, no rules, without our controller."""
     port = free_port()
     log = f"    log stdout format raw local0\n    log-format {quoted(LOG_FORMAT)}\n    option http-buffer-request\n"
     text = (
@@ -215,7 +220,7 @@ def _wrk(folder: Path, way: Way, clients: int) -> Seen:
 
 
 def _cpu_s(way: Way) -> float:
-    """What the router used so far, user and system."""
+    """Return the CPU seconds that the router has used, user and system."""
     if way.process is None:
         return 0.0
     fields = Path(f"/proc/{way.process}/stat").read_text().rpartition(")")[2].split()
@@ -231,10 +236,11 @@ def _time(text: str, share: str) -> float:
 
 @contextmanager
 def fast_engine(folder: Path, *addresses: str) -> Iterator[int]:
-    """An engine that answers at once: HAProxy itself, so that the backend is no limit. Its process.
+    """Run an engine that responds immediately, and yield its process id. It is HAProxy itself, so that the backend is
+    no bottleneck.
 
-    One process for all addresses of a pool: two that share a core would have to be woken twice as often, and the one
-    who wakes them, the router, would pay for it.
+    One process serves all addresses of a pool. Two processes on one core would have to be woken twice as often, at
+    the expense of the router that wakes them.
     """
     text = ANSWER.replace('"', '\\"')
     config = (
@@ -250,7 +256,7 @@ def fast_engine(folder: Path, *addresses: str) -> Iterator[int]:
 
 @contextmanager
 def _haproxy(config: Path, text: str) -> Iterator[int]:
-    """HAProxy with this configuration; its process."""
+    """Run HAProxy with this configuration, and yield its process id."""
     config.write_text(text)
     program = shutil.which("haproxy") or "/usr/sbin/haproxy"
     with (
@@ -265,7 +271,7 @@ def _haproxy(config: Path, text: str) -> Iterator[int]:
 
 
 def _streams(folder: Path) -> Table:
-    """Delay of chunks from the engine's hand to the client's, paired runs."""
+    """Measure the delay of chunks between the engine and the client in paired runs."""
     with running(folder / "streams") as made:
         made.fleet.written = document({"name": "chat", "model": "models/chat"})
         replica = made.add("i-1")

@@ -1,4 +1,4 @@
-"""Replicas come and go under load: how fast a change is applied, and how many requests fail (none may)."""
+"""Adds and removes replicas under load: how fast a change is applied, and how many requests fail (none may)."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ from tests.fixtures.router.router import Router, document, instance, running
 
 CHAT = {"name": "chat", "model": "models/chat"}
 SHARE = float(os.environ.get("GPUFLEET_BENCH_CHURN", "1"))
-"""Part of the whole to run."""
+"""Fraction of the full benchmark to run."""
 CHANGES, RELOADS, DRAINS = int(1000 * SHARE), int(100 * SHARE), int(50 * SHARE)
 REPLICAS = 300
 STREAMED = 40
@@ -23,7 +23,7 @@ STREAMED = 40
 
 @dataclass
 class Load:
-    """Clients that never stop: plain requests and streams."""
+    """Clients that send plain requests and streams continuously."""
 
     url: str
     answered: int = 0
@@ -56,7 +56,7 @@ class Load:
                     self.cut += 1
 
     def during(self, work: Callable[[], None]) -> None:
-        """Run `work` while two clients ask and three stream."""
+        """Run `work` while two clients send requests and three use streams."""
         threads = [threading.Thread(target=self.plain) for _ in range(2)]
         threads += [threading.Thread(target=self.stream) for _ in range(3)]
         for thread in threads:
@@ -70,7 +70,7 @@ class Load:
 
 
 def run() -> Iterator[Table]:
-    """A large pool's change, then the storm."""
+    """Yield the change of a large pool, then a rapid series of changes."""
     with tempfile.TemporaryDirectory() as folder:
         yield _large_pool(Path(folder))
         yield _storm(Path(folder))
@@ -138,7 +138,7 @@ def _storm(folder: Path) -> Table:
 
 def _weather(router: Router) -> None:
     network = router.url.removeprefix("http://").rpartition(".1:")[0]
-    # replicas that never become ready: their coming and going is what changes
+    # replicas that never become ready; only their addition and removal matter
     names = [f"i-x{n}" for n in range(100)]
     changes = 0
     while changes < CHANGES:

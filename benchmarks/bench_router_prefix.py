@@ -1,8 +1,9 @@
-"""How many prompt blocks meet a warm cache: prefix affinity beside other choices and a rival, on a public trace.
+"""Counts how many prompt blocks find a warm cache: prefix affinity against other strategies and another router, on a
+public trace.
 
 `GPUFLEET_BENCH_TRACE` names the trace: conversation_trace.jsonl of Mooncake (FAST '25 artifact, Apache-2.0), lines of
-`{"timestamp", "input_length", "output_length", "hash_ids"}`. Each replica has a block cache (LRU) that is
-counted here.
+`{"timestamp", "input_length", "output_length", "hash_ids"}`. The benchmark simulates a block cache (LRU) for each
+replica.
 """
 
 import json
@@ -27,18 +28,18 @@ from tests.fixtures.router.router import Router, document, running
 REQUESTS = int(os.environ.get("GPUFLEET_BENCH_PREFIX_REQUESTS", "2000"))
 REPLICAS = 8
 BLOCKS = 6_000
-"""Of one replica's cache: blocks of 512 tokens, 3 million tokens."""
+"""Cache size of one replica: blocks of 512 tokens, 3 million tokens."""
 
 
 @dataclass
 class Cache:
-    """Least recently used blocks go first; a block counts as hit only when all before it did."""
+    """An LRU block cache. A block is a hit only if all blocks before it are hits."""
 
     room: int
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
 
     def serve(self, prompt: list[int]) -> int:
-        """Blocks that were there."""
+        """Return the number of blocks that were in the cache."""
         hits = 0
         for block in prompt:
             if block not in self.blocks:
@@ -53,7 +54,7 @@ class Cache:
 
 
 def run() -> Iterator[Table]:
-    """The trace, once for each way to choose a replica."""
+    """Run the trace once per strategy."""
     trace = os.environ.get("GPUFLEET_BENCH_TRACE", "")
     if not Path(trace).is_file():
         rows = (("no trace: set GPUFLEET_BENCH_TRACE",),)
@@ -100,7 +101,7 @@ def _ours(router: Router, messages: list[dict[str, Any]]) -> str:
 
 
 def _rival_hits(prompts: list[list[int]]) -> int | str:
-    """Hits, or why there are none."""
+    """Return the number of hits, or why there is no result."""
     network = free_network()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -114,14 +115,14 @@ def _rival_hits(prompts: list[list[int]]) -> int | str:
 
         def ask(messages: list[dict[str, Any]]) -> str:
             answer = client.post(page, json={"model": "chat", "messages": messages})
-            # the mock replica answers with its address
+            # the mock replica responds with its address
             return str(answer.json()["choices"][0]["message"]["content"])
 
         return _served(prompts, ask)
 
 
 def _served(prompts: list[list[int]], ask: Callable[[list[dict[str, Any]]], str]) -> int:
-    """Hits in the caches of those that `ask` says answered."""
+    """Return the number of hits in the caches of the replicas that `ask` returns."""
     caches: dict[str, Cache] = {}
     return sum(caches.setdefault(ask(_messages(prompt)), Cache(BLOCKS)).serve(prompt) for prompt in prompts)
 

@@ -1,8 +1,9 @@
-"""Prometheus' rules at 20,000 GPUs: series held, seconds for each group of rules, seconds of the screens' queries.
+"""Measures Prometheus rules at 20,000 GPUs: number of series, seconds per rule group, and seconds of the screens'
+queries.
 
-A real Prometheus scrapes generated pages of 50 instances each: four GPUs and one engine an instance, samples with
-times of their own. What rules look back at has a sample each scrape interval, of five minutes or of an hour as the
-rules do; all else has its newest. `GPUFLEET_BENCH_GPUS` sets another size.
+A real Prometheus scrapes generated pages of 50 instances each, with four GPUs and one engine per instance. Samples
+have explicit times. Metrics with a lookback window have a sample per scrape interval, for five minutes or an hour as
+the rules require; others have only the newest sample. `GPUFLEET_BENCH_GPUS` sets another size.
 """
 
 import json
@@ -39,17 +40,17 @@ SCRAPE_S: Final = 10
 SAMPLES: Final = 300 // SCRAPE_S
 HOUR: Final = 3600 // SCRAPE_S
 SPREAD_S: Final = 30
-"""Prometheus spreads its first scrapes over this time."""
+"""Prometheus spreads its first scrapes over this number of seconds."""
 LIMIT_S: Final = 480
 SHOWN: Final = 8
-"""Rules, the slowest first."""
+"""Number of rules in the table, the slowest first."""
 BOUNDS: Final = 22
-"""Buckets of vLLM's latency histograms, about."""
+"""Approximate number of buckets of vLLM's latency histograms."""
 RATED: Final = frozenset(
     {metrics.GENERATION_TOKENS, metrics.PROMPT_TOKENS, metrics.E2E_LATENCY, metrics.TIME_TO_FIRST_TOKEN}
 )
 LONG: Final = frozenset({metrics.XID_ERRORS, metrics.ECC_DOUBLE_BIT})
-"""Looked at for an hour back. Of the second that is what rules have recorded of it: the pages bring that as well."""
+"""Metrics with a lookback of an hour. For the second, rules read a recorded series, which the pages also contain."""
 ERRORS: Final = frozenset(
     {
         metrics.XID_ERRORS,
@@ -59,12 +60,12 @@ ERRORS: Final = frozenset(
         metrics.ROW_REMAP_FAILURE,
     }
 )
-"""Zero in a fleet that is well."""
+"""Metrics that are zero in a healthy fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What Prometheus said at the end."""
+    """Prometheus' state at the end."""
 
     series: int
     groups: dict[str, float]
@@ -74,7 +75,7 @@ class _Found:
 
 
 def run() -> Iterator[Table]:
-    """A tenth, then the whole."""
+    """Yield a tenth of the size, then the whole."""
     found = {gpus: _measured(gpus) for gpus in (GPUS // 10, GPUS)}
     yield Table(
         title="Prometheus: rules of a whole fleet",
@@ -129,7 +130,7 @@ def _measured(gpus: int) -> _Found:
 
 
 def _groups(url: str, after: datetime, until: float) -> list[dict[str, Any]]:
-    """Every group, each evaluated since all pages were read."""
+    """Return every rule group after each has been evaluated on all pages."""
     while True:
         with urlopen(f"{url}/api/v1/rules", timeout=60) as answer:
             groups: list[dict[str, Any]] = json.load(answer)["data"]["groups"]
@@ -164,7 +165,7 @@ def _resident(pid: int) -> int:
 
 
 def _page(number: int, now: float) -> Iterator[str]:
-    """What some instances said until now."""
+    """Yield the samples of several instances up to now."""
     newest = (int(now * 1000),)
     hour = tuple(int((now - SCRAPE_S * back) * 1000) for back in range(HOUR - 1, -1, -1))
     for instance in range(number * PAGE, (number + 1) * PAGE):
@@ -187,7 +188,7 @@ def _value(metric: Metric, turn: int) -> float:
 
 
 def _series(metric: Metric) -> Iterator[tuple[str, str]]:
-    """Name and further labels of each series of a metric on one instance."""
+    """Yield name and additional labels of each series of a metric on one instance."""
     if metric.source is Source.DCGM:
         names = (metric.name, rules.GPU_ECC_ERRORS) if metric is metrics.ECC_DOUBLE_BIT else (metric.name,)
         yield from ((name, f',gpu="{gpu}",UUID="GPU-{gpu}"') for name in names for gpu in range(GPUS_EACH))
@@ -203,7 +204,7 @@ def _series(metric: Metric) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _served(pages: int) -> Iterator[tuple[str, set[int]]]:
-    """The pages, each with its samples once: then they are there."""
+    """Serve the pages. Each page returns its samples only once, because Prometheus then has them."""
     given: set[int] = set()
 
     class Pages(BaseHTTPRequestHandler):

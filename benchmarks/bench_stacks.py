@@ -1,6 +1,7 @@
-"""The program's part of a preview (imports, settings, registrations) and its growth with pools; `plan-cost` after it.
+"""Measures the program's part of a preview (imports, settings, registrations), its growth with pools, and
+`plan-cost`.
 
-The engine's answers are played, so that the figures are the program's own. Each run is a process of its own.
+The engine's responses are mocked, so the figures cover the program alone. Each run has its own process.
 """
 
 import copy
@@ -61,7 +62,9 @@ print(time.perf_counter() - began, used.ru_utime + used.ru_stime, Answers.made, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """What one run of the program took. Growth is judged by CPU time, which a busy machine does not stretch."""
+    """Results of one run of the program. Growth is based on CPU time, which the load of the machine does not
+    affect.
+    """
 
     wall_s: float
     cpu_s: float
@@ -70,7 +73,7 @@ class Took:
 
 
 def run() -> Iterator[Table]:
-    """The shipped prod stacks, then aws-prod with more and more pools."""
+    """Yield the shipped prod stacks, then aws-prod with increasing numbers of pools."""
     with tempfile.TemporaryDirectory() as folder:
         rows = [(stack, *_cells(_program(_written(Path(folder), stack, None)))) for stack in STACKS]
         yield Table(
@@ -107,7 +110,7 @@ def run() -> Iterator[Table]:
 
 
 def _priced(pools: int, preview: bytes) -> tuple[str, ...]:
-    """The cost of a plan, and how long it took to tell."""
+    """Return the cost of a plan, and the duration of its calculation."""
     months: list[Decimal] = []
 
     def price() -> None:
@@ -119,7 +122,7 @@ def _priced(pools: int, preview: bytes) -> tuple[str, ...]:
 
 
 def _linear(grown: dict[int, Took]) -> bool:
-    """Whether the later pools cost no more than 1.5 times what the first ones cost each."""
+    """Return whether each later pool takes at most 1.5 times as long as each of the first pools."""
     small, middle, large = POOLS
     early = (grown[middle].cpu_s - grown[small].cpu_s) / (middle - small)
     late = (grown[large].cpu_s - grown[middle].cpu_s) / (large - middle)
@@ -127,7 +130,7 @@ def _linear(grown: dict[int, Took]) -> bool:
 
 
 def _written(folder: Path, stack: str, pools: int | None) -> Path:
-    """The stack's settings, with copies of its pools up to that many."""
+    """Write the stack's settings, with copies of its pools up to that number."""
     path = folder / f"Pulumi.{stack}.yaml"
     settings: dict[str, Any] = yaml.safe_load((ROOT / "stacks" / "config" / path.name).read_text())
     if pools is not None:
@@ -141,7 +144,7 @@ def _written(folder: Path, stack: str, pools: int | None) -> Path:
 
 
 def _program(path: Path) -> Took:
-    """The median run, by CPU time, of the program with these settings."""
+    """Return the median run of the program with these settings, by CPU time."""
     found: list[Took] = []
     for _ in range(ROUNDS):
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""Runs with vLLM's own Python: reads jobs as JSON from standard input, writes seconds as JSON.
+"""Runs in vLLM's own Python: reads jobs as JSON from standard input, and writes seconds as JSON.
 
-The import is paid once and told apart; each start is a process of its own, forked after it.
+The import runs once and is reported separately. Each start is its own process, forked after the import.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -16,7 +16,7 @@ from tests.vllm.inside import forked
 
 
 def start(job: dict[str, Any]) -> dict[str, Any]:
-    """One engine from nothing to its first token, in seconds."""
+    """Start one engine and generate the first token. Return durations in seconds."""
     from vllm import LLM, SamplingParams
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
@@ -40,7 +40,7 @@ def start(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_of(loader: Any) -> list[float]:
-    """Seconds of each model that is built and filled from now on."""
+    """Return a list to which each later model construction and load appends its seconds."""
     found: list[float] = []
     load = loader.load_model
 
@@ -56,7 +56,7 @@ def time_of(loader: Any) -> list[float]:
 
 
 def forget(model: Path) -> None:
-    """Let the kernel drop the weights' pages, so that they are read from the disk."""
+    """Drop the weights from the page cache, so that they are read from disk."""
     for path in model.glob("*.safetensors"):
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -64,7 +64,7 @@ def forget(model: Path) -> None:
 
 
 def each(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The answers in order; what cannot run here is tried once."""
+    """Yield the results in order. Options that fail are tried only once."""
     broken: dict[str, dict[str, Any]] = {}
     for job in jobs:
         name = json.dumps(job["options"], sort_keys=True)
@@ -75,9 +75,9 @@ def each(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Do the jobs."""
+    """Run the jobs."""
     jobs = json.load(sys.stdin)
-    # libraries print to standard output, which belongs to the answer
+    # libraries print to standard output, which is reserved for the results
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A region of AWS in memory whose spot zones are dry: what `bench_calls` counts the calls of a pass on."""
+"""A simulated AWS region without spot capacity, on which `bench_calls` counts the calls of a pass."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +24,9 @@ REFUSED: Final = (
 
 
 class DryMarket:
-    """Auto Scaling and EC2. Each spot group refuses at once; on-demand groups give what they are asked for."""
+    """Simulates Auto Scaling and EC2. Each spot group refuses immediately; on-demand groups launch all requested
+    instances.
+    """
 
     def __init__(self, document: FleetDocument, fleet: FakeFleet, *, hooks: bool = False) -> None:
         """`hooks`: groups have a lifecycle hook on launches."""
@@ -41,14 +43,14 @@ class DryMarket:
         self._activities: dict[str, list[dict[str, Any]]] = {name: [] for name in self._types}
 
     def refused_before(self, span: timedelta, every: timedelta) -> None:
-        """Every spot group has been asked for as long and refused each time."""
+        """Add refusals of every spot group over `span`, one per `every`."""
         for name, kind in self._types.items():
             if kind is CapacityType.SPOT:
                 for number in range(span // every, 0, -1):
                     self._note(name, self._world.now - number * every)
 
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Wanted and there, by group."""
+        """Return desired and actual size by group."""
         return {name: (self.desired[name], len(self._members[name])) for name in self.desired}
 
     def complete(self, name: str, instance_id: str) -> None:
@@ -126,7 +128,7 @@ class DryMarket:
 
 
 class _Client:
-    """What of a boto3 client is used."""
+    """The part of a boto3 client that is used."""
 
     def __init__(self, market: DryMarket, service: str) -> None:
         self._market = market

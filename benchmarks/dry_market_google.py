@@ -1,4 +1,4 @@
-"""A project of Google Cloud in memory whose spot zones are dry: what `bench_calls` counts the calls of a pass on."""
+"""A simulated Google Cloud project without spot capacity, on which `bench_calls` counts the calls of a pass."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,9 @@ _NO_ERROR: Final = SimpleNamespace(errors=())
 
 
 class GoogleDryMarket:
-    """Compute Engine. Zonal groups refuse `answers_after`; regional ones, on demand, give what they are asked for."""
+    """Simulates Compute Engine. Zonal groups refuse after `answers_after`; regional on-demand groups launch all
+    requested instances.
+    """
 
     def __init__(self, document: FleetDocument, fleet: FakeFleet, answers_after: timedelta = timedelta(0)) -> None:
         self.calls = _Calls(self)
@@ -50,20 +52,20 @@ class GoogleDryMarket:
         self._size = dict.fromkeys(self._entries, 0)
         self._members: dict[str, list[tuple[str, datetime]]] = {name: [] for name in self._entries}
         self._wanted: dict[str, str] = {}
-        """The instance that a group makes and does not get."""
+        """The instance that a group tries to create, by group."""
         self._operations: dict[str, list[tuple[str, datetime]]] = defaultdict(list)
-        """By zone, oldest first: the instances that were to be made there, and when that began."""
+        """Instance creations by zone, oldest first: name of the instance and start time."""
         self._made = 0
 
     def refused_before(self, span: timedelta, every: timedelta) -> None:
-        """Every spot group has been asked for as long and refused each time."""
+        """Add refusals of every spot group over `span`, one per `every`."""
         for number in range(span // every, 0, -1):
             for name, entry in self._entries.items():
                 if entry.type is CapacityType.SPOT:
                     self._begin(entry, self._name(name), self.fleet.now - number * every)
 
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Wanted and there, by group."""
+        """Return desired and actual size by group."""
         return {name: (size, len(self._members[name])) for name, size in self._size.items()}
 
     def resize(self, name: str, size: int) -> Any:
@@ -89,7 +91,7 @@ class GoogleDryMarket:
         self._operations[entry.zone].append((instance, at))
 
     def operations(self, zone: str) -> Iterator[Any]:
-        """Newest first, in pages."""
+        """Return operations in pages, newest first."""
         rows = self._operations[zone]
         for end in range(len(rows), 0, -OPERATIONS_AT_ONCE):
             start = max(0, end - OPERATIONS_AT_ONCE)
@@ -173,7 +175,7 @@ def _scoped(field: str, rows: dict[str, list[Any]]) -> Iterator[Any]:
 
 
 class _Calls(GoogleCalls):
-    """Counts as the real one does, and asks the market."""
+    """Counts calls like the real class, and sends them to the market."""
 
     def __init__(self, market: GoogleDryMarket) -> None:
         super().__init__("p")
@@ -188,7 +190,7 @@ class _Calls(GoogleCalls):
 
 
 class _Client:
-    """What of the clients is used."""
+    """The part of the clients that is used."""
 
     def __init__(self, market: GoogleDryMarket, service: str) -> None:
         self._market = market

@@ -1,6 +1,7 @@
-"""A ledger of a large fleet, generated: runs, roll-ups of tokens, busy and idle slots, prices. Whole hours only.
+"""Generates the ledger of a large fleet: instance runs, roll-ups of tokens, busy and idle slots, and prices. Whole
+hours only.
 
-Raw readings are left out but for their roll-ups: a report of whole hours reads nothing else.
+It omits raw readings and writes only their roll-ups, because a report of whole hours reads nothing else.
 """
 
 import random
@@ -23,7 +24,7 @@ _ALL: Final = (1 << 360) - 1
 
 
 def write(engine: Engine, *, days: int, instances: int, models: int, since: datetime = SINCE) -> None:
-    """Fill an empty ledger: so many instances on at once, each for all the days."""
+    """Fill an empty ledger with `instances` concurrent instances, each of which runs all days."""
     begin = microseconds(since)
     hours = days * 24
     with writing(engine) as connection:
@@ -42,7 +43,7 @@ def write(engine: Engine, *, days: int, instances: int, models: int, since: date
 
 
 def until(days: int) -> datetime:
-    """The end of the generated days."""
+    """Return the end of the generated days."""
     return SINCE + timedelta(days=days)
 
 
@@ -80,7 +81,7 @@ def _prices(begin: int, hours: int) -> Iterator[tuple[object, ...]]:
     for machine, usd in zip(MACHINES, (0.8, 4.6, 55.04), strict=True):
         yield f"aws:ec2:{machine}:on-demand", "us-east-1", "", begin - 30 * 24 * _HOUR, "bench", str(usd), last
         for zone in "abcd":
-            for step in range(0, hours, 6):  # spot moves four times a day
+            for step in range(0, hours, 6):  # spot prices change four times a day
                 price = round(usd * (0.35 + 0.01 * ((step // 6 + ord(zone)) % 9)), 4)
                 at = begin + (step - 6) * _HOUR
                 yield f"aws:ec2:{machine}:spot", "us-east-1", f"us-east-1{zone}", at, "bench", str(price), last

@@ -1,6 +1,7 @@
-"""What an idle pass and the screens ask, answered on loopback: EC2 in pages, Auto Scaling, Prometheus, node agents.
+"""Simulates on loopback what an idle pass and the screens query: EC2 in pages, Auto Scaling, Prometheus and node
+agents.
 
-The answers are made once and then only sent, so that what is measured is the pass. One instance of twenty is quiet.
+Responses are created in advance, so the measurement covers the pass alone. One of twenty instances is idle.
 """
 
 import json
@@ -40,14 +41,14 @@ ENVIRONMENT: Final = "bench"
 SCREENS: Final = frozenset(
     {queries.PHASE, *queries.per_instance(ENVIRONMENT, timedelta(seconds=4 * INTERVAL_S)).values()}
 )
-"""Queries of the screens that give a number for each instance."""
+"""Queries of the screens that return a number per instance."""
 NEWEST: Final = "@newest@"
-"""Stands for the time of the newest sample, which is always five seconds ago."""
+"""Placeholder for the time of the newest sample, which is always five seconds ago."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """A fleet of that many instances, as bodies."""
+    """Responses for a fleet of that number of instances, as bodies."""
 
     instances: int
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -55,7 +56,7 @@ class Answers:
     engine: bytes = b""
     gpu: bytes = b""
     screen: bytes = b""
-    """One number for each instance, as the screens ask for it."""
+    """One number per instance, as the screens query it."""
 
     def __post_init__(self) -> None:
         ids = range(self.instances)
@@ -157,7 +158,7 @@ def _scaling(action: str, body: str) -> bytes:
 
 
 def _groups(names: Iterable[str]) -> str:
-    """Groups at rest: all of one template, all in service."""
+    """Return groups without activity: all instances have one template and are in service."""
     template = "<LaunchTemplate><LaunchTemplateId>lt-1</LaunchTemplateId><Version>1</Version></LaunchTemplate>"
     members = "".join(
         f"<member><InstanceId>{instance_id(n)}</InstanceId><AvailabilityZone>us-east-1a</AvailabilityZone>"
@@ -177,7 +178,7 @@ def _prometheus(data: Any) -> bytes:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Any of the four, by path and Action."""
+    """Handles all four APIs, selected by path and Action."""
 
     protocol_version = "HTTP/1.1"
     answers: Answers
@@ -221,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Nothing."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -231,7 +232,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(instances: int) -> Iterator[None]:
-    """The APIs on one address, the agent of each quiet instance on its own."""
+    """Serve the APIs on one address, and the agent of each idle instance on its own address."""
     answers, stop = Answers(instances), threading.Event()
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         for n in range(0, instances, QUIET_EVERY):
@@ -254,7 +255,7 @@ def _listen(
 
 
 def _accept(selector: selectors.BaseSelector, stop: threading.Event) -> None:
-    """One thread for all the doors; each connection gets its own."""
+    """Accept connections of all listeners in one thread. Each connection gets its own thread."""
     while not stop.is_set():
         for key, _ in selector.select(timeout=0.5):
             key.data.handle_request()

@@ -1,13 +1,14 @@
-"""Spot markets that never were: zones of regions that fail together, with long calm and short, dense trouble.
+"""Generates synthetic spot markets: the zones of a region fail together, with long stable periods and short, frequent
+failures.
 
-Published shares of time (spot-traces of the SkyPilot project, as the research notes of this project sum them up) say
-how markets look: a zone is up between a sixth and nine tenths of the time, median runs are under an hour, the longest
-last many hours, and zones of a region are down together far more often than chance would have it. The generator has
-those properties and no recorded moment.
+The properties follow published shares of time (spot-traces of the SkyPilot project, as summarised in this project's
+research notes). A zone is up between a sixth and nine tenths of the time, median runs are under an hour, the longest
+take many hours, and zones of a region are down together far more often than by chance. The generator has these
+properties and contains no recorded data.
 
-`generate` draws runs, and a whole region fails at one moment. In `crossing` zones fail one by one as their region
-gets tighter, and flicker while it is about enough. There a rule that spreads evenly falls below its target, and
-SkyServe's buys on-demand, about as often as research notes of the recorded nine zones.
+`generate` draws runs, and a whole region fails at once. In `crossing`, zones fail one by one as capacity in their
+region decreases, and alternate quickly near the threshold. There, a rule that spreads evenly falls below its target,
+and SkyServe's rule buys on-demand, about as often as in research notes of the nine recorded zones.
 """
 
 from collections.abc import Sequence
@@ -18,20 +19,20 @@ from typing import Final
 import numpy as np
 
 STEP: Final = 195.0
-"""Seconds between two looks at the market."""
+"""Seconds between two ticks of the market."""
 MEDIAN: Final = 2400 / STEP
-"""Of a run, in ticks."""
+"""Median length of a run, in ticks."""
 TIDES: Final = ((20.0, 0.8), (1.0, 0.2))
-"""Of the demand for a zone: hours until a third of a deviation is left, and its share of the variance."""
+"""Components of the demand for a zone: hours until the autocorrelation is 1/e, and share of the variance."""
 SHARED: Final = 0.7
-"""Share of that variance that the zones of a region have in common."""
+"""Share of that variance that all zones of a region have in common."""
 SMOOTHED: Final = 3
-"""Ticks over which demand is averaged: a zone does not change twice in a tick."""
+"""Ticks over which demand is averaged, so that a zone does not change twice in a tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """A region: how often all of it is up, and how often each of its zones is while the region is."""
+    """A region: the share of time in which it is up, and the share in which each zone is up while the region is."""
 
     name: str
     up: float
@@ -46,7 +47,9 @@ NINE_ZONES: Final = (
 
 
 def generate(regions: Sequence[Region], days: float, seed: int, room: int = 16) -> tuple[list[str], np.ndarray]:
-    """Names of zones, and their room by tick and zone: nothing or `room`, as whole zones fail."""
+    """Return names of zones, and available instances by tick and zone. The number is 0 or the argument's, because a
+    zone fails as a whole.
+    """
     random = np.random.default_rng(seed)
     ticks = int(days * 86400 / STEP)
     names: list[str] = []
@@ -61,7 +64,9 @@ def generate(regions: Sequence[Region], days: float, seed: int, room: int = 16) 
 
 
 def crossing(regions: Sequence[Region], days: float, seed: int, room: int = 16) -> tuple[list[str], np.ndarray]:
-    """The same, of zones that have room while the demand for them is under what leaves them up for their share."""
+    """Like `generate`, but a zone has capacity while its demand is below a threshold. The threshold is the quantile
+    that matches the zone's share of up time.
+    """
     random = np.random.default_rng(seed)
     ticks = int(days * 86400 / STEP)
     names: list[str] = []
@@ -77,7 +82,7 @@ def crossing(regions: Sequence[Region], days: float, seed: int, room: int = 16) 
 
 
 def _tides(random: np.random.Generator, ticks: int, count: int) -> np.ndarray:
-    """Of variance about 1 around 0, by tick and column."""
+    """Return autocorrelated noise by tick and column, with mean 0 and variance about 1."""
     found = np.zeros((ticks + SMOOTHED - 1, count))
     for hours, share in TIDES:
         keeps = np.exp(-STEP / 3600 / hours)
@@ -90,7 +95,9 @@ def _tides(random: np.random.Generator, ticks: int, count: int) -> np.ndarray:
 
 
 def _runs(random: np.random.Generator, ticks: int, share: float, cycle_h: float) -> np.ndarray:
-    """Runs up and down in turn; lognormal with a median of 40 min, so that few long ones hold most of the time."""
+    """Return alternating up and down runs. Their lengths are lognormal with a median of 40 min, so few long runs
+    contain most of the time.
+    """
     cycle = cycle_h * (0.7 + 0.6 * random.random()) * 3600 / STEP
     means = {True: cycle * share, False: cycle * (1 - share)}
     state = bool(random.random() < share)
@@ -105,11 +112,11 @@ def _runs(random: np.random.Generator, ticks: int, share: float, cycle_h: float)
 
 
 MARKETS: Final = {"regions at once": generate, "zone by zone": crossing}
-"""By how zones fail."""
+"""Generators by the way in which zones fail."""
 
 
 def write(path: Path, names: Sequence[str], room: np.ndarray) -> None:
-    """As `gpufleet replay spot` reads it."""
+    """Write a file that `gpufleet replay spot` reads."""
     with path.open("w", encoding="utf-8") as file:
         file.write("time_s,zone,available\n")
         for tick, row in enumerate(room):

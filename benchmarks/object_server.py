@@ -1,6 +1,7 @@
-"""`python -m benchmarks.object_server FOLDER`: what S3 answers to reads, by `sendfile`: clients are the bottleneck.
+"""`python -m benchmarks.object_server FOLDER`: an S3 server for reads that uses `sendfile`, so that clients are the
+bottleneck.
 
-Prints its port. GET with ranges, HEAD, ListObjectsV2; requests are not checked.
+It prints its port. It supports GET with ranges, HEAD and ListObjectsV2, and does not verify requests.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ BUCKET: Final = "bucket"
 
 @contextmanager
 def started(folder: Path) -> Iterator[str]:
-    """The server of a folder in a process of its own, and its end. Gives its URL."""
+    """Run the server of a folder in its own process, and yield its URL."""
     command = [sys.executable, "-m", "benchmarks.object_server", str(folder)]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True)
     try:
@@ -34,11 +35,11 @@ def started(folder: Path) -> Iterator[str]:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    """As stores do: else the end of a small object waits until its client has acknowledged the head."""
+    """As real stores do. Otherwise the end of a small object waits until the client has acknowledged the headers."""
     root = Path()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -100,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serve until ended."""
+    """Serve until terminated."""
     _Handler.root = Path(sys.argv[1])
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""The page of measured numbers: one section for each benchmark, each with its own date and machine."""
+"""The page of benchmark results: one section per benchmark, each with its own date and machine."""
 
 import re
 from collections.abc import Mapping
@@ -13,13 +13,15 @@ _SECTION: Final = re.compile(r"^## (\w+)\n", re.MULTILINE)
 
 
 def sections(page: str) -> dict[str, str]:
-    """The parts of a page by the benchmark's name; what stands before the first is left out."""
+    """Return the sections of a page by benchmark name, without the text before the first."""
     parts = _SECTION.split(page)[1:]
     return {name: text.strip() + "\n" for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def write(path: Path, measured: Mapping[str, str]) -> None:
-    """Put the measured parts into the page at `path`; parts of other benchmarks stay as they are. Raises OSError."""
+    """Replace the measured sections of the page at `path`. Sections of other benchmarks stay unchanged. Raises
+    OSError.
+    """
     found = sections(path.read_text()) if path.exists() else {}
     whole = {**found, **measured}
     path.write_text("\n".join([TITLE, *(f"## {name}\n\n{whole[name].strip()}\n" for name in sorted(whole))]))

@@ -1,10 +1,11 @@
-"""Public histories at hand, in the form that `gpufleet replay` reads. None of them is part of this repository.
+"""Converts available public histories to the format that `gpufleet replay` reads. This repository contains none of
+them.
 
-`GPUFLEET_HISTORIES` names a folder with one folder for each public data set:
-`bamboo_spot` (uclasystem/bamboo, NSDI '23: events of spot clusters), `spot_traces` (skypilot-org/spot-traces: what
-zones gave), `idle_gpus` (alibaba/clusterdata, GenTD26: when each GPU of a service worked), `servegen`
-(alibaba/ServeGen: rates by client and window, one file for each model), `azure_llm_2023` (Azure/AzurePublicDataset)
-and `mooncake_fast25` (kvcache-ai/Mooncake). One that is not there is skipped.
+`GPUFLEET_HISTORIES` names a folder with one subfolder for each public data set: `bamboo_spot` (uclasystem/bamboo,
+NSDI '23: events of spot clusters), `spot_traces` (skypilot-org/spot-traces: capacity of zones), `idle_gpus`
+(alibaba/clusterdata, GenTD26: activity of each GPU of a service), `servegen` (alibaba/ServeGen: rates by client and
+window, one file for each model), `azure_llm_2023` (Azure/AzurePublicDataset) and `mooncake_fast25`
+(kvcache-ai/Mooncake). Missing data sets are skipped.
 """
 
 import csv
@@ -20,7 +21,7 @@ from typing import Final
 
 FOLDER: Final = "GPUFLEET_HISTORIES"
 LOOK: Final = 60
-"""Seconds between two looks at a market that was written down by event."""
+"""Sampling interval in seconds of a market that was recorded as events."""
 _HOUR: Final = 3600.0
 
 
@@ -33,31 +34,33 @@ class History:
 
 
 def folder() -> Path | None:
-    """Where the data sets lie; None: nobody said."""
+    """Return the folder of the data sets. None: the variable is not set."""
     named = os.environ.get(FOLDER)
     return Path(named) if named else None
 
 
 def markets(source: Path, into: Path) -> Iterator[History]:
-    """Zones of spot-traces, and clusters of bamboo: what one zone gave, looked at each minute, and maybe not all."""
+    """Yield zones of spot-traces and clusters of bamboo. A bamboo cluster shows the capacity of one zone, sampled
+    each minute, possibly not all of it.
+    """
     for path in sorted(source.glob("spot_traces/*.csv.gz")):
         yield History(name=path.name.removesuffix(".csv.gz"), path=path)
     for path in sorted(source.glob("bamboo_spot/*.csv")):
-        # the p2 history counts hours, the others seconds; `_scaled` ones are the same again in hours
+        # the p2 history counts hours, the others seconds; the `_scaled` files repeat the others in hours
         if path.stem.endswith("_scaled"):
             continue
         unit = _HOUR if "p2-xlarge" in path.stem else 1.0
         with path.open(encoding="utf-8") as file:
             events = [(float(at) * unit, int(count)) for at, count in csv.reader(file)]
         if len(events) < 2:
-            continue  # nothing ever changed
+            continue  # the history has no changes
         made = into / f"{path.stem}.csv"
         made.write_text("time_s,zone,available\n" + "".join(_looks(events)))
         yield History(name=path.stem.removeprefix("aws-spot-instances-")[:28], path=made)
 
 
 def _looks(events: list[tuple[float, int]]) -> Iterator[str]:
-    """A line for each minute: the count after the last event by then."""
+    """Yield a line per minute with the count after the latest event."""
     at = 0
     for second in range(int(events[0][0]), int(events[-1][0]) + LOOK, LOOK):
         while at + 1 < len(events) and events[at + 1][0] <= second:
@@ -66,7 +69,7 @@ def _looks(events: list[tuple[float, int]]) -> Iterator[str]:
 
 
 def requests(source: Path, into: Path) -> Iterator[History]:
-    """Requests with their tokens, and rates of requests."""
+    """Yield histories of requests with their tokens, and of request rates."""
     for path in sorted(source.glob("servegen/*_client_rates.csv.gz")):
         name = f"servegen {path.name.removesuffix('_client_rates.csv.gz').removeprefix('language_')}"
         yield _written(into, name, "time_s,rate_rps", _rates(path, (0, 1)))
@@ -84,7 +87,9 @@ def _written(into: Path, name: str, header: str, lines: Iterator[str]) -> Histor
 
 
 def _rates(path: Path, halves: Sequence[int]) -> Iterator[str]:
-    """Clients of a model together, those with even (0) and odd (1) numbers; a window without a row had no request."""
+    """Yield the summed rates of a model's clients with even (0) or odd (1) numbers. A window without a row had no
+    request.
+    """
     rates: dict[int, float] = defaultdict(float)
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -101,7 +106,7 @@ def _azure(path: Path) -> Iterator[str]:
     first: datetime | None = None
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            # seven digits of a second; Python reads six
+            # the file has seven digits of a second; Python supports six
             at = datetime.fromisoformat(row["TIMESTAMP"][:26])
             first = at if first is None else first
             seconds = (at - first).total_seconds()
@@ -127,4 +132,4 @@ DATA_SETS: Final[Mapping[str, str]] = {
     "azure_llm_2023": "scale",
     "mooncake_fast25": "scale",
 }
-"""By folder: the replay that plays it."""
+"""The replay for each data set, by folder."""

@@ -1,5 +1,6 @@
-"""Routers of others, run beside ours where they are installed: `GPUFLEET_BENCH_VLLM_ROUTER` and
-`GPUFLEET_BENCH_LITELLM` hold the path of each program, installed in an environment of its own."""
+"""Runs routers of other projects where they are installed. `GPUFLEET_BENCH_VLLM_ROUTER` and `GPUFLEET_BENCH_LITELLM`
+contain the path of each program, which has its own environment.
+"""
 
 import os
 import socket
@@ -20,7 +21,7 @@ _START_LIMIT_S: Final = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """One that runs."""
+    """A running router of another project."""
 
     name: str
     url: str
@@ -29,7 +30,7 @@ class Rival:
 
 @contextmanager
 def rivals(folder: Path, engine: str) -> Iterator[tuple[tuple[Rival, ...], list[str]]]:
-    """Each in front of one engine: those that answer, and a sentence about each one that does not."""
+    """Run each router in front of one engine. Yield the routers that respond, and a sentence about each other one."""
     with ExitStack() as stack:
         made = (
             stack.enter_context(vllm_router(folder, [engine], "round_robin")),
@@ -41,7 +42,7 @@ def rivals(folder: Path, engine: str) -> Iterator[tuple[tuple[Rival, ...], list[
 
 @contextmanager
 def vllm_router(folder: Path, engines: Iterable[str], policy: str) -> Iterator[Rival | str]:
-    """vLLM's own router in front of these engines, or why it is not there."""
+    """Run vLLM's own router in front of these engines. Yield it, or the reason why it does not run."""
     program = os.environ.get("GPUFLEET_BENCH_VLLM_ROUTER")
     if program is None:
         yield _absent("vllm-router", "`pip install vllm-router`; GPUFLEET_BENCH_VLLM_ROUTER names its program")
@@ -61,7 +62,7 @@ def _litellm(folder: Path, engine: str) -> Iterator[Rival | str]:
     config.write_text(
         "model_list:\n  - model_name: chat\n    litellm_params:\n      model: openai/chat\n"
         f"      api_base: {engine}/v1\n      api_key: none\n"
-        # it does not start without a key, and a key would be work that the others do not do
+        # it does not start without a key, and a key would add work that the other routers do not have
         "general_settings:\n  dangerously_permit_weak_or_unset_master_key: true\n"
     )
     with _running(folder, "LiteLLM", [program, "--config", str(config)]) as made:
@@ -69,7 +70,7 @@ def _litellm(folder: Path, engine: str) -> Iterator[Rival | str]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
+    """Return an unused port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -99,7 +100,7 @@ def _running(folder: Path, name: str, command: list[str]) -> Iterator[Rival | st
 
 
 def _refusal(url: str) -> str:
-    """Empty once it answers 200; else what it did instead, all of the time."""
+    """Return an empty text as soon as the URL returns 200, or the last other result at the timeout."""
     end, why = time.monotonic() + _START_LIMIT_S, ""
     while time.monotonic() < end:
         try:

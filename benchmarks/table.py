@@ -1,4 +1,4 @@
-"""What a benchmark yields: a table of what was compared, in one run, with ratios."""
+"""The result of a benchmark: a table that compares variants in one run, with ratios."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One benchmark's result: `rows` of text under `columns`; `notes` say what was run and what is missing."""
+    """One benchmark's result: `rows` of text under `columns`. `notes` describe the run and missing results."""
 
     title: str
     columns: tuple[str, ...]
@@ -23,21 +23,23 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What one run took: wall-clock and CPU seconds of this process."""
+    """Duration of one run: wall-clock and CPU seconds of this process."""
 
     wall_s: float
     cpu_s: float
 
 
 def measure(work: Callable[[], object]) -> Spent:
-    """Run `work` once."""
+    """Run `work` once and measure it."""
     cpu, wall = time.process_time(), time.perf_counter()
     work()
     return Spent(wall_s=time.perf_counter() - wall, cpu_s=time.process_time() - cpu)
 
 
 def medians(contenders: dict[str, Callable[[], object]], *, rounds: int = 5) -> dict[str, Spent]:
-    """Medians of alternating runs: each round runs every contender, so that a slow spell of the machine hits all."""
+    """Return medians of alternating runs. Each round runs every contender, so slow periods of the machine affect
+    all.
+    """
     runs: dict[str, list[Spent]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, work in contenders.items():
