@@ -1,4 +1,4 @@
-"""What `gpufleet replay` takes and refuses, and in which words."""
+"""Tests of the arguments that `gpufleet replay` accepts and refuses, and of its error messages."""
 
 import json
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Said:
-    """What came of a command."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -35,7 +35,7 @@ class Said:
 
 
 def asked(tmp_path: Path, command: str, text: str, *more: str) -> Said:
-    """One command on a history of that text."""
+    """Run a command on a history with that text."""
     path, app = tmp_path / "history.csv", typer.Typer()
     path.write_text(text)
     replay.register(app)

@@ -1,4 +1,4 @@
-"""Histories of another's making: what is odd but clear is read, what is not is refused with its line."""
+"""Tests of unusual history files: unambiguous ones are accepted, others are refused with a line number."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""`replay idle` on small histories whose answer can be worked out by hand."""
+"""Tests of `replay idle` on small histories whose results can be calculated by hand."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -23,7 +23,9 @@ POLICY = IdlePolicy(
 
 
 def history(tmp_path: Path, works: dict[str, str], pool: str = "", holes: str = " ") -> Path:
-    """One letter a minute: `#` works with gpu_active 0.5, `.` rests, a blank is not reported."""
+    """Write a history with one character per minute: `#` is work with gpu_active 0.5, `.` is idle, and a space is not
+    reported.
+    """
     lines = [HEADER + (",pool" if pool else "")]
     tokens = dict.fromkeys(works, 0)
     for tick in range(len(next(iter(works.values())))):
@@ -48,7 +50,7 @@ def alone(path: Path, rule: str = "own", policy: IdlePolicy = POLICY) -> dict[st
 def test_an_idle_replica_is_marked_after_its_window_and_ended_after_its_grace(tmp_path: Path) -> None:
     answer = alone(history(tmp_path, {"a": "#" * 20 + "." * 40}))
     assert (answer["stops"], answer["wrong_stops"], answer["wakes"]) == (1, 0, 0)
-    # 40 idle minutes less ten of window, five of grace and the minute that each pass is late
+    # 40 idle minutes minus ten of window, five of grace and one because each pass is late
     assert answer["gpu_hours_saved"] == pytest.approx(25 / 60, abs=1.1 / 60)
     assert answer["gpu_hours"] == pytest.approx(1.0)
     assert answer["gpu_hours_idle"] == pytest.approx(40 / 60)
@@ -67,7 +69,7 @@ def test_work_on_a_stopped_replica_wakes_it_and_goes_unserved_until_it_is_up(tmp
 
 @pytest.mark.parametrize("hole", ["." * 25 + "  " + "." * 8, "".join(". "[n % 2] for n in range(40))])
 def test_a_thin_or_late_history_keeps_the_replica(tmp_path: Path, hole: str) -> None:
-    """Half of the rows, and rows that stop: idle or not, nobody knows."""
+    """With half of the rows, or rows that stop, idleness cannot be confirmed."""
     works = {"a": "#" * 10 + hole, "b": "#" * (10 + len(hole))}
     path = history(tmp_path, works)
     answer = alone(path, policy=replace(POLICY, coverage=1.0))
@@ -97,21 +99,21 @@ def test_more_requests_than_single_precision_holds_are_work(tmp_path: Path) -> N
     ],
 )
 def test_a_stop_is_judged_by_rows_and_not_by_moments_without_one(tmp_path: Path, rows: str, wrong: int) -> None:
-    """A timer does not look at its coverage: it stops what is not heard of, too."""
+    """A timer ignores coverage, so it also stops a replica without reports."""
     answer = alone(history(tmp_path, {"a": rows, "b": "#" * len(rows)}), "timer-15m")
     assert (answer["stops"], answer["wrong_stops"]) == (1, wrong)
 
 
 @pytest.mark.parametrize("gap", [3 * MINUTE, HOUR], ids=["shorter than the window", "an hour"])
 def test_what_nobody_recorded_is_no_evidence(tmp_path: Path, gap: int) -> None:
-    """Nine rows of the last ten minutes: those from before a gap are no part of them."""
+    """The last ten minutes have nine rows. Rows before the gap do not count."""
     path = history(tmp_path, {"a": "#" * 10 + "." * 50})
     lines = path.read_text().splitlines()
     late = [f"{int(time) + gap},{rest}" for time, rest in (line.split(",", 1) for line in lines[19:])]
     path.write_text("\n".join([*lines[:19], *late]) + "\n")
     answer = alone(path)
     assert (answer["stops"], answer["wrong_stops"]) == (1, 0)
-    assert answer["gpu_hours"] == 1.0  # a moment without a row is no part of a history
+    assert answer["gpu_hours"] == 1.0  # a time without any row is not part of the history
     # nine rows after the gap, and five minutes of grace
     assert answer["gpu_hours_saved"] == pytest.approx((60 - 18 - 9 - 5) / 60, abs=1e-6)
 
@@ -141,7 +143,7 @@ def test_a_replica_of_which_too_little_is_heard_is_kept(tmp_path: Path, silent: 
 def test_what_was_not_reported_is_not_idle(tmp_path: Path) -> None:
     path = history(tmp_path, {"a": "#" * 10 + "." * 20 + " " * 30, "b": "#" * 60})
     with path.open("a") as file:
-        file.write("3600,a,0,,0,1000\n3600,b,0,0,0,6000\n")  # of a nobody knows whether a request was running
+        file.write("3600,a,0,,0,1000\n3600,b,0,0,0,6000\n")  # it is unknown whether replica a had a running request
     answer = alone(path)
     assert answer["gpu_hours_idle"] == pytest.approx(21 / 60)
     assert answer["gpu_hours"] == pytest.approx(2 * 61 / 60)
@@ -174,14 +176,14 @@ def test_the_idle_watchdog_names_the_longest_idle_of_a_pool(tmp_path: Path) -> N
     player = pools.rule("own", found, POLICY, ScalePolicy(), 180)
     named = [found.replicas[n] for n in player.victims(39, [0, 1, 2, 3], 2)]
     assert named == ["b", "c"]
-    # one that works is no candidate, and if it were one it would be kept
+    # a working replica cannot be a candidate, and if it were one it would be kept
     assert [found.replicas[n] for n in player.victims(39, [3], 1)] == []
 
 
 def test_load_over_the_ready_capacity_is_unserved(tmp_path: Path) -> None:
     works = dict.fromkeys("abcdefgh", "#" * 10 + "." * 200 + "#" * 20)
     answer = pooled(history(tmp_path, works, pool="p"), "own")
-    # 8 × 0.5 against one replica that carries 0.8, for the three minutes of a boot
+    # 8 × 0.5 against one replica that serves 0.8, for the three minutes of a boot
     assert answer["unserved_percent"] == pytest.approx(100 * 3 * (4 - 0.8) / (30 * 4), rel=0.35)
 
 

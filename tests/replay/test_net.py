@@ -1,4 +1,6 @@
-"""What rules are worth: GPU-hours saved, less a price for each stop; and the bound on what one idle time can cost."""
+"""Tests of the net savings of rules (GPU-hours saved minus a cost per stop), and of the upper bound on the cost of
+one idle period.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,11 +20,11 @@ from watchdogs.idle import timer
 
 MINUTE = timedelta(minutes=1)
 STEP = kinds.STEP / 60
-"""Minutes."""
+"""In minutes."""
 
 
 def busy_and_idle(*idle_minutes: int) -> ActivityHistory:
-    """One replica that works for a minute before and after each of these idle times."""
+    """Return a history of one replica that works for a minute before and after each of these idle periods."""
     column = [1.0]
     for minutes in idle_minutes:
         column += [0.0] * minutes + [1.0]
@@ -41,14 +43,14 @@ def test_fixed_timers_are_what_their_replay_says(kind: str, cold_start: int) -> 
 
 
 def test_nets_are_those_worked_out_by_hand() -> None:
-    """Idle times of 20, 50, 100 and 400 minutes."""
+    """Idle periods of 20, 50, 100 and 400 minutes."""
     nets = net_savings.compared(busy_and_idle(20, 50, 100, 400), IdlePolicy(), 0)
     at_30, at_60 = nets["30m"], nets["1h"]
     assert at_30["foresight"] == pytest.approx((20 + 70 + 370) / 60)
     assert at_60["foresight"] == pytest.approx((40 + 340) / 60)
     assert at_30["timer-60m"] == pytest.approx((40 - 30 + 340 - 30) / 60)
     assert at_60["timer-60m"] == pytest.approx((40 - 60 + 340 - 60) / 60)
-    # ours is marked at the window's end and looks once a minute: a minute may be lost at each step
+    # our rule marks at the end of the window and runs once a minute, so each step may lose a minute
     assert at_30["own"] == pytest.approx((5 - 30 + 55 - 30 + 355 - 30) / 60, abs=4 / 60)
     assert at_60["own"] == pytest.approx((25 - 60 + 325 - 60) / 60, abs=4 / 60)
     assert at_30["best_timer"] >= max(at_30[name] for name in idle.TIMERS)
@@ -57,7 +59,7 @@ def test_nets_are_those_worked_out_by_hand() -> None:
 
 def test_a_rule_that_stops_what_worked_since_its_mark_is_counted_as_wrong() -> None:
     class Careless:
-        """Believes in a mark that it made before the work."""
+        """Uses a mark from before the work."""
 
         name = "careless"
 
@@ -72,7 +74,7 @@ def test_a_rule_that_stops_what_worked_since_its_mark_is_counted_as_wrong() -> N
 
 
 def test_a_replica_alone_has_budgets_of_its_own() -> None:
-    """All of many are ended in the same pass, and each as often as its own day allows."""
+    """One pass stops all of many replicas, and each replica has its own daily limit."""
     column = np.array(([1.0] + [0.0] * 100) * 5, dtype=np.float32)
     found = history(np.tile(column[:, None], (1, 40)))
     policy = IdlePolicy(max_stops_per_day=3)
@@ -83,7 +85,7 @@ def test_a_replica_alone_has_budgets_of_its_own() -> None:
 
 @st.composite
 def idle_times(draw: st.DrawFn) -> tuple[IdlePolicy, timedelta, list[int]]:
-    """A policy, a cold start, and minutes of idle times, many of them near what the rule waits for."""
+    """Draw a policy, a cold start, and lengths of idle periods in minutes, many of them near the rule's wait time."""
     window, grace = draw(st.integers(2, 40)), draw(st.integers(0, 20))
     price, cold_start = draw(st.integers(5, 90)), draw(st.integers(0, 15))
     policy = IdlePolicy(
@@ -100,20 +102,20 @@ def idle_times(draw: st.DrawFn) -> tuple[IdlePolicy, timedelta, list[int]]:
 
 
 def costs_more_than_its_bound(case: tuple[IdlePolicy, timedelta, list[int]]) -> str | None:
-    """Which idle time cost more than (T + price) / price times what foresight would have paid for it.
+    """Return the first idle period that costs more than (T + price) / price times the cost of foresight.
 
-    Each idle time is played to the watchdog's own `decide`, after work and before work.
+    The test replays each idle period with the watchdog's own `decide`, after work and before work.
     """
     policy, cold_start, gaps = case
     rule = timer.Timer(policy=policy, cold_start=cold_start)
     price = ((policy.stop_price or timedelta(0)) + cold_start) / MINUTE
-    # written out, too: a rule that waits for longer than it is documented to has no wider bound
+    # calculated separately: a rule that waits longer than documented must not get a wider bound
     waited = min(rule.after / MINUTE, max(price + 15, (policy.window + policy.grace) / MINUTE))
     for minutes in gaps:
         found = busy_and_idle(minutes)
         score = idle.play(found, idle.rule("own", found, policy, cold_start.total_seconds()), 0)
         paid = minutes - score.saved_rows * STEP + price * score.stops
-        # it is looked at once a minute: at its mark and at its end up to a minute is late
+        # the rule runs once a minute, so the mark and the end may each be a minute late
         if paid > (waited + price) / price * min(minutes, price) + 3 * STEP:
             return f"{minutes} min cost {paid:g}, waited {rule.after}, price {price:g}"
     return None

@@ -1,4 +1,4 @@
-"""Who of a pool is at rest, and a generator of histories of pools."""
+"""Tests of the detection of idle replicas in a pool, with a generator of pool histories."""
 
 import numpy as np
 import pytest

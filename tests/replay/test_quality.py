@@ -1,4 +1,4 @@
-"""The rules with their defaults on small generated histories: these fall when the decisions get worse."""
+"""Tests of the rules with their defaults on small generated histories. They fail when decisions get worse."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ COLD_START = 180.0
 
 @pytest.mark.parametrize(("kind", "saved"), [("visits", 82.0), ("dead", 82.0)])
 def test_a_pool_that_varies_as_chance_has_it_saves_more_than_its_peak_with_a_margin(kind: str, saved: float) -> None:
-    """The hour's peak x 1.25 + 1 saves 81.1 percent there, twice."""
+    """The hour's peak x 1.25 + 1 saves 81.1 percent there in both cases."""
     alone = history(kinds.KINDS[kind](REPLICAS, 0.95, 1))
     found = replace(alone, pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
     score = pools.play(
@@ -33,7 +33,9 @@ def test_a_pool_that_varies_as_chance_has_it_saves_more_than_its_peak_with_a_mar
 
 @pytest.mark.parametrize("kind", ["drift", "dense", "dead"])
 def test_each_alone_our_rule_is_worth_nearly_what_the_best_fixed_timer_is(kind: str) -> None:
-    """At most 5 points of foresight's net behind a timer chosen afterwards; docs/watchdogs.md has all kinds."""
+    """The result is at most 5 points of foresight's net behind the best timer in hindsight. docs/watchdogs.md has all
+    kinds.
+    """
     nets = net_savings.compared(history(kinds.KINDS[kind](REPLICAS, 0.95, 1)), IdlePolicy(), COLD_START)
     for price in ("30m", "1h"):
         assert nets[price]["own"] >= nets[price]["best_timer"] - 0.05 * nets[price]["foresight"]
@@ -44,7 +46,7 @@ def test_each_alone_our_rule_is_worth_nearly_what_the_best_fixed_timer_is(kind: 
 def test_spot_falls_below_its_target_less_than_skyserve_for_less_money_and_hardly_buys_on_demand(
     days: int, seed: int
 ) -> None:
-    """On twenty days of a market whose zones fail one by one: 0.39 / 0.63 % / 19 against 0.39 / 1.21 % / 185."""
+    """Twenty days of a market whose zones fail one by one: 0.39 / 0.63 % / 19 against 0.39 / 1.21 % / 185."""
     names, room = markets.crossing(markets.NINE_ZONES, days, seed)
     times = np.arange(len(room)) * markets.STEP
     found = MarketHistory(zones=names, times=times, available=room.astype(np.float64), prices=None)
@@ -59,8 +61,8 @@ def test_spot_falls_below_its_target_less_than_skyserve_for_less_money_and_hardl
 
 @pytest.mark.parametrize("ticks", [1000, pytest.param(4000, marks=pytest.mark.slow)])
 def test_a_market_that_takes_what_boots_is_left_for_on_demand(ticks: int) -> None:
-    """Zones change every twenty minutes: 13 % of the time below target; SkyServe 31 %, who counts on all that boots
-    44 %.
+    """Zones change every twenty minutes: 13 % of the time is below target. SkyServe has 31 %, and a rule that counts
+    all booting instances 44 %.
     """
     random = np.random.default_rng(1)
     room = 8.0 * (np.cumsum(random.uniform(size=(ticks, 9)) < 0.05, axis=0) % 2)

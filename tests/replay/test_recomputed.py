@@ -1,4 +1,4 @@
-"""Every number that `gpufleet replay` prints, worked out again by a plain simulator on random small histories."""
+"""Recomputes every number that `gpufleet replay` prints with a simple simulator, on random small histories."""
 
 import random
 from dataclasses import dataclass, field
@@ -19,7 +19,9 @@ SEEDS = [*(pytest.param(n, id=f"{n}") for n in FEW), *(pytest.param(n, id=f"{n}"
 
 
 def worked(chance: random.Random, path: Path, pools: int) -> Path:
-    """Replicas that work now and then, with resets, gaps, fields that are not reported, and steps that vary."""
+    """Write replicas that work at random times, with counter resets, gaps, unreported fields and variable
+    intervals.
+    """
     lines = ["time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total" + ",pool" * bool(pools)]
     replicas, time = [f"r{n}" for n in range(chance.randrange(1, 6))], chance.choice([0.0, 1.7e9, -90.5])
     tokens, busy = dict.fromkeys(replicas, 0), dict.fromkeys(replicas, False)
@@ -86,11 +88,11 @@ def test_a_market_with_losses_and_prices(tmp_path: Path, seed: int) -> None:
 
 @dataclass
 class Script:
-    """Wants what is written, and notes how many were ready."""
+    """Returns scripted sizes, and records the number of ready replicas."""
 
     wanted: list[int]
     at_once: bool
-    """There is no cold start."""
+    """Whether the cold start is zero."""
     ready: list[int] = field(default_factory=list[int])
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
@@ -106,7 +108,7 @@ def test_tokens_that_wait_in_line(seed: int) -> None:
     count = chance.randrange(2, 60)
     tokens = [chance.choice([0, 3, 10, 40, 200]) for _ in range(count)]
     cold = chance.choice([0.0, 20.0, 35.0])
-    last = chance.randrange(5)  # all that boot are ready at the end
+    last = chance.randrange(5)  # all booting replicas are ready at the end
     script: Any = Script(
         [*(chance.randrange(5) for _ in range(count - 5)), *[last] * min(5, count)], at_once=cold == 0
     )

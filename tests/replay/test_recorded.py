@@ -1,6 +1,7 @@
-"""Answers of generated histories, recorded before the replay played tick by tick: they stay the same.
+"""Compares results on generated histories with recorded results. The results are from before the replay ran tick by
+tick.
 
-A change of a decision changes them: record them again then, and say in the commit what became better.
+A change of a decision changes them. Record them again in that case, and describe the improvement in the commit.
 """
 
 import random
@@ -85,5 +86,5 @@ def test_replicas_of_pools(tmp_path: Path, rule: str, seed: int, answer: tuple[f
 
 
 def saved(score: idle.IdleScore) -> tuple[str | int | float, ...]:
-    """GPU-hours saved, stops, wakes, percent unserved."""
+    """Return GPU-hours saved, stops, wakes and percent unserved."""
     return tuple(score.answer()[name] for name in ("gpu_hours_saved", "stops", "wakes", "unserved_percent"))

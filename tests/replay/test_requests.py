@@ -1,4 +1,4 @@
-"""`replay scale` on small histories whose answer can be worked out by hand, and the command itself."""
+"""Tests of `replay scale` on small histories whose results can be calculated by hand, and of the command itself."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ TERMS = RequestTerms(tokens_per_second=100, cold_start=20, max_wait=10)
 
 
 class Fixed:
-    """Always as many."""
+    """Always returns the same size."""
 
     def __init__(self, replicas: int) -> None:
         self.replicas = replicas
@@ -84,7 +84,7 @@ def test_what_waits_at_the_end_is_served_on(tmp_path: Path, text: str, late: flo
     [pytest.param(0, 0.0, id="none"), pytest.param(1, 100.0, id="a second"), pytest.param(10, 100.0, id="a tick")],
 )
 def test_what_starts_without_a_cold_start_serves_at_once(cold_start: float, late: float) -> None:
-    """Nobody is there for the work until the second tick."""
+    """No replica is ready for the work until the second tick."""
 
     class Late(Fixed):
         def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
@@ -111,7 +111,7 @@ def test_every_rule_follows_a_day_that_rises_and_falls(name: str) -> None:
     sizer = sizers.sizer(name, ScalePolicy(), 20)
     answer = requests.play(arrivals(*day), TERMS, sizer, name).answer()
     assert answer["peak_replicas"] >= 4  # type: ignore[operator]
-    # the timers' pools have no room to work off what queued while they started
+    # pools of the timers have no spare capacity to serve the queue from the boot
     assert (answer["slo_missed_percent"] < 5) == (not name.startswith("timer"))  # type: ignore[operator]
     assert answer["moves"] >= 2  # type: ignore[operator]
 
@@ -180,7 +180,7 @@ def test_the_commands_print_exactly_their_fields(
 def test_load_that_fits_into_one_replica_exactly_asks_for_no_other(
     tmp_path: Path, name: str, step: float, rate: float, size: float
 ) -> None:
-    """Sums of fractions are off by the last bit, and that asked for up to twenty."""
+    """Sums of fractions differ in the last bit; this once caused up to twenty extra replicas."""
     path = tmp_path / "rates.csv"
     path.write_text("time_s,rate_rps\n" + "".join(f"{n * step!r},{rate!r}\n" for n in range(1000)))
     found, terms = histories.load_requests(path, size), RequestTerms(tokens_per_second=rate * size)
@@ -191,7 +191,7 @@ def test_load_that_fits_into_one_replica_exactly_asks_for_no_other(
 
 @pytest.mark.parametrize("name", sizers.NAMES)
 def test_rates_of_the_same_work_are_the_same_whenever_they_begin(tmp_path: Path, name: str) -> None:
-    """Just enough replicas let nothing wait: not even for the last digit of a moment since 1970."""
+    """With just enough replicas no token waits, even with the rounding error of Unix times."""
     answers: list[dict[str, str | int | float]] = []
     for begin in (0, 1_700_000_000):
         path = tmp_path / f"{begin}.csv"
@@ -205,17 +205,19 @@ def test_rates_of_the_same_work_are_the_same_whenever_they_begin(tmp_path: Path,
 
 
 def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
-    """Ten minutes at ten times the load: more than the load itself is wanted only until the queue is gone."""
+    """Ten minutes at ten times the load: the rule requests more than the load needs only until the queue is empty."""
     day = [500.0] * 360 + [10_000.0] * 60 + [500.0] * 360
     sizer = sizers.sizer("own", ScalePolicy(), 180)
     terms = RequestTerms(tokens_per_second=100, cold_start=180, max_wait=10)
     answer = requests.play(arrivals(*day), terms, sizer, "own").answer()
-    # ten replicas carry the load; what queued in three minutes of a start is as much again for three minutes
+    # ten replicas serve the load; the queue of a three-minute boot needs the same number for three minutes
     assert 10 < answer["peak_replicas"] <= 32  # type: ignore[operator]
 
 
 def test_what_comes_later_changes_nothing_before(tmp_path: Path) -> None:
-    """The usual size of a request was the whole history's mean, and a queue is judged by it."""
+    """Later requests once affected earlier decisions: the request size was the mean of the whole history, and the
+    queue length depends on it.
+    """
 
     @dataclass
     class Noted:

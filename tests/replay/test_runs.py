@@ -1,4 +1,4 @@
-"""Recorded replicas as run lengths, as `gpufleet replay idle` reads them."""
+"""Tests of recorded replicas in run-length form, as `gpufleet replay idle` reads them."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ def test_runs_become_what_each_replica_did_at_each_tick(tmp_path: Path, below: s
     assert list(found.replicas) == ["a", "b"] and found.step == 60 and found.pools is None
     assert found.work.T.tolist() == [[True, True, False, False], [False, False, False, True]]
     assert found.reported.T.tolist() == [[True] * 4, [True, False, True, True]]
-    # what worked at a moment shares what all did; more than a whole GPU is none
+    # replicas that work at the same time share the sum equally; none exceeds a whole GPU
     assert found.active.T.tolist() == [[0.5, 0.25, 0, 0], [0, 0, 0, 1]]
 
 

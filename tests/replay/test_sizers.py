@@ -1,4 +1,4 @@
-"""How rules of the replay size a pool from its recorded demand."""
+"""Tests of the replay's sizing rules with recorded demand."""
 
 from datetime import timedelta
 
@@ -47,6 +47,6 @@ def test_peak_and_root_remember_an_hour() -> None:
     ],
 )
 def test_production_counts_whole_requests(grain: float | None, replicas: int) -> None:
-    """3.05 replicas' work, and half of its root."""
+    """The work of 3.05 replicas, plus half of its square root."""
     own = OwnSizer(policy=ScalePolicy(down_after=timedelta(hours=1)), cold_start=180.0, grain=grain)
     assert own.target(0.0, 3.05, ready=8, running=8) == replicas

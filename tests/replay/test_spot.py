@@ -1,4 +1,4 @@
-"""`replay spot` on small markets whose answer can be worked out by hand."""
+"""Tests of `replay spot` on small markets whose results can be calculated by hand."""
 
 import gzip
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_calm_market_costs_spot_alone_once_it_is_ready(tmp_path: Path, name: s
     assert (answer["ticks"], answer["preemptions"], answer["spot_launches"]) == (100, 0, 4)
     assert answer["below_target_percent"] == 2.0  # launched at 0, ready from 200: two ticks
     assert answer["none_ready_percent"] == 2.0
-    # on demand stands in for what boots with SkyServe alone: two ticks of four, at the full price
+    # only SkyServe uses on-demand during the boot: two ticks of four, at the full price
     assert answer["cost_ratio"] == (0.3 if name == "own" else pytest.approx(0.3 + 2 * 4 * 1.0 / 400))
 
 
@@ -158,7 +158,9 @@ def test_a_compressed_history_with_columns_in_another_order_reads_the_same(tmp_p
 
 
 def test_an_extra_goes_where_it_was_wanted_for_and_is_not_ended_again(tmp_path: Path) -> None:
-    """What zones that are closed hold counts, too: one more was asked for by that, placed without it, and ended."""
+    """The rule once counted the instances of closed zones. It then requested an extra instance, placed it without
+    that count, and terminated it.
+    """
     rooms = {380: "900910100", 1000: "440010000", 1020: "440010000"}
     path = tmp_path / "market.csv"
     lines = [
