@@ -1,1 +1,1 @@
-"""The library that stacks, watchdogs, hosts and the command line stand on."""
+"""The library behind stacks, watchdogs, hosts and the command line."""

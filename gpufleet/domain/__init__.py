@@ -1,1 +1,1 @@
-"""The words that the whole repository uses. Standard library only, but for `document`."""
+"""The domain types of the whole project. Uses only the standard library."""

@@ -1,4 +1,4 @@
-"""What a group tried and what became of it, in words that both clouds share."""
+"""The scaling activities of a group and their results, in terms common to both clouds."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,54 +8,54 @@ from gpufleet.domain.codes import Code
 
 
 class ActivityKind(Code):
-    """What happened to a group or to an instance of it. Each cloud's adapter maps the cloud's sentences to these."""
+    """What happened to a group or to one of its instances. Each cloud's adapter maps cloud messages to these."""
 
     LAUNCHED = "launched", "launched"
     IN_PROGRESS = "in_progress", "in progress"
-    """A launch or an end that is not over."""
-    # launches that were refused
+    """A launch or a termination that has not finished."""
+    # Refused launches.
     NO_CAPACITY = "no_capacity", "no capacity"
-    """The zone has none of the wanted machines now."""
+    """The zone currently has no capacity for the machine type."""
     RESERVATION_FULL = "reservation_full", "reservation full"
-    """The reservation that the group uses has no room now. It says nothing about the zone."""
+    """The group's reservation has no free slot now. This does not imply anything about the zone."""
     QUOTA = "quota", "quota"
-    """The account's limit is reached: waiting or another zone does not help."""
+    """The account's quota is reached: waiting or another zone does not help."""
     PRICE = "price", "price"
-    """The market asks more than the group's highest price."""
+    """The market price is above the group's maximum price."""
     UNSUPPORTED = "unsupported", "unsupported here"
     """The zone or the account does not offer this machine type."""
     PERMISSION = "permission", "permission missing"
     CONFIGURATION = "configuration", "configuration"
-    """What the group asks for is wrong: a subnet without addresses, an organization's policy, a broken template."""
+    """The group's configuration is invalid: a subnet without addresses, an organization policy, a broken template."""
     UNKNOWN = "unknown", "unknown"
-    """A refusal or an end in a sentence that no rule matches. It never counts as missing capacity."""
-    # launches that were not decided
+    """A refusal or a termination with a message that no rule matches. It never counts as missing capacity."""
+    # Launches without a decision.
     THROTTLED = "throttled", "throttled"
-    """Too many calls: it says nothing about capacity or quota."""
+    """The cloud throttled the call. This does not imply anything about capacity or quota."""
     LATER = "later", "later"
-    """The cloud asks to try again: something that the launch needs is not ready."""
-    # ends
+    """The cloud requests a retry: a resource for the launch is not ready."""
+    # Terminations.
     FAILED_BOOT = "failed_boot", "failed boot"
-    """It ended before it was in service, by its own doing or by its group's."""
+    """The instance ended before it was in service, by itself or through its group."""
     PREEMPTED = "preempted", "preempted"
-    """The cloud took a spot instance."""
+    """The cloud preempted a spot instance."""
     UNHEALTHY = "unhealthy", "unhealthy"
-    """Its group or its cloud ended it because a health check failed."""
+    """The group or the cloud terminated the instance because a health check failed."""
     ENDED = "ended", "ended"
-    """Ended through its group, on request."""
+    """Terminated through its group, on request."""
     ENDED_BY_PERSON = "ended_by_person", "ended by a person"
-    """A person, or a program that is not ours, ended or stopped it."""
+    """A user or an external program terminated or stopped the instance."""
     ENDED_UNSTATED = "ended_unstated", "ended without a stated cause"
-    """The group only noticed that it is gone. The instance itself, its notice or the ledger may know why."""
+    """The group only detected that the instance is missing. The instance, its notice or the ledger may know why."""
 
     @property
     def refuses(self) -> bool:
-        """Whether the cloud refused what a group asked for. What a newer release wrote counts as a refusal."""
+        """Whether the cloud refused a group's request. An unknown kind, from a newer release, counts as a refusal."""
         return self in _REFUSALS or not self.known
 
     @property
     def lasts(self) -> bool:
-        """Whether a refusal cannot pass by waiting: only other settings or another account change it."""
+        """Whether a refusal is permanent: only other settings or another account change it."""
         return self in _LASTING
 
 
@@ -71,7 +71,7 @@ _REFUSALS: Final = _LASTING | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """One thing that happened to a group."""
+    """One activity of a group."""
 
     id: str
     group: str
@@ -79,31 +79,31 @@ class Activity:
     at: datetime
     instance_id: str | None = None
     detail: str = ""
-    """The cloud's own words."""
+    """The cloud's message."""
     zones_available: tuple[str, ...] = ()
-    """Zones that have what was refused here, where the refusal names any."""
+    """Zones with the refused capacity, if the refusal names any."""
     account_wide: bool = False
-    """A quota of all regions and ways of buying: no other group of the account helps."""
+    """Whether the quota applies to all regions and capacity types: no other group of the account helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupActivities:
-    """What passes have read of what happened to one group."""
+    """What passes have read about the activities of one group."""
 
     group: str
     desired: int
     members: frozenset[str]
     leaving: frozenset[str]
-    """These three as they were when it was last asked, or first seen."""
+    """`desired`, `members` and `leaving` date from the last query of the group, or from its first sight."""
     read_at: datetime | None = None
-    """When it was last asked; None: never."""
+    """Time of the last query; None if there was none."""
     silent_at: datetime | None = None
-    """Until when somebody last waited for its answer in vain; None: never."""
+    """When the last wait for an answer ended without success; None if there was none."""
     events: tuple[Activity, ...] = ()
 
 
 class CloudError(OSError):
-    """A cloud, a metrics store or an agent could not be read or refused. `code` is its own word for why."""
+    """A cloud, a metrics store or an agent could not be read, or refused a call. `code` is its error code."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -111,7 +111,7 @@ class CloudError(OSError):
 
 
 class UnreadableError(CloudError):
-    """One item of a list cannot be read, though the list itself came whole."""
+    """One item of a list cannot be read, although the list is complete."""
 
     def __init__(self, item: str, message: str) -> None:
         super().__init__(message)
@@ -119,4 +119,4 @@ class UnreadableError(CloudError):
 
 
 class ConflictError(CloudError):
-    """What we saw has changed since; look again."""
+    """The state has changed since it was read: read it again."""

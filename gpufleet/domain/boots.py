@@ -1,4 +1,4 @@
-"""What passes saw of an instance from its launch until it left its group. Pure types."""
+"""What passes observed of an instance from its launch until it left its group. Types only, no I/O."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -7,12 +7,12 @@ from typing import Final
 from gpufleet.domain.activity import ActivityKind
 
 BOOT_LIMIT: Final = timedelta(minutes=48)
-"""How long the steps of a boot may take together by default: `BootLimits` of an instance's settings."""
+"""Default limit for all steps of a boot together: `BootLimits` of an instance's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot:
-    """One life of an instance in a group. The instance and its launch identify it: a machine may start again."""
+    """One run of an instance in a group. Instance and launch time identify it: a machine can start more than once."""
 
     instance_id: str
     pool: str
@@ -20,22 +20,22 @@ class Boot:
     machine_type: str
     launched_at: datetime
     first_seen_at: datetime
-    """The first look at which it was alive in its group."""
+    """The first pass that found it alive in its group."""
     last_seen_at: datetime
-    """The last look at which it was alive there and not ready; it does not move after `ready_at`."""
+    """The last pass that found it alive there and not ready; constant after `ready_at`."""
     ready_at: datetime | None = None
-    """When its agent was ready first; None: no look has seen it ready."""
+    """When its agent was first ready; None if no pass has observed it ready."""
     left_at: datetime | None = None
-    """The first look at which it was not alive in its group any more: it ended between that and the look before."""
+    """The first pass that did not find it alive in its group. It ended between the previous pass and this one."""
     ended_why: ActivityKind | None = None
-    """Why it ended; None: it is there, or nobody has stated why yet."""
+    """Why it ended; None if it still runs, or if the cause is not known yet."""
 
     @property
     def key(self) -> tuple[str, datetime]:
-        """What identifies it within a fleet."""
+        """The key of this run within a fleet."""
         return self.instance_id, self.launched_at
 
     @property
     def took(self) -> timedelta | None:
-        """From launch to ready; None: no look has seen it ready."""
+        """Time from launch to ready; None if no pass has observed it ready."""
         return None if self.ready_at is None else self.ready_at - self.launched_at

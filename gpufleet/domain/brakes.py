@@ -1,4 +1,4 @@
-"""Hand brakes: what people ask the watchdogs to leave alone, and for how long."""
+"""Manual overrides: what operators exclude from the watchdogs, and for how long."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,17 +7,17 @@ from gpufleet.domain.codes import Code
 
 
 class BrakeKind(Code):
-    """What people may ask for."""
+    """The kinds of manual override."""
 
     PAUSE = "pause", "pause"
     KEEP = "keep", "keep"
     TARGET = "target", "target"
-    """A pool's target stays as a person set it."""
+    """A pool's target stays at the value that an operator set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brake:
-    """A hand brake: who, why, until when."""
+    """A manual override: owner, reason and end."""
 
     kind: BrakeKind
     scope: str
@@ -25,13 +25,13 @@ class Brake:
     owner: str
     reason: str
     until: datetime | None
-    """None: until somebody resumes."""
+    """None: until an operator resumes."""
     since: datetime
     id: int = 0
-    """Its number in the ledger; 0: it is not there yet."""
+    """Its id in the ledger; 0 if it is not stored yet."""
 
     def acts_as(self, kind: BrakeKind) -> bool:
-        """Whether it is of that kind. One whose kind this release does not know holds as each of them."""
+        """Whether it has that kind. An unknown kind, from a newer release, counts as each kind."""
         return self.kind is kind or not self.kind.known
 
     def holds(self, now: datetime) -> bool:

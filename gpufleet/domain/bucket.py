@@ -1,14 +1,14 @@
-"""What lies where in an environment's bucket, and who writes it."""
+"""The layout of an environment's bucket, and who writes each part."""
 
 from typing import Final
 
 PUBLISHED: Final = ("agents/", "approvals/", "control/", "fleet/", "models/")
-"""What machines obey, so no machine writes it: `pulumi up` and people do."""
+"""Prefixes of objects that machines trust. No machine may write them; `pulumi up` and operators do."""
 BACKUPS: Final = "backups/"
-"""What the control host writes: copies of its ledger."""
+"""Prefix of the ledger backups that the control host writes."""
 POINTER: Final = "/latest.json"
-"""How the name of an object below `BACKUPS` ends that is written again each time; the others are written once."""
+"""Suffix of the objects below `BACKUPS` that are overwritten each time. All others are written once."""
 BUNDLES: Final = "control/bundles/"
-"""What control host and routers are installed from."""
+"""Prefix of the bundles from which control hosts and routers are installed."""
 ROUTER_POLICY: Final = "fleet/router.json"
-"""Who goes where; beside the fleet document, which every router reads as well."""
+"""The routing policy. It is stored next to the fleet document, which all routers read too."""

@@ -1,4 +1,4 @@
-"""The machine types that can be rented with GPUs, and what those GPUs are. Sources: `data/SOURCE.md`."""
+"""The catalogue of GPU machine types of the clouds, and their GPUs. Sources: `data/SOURCE.md`."""
 
 import csv
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ _DATA: Final = "gpufleet.domain.data"
 
 
 class UnknownMachineError(LookupError):
-    """No such machine type (or GPU) in the catalogue; the message names what may have been meant."""
+    """The catalogue does not contain this machine type or GPU. The message suggests similar names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU model. Dense figures; None where nobody published one that could be checked."""
+    """A GPU model. Dense figures; None if no verifiable figure is published."""
 
     name: str
     memory_mib: int
-    """As clouds report it, which is less than the nominal size."""
+    """As clouds report it; less than the nominal size."""
     memory_bandwidth_gb_s: float
     fp16_dense_tflops: float
     fp8_dense_tflops: float | None
@@ -40,9 +40,9 @@ class MachineType:
     cloud: Cloud
     name: str
     gpu: str
-    """The GPU's name; `gpu()` knows its figures."""
+    """The GPU's name; `gpu()` returns its figures."""
     gpu_count: int
-    """GPU devices that the guest sees."""
+    """GPU devices that are visible to the guest."""
     gpu_share: Fraction
     """Share of a physical GPU behind each device: 1, or less on fractional machines."""
     gpu_memory_mib: int
@@ -50,14 +50,14 @@ class MachineType:
     vcpus: int
     memory_mib: int
     nvme_disks: int
-    """Local NVMe disks; the most that can be asked for where `nvme_optional`."""
+    """Number of local NVMe disks; the maximum that can be requested if `nvme_optional`."""
     nvme_disk_bytes: int
-    """Of one disk."""
+    """Size of one disk."""
     nvme_optional: bool
     network_mbps: int
-    """Baseline on AWS, the most on Google Cloud."""
+    """Baseline on AWS, maximum on Google Cloud."""
     efa_interfaces: int | None
-    """AWS's interfaces for machines that work as one, one for each network card; None: their layout is not known."""
+    """EFA interfaces on AWS (for multi-node workloads), one per network card; None if their layout is unknown."""
 
     @property
     def total_gpu_memory_mib(self) -> int:
@@ -65,12 +65,12 @@ class MachineType:
 
     @property
     def nvme_bytes(self) -> int:
-        """All local NVMe together."""
+        """Total size of all local NVMe disks."""
         return self.nvme_disks * self.nvme_disk_bytes
 
 
 def machine(cloud: Cloud, name: str) -> MachineType:
-    """The machine type of that name. Raises UnknownMachineError with the names that come near."""
+    """Return the machine type of that name. Raises UnknownMachineError with similar names."""
     table = _machines()
     found = table.get((cloud, name))
     if found is not None:
@@ -82,12 +82,12 @@ def machine(cloud: Cloud, name: str) -> MachineType:
 
 
 def machines(cloud: Cloud | None = None) -> tuple[MachineType, ...]:
-    """Every machine type known, of one cloud or of all, by name."""
+    """Return all known machine types of one cloud, or of all clouds."""
     return tuple(m for m in _machines().values() if cloud in (None, m.cloud))
 
 
 def gpu(name: str) -> Gpu:
-    """The figures of a GPU. Raises UnknownMachineError with the names that come near."""
+    """Return the figures of a GPU. Raises UnknownMachineError with similar names."""
     found = _gpus().get(name)
     if found is None:
         raise UnknownMachineError(_unknown("GPU", name, list(_gpus())))

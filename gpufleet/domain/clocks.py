@@ -1,12 +1,12 @@
-"""Spans by a clock that people and NTP set. Pure."""
+"""Time spans on a wall clock, which users and NTP can set. No I/O."""
 
 from datetime import datetime, timedelta
 
 
 def is_over(since: datetime | None, span: timedelta, now: datetime) -> bool:
-    """Whether so much time has passed; None: nothing began yet, so there is nothing to wait for.
+    """Return whether `span` has passed since `since`. True if `since` is missing: there is nothing to wait for.
 
-    A clock that was set back says nothing of what has passed: then it is over. Else nothing would be looked at until
-    the old time is reached again.
+    Also true if the clock was set back, because the elapsed time is unknown then. Otherwise nothing would happen
+    until the clock reaches the old time again.
     """
     return since is None or not timedelta(0) <= now - since < span

@@ -1,19 +1,19 @@
-"""Codes that stay the same, with a sentence for people. What a newer release wrote is read as unknown."""
+"""Stable codes, each with a text for people. Codes of a newer release are read as unknown."""
 
 from enum import StrEnum
 from typing import Self
 
 
 class Code(StrEnum):
-    """Members are declared as `NAME = "code", "sentence"`. The code is stored, the sentence is shown.
+    """An enum of codes. Declare members as `NAME = "code", "sentence"`. The code is stored, the sentence is shown.
 
-    A code that this release does not know makes a member of its own: it keeps the code, so that it can be written
-    back, and equals no declared member. Callers count it on the safe side.
+    A code that this release does not know becomes a new member. It keeps the code, so that it can be written back,
+    and equals no declared member. Callers treat it in the safe way.
     """
 
     sentence: str
     known: bool
-    """False: a newer release wrote it."""
+    """False if a newer release wrote the code."""
 
     def __new__(cls, code: str, sentence: str) -> Self:
         return cls._made(code, sentence, known=True)

@@ -1,6 +1,6 @@
-"""A plan: one decision for every resource looked at, the untouched ones included.
+"""A plan: one decision for each inspected resource, including the unchanged ones.
 
-A decision says what is wanted, an outcome what happened. A dry run is a plan that was printed and not given to act.
+A decision is what the watchdog wants, an outcome is what happened. A dry run prints a plan without executing it.
 """
 
 from collections.abc import Mapping
@@ -13,27 +13,27 @@ from gpufleet.domain.codes import Code
 
 
 class Action(Code):
-    """What a watchdog may do."""
+    """The actions of a watchdog."""
 
     KEEP = "keep", "keep"
     MARK = "mark", "mark"
     UNMARK = "unmark", "unmark"
     END = "end", "end"
-    """Drain, then end through its group with desired and target lowered."""
+    """Drain the instance, then terminate it through its group and lower desired size and target."""
     STOP = "stop", "stop"
-    """Stop a stand-alone machine."""
+    """Stop a machine that is in no group."""
     RESIZE = "resize", "resize"
     """Set a group's desired size."""
     RETARGET = "retarget", "retarget"
     """Set a pool's target."""
     REPLACE = "replace", "replace"
-    """End a failed instance without lowering the group's size."""
+    """Terminate a failed instance without lowering the group's size."""
 
 
 class Reason(Code):
-    """Why. Closed: the docs have an entry for each."""
+    """The reasons of decisions. A closed set: the docs have an entry for each."""
 
-    # kept
+    # Reasons to keep a resource unchanged.
     SERVING = "serving", "requests in flight"
     TOKENS_MOVED = "tokens_moved", "tokens were served in the window"
     GPU_ACTIVE = "gpu_active", "GPU active"
@@ -71,7 +71,7 @@ class Reason(Code):
     CANNOT_LAUNCH = "cannot_launch", "refused for good"
     SUSPENDED = "suspended", "suspended by a person"
     LIST_INCOMPLETE = "list_incomplete", "a list of all pools cannot be read"
-    # acted on
+    # Reasons to act.
     IDLE = "idle", "idle"
     STILL_IDLE = "still_idle", "still idle after its grace"
     WORK_IS_BACK = "work_is_back", "work is back"
@@ -95,7 +95,7 @@ class Reason(Code):
     ENGINE_CRASHED = "engine_crashed", "engine crashed"
     LOAD_HIGH = "load_high", "load above its limit"
     LOAD_EXPECTED = "load_expected", "load expected from earlier days"
-    """Given by earlier releases alone; their ledgers hold it."""
+    """Only earlier releases gave this reason; their ledgers contain it."""
     OBJECTIVE_MISSED = "objective_missed", "latency above its objective"
     LOAD_LOW = "load_low", "the rest can carry the load"
     LOAD_NEEDS_ALL = "load_needs_all", "the rest could not carry the load"
@@ -106,35 +106,35 @@ class Reason(Code):
 UNSEEN: Final = frozenset(
     {Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.METRICS_IMPLAUSIBLE, Reason.NEVER_REACHABLE}
 )
-"""Of those that are kept because nobody can say whether they work."""
+"""Reasons to keep an instance because its activity is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptUnseen:
-    """An instance that was kept all the time for reasons of `UNSEEN`."""
+    """An instance that was kept continuously for reasons in `UNSEEN`."""
 
     instance_id: str
     pool: str | None
     reason: Reason
-    """The last one."""
+    """The latest reason."""
     since: datetime
     until: datetime | None
-    """When something else was decided about it; None: that is the newest decision."""
+    """Time of the first decision with another reason; None if there is none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """Why something is not done or is done last: an instance is not idle, a group is not asked."""
+    """Why an action is not taken, or taken last: an instance is not idle, or a group is not used."""
 
     reason: Reason
     detail: str = ""
     of: str | None = None
-    """The other resource that this is about."""
+    """The other resource that this objection is about; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is wanted of one resource."""
+    """What a watchdog wants to do with one resource."""
 
     resource: str
     """Instance id, group name or pool name."""
@@ -144,15 +144,15 @@ class Decision:
     detail: str = ""
     """The evidence in one line, for people."""
     evidence: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The numbers judged, for the ledger."""
+    """The evaluated numbers, for the ledger."""
     from_size: int | None = None
     to_size: int | None = None
-    """Of RESIZE and RETARGET."""
+    """Old and new size, for RESIZE and RETARGET."""
     usd_per_hour: Decimal | None = None
-    """What the move costs (negative) or saves (positive); None: unknown."""
+    """What the action costs (negative) or saves (positive); None if unknown."""
 
     def kept(self, reason: Reason, detail: str) -> "Decision":
-        """The decision to leave the resource alone instead, on the same evidence. It moves and costs nothing."""
+        """Return the decision to keep the resource, with the same evidence. It changes and costs nothing."""
         return Decision(
             resource=self.resource,
             pool=self.pool,
@@ -165,26 +165,26 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeBudget:
-    """How much a run may change, of one pool or of all."""
+    """How many changes a run may make, in one pool or in all pools."""
 
     per_run: int
     per_hour: int
     used_this_hour: int = 0
     left_today: int | None = None
-    """None: the day has no limit."""
+    """None if there is no daily limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendRate:
-    """What a fleet costs at list prices, in USD per hour, and the limit at which it stops growing."""
+    """The cost of a fleet at list prices, in USD per hour, and the limit at which it stops growing."""
 
     limit_usd_per_hour: Decimal
     usd_per_hour: Decimal
-    """Of what runs, in all pools, and of what is asked for."""
+    """Cost of the running and the requested instances of all pools."""
     unpriced: int = 0
-    """Instances whose price is unknown: the sum is at least that."""
+    """Number of instances with an unknown price: the sum is a lower bound then."""
     unpriced_stops: bool = False
-    """Whether the fleet stops growing while a price is unknown."""
+    """Whether the fleet stops growing if a price is unknown."""
 
     @property
     def sentence(self) -> str:
@@ -202,9 +202,9 @@ class Plan:
     at: datetime
     decisions: tuple[Decision, ...]
     budget: ChangeBudget | None = None
-    """Over all pools, as the pass began. None: of a watchdog that ends nothing."""
+    """Budget over all pools at the start of the pass. None for a watchdog that terminates nothing."""
     spend: SpendRate | None = None
-    """With the growth of this plan. None: of a watchdog that buys nothing, or of a fleet without such a limit."""
+    """Cost including the growth in this plan. None for a watchdog that buys nothing, or without a limit."""
 
     @property
     def acting(self) -> tuple[Decision, ...]:
@@ -212,19 +212,19 @@ class Plan:
 
 
 class OutcomeKind(Code):
-    """What became of a decision."""
+    """The result of a decision."""
 
     DONE = "done", "done"
     NO_LONGER_TRUE = "no_longer_true", "no longer true"
-    """Looked again before acting, and the reason had gone. No error."""
+    """The check before the action found that the reason no longer applies. Not an error."""
     WAITING = "waiting", "waiting"
-    """Begun; a later pass goes on (a drain that still runs, say)."""
+    """The action has started; a later pass continues it (for example, a drain in progress)."""
     FAILED = "failed", "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happened. `error` is a required word of a failed one."""
+    """What happened to a decision. `error` is required for a failed outcome and forbidden for all others."""
 
     decision: Decision
     kind: OutcomeKind
@@ -238,7 +238,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Ready replicas that a pool needs, with the version that a change must name."""
+    """The number of ready replicas that a pool needs. A change must name its version (optimistic locking)."""
 
     pool: str
     value: int
@@ -247,7 +247,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastAction:
-    """Something that a watchdog did to a resource."""
+    """An action that a watchdog took on a resource."""
 
     resource: str
     pool: str | None
@@ -259,7 +259,7 @@ class PastAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempts:
-    """Tries to end or stop a resource that came to nothing."""
+    """Failed attempts to terminate or stop a resource."""
 
     first: datetime
     last: datetime
@@ -267,17 +267,17 @@ class FailedAttempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """A decision of the past, or what became of it."""
+    """A past decision, or its outcome."""
 
     at: datetime
     watchdog: str
     decision: Decision
     outcome: Outcome | None
-    """None: it was decided then."""
+    """None for the decision itself."""
 
     @property
     def detail(self) -> str:
-        """What people are shown of it."""
+        """The text that people see."""
         if self.outcome is None:
             return self.decision.detail
         return self.outcome.error or self.outcome.detail

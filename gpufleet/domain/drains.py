@@ -1,16 +1,16 @@
-"""Who asked an instance to drain. Pure."""
+"""The owners of drains. No I/O."""
 
 from gpufleet.domain.codes import Code
 
 
 class DrainOwner(Code):
-    """Who asked for a drain: the first to ask owns it until it ends, and alone decides what follows it."""
+    """Who requested a drain. The first requester owns it until it ends, and alone decides what follows."""
 
     IDLE = "idle", "the idle watchdog"
     SPOT = "spot", "the spot watchdog"
     PERSON = "person", "a person"
     CLOUD = "cloud", "its cloud"
-    """The cloud takes the instance, or its group ends it."""
+    """The cloud preempts the instance, or its group terminates it."""
     ROLLOUT = "rollout", "a rollout"
 
 
@@ -25,10 +25,10 @@ _BEGINNINGS = {
 
 
 def owner_of_reason(reason: str) -> tuple[DrainOwner | None, bool]:
-    """Owner of a drain, and whether its cloud takes the instance, where release 0.1 gives a reason but no `by`.
+    """Return the owner of a drain without `by`, and whether the cloud preempts the instance, from its reason.
 
-    0.1 is the agent, its state file or the control host. None: the reason names no owner.
-    Delete this function after the next release: from then on everything that runs sends `by`.
+    Only release 0.1 (its agent, state file or control host) omits `by`. None if the reason names no owner.
+    Delete this function after the next release: all supported releases send `by` then.
     """
     found = next((owner for beginning, owner in _BEGINNINGS.items() if reason.startswith(beginning)), None)
     return found, reason.startswith("preempted")

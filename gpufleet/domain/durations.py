@@ -1,4 +1,4 @@
-"""Durations as people write them in settings: `90s`, `30m`, `4h`, `7d`."""
+"""Durations in the format of the settings: `90s`, `30m`, `4h`, `7d`."""
 
 import re
 from datetime import timedelta
@@ -9,7 +9,7 @@ _PATTERN: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 def parse(text: str) -> timedelta:
-    """`30m` -> 30 minutes. Raises ValueError that names the value and the form."""
+    """Parse a duration: `30m` -> 30 minutes. Raises ValueError with the value and the format."""
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no duration: write a whole number and s, m, h or d, as in 90s or 30m")
@@ -17,7 +17,7 @@ def parse(text: str) -> timedelta:
 
 
 def render(duration: timedelta) -> str:
-    """The shortest exact form: 90 s -> `90s`, 1800 s -> `30m`. Raises ValueError for parts of a second."""
+    """Return the shortest exact form: 90 s -> `90s`, 1800 s -> `30m`. Raises ValueError for fractions of a second."""
     seconds = duration.total_seconds()
     if seconds != int(seconds) or seconds < 0:
         raise ValueError(f"{duration} has no form in whole seconds")

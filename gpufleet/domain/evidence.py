@@ -1,6 +1,6 @@
-"""What the metrics say of an instance over a window. Pure types.
+"""The metrics of an instance over a window, summarized. Types only, no I/O.
 
-`None` means "not reported" everywhere: a zero is a measured zero.
+`None` always means "not reported": a zero is a measured zero.
 """
 
 from dataclasses import dataclass
@@ -12,45 +12,47 @@ from gpufleet.domain.model import CapacityType, Instance, Phase
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED
 
 STALE_AFTER: Final = 2
-"""Intervals after which the newest sample is too old."""
+"""Number of scrape intervals after which the newest sample is too old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineEvidence:
-    """The serving engine's side. With several engines on an instance, the busiest and the worst covered count."""
+    """Evidence from the serving engine. With several engines on an instance, the highest load and the lowest coverage
+    count.
+    """
 
     coverage: float | None = None
-    """Least share of the expected samples over its series, 0 to 1, by number and by time."""
+    """Lowest share of the expected samples among its series, 0 to 1, by number and by time."""
     missed: float | None = None
-    """Most scrapes on which one of its series was missing from a page that others stood on."""
+    """Highest number of scrapes in which one series was missing while other series of the page were present."""
     newest_age: timedelta | None = None
-    """Age of the newest sample of the series that is furthest behind."""
+    """Age of the newest sample, in the series for which it is highest."""
     interval: timedelta | None = None
-    """From one scrape of this source to the next; None: that of the evidence."""
+    """Scrape interval of this source; None: `Evidence.interval` applies."""
     running_max: float | None = None
-    """Most requests in flight; NaN: a gauge or a counter said what is no number."""
+    """Maximum of requests in flight; NaN if a gauge or counter had an invalid value."""
     waiting_max: float | None = None
-    """Most requests queued."""
+    """Maximum of queued requests."""
     tokens: float | None = None
-    """Prompt and generation tokens served, resets taken into account."""
+    """Prompt and generation tokens served; counter resets are taken into account."""
     counter_changes: float | None = None
-    """How often a token or request counter changed, a reset included. 0: flat."""
+    """Number of changes of the token and request counters, including resets. 0: constant."""
     started_age: timedelta | None = None
     """Time since the youngest engine process started."""
     restarts: float = 0.0
-    """How often the start time of a process changed, whatever its clock says."""
+    """Number of changes of a process's start time, independent of its clock."""
     pulse_changes: float | None = None
-    """Changes of the process's CPU counter; 0 of a living process means that old values are repeated."""
+    """Changes of the process's CPU counter; 0 for a running process means that old values are repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEvidence:
-    """The DCGM exporter's side, over all GPUs (and MIG slices) of the instance."""
+    """Evidence from the DCGM exporter, over all GPUs (and MIG slices) of the instance."""
 
     gpus: int | None = None
-    """GPUs that report now, by UUID or by number, whichever makes fewer."""
+    """Number of GPUs that report now, counted by UUID or by index, whichever is lower."""
     metered: int | None = None
-    """GPUs that report their energy now."""
+    """Number of GPUs that report their energy now."""
     coverage: float | None = None
     missed: float | None = None
     newest_age: timedelta | None = None
@@ -58,59 +60,59 @@ class GpuEvidence:
     active_max: float | None = None
     """Highest `gpu_active` of any GPU, 0 to 1."""
     active_min: float | None = None
-    """Lowest; below 0 it is no measurement. NaN: a field of the page said what is no number."""
+    """Lowest `gpu_active` of any GPU; below 0 it is not a measurement. NaN if a field had an invalid value."""
     util_max: float | None = None
-    """Highest DCGM_FI_DEV_GPU_UTIL, 0 to 100: a second opinion where profiling fields read 0 under load."""
+    """Highest DCGM_FI_DEV_GPU_UTIL, 0 to 100: a cross-check for profiling fields that read 0 under load."""
     energy_changes: float | None = None
-    """Least number of changes of a GPU's energy counter lately; 0: the exporter repeats old values."""
+    """Lowest number of recent changes of a GPU's energy counter; 0 means that the exporter repeats old values."""
     watts_max: float | None = None
-    """Highest mean power of any GPU over a fifth of the window, from its energy counter, which no burst escapes."""
+    """Highest mean power of any GPU over a fifth of the window, from its energy counter, which covers every burst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Both sides over one window."""
+    """Evidence of engine and GPUs over one window."""
 
     window: timedelta
     interval: timedelta
-    """Longest scrape interval of the two."""
+    """The longer scrape interval of both sources."""
     engine: EngineEvidence | None = None
     gpu: GpuEvidence | None = None
     reached: bool | None = None
-    """Whether the engine ever answered since boot; None: not looked up, since it answered in the window."""
+    """Whether the engine has answered since boot; None if not looked up, because it answered in the window."""
 
     def is_new(self, side: EngineEvidence | GpuEvidence) -> bool:
-        """Whether its newest sample may be that of a source that still reports."""
+        """Return whether the newest sample is recent enough for a source that still reports."""
         return side.newest_age is not None and side.newest_age <= STALE_AFTER * (side.interval or self.interval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """What a node agent said of itself."""
+    """The status that a node agent reports."""
 
     phase: Phase
     ready: bool
     draining: bool
     drained: bool
     drain_by: DrainOwner | None = None
-    """Who asked for its drain; None: nobody, or an agent of release 0.1 that does not say."""
+    """Who requested its drain; None if there is no drain, or if an agent of release 0.1 does not report it."""
     reason: str | None = None
     """Why it drains, for people."""
     notice_at: datetime | None = None
-    """When its cloud gave notice that it takes the instance, whoever owns the drain."""
+    """When the cloud announced the preemption of the instance, whoever owns the drain."""
     requests_running: float | None = None
     phase_since: datetime | None = None
     error: str | None = None
     has_served: bool = False
-    """Whether it was ready once since its launch. Agents of release 0.1 do not say."""
+    """Whether it was ready at least once since its launch. Agents of release 0.1 do not report it."""
 
 
 def is_free_if_taken(instance: Instance, now: datetime) -> bool:
-    """Whether its cloud charges nothing for it if it takes it now. What we end ourselves is charged."""
+    """Return whether a preemption now makes the instance free of charge. A termination by us is charged."""
     young = now - instance.launched_at < FREE_IF_INTERRUPTED[instance.cloud]
     return young and instance.capacity_type is CapacityType.SPOT
 
 
 def is_left_to_its_cloud(instance: Instance, agent: AgentStatus | None, now: datetime) -> bool:
-    """Whether no watchdog ends it: it is under a notice, and its cloud charges nothing for what it takes."""
+    """Return whether watchdogs leave the termination to the cloud: it is announced, and makes the instance free."""
     return agent is not None and agent.notice_at is not None and is_free_if_taken(instance, now)

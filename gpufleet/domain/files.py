@@ -1,18 +1,18 @@
-"""Files that are replaced whole: whoever reads one meanwhile has what was there before, or all of the new one."""
+"""Atomic file writes: a concurrent reader gets either the old content or the complete new one."""
 
 import os
 from pathlib import Path
 
 
 def write_atomically(path: Path, body: bytes) -> None:
-    """Replace a file, or make it. Raises OSError."""
+    """Replace or create a file. Raises OSError."""
     half_done = _half_done(path)
     half_done.write_bytes(body)
     half_done.replace(path)
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """The same with these permissions, from the first moment: readable by its owner alone, or as `mode` says.
+    """Replace or create a file that only its owner can read, from the first moment; at the end it gets `mode`.
 
     Raises OSError.
     """

@@ -1,11 +1,11 @@
-"""What a check of a machine or an account found."""
+"""The results of checks of a machine or an account."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was checked. A note is `ok` and has a remedy: nothing is wrong, but know it."""
+    """The result of one check. A note is `ok` and has a `remedy`: nothing is wrong, but users should know it."""
 
     name: str
     ok: bool

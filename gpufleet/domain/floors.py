@@ -1,8 +1,8 @@
-"""The floor of a pool where one of its replicas must leave service first: to be replaced, or to change."""
+"""Checks a pool's floor before one of its replicas leaves service, to be replaced or changed."""
 
 
 def objection(pool: str, floor: int, ready: int) -> str | None:
-    """Why none may leave, and what to do; None: the others carry the floor."""
+    """Return why no replica may leave and what to do; None if the other replicas satisfy the floor."""
     if ready - 1 >= floor:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Reading a lot at once without Python's search for cycles of dead objects."""
+"""Disables Python's cyclic garbage collector during bulk reads."""
 
 import gc
 from collections.abc import Generator
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def not_looked_for(*, kept: bool = False) -> Generator[None]:
-    """While much is read that is kept until the end: looking for dead cycles in it takes longer than to read it.
+    """Disable the collector while many long-lived objects are read: collections would take longer than the read.
 
-    `kept`: all that there is now lives as long as the process, so that no later look goes through it either.
+    `kept`: all current objects live as long as the process, so freeze them: later collections skip them too.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What clouds tell of the past and of what is paid for: how instances ended, reserved capacity."""
+"""What clouds report about ended instances and about reserved capacity."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,41 +10,41 @@ from gpufleet.domain.model import Cloud, Instance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRecord:
-    """An instance, alive or ended not long ago."""
+    """An instance that is alive or ended recently."""
 
     instance: Instance
     ended_at: datetime | None = None
-    """When it began to end or stop, in the cloud's words; None: it lives, or the cloud does not say when."""
+    """When it began to terminate or stop, as the cloud reports it; None if alive, or if the time is not reported."""
 
     @property
     def preempted(self) -> bool:
-        """Whether the cloud took it."""
+        """Whether the cloud preempted it."""
         return self.instance.end_reason is ActivityKind.PREEMPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceHistory:
-    """What was read of a list of instances that came whole, those included that ended not long ago."""
+    """A complete list of instances, including those that ended recently."""
 
     records: Sequence[InstanceRecord]
     errors: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By instance: why it could not be read. It may live, and may have ended."""
+    """Instance id -> why it could not be read. The instance may be alive or ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceEnd:
-    """The end of an instance that its cloud lists no more."""
+    """The end of an instance that the cloud no longer lists."""
 
     instance_id: str
     ended_at: datetime
-    """When it began to end, in the cloud's words."""
+    """When it began to terminate, as the cloud reports it."""
     preempted: bool
-    """The cloud took it."""
+    """Whether the cloud preempted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaidCapacity:
-    """A reservation or Capacity Block."""
+    """A reservation or a Capacity Block."""
 
     cloud: Cloud
     reservation: str
@@ -55,4 +55,4 @@ class PaidCapacity:
     started_at: datetime
     ends_at: datetime | None = None
     available: int | None = None
-    """Of its instances, those that no fleet or account uses; None: the cloud does not report it."""
+    """Number of its instances that no fleet or account uses; None if the cloud does not report it."""

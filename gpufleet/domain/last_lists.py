@@ -1,4 +1,4 @@
-"""What a pass read last of all pools, for a later process that cannot read it."""
+"""The last lists of all pools that a pass read, for a later process that cannot read them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedAnswer(Generic[T]):
-    """The answer to a question about all pools, and when it came."""
+    """The answer to a query about all pools, and its time."""
 
     value: T
     at: datetime
@@ -21,9 +21,9 @@ class CachedAnswer(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastLists:
-    """The last answers. None: it was never read."""
+    """The last answers. None if a list was never read."""
 
     groups: CachedAnswer[GroupList] | None = None
     instances: CachedAnswer[Sequence[Instance]] | None = None
     statuses: CachedAnswer[Mapping[str, AgentStatus]] | None = None
-    """By instance."""
+    """Instance id -> status."""

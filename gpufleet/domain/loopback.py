@@ -1,7 +1,7 @@
-"""Addresses of this machine alone: only there is anything spoken to without credentials, or in clear.
+"""Loopback addresses: only there may a connection have no credentials or no encryption.
 
-What listens there is reached by every web page that is open on this machine, too: `foreign` tells its requests.
-Standard library only: the node agent carries this.
+A web page that is open in a browser on this machine can also reach servers there: `foreign` detects its requests.
+Uses only the standard library, because the node agent contains this module.
 """
 
 import ipaddress
@@ -16,8 +16,8 @@ _LOOPBACK: Final = ipaddress.IPv4Network("127.0.0.0/8")
 
 
 def on_loopback(url: str) -> bool:
-    """Whether a URL's host is an address of this machine alone. A name is not: who owns 127.example is asked where
-    that is.
+    """Return whether the host of a URL is a loopback address. A name is not: the owner of 127.example chooses its
+    address.
     """
     try:
         return ipaddress.IPv4Address(urlsplit(url).hostname or "") in _LOOPBACK
@@ -26,10 +26,10 @@ def on_loopback(url: str) -> bool:
 
 
 class Foreign(StrEnum):
-    """Why a request to a server on loopback may come from a page of another site, which a browser sent it for."""
+    """Why a request to a loopback server may come from a page of another site, through a browser."""
 
     HOST = "foreign-host"
-    """It names another host: a name that was made to lead here (DNS rebinding)."""
+    """`Host` is another name, which was made to resolve to this machine (DNS rebinding)."""
     ORIGIN = "foreign-origin"
     SITE = "cross-site"
 
@@ -45,10 +45,10 @@ _OWN_SITES: Final = ("none", "same-origin")
 
 
 def foreign(header: Callable[[str], str | None], own: Collection[str]) -> Foreign | None:
-    """What is foreign about a request; None where nothing is.
+    """Return what is foreign about a request; None if nothing is.
 
-    `header` gives the value of a header by its name, those of a repeated one joined by commas; `own` holds what Host
-    may be, as `127.0.0.1:4567`. Origin: RFC 6454; Sec-Fetch-Site: W3C Fetch Metadata.
+    `header` returns the value of a header by name, with repeated values joined by commas. `own` contains the accepted
+    values of Host, such as `127.0.0.1:4567`. Origin: RFC 6454; Sec-Fetch-Site: W3C Fetch Metadata.
     """
     if header("Host") not in own:
         return Foreign.HOST
@@ -60,6 +60,6 @@ def foreign(header: Callable[[str], str | None], own: Collection[str]) -> Foreig
 
 
 def header_of(headers: Message, name: str) -> str | None:
-    """The value of a header, of a repeated one all of them: nobody may choose which of two is looked at."""
+    """Return the value of a header; all values of a repeated one, so that a client cannot choose which is checked."""
     values = headers.get_all(name)
     return None if values is None else ",".join(values)

@@ -1,4 +1,4 @@
-"""What a fleet is made of."""
+"""The core types of a fleet: clouds, instances, groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Cloud(StrEnum):
 
 
 def fleet_name(cloud: str, environment: str, region: str) -> str:
-    """The name of a fleet in ledger, console and logs."""
+    """Return the name of a fleet in ledger, console and logs."""
     return f"{cloud}/{environment}/{region}"
 
 
@@ -29,22 +29,22 @@ class CapacityType(StrEnum):
     SPOT = "spot"
     ON_DEMAND = "on-demand"
     FLEX_START = "flex-start"
-    """Google Cloud: waited for, cheaper than on-demand for large machines, and ended after a stated time."""
+    """Google Cloud: queued requests; cheaper than on-demand for large machines; terminated after a fixed time."""
 
 
 class InstanceState(StrEnum):
-    """What the cloud says of a machine, in words that both clouds share."""
+    """The state of a machine as the cloud reports it, in terms common to both clouds."""
 
     PENDING = "pending"
     RUNNING = "running"
     STOPPING = "stopping"
-    """On its way to stopped or terminated."""
+    """Becomes stopped or terminated."""
     STOPPED = "stopped"
     TERMINATED = "terminated"
 
 
 class Phase(StrEnum):
-    """What the node agent says of itself, in the order of a healthy life."""
+    """The phase that the node agent reports, in the order of a healthy run."""
 
     BOOTING = "booting"
     DISKS = "disks"
@@ -59,7 +59,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One virtual machine, as its cloud described it."""
+    """A virtual machine, as its cloud describes it."""
 
     id: str
     cloud: Cloud
@@ -71,41 +71,41 @@ class Instance:
     launched_at: datetime
     environment: str | None = None
     pool: str | None = None
-    """The pool whose group it is of; None: none (an orphan), whatever its tags say."""
+    """The pool of its group; None if it belongs to no group of a pool (an orphan), whatever its tags contain."""
     group: str | None = None
-    """The scaling group that its cloud says it is of."""
+    """The scaling group to which it belongs, as the cloud reports it."""
     private_address: str | None = None
     reservation: str | None = None
     ends_at: datetime | None = None
-    """When its cloud ends it, whatever it does; None: nobody said so."""
+    """When its cloud will terminate it in any case; None if no such time is set."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     end_reason: ActivityKind | None = None
-    """Why it ends or ended, as its own description states; None: it lives, or no cause is stated."""
+    """Why it ends or ended, as its description states; None if it is alive or no cause is stated."""
 
     @property
     def is_of_the_house(self) -> bool:
-        """Whether it is a control host or a router: in no pool by design, and paid for as `shared`."""
+        """Whether it is a control host or a router: in no pool by design; its cost counts as `shared`."""
         return self.pool is None and self.group is None and tags.POOL not in self.tags and tags.ROLE in self.tags
 
     @property
     def claimed_pool(self) -> str | None:
-        """The pool that its tags name though it is in no group of one; None: it claims nothing."""
+        """The pool in its tags although it belongs to no group of a pool; None if its tags name no pool."""
         return self.tags.get(tags.POOL) if self.pool is None else None
 
     @property
     def idle_since(self) -> datetime | None:
-        """When a watchdog marked it; None when it is not marked or somebody wrote nonsense there."""
+        """When a watchdog marked it; None if it is not marked or the tag is invalid."""
         return tags.read_time(self.tags.get(tags.IDLE_SINCE))
 
     @property
     def keep_until(self) -> datetime | None:
-        """Until when people asked to keep it."""
+        """Until when users requested to keep it; None without a valid tag."""
         return tags.read_time(self.tags.get(tags.KEEP_UNTIL))
 
     def keep_tags(self, until: datetime) -> dict[str, str]:
-        """What to write so that it is kept until then; nothing where its tag keeps it as long already.
+        """Return the tags to write so that it is kept until `until`; empty if its tag already keeps it that long.
 
-        A tag that cannot be read keeps, and is left as somebody wrote it.
+        A tag with an invalid value also keeps it, and stays unchanged.
         """
         there = self.keep_until
         if tags.KEEP_UNTIL in self.tags and (there is None or there >= until):
@@ -114,62 +114,62 @@ class Instance:
 
     @property
     def alive(self) -> bool:
-        """Whether it exists and may serve or cost money for computing."""
+        """Whether it exists and can serve or cause compute costs."""
         return self.state in (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendedProcess:
-    """Something that a group does not do for now: launch, terminate, check its instances."""
+    """A process that a group has suspended: launches, terminations, health checks."""
 
     process: str
-    """The cloud's name of it."""
+    """The cloud's name of the process."""
     reason: str
-    """The cloud's own words."""
+    """The cloud's message."""
     by_cloud: bool
-    """The cloud suspended it, as where launches fail for a day. What a person suspended is not ours to resume."""
+    """Whether the cloud suspended it (for example after a day of failed launches). We resume only such processes."""
 
 
 READY_HOOK: Final = "ready"
-"""The lifecycle hook of AWS's groups that holds an instance back until it serves."""
+"""The lifecycle hook of AWS groups that keeps an instance out of service until it is ready."""
 DRAIN_HOOK: Final = "drain"
-"""The one that keeps an instance until it has drained."""
+"""The lifecycle hook of AWS groups that delays a termination until the instance has drained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A scaling group of the cloud: Auto Scaling group or managed instance group."""
+    """A scaling group of the cloud: an Auto Scaling group or a managed instance group."""
 
     name: str
     pool: str
     capacity_type: CapacityType
     zone: str | None
-    """None: over all zones (on-demand)."""
+    """None for a group over all zones (on-demand)."""
     desired: int
     min: int
     max: int
     instance_ids: tuple[str, ...] = ()
-    """Those that count towards `desired`."""
+    """Instances that count towards `desired`."""
     leaving: frozenset[str] = frozenset()
-    """Those that it is ending already, for as long as they live: they count no more, and need not be ended again."""
+    """Instances that the group is terminating, while they are alive. They do not count towards `desired`."""
     waiting_to_serve: frozenset[str] = frozenset()
-    """Those that it holds back after their launch until somebody confirms that they serve (a lifecycle hook)."""
+    """Launched instances whose lifecycle hook waits for the confirmation that they serve."""
     waiting_to_end: frozenset[str] = frozenset()
-    """Those that it keeps before their end until somebody confirms that they have drained (a lifecycle hook)."""
+    """Terminating instances whose lifecycle hook waits for the confirmation that they have drained."""
     suspended: tuple[SuspendedProcess, ...] = ()
-    """What it does not do for now; what our own stack suspends is left out."""
+    """Suspended processes, except those that the project's own stack suspends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceList:
-    """What was read of a list of instances that came whole."""
+    """A complete list of instances."""
 
     instances: Sequence[Instance]
     errors: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By instance: why it could not be read. It may live."""
+    """Instance id -> why it could not be read. The instance may be alive."""
 
     def whole(self) -> Sequence[Instance]:
-        """The instances. Raises CloudError that names the first one that could not be read."""
+        """Return the instances. Raises CloudError for the first instance that could not be read."""
         for error in self.errors.values():
             raise CloudError(error)
         return self.instances
@@ -177,9 +177,9 @@ class InstanceList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupList:
-    """What was read of several groups at once."""
+    """The result of reading several groups."""
 
     groups: Mapping[str, Group]
-    """By name."""
+    """Name -> group."""
     errors: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By name: why a group could not be read."""
+    """Name -> why the group could not be read."""

@@ -1,7 +1,7 @@
-"""Exact money. A cost is kept as *dollar-seconds*: USD per hour times seconds, not yet divided by 3600.
+"""Exact arithmetic with money. A cost is stored in *dollar-seconds*: USD per hour times seconds, not divided by 3600.
 
-Products and sums of finite decimals are finite decimals, so dollar-seconds are exact; the one division happens where
-a figure is shown. `EXACT` traps every rounding, so a slip is an error instead of a wrong cent.
+Products and sums of finite decimals are finite decimals, so dollar-seconds are exact. The only division happens when
+a figure is shown. `EXACT` traps all rounding, so a mistake raises an error instead of producing a wrong cent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from decimal import (
 from typing import Final
 
 EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow, FloatOperation])
-"""Adds and multiplies without any rounding; raises decimal.Inexact where a result would need one."""
+"""Adds and multiplies without rounding; raises decimal.Inexact if a result would need rounding."""
 
 _WIDE: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
 ZERO: Final = Decimal(0)
@@ -29,35 +29,35 @@ CENT: Final = Decimal("0.01")
 NANO: Final = Decimal("0.000000001")
 SECONDS_PER_HOUR: Final = 3600
 HOURS_PER_MONTH: Final = 730
-"""What a month means where a price per hour becomes one per month (365 days ÷ 12)."""
+"""Hours in a month, for converting a price per hour to a price per month (365 days ÷ 12)."""
 
 
 def seconds(duration: timedelta) -> Decimal:
-    """A duration in seconds, exact to the microsecond."""
+    """Return a duration in seconds, exact to the microsecond."""
     micros = (duration.days * 86_400 + duration.seconds) * 1_000_000 + duration.microseconds
     return Decimal(micros).scaleb(-6, EXACT)
 
 
 def dollar_seconds(usd_per_hour: Decimal, duration: timedelta) -> Decimal:
-    """What a price over a duration costs, in dollar-seconds. Raises ValueError for a negative duration."""
+    """Return the cost of a price over a duration, in dollar-seconds. Raises ValueError for a negative duration."""
     if duration < timedelta(0):
         raise ValueError(f"a duration of {duration} cannot cost anything: its end lies before its start")
     return EXACT.multiply(usd_per_hour, seconds(duration))
 
 
 def total(amounts: Iterable[Decimal]) -> Decimal:
-    """The exact sum."""
+    """Return the exact sum."""
     with localcontext(EXACT):
         return sum(amounts, ZERO)
 
 
 def usd(amount: Decimal, step: Decimal = NANO) -> Decimal:
-    """Dollar-seconds as USD, rounded once, half to even, to `step`."""
+    """Convert dollar-seconds to USD; round once to `step`, half to even."""
     return _WIDE.divide(amount, Decimal(SECONDS_PER_HOUR)).quantize(step, context=_WIDE)
 
 
 def usd_per_million(amount: Decimal, tokens: int, step: Decimal = NANO) -> Decimal | None:
-    """Dollar-seconds over tokens as USD per million. None without tokens: there is no such figure."""
+    """Convert dollar-seconds for `tokens` to USD per million tokens. None without tokens: the figure is undefined."""
     if tokens <= 0:
         return None
     with localcontext(_WIDE):
@@ -65,10 +65,10 @@ def usd_per_million(amount: Decimal, tokens: int, step: Decimal = NANO) -> Decim
 
 
 def rounded_parts(parts: Sequence[Decimal], whole: Decimal, step: Decimal = CENT) -> tuple[Decimal, ...]:
-    """Parts (in USD) rounded to `step` so that they add up to `whole` rounded (the largest remainder method).
+    """Round parts (in USD) to `step` so that their sum is `whole` rounded to `step` (largest remainder method).
 
-    Every part is rounded down and the steps that are then missing go to the largest remainders, the earlier part
-    first where two are equal. Raises ValueError when the parts differ from the whole by a step for each part or more.
+    Each part is rounded down. The missing steps go to the parts with the largest remainders; of equal ones, the first
+    wins. Raises ValueError if the sum of the parts differs from the whole by one step per part or more.
     """
     with localcontext(_WIDE):
         goal = whole.quantize(step)
@@ -83,9 +83,10 @@ def rounded_parts(parts: Sequence[Decimal], whole: Decimal, step: Decimal = CENT
 
 
 def split(amount: Decimal, weights: Sequence[Decimal], step: Decimal = NANO) -> tuple[Decimal, ...]:
-    """`amount` split by weights, in steps, adding up to the amount exactly (any rest goes to the last with weight).
+    """Split `amount` by weights, in steps. The parts sum to the amount exactly; the last part with weight gets the
+    remainder.
 
-    Raises ValueError when no weight is above zero.
+    Raises ValueError if a weight is negative, or if none is above zero.
     """
     with localcontext(_WIDE):
         whole = sum(weights, ZERO)

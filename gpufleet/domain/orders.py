@@ -1,7 +1,7 @@
-"""Orders to a node agent: what is signed, how it is written, and why an agent refuses one.
+"""Orders to a node agent: content, format, signature, and reasons for a refusal.
 
-The bytes of the body are what is signed; they are never written anew before they are checked. The signature travels
-beside them, in the header `Authorization`.
+The signature covers the bytes of the body; they are verified as received, without re-encoding. The signature is in
+the header `Authorization`.
 """
 
 import base64
@@ -19,13 +19,13 @@ from gpufleet.domain.parsed import is_map
 
 VERSION: Final = 1
 PATH: Final = "/orders"
-"""Of the agent's HTTP API; orders are posted."""
+"""Path in the agent's HTTP API to which orders are posted."""
 SCHEME: Final = "GPUFleet-Order"
-"""Of the header: `Authorization: GPUFleet-Order FINGERPRINT SIGNATURE`, the signature in base64."""
+"""Scheme of the header: `Authorization: GPUFleet-Order FINGERPRINT SIGNATURE`, with the signature in base64."""
 LARGEST: Final = 4096
-"""Bytes of a body."""
+"""Maximum bytes of a body."""
 WINDOW: Final = timedelta(minutes=5)
-"""How far an order's time may be from the agent's clock, before or after it."""
+"""Maximum difference between an order's time and the agent's clock, in both directions."""
 LONGEST_DRAIN: Final = timedelta(hours=24)
 _LONGEST_REASON: Final = 200
 _LONGEST_HEADER: Final = 1024
@@ -36,30 +36,30 @@ _FIELDS: Final = {"version", "instance", "action", "by", "reason", "deadline_s",
 
 
 class OrderRefusal(StrEnum):
-    """Why an agent refuses an order: the `code` of its answer and of its log."""
+    """Why an agent refuses an order: the `code` in its answer and in its log."""
 
     UNSIGNED = "unsigned"
-    """Without a signature, or with a header that holds none."""
+    """The order has no header, or the header contains no signature."""
     UNKNOWN_KEY = "unknown_key"
-    """By a key that is not among those of its `instance.json`."""
+    """The key is not one of those in the instance's `instance.json`."""
     BAD_SIGNATURE = "bad_signature"
     TOO_LARGE = "too_large"
     NO_LENGTH = "no_length"
-    """Where its body ends cannot be known."""
+    """The length of the body is unknown."""
     MALFORMED = "malformed"
-    """Signed, but nothing that an agent can do."""
+    """The signature is valid, but the content is not."""
     OTHER_INSTANCE = "other_instance"
     WRONG_TIME = "wrong_time"
-    """Too far from the agent's clock, which its answer tells. Nothing else is wrong with it."""
+    """The order's time differs too much from the agent's clock, which the answer contains. All else is valid."""
     USED_NONCE = "used_nonce"
     TOO_MANY = "too_many"
-    """More orders than the agent can remember; it takes orders again when the oldest are over."""
+    """The agent cannot store more nonces; it accepts orders again when the oldest ones have expired."""
     BUSY = "busy"
-    """The instance cannot change its revision now."""
+    """The instance cannot switch its revision now."""
 
 
 class OrderRefusedError(Exception):
-    """An order that an agent does not take; `now`: the agent's clock, where the order's time is all that is wrong."""
+    """An agent refuses an order. `now`: the agent's clock, if only the order's time is wrong."""
 
     def __init__(self, code: OrderRefusal, message: str, now: datetime | None = None) -> None:
         super().__init__(message)
@@ -68,12 +68,12 @@ class OrderRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Take no new request, finish what runs until the deadline, say so."""
+    """Accept no new requests, finish running ones until the deadline, then report `drained`."""
 
     by: DrainOwner
     reason: str
     deadline: timedelta
-    """From now on; whole seconds, a day at most."""
+    """Time from now; whole seconds, at most one day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,26 +85,26 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOrder:
-    """One order to one instance."""
+    """An order to one instance."""
 
     instance: str
     action: Drain | Switch
     at: datetime
-    """When it was signed, UTC."""
+    """Time of the signature, UTC."""
     nonce: str
-    """Of this order alone: 32 hexadecimal digits."""
+    """Unique to this order: 32 hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the header says: who signed, and the signature. Nothing of it is checked yet."""
+    """The content of the header, not verified: the signer's key and the signature."""
 
     fingerprint: str
     signature: bytes
 
 
 def body(order: AgentOrder) -> bytes:
-    """The bytes to sign and to send."""
+    """Return the bytes to sign and to send."""
     match order.action:
         case Drain(by=by, reason=reason, deadline=deadline):
             seconds = int(deadline.total_seconds())
@@ -118,12 +118,12 @@ def body(order: AgentOrder) -> bytes:
 
 
 def header(claim: Claim) -> str:
-    """The value of `Authorization`."""
+    """Return the value of `Authorization`."""
     return f"{SCHEME} {claim.fingerprint} {base64.b64encode(claim.signature).decode()}"
 
 
 def read_header(value: str) -> Claim:
-    """The claim that a header makes. Raises OrderRefusedError."""
+    """Parse the header. Raises OrderRefusedError."""
     found = _HEADER.fullmatch(value) if len(value) <= _LONGEST_HEADER else None
     try:
         if found is None:
@@ -135,7 +135,7 @@ def read_header(value: str) -> Claim:
 
 
 def read_body(signed: bytes) -> AgentOrder:
-    """The order that a body holds. Look at the signature first. Raises OrderRefusedError: MALFORMED."""
+    """Parse the body. Verify the signature first. Raises OrderRefusedError (MALFORMED)."""
     try:
         found = json.loads(signed)
     except (ValueError, RecursionError) as error:

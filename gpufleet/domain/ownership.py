@@ -1,4 +1,4 @@
-"""Whose an instance is: by the group that its cloud says it is of, and not by tags, which many may write."""
+"""The owner of an instance. The cloud's group membership decides; tags do not, because many users can write them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from gpufleet.domain.model import Instance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedGroup:
-    """A scaling group of a fleet, by what its pool is called and where it lies."""
+    """A scaling group of a fleet: its pool and its zone."""
 
     pool: str
     zone: str | None = None
-    """None: it is one of the whole region."""
+    """None for a group over the whole region."""
 
 
 NO_GROUPS: Final[Mapping[str, OwnedGroup]] = MappingProxyType({})
-"""Of who looks at an account, and not at a fleet."""
+"""For callers that inspect an account without a fleet."""
 
 
 def owner_of(groups: Mapping[str, Collection[str]], instance: Instance) -> str | None:
-    """The pool of a fleet that an instance is of; None: none. `groups`: the names of each pool's groups."""
+    """Return the pool to which an instance belongs; None if none. `groups`: pool -> names of its groups."""
     return next((pool for pool, names in groups.items() if instance.group in names), None)

@@ -1,4 +1,4 @@
-"""The rules that people set for the watchdogs of a pool. Values only; `document` reads them."""
+"""The policies of a pool's watchdogs, as users set them. Values only; `gpufleet.settings.document` reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Final
 
 AS_BEFORE: Final = "as_before"
-"""Metadata of a setting that comes with an upgrade: the value at which watchdogs do what they did without it.
+"""Metadata key of a setting that an upgrade adds: the value with which watchdogs behave as before the upgrade.
 
-At that value the policy counts as the one that was seen. It stays when the default changes: that is to be seen.
+With that value, a policy counts as the accepted one. Keep the value if the default changes later: users must
+accept that change.
 """
 
 
@@ -19,21 +20,21 @@ class IdlePolicy:
     """When an instance counts as idle and how carefully it is ended."""
 
     window: timedelta = timedelta(minutes=30)
-    """Evidence is judged over this whole window."""
+    """Evidence must cover this whole window."""
     coverage: float = 0.9
-    """Least share of the expected samples, per source, 0 to 1."""
+    """Minimum share of the expected samples, per source, 0 to 1."""
     gpu_active_below: float = 0.01
-    """Noise floor of `gpu_active` (0 to 1): at or above it the GPU works."""
+    """Noise floor of `gpu_active` (0 to 1): at or above it, the GPU counts as active."""
     grace: timedelta = timedelta(minutes=10)
-    """From mark to act."""
+    """Time from the mark to the action."""
     min_age: timedelta = timedelta(minutes=20)
-    """Younger instances are warming up."""
+    """Younger instances are still warming up."""
     max_stops_per_run: int = 2
     max_stops_per_hour: int = 6
     max_stops_per_day: float | None = 6.0
-    """For each instance of the pool: more would annoy whoever waits for it. None: no such limit."""
+    """Limit per instance of the pool: more stops would annoy users who wait for it. None: no limit."""
     stop_price: timedelta | None = field(default=timedelta(minutes=30), metadata={AS_BEFORE: None})
-    """What one stop costs in GPU time, on top of the cold start. None: window and grace alone decide."""
+    """Cost of one stop in GPU time, in addition to the cold start. None: only window and grace decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,21 +42,21 @@ class SpotPolicy:
     """When on-demand stands in for missing spot, and when spot comes back."""
 
     fallback_after: timedelta = timedelta(seconds=60)
-    """Spot that is not ready this long after it was lost or asked for is replaced."""
+    """Spot capacity that is not ready this long after its loss or request is replaced by on-demand."""
     hold: timedelta = timedelta(minutes=15)
-    """Spot must have been ready this long before on-demand is given back."""
+    """Spot must be ready for this long before on-demand is released."""
     price_ceiling: Decimal = Decimal("0.9")
     """Highest spot price as a share of on-demand."""
     zone_backoff: timedelta = timedelta(minutes=20)
-    """A zone that refused or lost capacity is tried last for this long."""
+    """A zone that refused or lost capacity is used last for this long."""
     max_surge: int = 2
-    """Most instances above target and spare while on-demand is given back. 0: nothing moves between zones, and spot
-    comes back one at a time."""
+    """Maximum instances above target and spare while on-demand is released. 0: no moves between zones, and spot
+    returns one instance at a time."""
     max_stops_per_run: int = 2
-    """Of its own choice: on-demand that goes back, surplus, moves."""
+    """Limit for optional stops: released on-demand, surplus, moves between zones."""
     max_stops_per_hour: int = 12
     max_starts_per_hour: int | None = field(default=None, metadata={AS_BEFORE: None})
-    """Most instances of the pool that start within an hour, of all its groups. None: three times its `max`."""
+    """Maximum launches per hour in all groups of the pool. None: three times the pool's `max`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +66,13 @@ class ScheduleRule:
     days: tuple[str, ...]
     """`mon` to `sun`."""
     start: str
-    """`08:00`, local time."""
+    """Local time, such as `08:00`."""
     end: str
     target: int
-    """Least target while it holds; load may raise it."""
+    """Minimum target while the rule applies; load can raise it."""
     timezone: str = "UTC"
     except_on: tuple[date, ...] = ()
-    """Days that do not count: holidays."""
+    """Days on which the rule does not apply, such as holidays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,21 +80,21 @@ class ScalePolicy:
     """When a pool needs more or fewer replicas."""
 
     waiting_per_replica_above: float = 4
-    """Queued requests per ready replica that are too many."""
+    """The pool grows above this number of queued requests per ready replica."""
     kv_cache_above: float = 0.8
-    """Share of the KV cache, 0 to 1, that is too much."""
+    """The pool grows above this used share of the KV cache, 0 to 1."""
     requests_per_replica: float | None = None
-    """Requests in flight that one replica carries within its objectives. None: unknown."""
+    """Requests in flight that one replica can serve within its objectives. None if unknown."""
     tokens_per_second_per_replica: float | None = None
-    """The same in tokens per second, input and output together; used where the other is unknown."""
+    """The same capacity in tokens per second, input plus output; used if `requests_per_replica` is unknown."""
     first_token_s: float | None = None
-    """Objective: 95 % of requests have their first token by then."""
+    """Objective: 95 % of requests get their first token within this time, in seconds."""
     inter_token_s: float | None = None
-    """Objective: 95 % of tokens follow the one before within this time."""
+    """Objective: 95 % of tokens follow the previous one within this time, in seconds."""
     headroom: float = 0.1
-    """Least share on top of the highest load."""
+    """Minimum spare share above the highest load."""
     down_after: timedelta = timedelta(hours=1)
-    """The pool keeps what the highest load of this time needs."""
+    """The pool keeps the replicas that the highest load within this time needs."""
     schedule: tuple[ScheduleRule, ...] = field(default_factory=tuple)
 
 
@@ -101,18 +102,18 @@ class OrphanAction(StrEnum):
     """What becomes of an idle GPU instance outside every pool."""
 
     MARK = "mark"
-    """A tag and a message; nothing else, ever."""
+    """Write a tag and send a message; never anything else."""
     STOP = "stop"
-    """Marked first; stopped when it is still idle after its grace."""
+    """Mark first; stop it if it is still idle after its grace."""
 
 
 class EvidenceSource(StrEnum):
     """Who says whether the GPUs of an orphan rest."""
 
     PROMETHEUS = "prometheus"
-    """GPU exporter and engine: both sources."""
+    """Both sources: GPU exporter and engine."""
     CLOUDWATCH = "cloudwatch"
-    """The CloudWatch agent's `nvidia_smi` metrics, on AWS: no engine, so nothing is stopped by them."""
+    """The CloudWatch agent's `nvidia_smi` metrics on AWS. There are no engine metrics, so nothing is stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,30 +124,30 @@ class OrphanPolicy:
     action: OrphanAction = OrphanAction.MARK
     evidence: EvidenceSource = EvidenceSource.PROMETHEUS
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Tag or label to value; `*` and `?` stand for any text."""
+    """Tag or label -> value; `*` and `?` are wildcards."""
     name_like: str | None = None
-    """Name of the machine (AWS: its `Name` tag), with `*` and `?`."""
+    """Name of the machine (AWS: its `Name` tag); `*` and `?` are wildcards."""
     owner: str | None = None
-    """Value of its tag `gpu-fleet:owner`, `owner` or `Owner`."""
+    """Value of the tag `gpu-fleet:owner`, `owner` or `Owner`."""
     older_than: timedelta | None = None
     window: timedelta = timedelta(hours=2)
-    """Evidence is judged over this whole window."""
+    """Evidence must cover this whole window."""
     coverage: float = 0.9
     gpu_active_below: float = 0.01
     grace: timedelta = timedelta(hours=24)
-    """From mark to stop: whoever forgot it shall read the message."""
+    """Time from mark to stop: enough for the owner to read the message."""
     min_age: timedelta = timedelta(hours=24)
     max_stops_per_run: int = 1
     max_stops_per_hour: int = 2
     lose_local_disks: bool = False
-    """Whether machines may be stopped that have local disks: a stop loses what lies there."""
+    """Whether machines with local disks may be stopped: a stop loses the data on those disks."""
     engine_job: str = "engine"
-    """Prometheus job that scrapes their engines; each series needs the label `instance_id`."""
+    """Prometheus job that scrapes the engines; each series needs the label `instance_id`."""
     gpu_job: str = "dcgm"
-    """The same of their GPU exporters."""
+    """Prometheus job that scrapes the GPU exporters; each series needs the same label."""
 
     def idle(self) -> IdlePolicy:
-        """Its part that says what idle is."""
+        """Return the part of this policy that defines idleness."""
         return IdlePolicy(
             window=self.window,
             coverage=self.coverage,

@@ -1,4 +1,4 @@
-"""A price, from a cloud's answer to a charge."""
+"""Prices: values with source, validity and rank."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,49 +11,49 @@ from gpufleet.domain.model import Cloud
 CURRENCY: Final = "USD"
 UNIT: Final = "hour"
 FREE_IF_INTERRUPTED: Final = {Cloud.AWS: timedelta(hours=1), Cloud.GCP: timedelta(minutes=1)}
-"""A spot instance that its cloud takes when it is younger costs nothing; one that we end ourselves is charged (EC2
-User Guide, "Billing for interrupted Spot Instances"; Compute Engine, "Spot VMs")."""
+"""A spot instance that is preempted at a lower age is free; one that we terminate is charged (EC2 User Guide,
+"Billing for interrupted Spot Instances"; Compute Engine, "Spot VMs")."""
 
 
 class Rank(IntEnum):
-    """Which source wins where several know a price: the lowest."""
+    """Priority of price sources: the lowest rank wins."""
 
     OVERRIDE = 0
     LIVE = 1
     PACKAGED = 2
     OVERRIDE_BEFORE_ITS_DATE = 3
-    """The earliest override, for the time before it: better than nothing, and said so."""
+    """The earliest override, used for the time before it starts, with a note: better than no price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """What a spend commitment (Savings Plan, CUD) pays of a price."""
+    """The part of a price that a spend commitment (Savings Plan, CUD) covers."""
 
     name: str
     usd_per_hour: Decimal
     share: Decimal
-    """Of the instance's time, from 0 to 1; the rest costs the list price."""
+    """Covered share of the instance's time, 0 to 1; the remainder costs the list price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """USD per hour of one sku, from `valid_from` until the next price of its source."""
+    """The price of a SKU in USD per hour, valid from `valid_from` until the next price of the same source."""
 
     sku: str
-    """`aws:ec2:g6.xlarge:spot`, `gcp:compute:g2-standard-4:on-demand`, …"""
+    """For example `aws:ec2:g6.xlarge:spot` or `gcp:compute:g2-standard-4:on-demand`."""
     region: str
     usd_per_hour: Decimal
     source: str
     as_of: datetime
-    """When the source last said so."""
+    """When the source last confirmed the price."""
     valid_from: datetime
     rank: Rank = Rank.LIVE
     zone: str | None = None
-    """None: all zones of the region."""
+    """None: the price applies to all zones of the region."""
     unverified: bool = False
     note: str = ""
     list_usd_per_hour: Decimal | None = None
-    """Of one unit, where `usd_per_hour` is that of several, of a share or with a commitment; None: the same."""
+    """List price of one unit, if `usd_per_hour` is for several units, a share or a commitment; None if equal."""
     committed: Committed | None = None
     currency: str = CURRENCY
     unit: str = UNIT

@@ -1,20 +1,20 @@
-"""Words of others before a terminal or a chat shows them: no character that steers what shows it."""
+"""Makes external text safe for a terminal or a chat: replaces control characters."""
 
 import re
 from typing import Final
 
 STEERING: Final = re.compile(
-    # C0 but for tab and line ends, DEL and C1; then what turns the direction of text around
+    # C0 except tab and line ends, DEL and C1; then characters that change the text direction
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
 )
-"""Escape sequences begin with them: they clear a screen, write a clipboard, show a link as another one."""
+"""Escape sequences start with them; these can clear the screen, write the clipboard or disguise a link."""
 
 
 def printable(text: str) -> str:
-    """The text with U+FFFD for each of these characters."""
+    """Replace each control character with U+FFFD."""
     return STEERING.sub("\ufffd", text)
 
 
 def in_json(document: str) -> str:
-    """A JSON document with these characters as escapes of JSON: a program reads the same values."""
+    """Replace control characters in a JSON document with JSON escapes: a program reads the same values."""
     return STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", document)

@@ -1,7 +1,7 @@
-"""The regions of both clouds, so that a slip of the pen is seen before anything is asked of a cloud.
+"""The regions of both clouds, to detect a typo before any call to a cloud.
 
-AWS: the commercial partition, as botocore 1.44 lists it for EC2 (a test compares). Google Cloud: the regions in which
-the packaged price lists sell GPU machine types (`gpufleet/prices/data/SOURCE.md`; a test compares).
+AWS: the commercial partition, as in botocore 1.44 for EC2 (a test compares them). Google Cloud: the regions with
+GPU machine types in the packaged price lists (`gpufleet/prices/data/SOURCE.md`; a test compares them).
 """
 
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ REGIONS: Final[Mapping[Cloud, frozenset[str]]] = {
 
 
 def near(cloud: Cloud, region: str) -> str:
-    """What to say to somebody who wrote a region that the cloud has not."""
+    """Return a hint for a region that the cloud does not have."""
     other = next((c for c in Cloud if c is not cloud and region in REGIONS[c]), None)
     if other is not None:
         return f"choose one of {cloud}: this one is {other}'s"

@@ -1,7 +1,7 @@
-"""RSA signatures, checked with the standard library alone: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, 8.2.2).
+"""Verifies RSA signatures with only the standard library: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, 8.2.2).
 
-What a signature opens to is compared with the one encoding that is right, as a whole. Nothing of it is parsed: forged
-paddings (Bleichenbacher 2006) live from parsers.
+The decrypted signature is compared as a whole with the only valid encoding. It is not parsed: forged paddings
+(Bleichenbacher 2006) exploit parsers.
 """
 
 import base64
@@ -14,11 +14,11 @@ from typing import Final
 
 LEAST_BITS: Final = 2048
 MOST_BITS: Final = 4096
-"""A larger one gains nothing and costs the agent time with each order."""
+"""A larger key gives no benefit and costs the agent time for each order."""
 EXPONENT: Final = 65537
-"""The only public exponent that is taken: with small ones forged paddings are easy."""
+"""The only accepted public exponent: small exponents make forged paddings easy."""
 _SHA256_INFO: Final = bytes.fromhex("3031300d060960864801650304020105000420")
-"""DER of DigestInfo for SHA-256 before the digest (RFC 8017, 9.2, note 1)."""
+"""DER prefix of DigestInfo for SHA-256; the digest follows (RFC 8017, 9.2, note 1)."""
 _ALGORITHM: Final = bytes.fromhex("300d06092a864886f70d0101010500")
 """DER of the algorithm rsaEncryption with its NULL (RFC 8017, A.1)."""
 _PEM: Final = re.compile(r"\s*-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----\s*")
@@ -26,7 +26,7 @@ _INTEGER, _BITS, _SEQUENCE = 0x02, 0x03, 0x30
 
 
 class KeyFormError(ValueError):
-    """A text that is not a public key which can be used; says why, never what the text is."""
+    """A text is not a usable public key. The message gives the reason, never the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class PublicKey:
 
     @property
     def size(self) -> int:
-        """Bytes of a signature."""
+        """Size of a signature in bytes."""
         return (self.modulus.bit_length() + 7) // 8
 
     @property
@@ -48,20 +48,20 @@ class PublicKey:
 
     @property
     def text(self) -> str:
-        """Base64 of `der`, in one line: how settings hold it."""
+        """Base64 of `der` in one line: the format in settings."""
         return base64.b64encode(self.der).decode()
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of `der` in hex: its name in orders, statuses and messages."""
+        """SHA-256 of `der` in hex: the key's name in orders, statuses and messages."""
         return hashlib.sha256(self.der).hexdigest()
 
     def may_verify(self, signature: bytes) -> bool:
-        """Whether a signature has the form of one by this key: its length, and a number below the modulus."""
+        """Return whether a signature can be from this key: right length, and a number below the modulus."""
         return len(signature) == self.size and int.from_bytes(signature, "big") < self.modulus
 
     def verify(self, message: bytes, signature: bytes) -> bool:
-        """Whether the key's owner signed these bytes."""
+        """Return whether the signature of these bytes is valid."""
         if not self.may_verify(signature):
             return False
         opened = pow(int.from_bytes(signature, "big"), EXPONENT, self.modulus).to_bytes(self.size, "big")
@@ -69,7 +69,7 @@ class PublicKey:
 
 
 def public_key(text: str) -> PublicKey:
-    """The key of a PEM text, or of base64 in one line, both of SubjectPublicKeyInfo. Raises KeyFormError."""
+    """Parse SubjectPublicKeyInfo in PEM or as base64 in one line. Raises KeyFormError."""
     if "PRIVATE KEY" in text:
         raise KeyFormError("is a private key")
     pem = _PEM.fullmatch(text)
@@ -85,8 +85,8 @@ def public_key(text: str) -> PublicKey:
 
 
 def _modulus(der: bytes) -> int:
-    """Of a key's DER. Raises IndexError, ValueError."""
-    # where the number stands is looked up loosely; then the whole must be as this module would write it
+    """Return the modulus from a key's DER. Raises IndexError, ValueError."""
+    # Locate the number without strict checks; then the whole DER must equal the encoding of this module.
     fields = _content(_SEQUENCE, der)
     if not fields.startswith(_ALGORITHM):
         raise ValueError("another algorithm")
@@ -104,7 +104,7 @@ def _encoded(message: bytes, size: int) -> bytes:
 
 
 def _integer(number: int) -> bytes:
-    # one more bit than it has: the first bit of a positive number is 0
+    # Reserve one more bit: the first bit of a positive number is 0.
     return _tagged(_INTEGER, number.to_bytes(number.bit_length() // 8 + 1, "big"))
 
 
@@ -117,7 +117,7 @@ def _tagged(tag: int, content: bytes) -> bytes:
 
 
 def _content(tag: int, der: bytes) -> bytes:
-    """Of the element that `der` begins with. Raises IndexError, ValueError."""
+    """Return the content of the first element of `der`. Raises IndexError, ValueError."""
     if der[0] != tag:
         raise ValueError("another element")
     begin, size = 2, der[1]

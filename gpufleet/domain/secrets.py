@@ -1,4 +1,4 @@
-"""What looks like a secret in a text that many may read: user data, settings, arguments."""
+"""Detects probable secrets in text that many users can read: user data, settings, arguments."""
 
 import re
 from typing import Final
@@ -19,9 +19,10 @@ SECRETS: Final = {
     ),
     "a password in a URL": re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:[^\s/@$]{3,}@"),
 }
-"""What looks like a secret. References (`ssm:…`, `gcp-secret:…`, `arn:…`, `$VARIABLE`) do not.
+"""Kind -> pattern of a secret. References (`ssm:…`, `gcp-secret:…`, `arn:…`, `$VARIABLE`) do not match.
 
-What may begin at each letter of a word has a longest length: a word of a million letters would else take hours."""
+A part that can start at each letter of a word has a maximum length; otherwise a word of a million letters would
+take hours."""
 
 _CREDENTIALS: Final = {
     "a password in a URL": re.compile(
@@ -40,7 +41,8 @@ _CREDENTIALS: Final = {
         r"(?<![A-Za-z0-9/+=])(?=[^A-Z]{0,39}[A-Z])(?=[^a-z]{0,39}[a-z])(?=\D{0,39}\d)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
     ),
 }
-"""What may be a secret, too: a log that hides too much loses little. Settings are not refused for it."""
+"""Kind -> pattern of a possible secret, for logs only: a log that hides too much loses little. Settings with a match
+are not refused."""
 
 _NAME: Final = re.compile(
     r"(?i)(?:.*[_-])?(?:token|secret|password|passwd|credentials?|(?:api|access|private)_?key|key)"
@@ -48,17 +50,17 @@ _NAME: Final = re.compile(
 
 
 def find_secrets(text: str) -> list[str]:
-    """The kinds of secret that a text seems to hold; never their values."""
+    """Return the kinds of secrets that a text seems to contain; never their values."""
     return [kind for kind, pattern in SECRETS.items() if pattern.search(text)]
 
 
 def redacted(text: str) -> str:
-    """The text with `[KIND OF SECRET]` in place of what looks like one."""
+    """Replace each probable secret in the text with `[KIND OF SECRET]`."""
     for kind, pattern in (*_CREDENTIALS.items(), *SECRETS.items()):
         text = pattern.sub(f"[{kind}]", text)
     return text
 
 
 def names_secret(name: str) -> bool:
-    """Whether a variable of that name (`HF_TOKEN`, `API_KEY`) is there to hold a secret."""
+    """Return whether a variable with this name (such as `HF_TOKEN`, `API_KEY`) is meant for a secret."""
     return _NAME.fullmatch(name) is not None
