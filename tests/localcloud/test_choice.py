@@ -1,4 +1,4 @@
-"""Which cloud's stack runs, remembered between commands."""
+"""The selected cloud of the local stack, stored between commands."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def folders(tmp_path: Path) -> Folders:
     return Folders(root=tmp_path, cache=tmp_path / "cache")
 
 
-def test_it_is_aws_until_somebody_chooses(folders: Folders) -> None:
+def test_aws_is_selected_by_default(folders: Folders) -> None:
     assert chosen(folders) is Cloud.AWS
     choose(folders, Cloud.GCP)
     assert chosen(folders) is Cloud.GCP
@@ -24,7 +24,7 @@ def test_it_is_aws_until_somebody_chooses(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("cloud", Cloud)
-def test_the_shell_is_pointed_at_the_chosen_clouds_fleet(folders: Folders, cloud: Cloud) -> None:
+def test_shell_uses_the_fleet_of_the_selected_cloud(folders: Folders, cloud: Cloud) -> None:
     choose(folders, cloud)
     settings = settings_of(folders, Path("/opt/pulumi/bin/pulumi"))
     assert settings["GPUFLEET_FLEET"] == FLEET_URLS[cloud]
@@ -33,7 +33,7 @@ def test_the_shell_is_pointed_at_the_chosen_clouds_fleet(folders: Folders, cloud
 
 
 @pytest.mark.parametrize("cloud", Cloud)
-def test_every_cloud_has_settings_of_its_local_stack(cloud: Cloud) -> None:
+def test_every_cloud_has_settings_for_its_local_stack(cloud: Cloud) -> None:
     config = ROOT / "stacks" / "config" / f"Pulumi.{stack_of(cloud)}.yaml"
     bucket = FLEET_URLS[cloud].split("/")[2]
     assert bucket in config.read_text()

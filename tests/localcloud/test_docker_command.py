@@ -1,4 +1,4 @@
-"""The image's `docker`: image names stand for local programs."""
+"""The `docker` command of the machine image: image names map to local programs."""
 
 import sys
 from pathlib import Path
@@ -22,16 +22,16 @@ from serving import engine
         ),
     ],
 )
-def test_an_image_stands_for_a_program(image: str, module: str) -> None:
+def test_image_name_maps_to_a_program(image: str, module: str) -> None:
     assert program(image) == module
 
 
-def test_an_unknown_image_is_refused_with_what_is_known() -> None:
+def test_unknown_image_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="simulated-engine"):
         program("vllm/vllm-openai:latest")
 
 
-def test_run_takes_flags_and_leaves_the_images_arguments(tmp_path: Path) -> None:
+def test_run_parses_its_flags_and_passes_the_other_arguments(tmp_path: Path) -> None:
     words = [
         *("--rm", "--name", "engine", "--gpus=all", "--network", "host", "-e", "A=1", "--env=B=2", "-e", "KEPT"),
         *("-v", "/mnt/nvme:/models:ro", "gpu-fleet/simulated-engine", "serve", "/models/chat", "--x=/models/y", "-e"),
@@ -44,18 +44,18 @@ def test_run_takes_flags_and_leaves_the_images_arguments(tmp_path: Path) -> None
     ]
 
 
-def test_a_volume_that_lies_in_the_root_already_stays(tmp_path: Path) -> None:
+def test_volume_below_the_root_is_unchanged(tmp_path: Path) -> None:
     run = parse_run(["-v", f"{tmp_path}/m:{tmp_path}/m", "simulated-engine", f"{tmp_path}/m/chat"], {})
     assert command(run, tmp_path)[-1] == f"{tmp_path}/m/chat"
 
 
 @pytest.mark.parametrize("words", [[], ["--rm"], ["--name"]], ids=["nothing", "no image", "no value"])
-def test_half_a_command_is_refused(words: list[str]) -> None:
+def test_incomplete_command_is_refused(words: list[str]) -> None:
     with pytest.raises(UsageError):
         parse_run(words, {})
 
 
-def test_the_unit_of_the_exporter_is_understood(tmp_path: Path) -> None:
+def test_exporter_unit_is_parsed(tmp_path: Path) -> None:
     text = engine.dcgm_unit("gpu-fleet/dcgm-exporter@sha256:ab", host="127.16.1.4")
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     run = parse_run(line.removeprefix("ExecStart=docker run ").split(), {})
@@ -63,7 +63,7 @@ def test_the_unit_of_the_exporter_is_understood(tmp_path: Path) -> None:
     assert command(run, tmp_path)[3:6] == ["localcloud.dcgm", "-a", "127.16.1.4:9400"]
 
 
-def test_the_unit_of_the_node_exporter_is_understood_and_sees_the_machine_s_own_files(tmp_path: Path) -> None:
+def test_node_exporter_unit_is_parsed_and_reads_the_files_of_the_machine(tmp_path: Path) -> None:
     text = engine.node_exporter_unit("mirror/node-exporter@sha256:ab", host="127.16.1.4")
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     run = parse_run(line.removeprefix("ExecStart=docker run ").split(), {})
@@ -73,7 +73,7 @@ def test_the_unit_of_the_node_exporter_is_understood_and_sees_the_machine_s_own_
     assert Path(root.removeprefix("--path.rootfs=")) == tmp_path
 
 
-def test_an_emulated_machine_gives_files_to_nobody_else() -> None:
-    """It runs as whoever started it, who is seldom root."""
+def test_owner_options_of_install_are_dropped() -> None:
+    """The machine runs as the user who started it, and only root can change owners."""
     words = ["-d", "-o", "2000", "-g", "0", "-m", "0700", "--owner=root", "/mnt/nvme/models/.vllm"]
     assert without_owners(words) == ["-d", "-m", "0700", "/mnt/nvme/models/.vllm"]

@@ -1,4 +1,4 @@
-"""Nothing local may reach a real cloud."""
+"""No local command can reach a real cloud."""
 
 import subprocess
 from pathlib import Path
@@ -40,7 +40,7 @@ def folders(tmp_path: Path) -> Folders:
     return Folders(root=tmp_path / "a clone's", cache=tmp_path / "cache")
 
 
-def test_no_real_value_gets_through(folders: Folders) -> None:
+def test_no_real_value_is_passed_on(folders: Folders) -> None:
     environment = local_environment(folders, Path("/opt/pulumi/bin/pulumi"), REAL | HARMLESS)
     assert not set(REAL.values()) & set(environment.values())
     assert environment["AWS_ENDPOINT_URL"].startswith("http://127.")
@@ -52,16 +52,16 @@ def test_no_real_value_gets_through(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REAL))
-def test_each_is_stripped(name: str) -> None:
+def test_variable_of_a_real_account_is_stripped(name: str) -> None:
     assert is_stripped(name)
 
 
 @pytest.mark.parametrize("name", ["HOME", "PATH", "LANG", "SSL_CERT_FILE", "AWSOME", "GPUFLEET_CACHE", "NO_PROXY"])
-def test_others_are_not(name: str) -> None:
+def test_other_variables_are_kept(name: str) -> None:
     assert not is_stripped(name)
 
 
-def test_a_shell_that_evaluates_the_exports_has_the_same_environment(folders: Folders) -> None:
+def test_shell_that_evaluates_the_exports_has_the_same_environment(folders: Folders) -> None:
     pulumi = Path("/opt/pulumi/bin/pulumi")
     text = exports(folders, pulumi, REAL | HARMLESS)
     done = subprocess.run(
@@ -83,13 +83,13 @@ def test_a_shell_that_evaluates_the_exports_has_the_same_environment(folders: Fo
         pytest.param({}, False, id="a stranger"),
     ],
 )
-def test_whose_a_process_is(folders: Folders, environment: dict[str, str], ours: bool) -> None:
+def test_owner_of_a_process(folders: Folders, environment: dict[str, str], ours: bool) -> None:
     filled = {name: value.format(local=folders.local) for name, value in environment.items()}
     assert is_ours(filled, folders) is ours
     assert is_ours(marked(filled, folders), folders)
 
 
-def test_a_shell_and_commands_get_the_token_of_the_cloud_that_runs_now(folders: Folders) -> None:
+def test_shell_and_commands_get_the_token_of_the_running_cloud(folders: Folders) -> None:
     with pytest.raises(LocalError, match="gpufleet local up"):
         token_of(folders)
     assert local_environment(folders, Path("/pulumi"), {})["AWS_SECRET_ACCESS_KEY"] == NO_TOKEN

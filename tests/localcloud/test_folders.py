@@ -1,4 +1,4 @@
-"""Where the cache lies, and which programs count."""
+"""The location of the cache, and which installed programs are accepted."""
 
 from pathlib import Path
 
@@ -19,9 +19,7 @@ from gpufleet.toolchain.tools import Tool, find_tool
         pytest.param({"GPUFLEET_CACHE": "/proc/nowhere"}, "clone/.local/cache", id="named, cannot be written"),
     ],
 )
-def test_the_cache_is_the_first_place_that_can_be_written(
-    tmp_path: Path, environment: dict[str, str], cache: str
-) -> None:
+def test_cache_is_the_first_writable_folder(tmp_path: Path, environment: dict[str, str], cache: str) -> None:
     named = {name: value.format(t=tmp_path) for name, value in environment.items()}
     assert find_folders(named, tmp_path / "clone").cache == tmp_path / cache
 
@@ -43,7 +41,7 @@ def program(folder: Path, name: str, says: str) -> Path:
         pytest.param("nonsense", None, id="says nothing of use"),
     ],
 )
-def test_a_tool_counts_by_its_version(tmp_path: Path, says: str, found: tuple[int, int] | None) -> None:
+def test_tool_is_accepted_by_its_version(tmp_path: Path, says: str, found: tuple[int, int] | None) -> None:
     program(tmp_path, "gpu-fleet-test-tool", says)
     tool = Tool(
         name="gpu-fleet-test-tool", package="p", purpose="tests", version_argument="--version", at_least=(2, 42)
@@ -73,7 +71,7 @@ def test_which_pulumi_is_used(tmp_path: Path, on_path: str | None, in_cache: str
     assert found == (files[wins] if wins else None)
 
 
-def test_a_pulumi_on_path_without_its_language_host_is_passed_over(tmp_path: Path) -> None:
+def test_pulumi_on_path_without_its_language_host_is_skipped(tmp_path: Path) -> None:
     folders = find_folders({"GPUFLEET_CACHE": str(tmp_path / "cache")}, tmp_path)
     program(tmp_path / "bin", "pulumi", "v3.259.0")
     ours = program(folders.pulumi_folder / "bin", "pulumi", "v3.259.0")

@@ -1,4 +1,5 @@
-"""Who is no caller of the embedded cloud: a web page that is open beside it, another Unix user, who has no token."""
+"""Callers that the embedded cloud refuses: pages of other sites in a browser, other Unix users, and requests
+without the token."""
 
 import base64
 import contextlib
@@ -43,15 +44,15 @@ NOBODY = 65534
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A request that would change something, or give a secret away, if it were answered."""
+    """A request that would change state or reveal a secret if it were accepted."""
 
     base: str
-    """The name of a server's address in `Places`."""
+    """The name of a server's URL in `Places`."""
     method: str
     path: str
     body: bytes = b""
     shown: Mapping[str, str] | None = None
-    """What makes it a good request; None: it is refused by its sender alone."""
+    """Headers that make the request valid. None: only its sender decides."""
 
 
 FORM = urlencode({"Action": "DescribeInstances", "Version": "2016-11-15"}).encode()
@@ -93,16 +94,17 @@ PAGES: dict[str, dict[str, str | None]] = {
     "cross-site": {"Sec-Fetch-Site": "cross-site"},
     "same-site": {"Sec-Fetch-Site": "same-site"},
 }
-"""What a browser sends for a page of another site, each by itself."""
+"""Headers that a browser sends for a page of another site, one case each."""
 
 
 def ask(url: str, target: Target, headers: Mapping[str, str | None]) -> tuple[int, str]:
-    """Status and body, with exactly these headers; None: without one that each request has."""
+    """Send the request with exactly these headers. Returns status and body. None omits a header that each request
+    has."""
     host = urlsplit(url).netloc
     connection = http.client.HTTPConnection(host, timeout=60)
     with contextlib.closing(connection):
         connection.putrequest(target.method, target.path, skip_host=True, skip_accept_encoding=True)
-        # what a page may send without asking first (a "simple" request of CORS)
+        # what a page may send without a preflight (a "simple" request of CORS)
         every = {"Host": host, "Content-Type": "text/plain", "Content-Length": str(len(target.body))}
         for name, value in {**every, **headers}.items():
             if value is not None:
@@ -122,7 +124,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCloud]:
 
 
 def networks(cloud: RunningCloud) -> str:
-    """What of a good request of the table would be seen afterwards."""
+    """The state that a valid request of the table would change."""
     google = ask(cloud.places.google_url, Target(base="", method="GET", path=TARGETS["google"].path), BEARER)[1]
     sink = ask(cloud.places.slack_url, Target(base="", method="GET", path="/messages"), BEARER)[1]
     return google + sink + str(cloud.client("s3").list_buckets()["Buckets"])
@@ -130,7 +132,7 @@ def networks(cloud: RunningCloud) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_page_of_another_site_is_refused_by_every_server_even_with_the_token(
+def test_page_of_another_site_is_refused_by_every_server_even_with_the_token(
     guarded: RunningCloud, name: str, page: str
 ) -> None:
     target = TARGETS[name]
@@ -161,7 +163,7 @@ def test_a_page_of_another_site_is_refused_by_every_server_even_with_the_token(
     ],
 )
 @pytest.mark.parametrize("name", [name for name in TARGETS if name != "slack-webhook"])
-def test_who_has_not_the_token_is_refused_by_every_server(
+def test_request_without_the_token_is_refused_by_every_server(
     guarded: RunningCloud, name: str, shown: dict[str, str]
 ) -> None:
     target = TARGETS[name]
@@ -172,20 +174,20 @@ def test_who_has_not_the_token_is_refused_by_every_server(
     assert networks(guarded) == before
 
 
-def test_a_webhook_that_is_guessed_is_refused(guarded: RunningCloud) -> None:
+def test_guessed_webhook_is_refused(guarded: RunningCloud) -> None:
     target = Target(base="", method="POST", path="/services/T/B/x", body=b'{"text": "evil"}')
     assert ask(guarded.places.slack_url, target, {})[0] == 403
 
 
 @pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.shown is not None])
-def test_the_same_requests_are_answered_with_the_token(guarded: RunningCloud, name: str) -> None:
+def test_same_requests_are_answered_with_the_token(guarded: RunningCloud, name: str) -> None:
     target = TARGETS[name]
     own = getattr(guarded.places, target.base)
     status, said = ask(own, target, {**(target.shown or {}), "Origin": own, "Sec-Fetch-Site": "same-origin"})
     assert status in (200, 400), said
 
 
-def test_a_query_that_names_an_access_key_is_no_signature(guarded: RunningCloud) -> None:
+def test_access_key_in_a_query_is_not_a_signature(guarded: RunningCloud) -> None:
     query = urlencode(
         {"X-Amz-Credential": f"{TOKEN}/20261125/us-east-1/ec2/aws4_request", "X-Amz-Signature": "0" * 64}
     )
@@ -195,7 +197,9 @@ def test_a_query_that_names_an_access_key_is_no_signature(guarded: RunningCloud)
 
 
 @pytest.mark.parametrize("service", ["ec2", "autoscaling", "s3", "ssm"])
-def test_keys_of_an_earlier_start_are_refused_in_the_services_own_words(guarded: RunningCloud, service: str) -> None:
+def test_keys_of_an_earlier_start_are_refused_with_the_error_of_the_service(
+    guarded: RunningCloud, service: str
+) -> None:
     session: Any = boto3.Session(ACCESS_KEY, "of-an-earlier-start", region_name=REGION)
     settings = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"})
     client = session.client(service, endpoint_url=guarded.places.api_url, config=settings)
@@ -211,7 +215,7 @@ def test_keys_of_an_earlier_start_are_refused_in_the_services_own_words(guarded:
 
 
 @pytest.mark.parametrize("key", ["a", "models/chat/a b+c~d/ü=1", "a//b", "x?y&z=1"])
-def test_signatures_hold_for_every_key_and_body(guarded: RunningCloud, key: str) -> None:
+def test_signatures_are_valid_for_every_key_and_body(guarded: RunningCloud, key: str) -> None:
     s3 = guarded.client("s3")
     if "odd-keys" not in {bucket["Name"] for bucket in s3.list_buckets()["Buckets"]}:
         s3.create_bucket(Bucket="odd-keys")
@@ -227,7 +231,7 @@ def test_health_needs_no_token_and_refuses_pages_of_other_sites(guarded: Running
     assert ask(guarded.places.api_url, target, PAGES["cross-site"])[0] == 403
 
 
-def test_a_browser_asks_for_the_token_and_shows_the_slack_page(guarded: RunningCloud) -> None:
+def test_browser_asks_for_the_token_and_shows_the_slack_page(guarded: RunningCloud) -> None:
     page = Target(base="", method="GET", path="/")
     typed = {"Sec-Fetch-Site": "none"}
     assert ask(guarded.places.slack_url, page, typed)[0] == 401
@@ -242,7 +246,7 @@ def test_a_browser_asks_for_the_token_and_shows_the_slack_page(guarded: RunningC
 
 @pytest.fixture(scope="module")
 def machine(session_cloud: RunningCloud) -> Iterator[str]:
-    """The address of a machine of AWS, which has metadata."""
+    """The address of an AWS machine, which has a metadata service."""
     session_cloud.control("POST", "restore", {})
     make_group(session_cloud, "asked", make_template(session_cloud, "asked"), size=1)
     wait_for("the machine", lambda: session_cloud.in_service("asked"), 60)
@@ -255,14 +259,14 @@ TTL = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_metadata_gives_a_page_of_another_site_nothing(machine: str, page: str) -> None:
+def test_metadata_refuses_a_page_of_another_site(machine: str, page: str) -> None:
     url = f"http://{machine}:{METADATA_PORT}"
     assert ask(url, SESSION, TTL)[0] == 200
     assert ask(url, SESSION, {**TTL, **PAGES[page]})[0] == 403
 
 
 def as_nobody(do: Callable[[], str]) -> str:
-    """What a process of another Unix user gets."""
+    """The result of `do` in a process of another Unix user."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -298,7 +302,7 @@ def test_another_unix_user_gets_neither_metadata_nor_the_token(machine: str, tmp
     assert ask(url, SESSION, TTL)[0] == 200
 
 
-def test_the_token_is_of_this_start_and_its_owners_alone(tmp_path: Path) -> None:
+def test_each_start_has_its_own_token_that_only_the_owner_can_read(tmp_path: Path) -> None:
     seen: list[str] = []
     file = tmp_path / "state" / TOKEN_FILE
     for _ in range(2):
@@ -320,7 +324,7 @@ def test_the_token_is_of_this_start_and_its_owners_alone(tmp_path: Path) -> None
     assert "inherited-from-a-shell" not in seen
 
 
-def test_a_machines_own_keys_sign_but_do_not_command_the_cloud(machine: str, session_cloud: RunningCloud) -> None:
+def test_machine_credentials_sign_but_do_not_permit_the_admin_api(machine: str, session_cloud: RunningCloud) -> None:
     url = f"http://{machine}:{METADATA_PORT}"
     token = {"X-aws-ec2-metadata-token": ask(url, SESSION, TTL)[1]}
     place = Target(base="", method="GET", path="/latest/meta-data/iam/security-credentials/node")
@@ -332,7 +336,7 @@ def test_a_machines_own_keys_sign_but_do_not_command_the_cloud(machine: str, ses
     assert ask(session_cloud.places.api_url, control, wrong)[0] == 403
 
 
-def test_calls_with_the_token_are_told_apart_without_showing_it(guarded: RunningCloud) -> None:
+def test_calls_with_the_token_have_a_principal_without_showing_it(guarded: RunningCloud) -> None:
     google = Google(cloud=guarded)
     ask(guarded.places.google_url, TARGETS["google-secrets"], BEARER)
     guarded.client("ec2").describe_instances()
@@ -343,7 +347,7 @@ def test_calls_with_the_token_are_told_apart_without_showing_it(guarded: Running
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("server", ["node exporter", "simulated engine", "DCGM exporter"])
-def test_what_a_machine_serves_is_for_no_page_of_another_site(tmp_path: Path, server: str, page: str) -> None:
+def test_servers_of_a_machine_refuse_pages_of_other_sites(tmp_path: Path, server: str, page: str) -> None:
     through_a_router = server == "simulated engine" and "Host" in PAGES[page]
     with served(made(server, tmp_path)) as running:
         url = f"http://127.0.0.1:{running.server_address[1]}"

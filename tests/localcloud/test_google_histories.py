@@ -1,5 +1,5 @@
-"""Histories of instances on the embedded Compute Engine: order, names and words of operations as they were recorded,
-and what our adapters make of them."""
+"""Instance histories on the embedded Compute Engine. Order, names and messages of operations match recordings,
+and the adapters interpret them correctly."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def history(cloud: Emulated, zone: str = ZONE) -> list[tuple[str, str, str]]:
 
 
 def told(cloud: Emulated, name: str = "spot") -> list[Activity]:
-    """What our adapters make of all that happened."""
+    """The activities that the adapter reads from all operations."""
     groups = GoogleGroups(GoogleCalls(PROJECT), FLEET)
     return list(groups.activities([name], cloud.clock.now - timedelta(days=1)))
 
@@ -91,10 +91,10 @@ def member(group: ManagedGroup) -> str:
     return found.name
 
 
-# Shapes.
+# Formats.
 
 
-def test_operations_have_the_members_and_names_of_recorded_ones(cloud: Emulated) -> None:
+def test_operations_have_the_fields_and_name_format_of_recordings(cloud: Emulated) -> None:
     group = spot(cloud)
     cloud.run()
     _, pending = cloud.call("DELETE", f"zones/{ZONE}/instances/{member(group)}")
@@ -113,7 +113,7 @@ def test_operations_have_the_members_and_names_of_recorded_ones(cloud: Emulated)
     assert re.fullmatch(NAME, before["name"]), "as it was recorded"
 
 
-def test_what_is_not_found_is_answered_as_it_was_recorded(cloud: Emulated) -> None:
+def test_not_found_response_matches_the_recording(cloud: Emulated) -> None:
     status, answer = cloud.call("GET", "global/instanceTemplates/instance-template-to-delete")
     before = recorded("instance_template_not_found.json")
     text = json.dumps(before).replace("projects/cloud-custodian", f"projects/{PROJECT}")
@@ -131,7 +131,7 @@ def test_operations_are_ordered_or_filtered_but_not_both(cloud: Emulated) -> Non
     assert cloud.call("GET", path, query=both)[0] == 400
 
 
-def test_members_made_by_name_are_refused_where_the_group_replaces_by_itself(cloud: Emulated) -> None:
+def test_create_by_name_is_refused_for_a_group_with_proactive_replacement(cloud: Emulated) -> None:
     policy = {"type": "PROACTIVE", "replacementMethod": "SUBSTITUTE"}
     cloud.make_group("paid", 0, f"zones/{ZONE}", properties(), updatePolicy=policy)
     body = {"instances": [{"name": "one"}]}
@@ -142,7 +142,7 @@ def test_members_made_by_name_are_refused_where_the_group_replaces_by_itself(clo
     assert operation["error"]["errors"][0]["code"] == "CONDITION_NOT_MET"
 
 
-def test_groups_are_the_same_in_a_list_as_alone(cloud: Emulated) -> None:
+def test_groups_are_equal_in_a_list_and_alone(cloud: Emulated) -> None:
     spread = {"zones": [{"zone": f"zones/{ZONE}"}, {"zone": f"zones/{OTHER}"}]}
     spot(cloud, 2)
     cloud.make_group("wide", 2, f"regions/{REGION}", properties(), distributionPolicy=spread)
@@ -187,7 +187,7 @@ def test_spot_is_preempted_while_it_runs(cloud: Emulated) -> None:
     assert (lost.instance_id, lost.detail) == (name, "Instance was preempted.")
 
 
-def test_spot_that_is_being_taken_states_why(cloud: Emulated) -> None:
+def test_instance_under_preemption_states_the_cause(cloud: Emulated) -> None:
     group = spot(cloud)
     cloud.run()
     cloud.control("preempt", {"instance": member(group), "notice_s": 0})
@@ -197,7 +197,7 @@ def test_spot_that_is_being_taken_states_why(cloud: Emulated) -> None:
     assert [one.end_reason for one in found] == [K.PREEMPTED]
 
 
-def test_spot_is_preempted_while_it_is_made(cloud: Emulated) -> None:
+def test_spot_is_preempted_during_creation(cloud: Emulated) -> None:
     group = spot(cloud)
     cloud.run(0.25)
     cloud.control("preempt", {"instance": member(group), "notice_s": 0})
@@ -208,7 +208,7 @@ def test_spot_is_preempted_while_it_is_made(cloud: Emulated) -> None:
     assert K.LAUNCHED in kinds(cloud), "the group makes it again"
 
 
-def test_a_zone_is_dry_for_a_while(cloud: Emulated) -> None:
+def test_zone_without_capacity_for_a_while(cloud: Emulated) -> None:
     limit(cloud, 0)
     limit(cloud, 0, "us-central1-f")
     group = spot(cloud)
@@ -233,7 +233,7 @@ def test_a_zone_is_dry_for_a_while(cloud: Emulated) -> None:
     assert kinds(cloud)[-1] is K.LAUNCHED
 
 
-def test_a_machine_without_a_gpu_is_refused_in_the_older_words(cloud: Emulated) -> None:
+def test_capacity_error_of_a_machine_without_a_gpu_has_the_older_message(cloud: Emulated) -> None:
     cloud.control("capacity", {"zone": ZONE, "type": "e2-medium", "kind": "on-demand", "count": 0})
     body = {"name": "plain", **properties(machineType=f"zones/{ZONE}/machineTypes/e2-medium")}
     assert cloud.call("POST", f"zones/{ZONE}/instances", body)[0] == 200
@@ -261,7 +261,7 @@ def test_a_machine_without_a_gpu_is_refused_in_the_older_words(cloud: Emulated) 
         ),
     ],
 )
-def test_a_quota_is_reached(cloud: Emulated, body: Any, words: str, account_wide: bool) -> None:
+def test_reached_quota_refuses_a_launch(cloud: Emulated, body: Any, words: str, account_wide: bool) -> None:
     cloud.control("capacity", body)
     spot(cloud)
     cloud.run(10)
@@ -279,7 +279,9 @@ def test_a_quota_is_reached(cloud: Emulated, body: Any, words: str, account_wide
         pytest.param(0, K.CONFIGURATION, "does not exist.", id="not there"),
     ],
 )
-def test_a_reservation_refuses(cloud: Emulated, count: int, kind: ActivityKind, words: str) -> None:
+def test_full_or_missing_reservation_refuses_a_launch(
+    cloud: Emulated, count: int, kind: ActivityKind, words: str
+) -> None:
     if count:
         row = {"specificReservation": {"count": str(count), "instanceProperties": {"machineType": MACHINE}}}
         cloud.state.store.add(Key(f"zones/{ZONE}", "reservations", "r"), row, cloud.clock.now)
@@ -295,7 +297,7 @@ def test_a_reservation_refuses(cloud: Emulated, count: int, kind: ActivityKind, 
     ]
 
 
-def test_a_person_deletes_a_member(cloud: Emulated) -> None:
+def test_member_deleted_by_a_person(cloud: Emulated) -> None:
     group = spot(cloud)
     cloud.run()
     cloud.call("DELETE", f"zones/{ZONE}/instances/{member(group)}")
@@ -304,7 +306,7 @@ def test_a_person_deletes_a_member(cloud: Emulated) -> None:
     assert kinds(cloud) == [K.LAUNCHED, K.ENDED_BY_PERSON, K.LAUNCHED]
 
 
-def test_a_member_leaves_through_its_group(cloud: Emulated) -> None:
+def test_member_deleted_through_its_group(cloud: Emulated) -> None:
     group = spot(cloud)
     cloud.run()
     body = {"instances": [f"zones/{ZONE}/instances/{member(group)}"]}
@@ -313,7 +315,7 @@ def test_a_member_leaves_through_its_group(cloud: Emulated) -> None:
     assert kinds(cloud) == [K.LAUNCHED, K.ENDED]
 
 
-def test_a_member_powers_itself_off(cloud: Emulated) -> None:
+def test_member_that_powers_itself_off(cloud: Emulated) -> None:
     group = spot(cloud)
     cloud.run()
     cloud.hardware.running.discard(member(group))
@@ -323,7 +325,7 @@ def test_a_member_powers_itself_off(cloud: Emulated) -> None:
 
 
 @pytest.mark.parametrize("reported_only", [False, True])
-def test_a_member_fails_its_health_check(cloud: Emulated, reported_only: bool) -> None:
+def test_member_that_fails_its_health_check(cloud: Emulated, reported_only: bool) -> None:
     group = spot(cloud)
     if reported_only:  # as the components declare it
         row = cloud.state.store.get(group.key)
@@ -337,7 +339,7 @@ def test_a_member_fails_its_health_check(cloud: Emulated, reported_only: bool) -
         assert [what for what, _, _ in history(cloud)] == ["insert", REPAIRED, "delete", "insert"]
 
 
-def test_a_group_over_all_zones_launches_and_loses_too(cloud: Emulated) -> None:
+def test_regional_group_launches_and_replaces(cloud: Emulated) -> None:
     spread = {"zones": [{"zone": f"zones/{ZONE}"}, {"zone": f"zones/{OTHER}"}], "targetShape": "ANY"}
     group = cloud.make_group("wide", 1, f"regions/{REGION}", properties(), distributionPolicy=spread)
     limit(cloud, 0, kind="on-demand")
@@ -348,7 +350,7 @@ def test_a_group_over_all_zones_launches_and_loses_too(cloud: Emulated) -> None:
     assert kinds(cloud, "wide") == [K.LAUNCHED, K.ENDED_BY_PERSON, K.LAUNCHED]
 
 
-def test_the_time_scale_changes_no_order_and_no_words(tmp_path: Path) -> None:
+def test_time_scale_does_not_change_the_history(tmp_path: Path) -> None:
     found: list[Any] = []
     for factor in (1, 4):
         cloud = Emulated(tmp_path, TimeScale(factor))

@@ -1,4 +1,4 @@
-"""The language host, as the engine sees it: a process that prints a port and speaks LanguageRuntime."""
+"""The language host as the engine sees it: a process that prints its port and serves LanguageRuntime."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def pack(folder: Path, text: str) -> language.RunPluginRequest:
 
 
 def started(stream: Iterator[language.RunPluginResponse]) -> None:
-    """Says which stack the pack is for, as the engine does: only then is it started."""
+    """Send the stack configuration of the pack, as the engine does. The pack starts only after it."""
     request = analyzer.AnalyzerStackConfigureRequest(
         project="gpu-fleet", stack="aws-dev", config={"aws:region": "us-east-1"}, dry_run=True
     )
@@ -59,13 +59,13 @@ def started(stream: Iterator[language.RunPluginResponse]) -> None:
         stub = analyzer_pb2_grpc.AnalyzerStub(channel)
         stub.Handshake(analyzer.AnalyzerHandshakeRequest(), timeout=LIMIT_S)
         with pytest.raises(grpc.RpcError) as refused:
-            # these packs serve nothing on the port they name
+            # these packs do not listen on the port that they print
             stub.ConfigureStack(request, timeout=LIMIT_S)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def gone(pid: int) -> bool:
-    """Whether the process ended within the limit (a zombie that nobody reads yet has ended)."""
+    """Whether the process ends within the limit. A zombie counts as ended."""
     until = time.monotonic() + LIMIT_S
     while time.monotonic() < until:
         try:
@@ -77,11 +77,11 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_says_which_pulumi_it_speaks_for(host: Host) -> None:
+def test_reports_the_supported_pulumi_version(host: Host) -> None:
     assert host.stub.GetPluginInfo(empty_pb2.Empty(), timeout=LIMIT_S).version == "3.259.0"
 
 
-def test_a_pack_is_told_its_stack_and_its_words_are_passed_on(host: Host, tmp_path: Path) -> None:
+def test_pack_receives_its_stack_and_its_output_is_forwarded(host: Host, tmp_path: Path) -> None:
     request = pack(
         tmp_path,
         "import os, sys\nprint(1, flush=True)\n"
@@ -97,7 +97,7 @@ def test_a_pack_is_told_its_stack_and_its_words_are_passed_on(host: Host, tmp_pa
     assert messages[-1].exitcode == 7
 
 
-def test_a_pack_that_says_no_port_is_an_error_with_words(host: Host, tmp_path: Path) -> None:
+def test_pack_that_prints_no_port_is_an_error(host: Host, tmp_path: Path) -> None:
     stream = host.stub.RunPlugin(pack(tmp_path, "print('no port')"), timeout=LIMIT_S)
     address = f"127.0.0.1:{int(next(stream).stdout)}"
     with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
@@ -105,7 +105,7 @@ def test_a_pack_that_says_no_port_is_an_error_with_words(host: Host, tmp_path: P
     assert "the policy pack did not start" in str(refused.value)
 
 
-def test_an_environment_that_is_not_there_is_named(host: Host, tmp_path: Path) -> None:
+def test_missing_virtual_environment_is_named_in_the_error(host: Host, tmp_path: Path) -> None:
     options = struct_pb2.Struct()
     options.update({"virtualenv": "no such place"})
     info = language.ProgramInfo(root_directory=str(tmp_path), program_directory=str(tmp_path), options=options)
@@ -118,7 +118,7 @@ def test_an_environment_that_is_not_there_is_named(host: Host, tmp_path: Path) -
     "number",
     [pytest.param(n, id=n.name) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)],
 )
-def test_its_children_end_with_it(host: Host, tmp_path: Path, number: signal.Signals) -> None:
+def test_child_processes_end_with_the_host(host: Host, tmp_path: Path, number: signal.Signals) -> None:
     # a pack that ignores Ctrl-C, as a policy pack does
     request = pack(
         tmp_path,
@@ -133,8 +133,8 @@ def test_its_children_end_with_it(host: Host, tmp_path: Path, number: signal.Sig
     assert gone(child)
 
 
-def test_ends_when_the_engine_is_gone() -> None:
-    # the engine stands in as a process that starts the host, tells us its number and dies without a word
+def test_host_ends_when_the_engine_is_killed() -> None:
+    # a process replaces the engine: it starts the host, prints its pid and exits at once
     engine = subprocess.run(
         [
             sys.executable,

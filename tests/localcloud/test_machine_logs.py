@@ -1,4 +1,4 @@
-"""Programs of a machine's units find their output in the journal, as under systemd."""
+"""The output of a machine's units is in the journal, as under systemd."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ SHOWS = "import os, sys; from gpufleet import logs; print(logs.is_journal(sys.st
 
 
 @pytest.mark.parametrize("journal", [True, False])
-def test_a_units_program_writes_to_the_journal_and_user_data_does_not(tmp_path: Path, *, journal: bool) -> None:
+def test_output_of_a_unit_is_in_the_journal_and_that_of_user_data_is_not(tmp_path: Path, *, journal: bool) -> None:
     log = tmp_path / "unit.log"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     pid = processes.spawn([sys.executable, "-c", SHOWS], environment, tmp_path, log, journal=journal)

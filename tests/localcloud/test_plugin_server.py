@@ -1,4 +1,4 @@
-"""Who may call what the Pulumi engine calls: processes of the user who started it."""
+"""The servers that the Pulumi engine calls accept only processes of the user who started them."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def host(uid: int) -> Iterator[Any]:
         server.stop(grace=None)
 
 
-def test_processes_of_the_same_user_are_answered() -> None:
+def test_processes_of_the_same_user_are_accepted() -> None:
     with host(os.getuid()) as stub:
         assert stub.GetPluginInfo(empty_pb2.Empty(), timeout=120).version
         assert list(stub.InstallDependencies(language.InstallDependenciesRequest(), timeout=120))

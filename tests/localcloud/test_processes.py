@@ -1,4 +1,4 @@
-"""Processes that outlive the command which started them."""
+"""Processes that outlive the command that started them."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ def start(tmp_path: Path) -> Generator[Start]:
     processes.end(begun, 0.1)
 
 
-def test_a_process_is_found_again_by_its_record_and_ended(start: Start, tmp_path: Path) -> None:
+def test_process_is_loaded_from_its_record_and_ended(start: Start, tmp_path: Path) -> None:
     start(SLEEPER).save(tmp_path / "run")
     found = processes.load(tmp_path / "run", "part")
     assert found is not None
@@ -51,7 +51,7 @@ def test_a_process_is_found_again_by_its_record_and_ended(start: Start, tmp_path
     assert not found.alive
 
 
-def test_one_that_ignores_the_request_is_killed_and_reported(start: Start) -> None:
+def test_process_that_ignores_sigterm_is_killed_and_reported(start: Start) -> None:
     process = start(STUBBORN)
     assert processes.end([process], 0.2) == (process,)
     assert not process.alive
@@ -64,7 +64,7 @@ def test_one_that_ignores_the_request_is_killed_and_reported(start: Start) -> No
         pytest.param({"boot": "another"}, id="the machine was started anew since"),
     ],
 )
-def test_a_reused_number_is_never_signalled(start: Start, change: dict[str, str | int]) -> None:
+def test_reused_pid_is_never_signalled(start: Start, change: dict[str, str | int]) -> None:
     process = start(SLEEPER)
     stale = replace(process, **change)  # pyright: ignore[reportArgumentType] - a table of fields
     assert not stale.alive
@@ -73,12 +73,12 @@ def test_a_reused_number_is_never_signalled(start: Start, change: dict[str, str 
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"pid": 1}', '{"pid": "x", "started": 1, "boot": ""}', "[]"])
-def test_a_record_that_cannot_be_read_is_no_record(tmp_path: Path, text: str) -> None:
+def test_invalid_record_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "part.json").write_text(text)
     assert processes.load(tmp_path, "part") is None
 
 
-def test_marked_processes_are_found_with_their_children_and_never_the_caller(start: Start, tmp_path: Path) -> None:
+def test_marked_processes_are_found_with_their_children_and_without_the_caller(start: Start, tmp_path: Path) -> None:
     def is_mine(environment: Mapping[str, str]) -> bool:
         return environment.get("GPUFLEET_TEST") == str(tmp_path)
 
@@ -98,7 +98,7 @@ def test_marked_processes_are_found_with_their_children_and_never_the_caller(sta
     assert processes.find_marked(is_mine) == ()
 
 
-def test_a_listener_is_found_with_its_owner() -> None:
+def test_listener_is_found_with_its_owner() -> None:
     network = free_network()
     with socket.socket() as server:
         server.bind((f"{network}.0.1", 0))
@@ -113,7 +113,7 @@ def test_a_listener_is_found_with_its_owner() -> None:
     assert sockets.can_listen(f"{network}.0.1", port)
 
 
-def test_a_wildcard_listener_is_in_the_way_too() -> None:
+def test_wildcard_listener_occupies_the_port() -> None:
     with socket.socket() as server:
         server.bind(("0.0.0.0", 0))  # noqa: S104
         server.listen()

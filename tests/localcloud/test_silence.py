@@ -1,4 +1,4 @@
-"""Metadata services that say nothing for a while."""
+"""Metadata services that do not respond for a while."""
 
 import http.client
 import threading
@@ -16,7 +16,7 @@ from tests.fixtures.networks import free_network
 
 
 class Switch:
-    """Whether the service is silent, and how often it asked."""
+    """Whether the service is silent, and how often it checked."""
 
     def __init__(self) -> None:
         self.on = threading.Event()
@@ -27,7 +27,7 @@ class Switch:
         return self.on.is_set()
 
 
-def test_a_request_is_held_no_longer_than_its_server_lives() -> None:
+def test_held_request_ends_with_its_server() -> None:
     switch = Switch()
     switch.on.set()
     silence = Silence(switch)
@@ -51,7 +51,7 @@ def _google(address: str, switch: Switch) -> Callable[[], None]:
     ("serve", "port", "status"),
     [pytest.param(_amazon, METADATA_PORT, 401, id="aws"), pytest.param(_google, google.METADATA_PORT, 200, id="gcp")],
 )
-def test_what_is_asked_of_a_silent_service_gets_no_answer(
+def test_request_to_a_silent_service_gets_no_response(
     serve: Callable[[str, Switch], Callable[[], None]], port: int, status: int
 ) -> None:
     address, switch = f"{free_network()}.1.4", Switch()

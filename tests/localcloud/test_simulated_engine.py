@@ -1,4 +1,4 @@
-"""The simulated engine and clients that go away."""
+"""The simulated engine with clients that disconnect."""
 
 import json
 import socket
@@ -37,14 +37,14 @@ def server(tmp_path: Path) -> Iterator[EngineServer]:
     made.server_close()
 
 
-def test_clients_that_leave_before_the_first_word_hold_up_nobody(server: EngineServer) -> None:
+def test_clients_that_disconnect_before_the_first_token_block_no_others(server: EngineServer) -> None:
     address = server.socket.getsockname()
     body = json.dumps(ASK | {"stream": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: engine\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     for _ in range(CLIENTS):
         with socket.create_connection(address) as client:
             client.sendall(head + body)
-            # closed with a reset: what is written to it from now on fails
+            # closed with a reset, so later writes to it fail
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     answer = httpx.post(f"http://{address[0]}:{address[1]}/v1/completions", json=ASK, timeout=30)
     assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""The Slack sink: what it takes, what it refuses, what it shows; with the real slack_sdk."""
+"""The Slack sink: accepted and refused requests, and its page, with the real slack_sdk."""
 
 import json
 import urllib.error
@@ -34,7 +34,7 @@ def _client(url: str) -> WebClient:
     return WebClient(token=local_token.BOT, base_url=f"{url}/api/", retry_handlers=[])
 
 
-def test_a_webhook_is_kept_and_shown(sink: tuple[SlackSink, str]) -> None:
+def test_webhook_message_is_stored_and_shown(sink: tuple[SlackSink, str]) -> None:
     _, url = sink
     blocks = [
         {"type": "header", "text": {"type": "plain_text", "text": "Idle <GPU>"}},
@@ -49,7 +49,7 @@ def test_a_webhook_is_kept_and_shown(sink: tuple[SlackSink, str]) -> None:
     assert "<b>i-1</b> is <code>idle</code> &amp; costs 1 &lt; 2" in page
 
 
-def test_a_message_can_be_posted_changed_and_found_by_its_metadata(sink: tuple[SlackSink, str]) -> None:
+def test_message_can_be_posted_changed_and_found_by_its_metadata(sink: tuple[SlackSink, str]) -> None:
     client = _client(sink[1])
     metadata = {"event_type": "report", "event_payload": {"key": "2026-11-20"}}
     made = client.chat_postMessage(channel="#gpu-cost", text="first", metadata=metadata)
@@ -75,13 +75,13 @@ def test_a_message_can_be_posted_changed_and_found_by_its_metadata(sink: tuple[S
         ),
     ],
 )
-def test_what_slack_refuses_is_refused(sink: tuple[SlackSink, str], blocks: list[Any], code: str) -> None:
+def test_request_that_slack_refuses_is_refused(sink: tuple[SlackSink, str], blocks: list[Any], code: str) -> None:
     with pytest.raises(SlackApiError, match=code):
         _client(sink[1]).chat_postMessage(channel="#c", text="t", blocks=blocks)
     assert json.loads(_get(f"{sink[1]}/messages")) == []
 
 
-def test_no_token_and_no_text_are_refused(sink: tuple[SlackSink, str]) -> None:
+def test_missing_token_or_text_is_refused(sink: tuple[SlackSink, str]) -> None:
     with pytest.raises(SlackApiError, match="not_authed"):
         WebClient(token="", base_url=f"{sink[1]}/api/").api_call(
             "chat.postMessage", json={"channel": "#c", "text": "t"}
@@ -90,12 +90,12 @@ def test_no_token_and_no_text_are_refused(sink: tuple[SlackSink, str]) -> None:
         _client(sink[1]).api_call("chat.postMessage", json={"channel": "#c"})
 
 
-def test_a_changed_message_that_is_not_there_is_said(sink: tuple[SlackSink, str]) -> None:
+def test_change_of_a_missing_message_is_an_error(sink: tuple[SlackSink, str]) -> None:
     with pytest.raises(SlackApiError, match="message_not_found"):
         _client(sink[1]).chat_update(channel="#c", ts="1.0", text="t")
 
 
-def test_on_demand_it_answers_429_as_often_as_asked(sink: tuple[SlackSink, str]) -> None:
+def test_sink_answers_429_as_often_as_requested(sink: tuple[SlackSink, str]) -> None:
     body = json.dumps({"times": 2, "retry_after": 3}).encode()
     request = urllib.request.Request(f"{sink[1]}/throttle", data=body, headers=local_token.BEARER)
     with urllib.request.urlopen(request, timeout=60):
@@ -117,11 +117,11 @@ def test_on_demand_it_answers_429_as_often_as_asked(sink: tuple[SlackSink, str])
         pytest.param("x\n```\ncode *b*\n```", "x<br><pre>code *b*</pre>", id="code block"),
     ],
 )
-def test_mark_up_becomes_html(text: str, expected: str) -> None:
+def test_markup_becomes_html(text: str, expected: str) -> None:
     assert mrkdwn(text) == expected
 
 
-def test_bad_json_on_the_webhook_is_refused(sink: tuple[SlackSink, str]) -> None:
+def test_invalid_json_on_the_webhook_is_refused(sink: tuple[SlackSink, str]) -> None:
     request = urllib.request.Request(f"{sink[1]}{local_token.WEBHOOK}", data=b"{", method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=60)

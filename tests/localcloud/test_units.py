@@ -1,4 +1,4 @@
-"""Unit files and their life, as emulated machines read them."""
+"""Unit files and the lifecycle of services on emulated machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ from serving import engine
         pytest.param("infinity", float("inf"), id="for ever"),
     ],
 )
-def test_time_spans(text: str, expected: float) -> None:
+def test_time_span_is_parsed(text: str, expected: float) -> None:
     assert seconds(text) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "-3", "1min x"])
-def test_what_is_no_time_span(text: str) -> None:
+def test_invalid_time_span_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a time span"):
         seconds(text)
 
@@ -58,7 +58,7 @@ WantedBy=multi-user.target
 """
 
 
-def test_a_unit_is_read_with_its_limits() -> None:
+def test_unit_is_parsed_with_its_limits() -> None:
     unit = parse("x.service", _UNIT)
     assert [command.line.split() for command in unit.start] == [["docker", "run", "--name=x", "image"]]
     assert [(command.line, command.may_fail) for command in unit.start_pre] == [("docker rm --force x", True)]
@@ -69,7 +69,7 @@ def test_a_unit_is_read_with_its_limits() -> None:
     assert unit.wanted_by == ("multi-user.target",)
 
 
-def test_an_empty_value_forgets_the_earlier_ones() -> None:
+def test_empty_value_resets_earlier_ones() -> None:
     unit = parse("x.service", "[Service]\nExecStart=one\nExecStart=\nExecStart=two\n")
     assert [command.line for command in unit.start] == ["two"]
 
@@ -83,12 +83,12 @@ def test_an_empty_value_forgets_the_earlier_ones() -> None:
         pytest.param("Environment=NAME", "not NAME=VALUE", id="environment"),
     ],
 )
-def test_a_bad_value_is_named(line: str, words: str) -> None:
+def test_invalid_value_is_named_in_the_error(line: str, words: str) -> None:
     with pytest.raises(UnitError, match=words):
         parse("x.service", f"[Service]\n{line}\n")
 
 
-def test_exec_lines_expand_as_systemd_does() -> None:
+def test_exec_lines_expand_as_in_systemd() -> None:
     environment = {"NAME": "a b", "ONE": "1"}
     assert arguments('run "$NAME" ${NAME} $NAME x${ONE} 50%% $$HOME "q\\"q"', environment) == [
         "run",
@@ -105,18 +105,18 @@ def test_exec_lines_expand_as_systemd_does() -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", min_codepoint=33), min_size=1, max_size=12), min_size=1))
-def test_what_the_engines_unit_quotes_comes_out_as_it_went_in(words: list[str]) -> None:
+def test_quoted_arguments_of_the_engine_unit_are_restored(words: list[str]) -> None:
     line = " ".join(engine.quote(word) for word in words)
     assert arguments(line, {}) == words
 
 
-def test_environment_files_skip_comments_and_quotes() -> None:
+def test_environment_files_may_have_comments_and_quotes() -> None:
     assert environment_file('# c\nA=1\n\nB="x y"\nnothing\n') == {"A": "1", "B": "x y"}
 
 
 @dataclass(slots=True)
 class FakeHost:
-    """A machine without processes."""
+    """A host that runs no processes."""
 
     folder: Path
     spawned: list[list[str]] = field(default_factory=list[list[str]])
@@ -141,7 +141,7 @@ class FakeHost:
 
 @dataclass(slots=True)
 class Clock:
-    """Time that a test moves."""
+    """A clock that a test moves."""
 
     now: float = 0.0
 
@@ -155,7 +155,7 @@ def _service(tmp_path: Path, *lines: str, unit: str = "") -> tuple[Service, Fake
     return Service(parse("x.service", text), host, clock), host, clock
 
 
-def test_a_service_starts_after_its_preparation(tmp_path: Path) -> None:
+def test_service_starts_after_its_start_pre_commands(tmp_path: Path) -> None:
     service, host, _ = _service(tmp_path, "ExecStartPre=prepare")
     service.start()
     assert (service.state, host.spawned) == (State.ACTIVATING, [["prepare"]])
@@ -166,14 +166,14 @@ def test_a_service_starts_after_its_preparation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "state"), [("ExecStartPre=prepare", State.FAILED), ("ExecStartPre=-prepare", State.ACTIVE)]
 )
-def test_a_preparation_that_fails_stops_the_start_unless_it_may(tmp_path: Path, line: str, state: State) -> None:
+def test_failed_start_pre_command_stops_the_start_unless_it_may_fail(tmp_path: Path, line: str, state: State) -> None:
     service, _, _ = _service(tmp_path, line)
     service.start()
     service.ended(101, 1)
     assert service.state is state
 
 
-def test_a_missing_program_fails_the_start(tmp_path: Path) -> None:
+def test_missing_program_fails_the_start(tmp_path: Path) -> None:
     service, host, _ = _service(tmp_path)
     host.broken = True
     service.start()
@@ -181,7 +181,7 @@ def test_a_missing_program_fails_the_start(tmp_path: Path) -> None:
     assert "no such program" in service.result
 
 
-def test_a_failed_service_is_restarted_until_its_limit(tmp_path: Path) -> None:
+def test_failed_service_is_restarted_until_its_limit(tmp_path: Path) -> None:
     service, host, clock = _service(
         tmp_path, "Restart=on-failure", "RestartSec=5", unit="StartLimitBurst=2\nStartLimitIntervalSec=60"
     )
@@ -203,7 +203,7 @@ def test_a_failed_service_is_restarted_until_its_limit(tmp_path: Path) -> None:
     assert service.state is State.ACTIVE
 
 
-def test_a_clean_end_is_no_failure(tmp_path: Path) -> None:
+def test_clean_exit_is_not_a_failure(tmp_path: Path) -> None:
     service, _, _ = _service(tmp_path, "Restart=on-failure")
     service.start()
     service.ended(101, -15)
@@ -211,7 +211,7 @@ def test_a_clean_end_is_no_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "group"), [("mixed", False), ("control-group", True), ("process", False)])
-def test_stopping_signals_whom_the_kill_mode_names_and_kills_after_the_limit(
+def test_stop_signals_processes_by_kill_mode_and_kills_after_the_limit(
     tmp_path: Path, mode: str, group: bool
 ) -> None:
     service, host, clock = _service(tmp_path, f"KillMode={mode}", "TimeoutStopSec=7", "Restart=always")
@@ -228,21 +228,21 @@ def test_stopping_signals_whom_the_kill_mode_names_and_kills_after_the_limit(
     assert len(host.spawned) == 1, "what was stopped is not restarted"
 
 
-def test_what_the_main_process_leaves_behind_goes_with_it(tmp_path: Path) -> None:
+def test_remaining_processes_end_with_the_main_process(tmp_path: Path) -> None:
     service, host, _ = _service(tmp_path, "KillMode=mixed")
     service.start()
     service.ended(101, 0)
     assert (101, "SIGKILL", True) in host.signals
 
 
-def test_reset_failed_leaves_a_running_service_alone(tmp_path: Path) -> None:
+def test_reset_failed_does_not_affect_a_running_service(tmp_path: Path) -> None:
     service, host, _ = _service(tmp_path)
     service.start()
     service.reset_failed()
     assert (service.state, host.signals) == (State.ACTIVE, [])
 
 
-def test_an_environment_file_is_read_below_the_machines_root(tmp_path: Path) -> None:
+def test_environment_file_is_read_below_the_root_of_the_machine(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/x.env").write_text("WORD=hello\n", "utf-8")
     text = "[Service]\nEnvironmentFile=/etc/x.env\nExecStart=say ${WORD}\n"
@@ -252,7 +252,7 @@ def test_an_environment_file_is_read_below_the_machines_root(tmp_path: Path) -> 
     assert host.spawned == [["say", "hello"]]
 
 
-def test_a_missing_environment_file_fails_the_start(tmp_path: Path) -> None:
+def test_missing_environment_file_fails_the_start(tmp_path: Path) -> None:
     service, _, _ = _service(tmp_path, "EnvironmentFile=/etc/missing")
     service.start()
     assert service.state is State.FAILED

@@ -1,4 +1,4 @@
-"""Volumes of the embedded cloud: carried from one machine to the next, formatted and mounted by its disk commands."""
+"""Volumes of the embedded cloud: moved between machines, formatted and mounted by the image's disk commands."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def _machine(folder: Path, name: str) -> Path:
 
 
 def _commands(root: Path) -> Callable[[Sequence[str]], str]:
-    """The image's disk commands, as the machine runs them."""
+    """Runs the image's disk commands, as the machine does."""
 
     def run(words: Sequence[str]) -> str:
         said, wrong = io.StringIO(), io.StringIO()
@@ -49,11 +49,11 @@ def _commands(root: Path) -> Callable[[Sequence[str]], str]:
 
 
 def _use(root: Path) -> str:
-    """As a control host does with its volume."""
+    """Mount the volume as a control host does."""
     return volume.mount(str(root / DEVICE), root / "var/lib/data", _commands(root), wait=timedelta(0))
 
 
-def test_the_next_machine_finds_what_the_last_one_wrote(tmp_path: Path) -> None:
+def test_next_machine_reads_the_data_of_the_previous_one(tmp_path: Path) -> None:
     shelf = VolumePool(tmp_path / ".volumes")
     first, second = _machine(tmp_path, "first"), _machine(tmp_path, "second")
     with pytest.raises(StepError, match="is not attached"):
@@ -74,7 +74,7 @@ def test_the_next_machine_finds_what_the_last_one_wrote(tmp_path: Path) -> None:
     assert (second / "var/lib/data/ledger").read_text() == "facts"
 
 
-def test_a_boot_begins_with_nothing_mounted_and_the_volume_there(tmp_path: Path) -> None:
+def test_boot_starts_with_the_volume_attached_and_nothing_mounted(tmp_path: Path) -> None:
     root = _machine(tmp_path, "one")
     VolumePool(tmp_path / ".volumes").attach(VOLUME, root)
     _use(root)
@@ -85,7 +85,7 @@ def test_a_boot_begins_with_nothing_mounted_and_the_volume_there(tmp_path: Path)
     assert (root / "var/lib/data/ledger").read_text() == "facts"
 
 
-def test_a_deleted_volume_takes_its_content_along(tmp_path: Path) -> None:
+def test_deleted_volume_loses_its_data(tmp_path: Path) -> None:
     shelf, root = VolumePool(tmp_path / ".volumes"), _machine(tmp_path, "one")
     shelf.attach(VOLUME, root)
     _use(root)

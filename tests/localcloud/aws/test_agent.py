@@ -1,4 +1,5 @@
-"""The real node agent on an emulated machine: it boots from user data, serves, and drains on notice and on wish."""
+"""The real node agent on an emulated machine: it boots from user data, serves, and drains after a notice or a
+request."""
 
 import hashlib
 import json
@@ -29,7 +30,7 @@ BUCKET = "agent-models"
 
 
 class Bucket:
-    """The models' bucket, as publishing needs it."""
+    """The models' bucket, with the operations that publishing needs."""
 
     def __init__(self, s3: Any) -> None:
         self._s3 = s3
@@ -46,7 +47,7 @@ class Bucket:
 
 @pytest.fixture(scope="module")
 def script(session_cloud: RunningCloud) -> str:
-    """User data of a pool `chat`, with model, agent and key where it looks for them."""
+    """User data of a pool `chat`, with its model, agent and key in the places where the agent looks for them."""
     s3 = session_cloud.client("s3")
     s3.create_bucket(Bucket=BUCKET)
     bucket = Bucket(s3)
@@ -99,7 +100,8 @@ def _page(url: str) -> str:
 
 @pytest.fixture
 def ready(cloud: RunningCloud, script: str, request: pytest.FixtureRequest) -> tuple[str, str, str]:
-    """A machine whose agent says ready: group, instance, address. Eight disks, so that an array is made."""
+    """Group, instance and address of a machine whose agent is ready. It has eight disks, so the agent builds an
+    array."""
     name = f"agent-{request.function.__name__[-20:].strip('_')}".replace("_", "-")
     hook = {
         "LifecycleHookName": "drain",
@@ -117,7 +119,7 @@ def ready(cloud: RunningCloud, script: str, request: pytest.FixtureRequest) -> t
     return name, member, address
 
 
-def test_an_agent_boots_serves_and_shows_its_gpus(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
+def test_agent_boots_serves_and_exports_gpu_metrics(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
     wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
     with urllib.request.urlopen(wish, timeout=60) as answer:
@@ -135,13 +137,14 @@ def test_an_agent_boots_serves_and_shows_its_gpus(cloud: RunningCloud, ready: tu
         urllib.request.urlopen(wish.full_url, timeout=60)
 
 
-def test_an_agent_drains_before_its_group_ends_it(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
+def test_agent_drains_before_its_group_terminates_it(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     name, member, address = ready
     cloud.client("autoscaling").terminate_instance_in_auto_scaling_group(
         InstanceId=member, ShouldDecrementDesiredCapacity=True
     )
     wait_for("it to be drained", lambda: _status(address).get("drained"))
-    # the hook waits for two hours of the cloud's time; the control host, which hears that it has drained, does not
+    # The hook waits for two hours of cloud time. The control host, which sees the drained status, completes it
+    # earlier.
     groups = AwsGroups(AwsCalls("us-east-1", cloud.client))
     assert groups.groups([name])[0].waiting_to_end == {member}
     assert groups.complete_hooks(name, serving=(), drained=[member]) == {}
@@ -152,7 +155,7 @@ def test_an_agent_drains_before_its_group_ends_it(cloud: RunningCloud, ready: tu
     assert called <= {"GetObject", "HeadObject", "GetParameter"}, "it changes nothing"
 
 
-def test_an_agent_drains_when_it_is_preempted(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
+def test_agent_drains_when_it_is_preempted(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
     cloud.control("POST", "preempt", {"instance": member, "notice_s": 120, "capacity_lost": True})
     wait_for("the agent to drain", lambda: _status(address).get("draining"))
@@ -160,7 +163,7 @@ def test_an_agent_drains_when_it_is_preempted(cloud: RunningCloud, ready: tuple[
     wait_for("it to be drained", lambda: _status(address).get("drained"))
 
 
-def test_a_silent_exporter_leaves_engine_and_agent_alone(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
+def test_silent_exporter_does_not_affect_engine_and_agent(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
     cloud.control("POST", "fault", {"instance": member, "what": "exporter"})
     with pytest.raises(OSError):

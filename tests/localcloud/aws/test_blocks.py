@@ -1,4 +1,5 @@
-"""Capacity Blocks of the embedded EC2, with a real boto3 client: found, bought, begun, ended as AWS says."""
+"""Capacity Blocks of the embedded EC2, with a real boto3 client: searched, bought, started and ended as AWS
+documents."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from tests.fixtures.clouds.emulator import RunningCloud, make_group, make_templa
 pytestmark = pytest.mark.slow
 MACHINE = "p5.48xlarge"
 EARLY = timedelta(minutes=30)
-"""AWS begins to end what runs in a block this long before the block's own end."""
+"""AWS starts to terminate the instances of a block this long before the end of the block."""
 
 
 def offerings(cloud: RunningCloud, **more: Any) -> list[dict[str, Any]]:
@@ -53,7 +54,7 @@ def failed(cloud: RunningCloud, name: str) -> str:
     return next(one["StatusMessage"] for one in cloud.activities(name) if one["StatusCode"] == "Failed")
 
 
-def test_offerings_are_as_aws_makes_them(cloud: RunningCloud) -> None:
+def test_offerings_match_the_rules_of_aws(cloud: RunningCloud) -> None:
     found = offerings(cloud, CapacityDurationHours=48, InstanceCount=2)
     assert 1 <= len(found) <= 6
     for offering in found:
@@ -75,12 +76,12 @@ def test_offerings_are_as_aws_makes_them(cloud: RunningCloud) -> None:
         pytest.param({"CapacityDurationHours": 15 * 24}, "capacityDurationHours", id="part of a week"),
     ],
 )
-def test_what_aws_does_not_offer_is_refused(cloud: RunningCloud, asked: dict[str, Any], message: str) -> None:
+def test_offering_that_aws_does_not_sell_is_refused(cloud: RunningCloud, asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ClientError, match=message):
         offerings(cloud, **asked)
 
 
-def test_a_block_that_was_bought_waits_for_its_time_and_cannot_be_given_back(cloud: RunningCloud) -> None:
+def test_bought_block_is_scheduled_and_cannot_be_cancelled(cloud: RunningCloud) -> None:
     ec2, block = cloud.client("ec2"), bought(cloud)
     assert (block["State"], block["ReservationType"], block["EndDateType"]) == (
         "scheduled",
@@ -100,7 +101,7 @@ def test_a_block_that_was_bought_waits_for_its_time_and_cannot_be_given_back(clo
         ec2.purchase_capacity_block(CapacityBlockOfferingId="cb-nothing", InstancePlatform="Linux/UNIX")
 
 
-def test_a_launch_names_the_market_of_blocks_and_of_nothing_else(cloud: RunningCloud) -> None:
+def test_capacity_block_market_type_is_required_for_blocks_and_refused_otherwise(cloud: RunningCloud) -> None:
     block = bought(cloud)
     move(cloud, block["CapacityReservationId"], starts=timedelta(seconds=-1), ends=timedelta(days=1))
     block_group(cloud, "no-market", block, InstanceMarketOptions={})
@@ -109,7 +110,7 @@ def test_a_launch_names_the_market_of_blocks_and_of_nothing_else(cloud: RunningC
     assert "Only a Capacity Block" in failed(cloud, "no-block")
 
 
-def test_a_block_begins_and_its_instances_end_half_an_hour_before_it(cloud: RunningCloud) -> None:
+def test_instances_of_a_block_end_half_an_hour_before_it(cloud: RunningCloud) -> None:
     block = bought(cloud)
     reservation = block["CapacityReservationId"]
     told = _queue_of_blocks(cloud)
@@ -137,7 +138,7 @@ def test_a_block_begins_and_its_instances_end_half_an_hour_before_it(cloud: Runn
 
 
 def _queue_of_blocks(cloud: RunningCloud) -> Any:
-    """Events of blocks, through a rule and a queue; each call gives the kinds of all so far."""
+    """Route events of blocks to a queue with a rule. Each call returns the kinds of all events so far."""
     queues, events = cloud.client("sqs"), cloud.client("events")
     url = queues.create_queue(QueueName="blocks")["QueueUrl"]
     arn = queues.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

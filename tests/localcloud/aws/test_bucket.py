@@ -1,4 +1,4 @@
-"""Bucket policies of the embedded cloud: a TLS-only bucket serves what comes over loopback, a plain Deny denies."""
+"""Bucket policies of the embedded cloud: a TLS-only bucket accepts requests over loopback, a plain Deny denies."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ MACHINES = f"arn:aws:iam::{ACCOUNT}:role/gpu-fleet-*"
         pytest.param({"Condition": {"ArnNotLike": {"aws:PrincipalArn": MACHINES}}}, True, False, id="all but others"),
     ],
 )
-def test_a_bucket_is_written_to_when_its_policy_lets_https_in(
+def test_bucket_policy_decides_on_requests_over_loopback(
     cloud: RunningCloud, more: Mapping[str, Any], as_list: bool, allowed: bool
 ) -> None:
     s3: Any = cloud.client("s3")
@@ -51,7 +51,7 @@ def test_a_bucket_is_written_to_when_its_policy_lets_https_in(
     assert json.loads(s3.get_bucket_policy(Bucket=bucket)["Policy"]) == json.loads(policy), "read back as written"
 
 
-def test_a_machine_asks_as_its_role_and_a_person_as_a_user() -> None:
+def test_machine_calls_as_its_role_and_a_person_as_a_user() -> None:
     assert (
         arn_of("gpu-fleet-prod-control-1a2b3c4/i-0123")
         == f"arn:aws:iam::{ACCOUNT}:role/gpu-fleet-prod-control-1a2b3c4"

@@ -1,4 +1,4 @@
-"""What single AWS calls answer in the embedded cloud: single instances, notices as events, errors on demand."""
+"""Responses of single AWS calls in the embedded cloud: single instances, notices as events, injected errors."""
 
 import json
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ def _wait(cloud: RunningCloud, instance_id: str, state: str) -> None:
     wait_for(f"{instance_id} {state}", lambda: _instance(cloud, instance_id)["State"]["Name"] == state)
 
 
-def test_a_single_instance_stops_and_starts_and_is_billed_while_it_runs(cloud: RunningCloud) -> None:
+def test_single_instance_stops_and_starts_and_is_billed_while_it_runs(cloud: RunningCloud) -> None:
     ec2 = cloud.client("ec2")
     launched = _run(cloud)
     made = launched["InstanceId"]
@@ -74,7 +74,7 @@ def test_a_single_instance_stops_and_starts_and_is_billed_while_it_runs(cloud: R
         ),
     ],
 )
-def test_a_single_instance_is_refused_by_ec2s_codes(
+def test_single_instance_is_refused_with_the_codes_of_ec2(
     cloud: RunningCloud, limit: dict[str, Any], market: dict[str, Any], code: str
 ) -> None:
     cloud.control("POST", "capacity", limit)
@@ -82,7 +82,7 @@ def test_a_single_instance_is_refused_by_ec2s_codes(
         _run(cloud, **market)
 
 
-def test_a_notice_reaches_the_queue_that_a_rule_names(cloud: RunningCloud) -> None:
+def test_notice_reaches_the_queue_of_a_rule(cloud: RunningCloud) -> None:
     events, sqs = cloud.client("events"), cloud.client("sqs")
     url = sqs.create_queue(QueueName="notices")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -97,7 +97,7 @@ def test_a_notice_reaches_the_queue_that_a_rule_names(cloud: RunningCloud) -> No
     assert sorted(found) == sorted(kinds)
     assert found[kinds[0]]["detail"] == {"instance-id": member, "instance-action": "terminate"}
     zone = cloud.instances("noticed")[0]["Placement"]["AvailabilityZone"]
-    # the zone, and no account
+    # the resource ARN has the zone and no account
     assert [found[kind]["resources"] for kind in kinds] == [[f"arn:aws:ec2:{zone}:instance/{member}"]] * 2
     assert "instance-action" not in found[kinds[1]]["detail"]
 
@@ -113,7 +113,7 @@ def test_a_notice_reaches_the_queue_that_a_rule_names(cloud: RunningCloud) -> No
         pytest.param("s3", "ListBuckets", lambda c: c.list_buckets(), "SlowDown", id="s3"),
     ],
 )
-def test_an_error_on_demand_is_what_boto3_raises(
+def test_injected_error_is_raised_by_boto3(
     cloud: RunningCloud, service: str, operation: str, call: Any, code: str
 ) -> None:
     wanted = {"service": service, "operation": operation, "code": code, "status": 503, "times": 1}
@@ -124,7 +124,7 @@ def test_an_error_on_demand_is_what_boto3_raises(
     assert cloud.control("GET", "api-fault")[1] == [], "it happens once"
 
 
-def test_the_second_page_can_be_made_to_fail(cloud: RunningCloud) -> None:
+def test_fault_can_affect_only_the_second_page(cloud: RunningCloud) -> None:
     wanted = {"service": "s3", "operation": "ListBuckets", "skip": 1}
     cloud.control("POST", "api-fault", wanted)
     cloud.client("s3").list_buckets()
@@ -150,7 +150,7 @@ def test_placement_scores_follow_capacity(cloud: RunningCloud) -> None:
     assert scores(types) == {"use1-az1": 9, "use1-az2": 1, "use1-az3": 9}
 
 
-def test_a_group_whose_template_is_gone_does_not_hold_up_the_others(cloud: RunningCloud) -> None:
+def test_group_with_a_deleted_template_does_not_block_other_groups(cloud: RunningCloud) -> None:
     template = make_template(cloud, "gone")
     make_group(cloud, "gone", template, size=0)
     make_group(cloud, "there", make_template(cloud, "there"), size=0)
@@ -163,7 +163,7 @@ def test_a_group_whose_template_is_gone_does_not_hold_up_the_others(cloud: Runni
     assert failed[0]["StatusMessage"].endswith(f"{template}, does not exist.")
 
 
-def test_the_price_list_is_read_by_the_products_own_client(cloud: RunningCloud) -> None:
+def test_price_list_is_read_by_the_client_of_the_product(cloud: RunningCloud) -> None:
     calls = AwsCalls("us-east-1", client=lambda service: cloud.client(service))
     found = AwsPrices(calls, "us-east-1", calls).list_prices(["g6.xlarge", "x9.nothing"], datetime.now(UTC))
     assert [(price.sku, price.usd_per_hour) for price in found] == [
@@ -171,6 +171,6 @@ def test_the_price_list_is_read_by_the_products_own_client(cloud: RunningCloud) 
     ]
 
 
-def test_the_price_list_refuses_other_services(cloud: RunningCloud) -> None:
+def test_price_list_refuses_other_services(cloud: RunningCloud) -> None:
     with pytest.raises(ClientError, match="AmazonRDS"):
         cloud.client("pricing").get_products(ServiceCode="AmazonRDS")

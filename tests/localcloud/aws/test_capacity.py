@@ -1,4 +1,4 @@
-"""What the embedded cloud has to give, and what it asks for it."""
+"""Capacity, quotas and prices of the embedded cloud."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -17,11 +17,11 @@ def _use(zone: str = "us-east-1a", machine_type: str = "g6.xlarge", kind: Kind =
     return Use(zone=zone, machine_type=machine_type, kind=kind)
 
 
-def test_without_limits_there_is_room() -> None:
+def test_capacity_is_unlimited_by_default() -> None:
     assert Capacity().refusal(_use(), [_use()] * 1000) is None
 
 
-def test_a_limit_counts_its_zone_type_and_kind_alone() -> None:
+def test_limit_applies_only_to_its_zone_type_and_kind() -> None:
     capacity = Capacity(limits={("us-east-1a", "g6.xlarge", Kind.SPOT): 1})
     assert capacity.refusal(_use(), []) is None
     others = [_use(zone="us-east-1b"), _use(machine_type="g5.xlarge"), _use(kind=Kind.ON_DEMAND)]
@@ -31,7 +31,7 @@ def test_a_limit_counts_its_zone_type_and_kind_alone() -> None:
     assert refused.code is Shortage.UNFULFILLABLE
 
 
-def test_quota_is_told_apart_from_lack_of_capacity() -> None:
+def test_quota_and_lack_of_capacity_have_different_errors() -> None:
     capacity = Capacity(
         limits={("us-east-1a", "g6.xlarge", Kind.ON_DEMAND): 0}, vcpu_limits={Kind.ON_DEMAND: 4, Kind.SPOT: 0}
     )
@@ -45,7 +45,7 @@ def test_quota_is_told_apart_from_lack_of_capacity() -> None:
     ]
 
 
-def test_what_was_taken_away_is_spot_everywhere_and_comes_back() -> None:
+def test_removed_capacity_is_spot_in_all_zones_and_can_be_restored() -> None:
     capacity = Capacity()
     capacity.remove_spot(["g6.xlarge"])
     assert all(capacity.refusal(_use(zone=zone), []) for zone in ZONES)
@@ -65,12 +65,12 @@ def test_spot_is_always_cheaper_than_on_demand_and_never_free(machine_type: str,
     assert Decimal(0) < price < ON_DEMAND[machine_type] * Decimal("0.6")
 
 
-def test_what_is_not_sold_has_no_price() -> None:
+def test_unknown_type_or_zone_has_no_price() -> None:
     assert spot_price("x9.nothing", "us-east-1a", datetime(2026, 1, 1, tzinfo=UTC)) is None
     assert spot_price("g6.xlarge", "us-east-1z", datetime(2026, 1, 1, tzinfo=UTC)) is None
 
 
-def test_history_holds_the_price_in_force_at_its_start() -> None:
+def test_history_includes_the_price_in_force_at_its_start() -> None:
     until = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
     since = until - timedelta(hours=3)
     rows = list(history(["g6.xlarge"], ["us-east-1a"], since, until))
@@ -80,6 +80,6 @@ def test_history_holds_the_price_in_force_at_its_start() -> None:
 
 
 @pytest.mark.parametrize("network", ["10.0", "127", "127.300", "127.x", "192.168"])
-def test_the_cloud_lives_on_loopback_alone(network: str) -> None:
+def test_cloud_uses_only_loopback_addresses(network: str) -> None:
     with pytest.raises(ValueError, match="not on loopback"):
         Places(network=network)

@@ -14,7 +14,7 @@ def _running(cloud: RunningCloud, name: str) -> list[dict[str, Any]]:
     return [one for one in cloud.instances(name) if one["State"]["Name"] == "running"]
 
 
-def test_a_preemption_is_announced_and_carried_out_and_capacity_stays_away(cloud: RunningCloud) -> None:
+def test_preemption_has_a_notice_and_can_remove_capacity(cloud: RunningCloud) -> None:
     template = make_template(cloud, "preempt")
     make_group(cloud, "preempt-a", template, size=1, spot=True, zones="a", pool="chat")
     make_group(cloud, "preempt-b", template, size=0, spot=True, zones="b", pool="chat")
@@ -63,7 +63,7 @@ def test_a_preemption_is_announced_and_carried_out_and_capacity_stays_away(cloud
         pytest.param("nonsense", {}, 404, "use one of", id="unknown path"),
     ],
 )
-def test_an_invalid_request_is_refused_with_what_was_expected(
+def test_invalid_request_is_refused_with_the_expected_values(
     cloud: RunningCloud, path: str, body: dict[str, Any], status: int, words: str
 ) -> None:
     found, answer = cloud.control("POST", path, body)
@@ -71,7 +71,7 @@ def test_an_invalid_request_is_refused_with_what_was_expected(
     assert words in answer["error"]
 
 
-def test_a_fault_is_a_file_in_one_machine_and_can_be_cleared(cloud: RunningCloud) -> None:
+def test_fault_is_a_file_in_one_machine_and_can_be_cleared(cloud: RunningCloud) -> None:
     make_group(cloud, "faulty", make_template(cloud, "faulty"), size=2, pool="batch")
     wait_for("two machines", lambda: len(cloud.in_service("faulty")) == 2)
     _, one = cloud.control("POST", "fault", {"pool": "batch", "what": "exporter"})
@@ -97,7 +97,7 @@ systemctl show gpufleet-node.service > "$GPUFLEET_ROOT/shown"
 """
 
 
-def test_the_agent_can_be_made_to_stand_still(cloud: RunningCloud) -> None:
+def test_agent_can_be_suspended(cloud: RunningCloud) -> None:
     make_group(cloud, "frozen", make_template(cloud, "frozen", _STUBBORN), size=1)
     member = wait_for("the machine", lambda: cloud.in_service("frozen"))[0]
     root = cloud.machines / member["InstanceId"]
@@ -122,7 +122,7 @@ def test_the_agent_can_be_made_to_stand_still(cloud: RunningCloud) -> None:
     wait_for("the agent to go on", lambda: state() == "S")
 
 
-def test_spot_prices_are_answered_per_zone_and_below_list_price(cloud: RunningCloud) -> None:
+def test_spot_prices_are_listed_per_zone_and_below_the_list_price(cloud: RunningCloud) -> None:
     ec2 = cloud.client("ec2")
     found = ec2.describe_spot_price_history(
         InstanceTypes=["g6.xlarge"], ProductDescriptions=["Linux/UNIX"], StartTime=datetime.now().astimezone()
@@ -132,7 +132,7 @@ def test_spot_prices_are_answered_per_zone_and_below_list_price(cloud: RunningCl
     assert not ec2.describe_spot_price_history(InstanceTypes=["x9.nothing"])["SpotPriceHistory"]
 
 
-def test_the_public_parameter_names_an_image_that_exists(cloud: RunningCloud) -> None:
+def test_public_parameter_names_an_existing_image(cloud: RunningCloud) -> None:
     name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
     image = cloud.client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
     assert cloud.client("ec2").describe_images(ImageIds=[image])["Images"][0]["ImageId"] == image

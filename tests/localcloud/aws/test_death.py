@@ -1,4 +1,4 @@
-"""What is left when the embedded cloud ends: nothing, however it ends."""
+"""The embedded cloud leaves no process, however it ends."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ sleep 1002
 
 
 def _left(folder: Path) -> list[str]:
-    """Command lines of processes that know the folder."""
+    """Command lines of processes that contain the folder."""
     found: list[str] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -61,7 +61,7 @@ def test_no_process_outlives_the_cloud(tmp_path: Path, number: signal.Signals, f
     wait_for("every process to end", lambda: not _left(tmp_path))
 
 
-def test_a_machine_whose_supervisor_is_killed_leaves_no_process(tmp_path: Path) -> None:
+def test_machine_with_a_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     cloud = _with_a_stubborn_machine(tmp_path, "--plain")
     try:
         cloud.client("autoscaling").suspend_processes(AutoScalingGroupName="stubborn", ScalingProcesses=["Launch"])
@@ -85,11 +85,11 @@ def _command(process: Path) -> bytes:
 
 
 def _machines(cloud: RunningCloud) -> set[str]:
-    """Folders of machines; `.image`, which all share, is none."""
+    """Names of the machines' folders, without the shared `.image`."""
     return {path.name for path in cloud.machines.iterdir() if not path.name.startswith(".")}
 
 
-def test_a_cloud_starts_over_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_new_cloud_replaces_the_state_of_a_killed_one(tmp_path: Path) -> None:
     first = _with_a_stubborn_machine(tmp_path)
     old = _machines(first)
     first.process.kill()
@@ -104,7 +104,7 @@ def test_a_cloud_starts_over_what_a_killed_one_left(tmp_path: Path) -> None:
         stop_cloud(second)
 
 
-def test_a_second_cloud_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_second_cloud_is_refused_with_the_remedy(tmp_path: Path) -> None:
     first = start_cloud(tmp_path / "first")
     try:
         for state, words in (
@@ -128,7 +128,7 @@ def test_a_second_cloud_is_refused_with_the_remedy(tmp_path: Path) -> None:
         stop_cloud(first)
 
 
-def test_a_network_that_is_not_loopback_is_refused(tmp_path: Path) -> None:
+def test_network_outside_loopback_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "localcloud.cloud", "--state", str(tmp_path), "--network", "10.0"],
         cwd=REPOSITORY,

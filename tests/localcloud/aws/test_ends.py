@@ -1,4 +1,4 @@
-"""An end that a group cannot explain is explained by the description of the instance."""
+"""When the activities of a group do not explain an end, the description of the instance does."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.fixtures.watchdogs.plain import START
     [(True, ActivityKind.PREEMPTED), (False, ActivityKind.ENDED_BY_PERSON)],
     ids=["taken", "a person"],
 )
-def test_why_it_ended(cloud: RunningCloud, spot: bool, why: ActivityKind) -> None:
+def test_cause_of_an_end_is_read_from_the_instance(cloud: RunningCloud, spot: bool, why: ActivityKind) -> None:
     name = f"ends-{spot}".lower()
     make_group(cloud, name, make_template(cloud, name), size=1, spot=spot, pool=name)
     (member,) = wait_for("a member", lambda: cloud.in_service(name))

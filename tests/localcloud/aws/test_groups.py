@@ -1,4 +1,4 @@
-"""Auto Scaling groups of the embedded cloud, by real boto3 on the real process."""
+"""Auto Scaling groups of the embedded cloud, with a real boto3 client and the real process."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,14 +19,14 @@ def _wait_in_service(cloud: RunningCloud, name: str, count: int) -> list[dict[st
 
 
 def _reserve(cloud: RunningCloud, zone: str, count: int, **more: Any) -> str:
-    """The id of a reservation of so many machines."""
+    """Create a reservation of `count` machines. Returns its id."""
     made = cloud.client("ec2").create_capacity_reservation(
         InstanceType="g6.xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone=zone, InstanceCount=count, **more
     )
     return made["CapacityReservation"]["CapacityReservationId"]
 
 
-def test_a_spot_group_spreads_over_its_zones_and_says_that_it_is_spot(cloud: RunningCloud) -> None:
+def test_spot_group_spreads_over_its_zones_and_is_marked_as_spot(cloud: RunningCloud) -> None:
     make_group(cloud, "spread", make_template(cloud, "spread"), size=2, spot=True)
     members = _wait_in_service(cloud, "spread", 2)
     assert {member["AvailabilityZone"] for member in members} == {"us-east-1a", "us-east-1b"}
@@ -43,19 +43,19 @@ def test_a_spot_group_spreads_over_its_zones_and_says_that_it_is_spot(cloud: Run
         assert "not-for-instances" not in tags
     done = cloud.activities("spread")
     assert [one["StatusCode"] for one in done] == ["Successful", "Successful"]
-    # each names the whole step
+    # each activity names the whole step
     assert all(one["Cause"].endswith("increasing the capacity from 0 to 2.") for one in done)
     with pytest.raises(ClientError, match="UnsupportedOperation.*one-time Spot Instance request"):
         cloud.client("ec2").stop_instances(InstanceIds=[found[0]["InstanceId"]])
 
 
-def test_an_on_demand_group_is_not_spot(cloud: RunningCloud) -> None:
+def test_on_demand_group_is_not_spot(cloud: RunningCloud) -> None:
     make_group(cloud, "plain", make_template(cloud, "plain"), size=1)
     _wait_in_service(cloud, "plain", 1)
     assert "InstanceLifecycle" not in cloud.instances("plain")[0]
 
 
-def test_the_next_machine_type_is_tried_when_one_has_no_capacity(cloud: RunningCloud) -> None:
+def test_next_machine_type_is_tried_when_one_has_no_capacity(cloud: RunningCloud) -> None:
     wanted = {"zone": "us-east-1a", "type": "g6.xlarge", "kind": "spot", "count": 0}
     assert cloud.control("POST", "capacity", wanted)[0] == 200
     make_group(cloud, "second", make_template(cloud, "second"), size=1, spot=True, zones="a")
@@ -64,7 +64,7 @@ def test_the_next_machine_type_is_tried_when_one_has_no_capacity(cloud: RunningC
 
 
 def _failed(cloud: RunningCloud, name: str) -> list[dict[str, Any]]:
-    """The launches of a group that failed; one that goes on may fail yet."""
+    """The failed launches of a group. A launch in progress may still fail."""
     return [activity for activity in cloud.activities(name) if activity["StatusCode"] == "Failed"]
 
 
@@ -93,7 +93,7 @@ def _failed(cloud: RunningCloud, name: str) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_a_launch_that_fails_is_an_activity_that_says_why(
+def test_failed_launch_is_an_activity_with_the_cause(
     cloud: RunningCloud, spot: bool, limit: dict[str, Any], message: str, request: pytest.FixtureRequest
 ) -> None:
     name = f"fails-{request.node.callspec.id.replace(' ', '-')}"
@@ -112,14 +112,14 @@ def test_a_launch_that_fails_is_an_activity_that_says_why(
 @pytest.mark.parametrize(
     ("desired", "words"), [pytest.param(5, "above max value 4", id="high"), pytest.param(0, "below min", id="low")]
 )
-def test_a_size_outside_the_limits_is_refused(cloud: RunningCloud, desired: int, words: str) -> None:
+def test_size_outside_the_limits_is_refused(cloud: RunningCloud, desired: int, words: str) -> None:
     name = f"limits-{desired}"
     make_group(cloud, name, make_template(cloud, name), size=1, MinSize=1)
     with pytest.raises(ClientError, match=words):
         cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=desired)
 
 
-def test_an_update_that_names_only_limits_keeps_the_mix(cloud: RunningCloud) -> None:
+def test_update_of_limits_keeps_the_mixed_instances_policy(cloud: RunningCloud) -> None:
     make_group(cloud, "update", make_template(cloud, "update"), size=0, spot=True)
     cloud.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="update", MinSize=2, MaxSize=3)
     found = cloud.group("update")
@@ -129,14 +129,14 @@ def test_an_update_that_names_only_limits_keeps_the_mix(cloud: RunningCloud) -> 
     assert {one["InstanceLifecycle"] for one in cloud.instances("update")} == {"spot"}
 
 
-def test_suspended_processes_hold_the_group_still(cloud: RunningCloud) -> None:
+def test_suspended_processes_prevent_changes_of_the_group(cloud: RunningCloud) -> None:
     scaling = cloud.client("autoscaling")
     make_group(cloud, "still", make_template(cloud, "still"), size=1)
     _wait_in_service(cloud, "still", 1)
     scaling.suspend_processes(AutoScalingGroupName="still", ScalingProcesses=["Launch", "Terminate"])
     scaling.set_desired_capacity(AutoScalingGroupName="still", DesiredCapacity=2)
     make_group(cloud, "other", make_template(cloud, "other"), size=1)
-    # the loop has looked at both groups once the other one is done
+    # the loop has processed both groups as soon as the other one is complete
     _wait_in_service(cloud, "other", 1)
     assert len(cloud.group("still")["Instances"]) == 1
     scaling.set_desired_capacity(AutoScalingGroupName="still", DesiredCapacity=0)
@@ -147,7 +147,7 @@ def test_suspended_processes_hold_the_group_still(cloud: RunningCloud) -> None:
     wait_for("the group to shrink", lambda: not cloud.group("still")["Instances"])
 
 
-def test_ending_an_instance_with_decrement_goes_through_the_hook(cloud: RunningCloud) -> None:
+def test_termination_with_decrement_waits_for_the_hook(cloud: RunningCloud) -> None:
     scaling = cloud.client("autoscaling")
     hook = {
         "LifecycleHookName": "drain",
@@ -176,7 +176,7 @@ def test_ending_an_instance_with_decrement_goes_through_the_hook(cloud: RunningC
     assert len(cloud.in_service("hook")) == 1, "it is not replaced"
 
 
-def test_a_hook_ends_by_itself_after_its_timeout(cloud: RunningCloud) -> None:
+def test_hook_ends_after_its_timeout(cloud: RunningCloud) -> None:
     scaling = cloud.client("autoscaling")
     make_group(cloud, "timeout", make_template(cloud, "timeout"), size=1)
     scaling.put_lifecycle_hook(
@@ -192,7 +192,7 @@ def test_a_hook_ends_by_itself_after_its_timeout(cloud: RunningCloud) -> None:
     assert cloud.activities("timeout")[0]["StatusCode"] == "Successful"
 
 
-def test_an_instance_that_ec2_ends_is_replaced(cloud: RunningCloud) -> None:
+def test_instance_terminated_through_ec2_is_replaced(cloud: RunningCloud) -> None:
     make_group(cloud, "replace", make_template(cloud, "replace"), size=1)
     first = _wait_in_service(cloud, "replace", 1)[0]["InstanceId"]
     address = cloud.instances("replace")[0]["PrivateIpAddress"]
@@ -216,7 +216,7 @@ def test_decrement_below_min_is_refused(cloud: RunningCloud) -> None:
         )
 
 
-def test_a_group_with_instances_is_deleted_by_force_only(cloud: RunningCloud) -> None:
+def test_group_with_instances_is_deleted_only_with_force(cloud: RunningCloud) -> None:
     scaling = cloud.client("autoscaling")
     make_group(cloud, "delete", make_template(cloud, "delete"), size=1)
     _wait_in_service(cloud, "delete", 1)
@@ -231,7 +231,7 @@ def test_a_group_with_instances_is_deleted_by_force_only(cloud: RunningCloud) ->
     assert {one["State"]["Name"] for one in cloud.instances("delete")} == {"terminated"}
 
 
-def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud) -> None:
+def test_reserved_group_launches_only_within_its_reservation(cloud: RunningCloud) -> None:
     ec2 = cloud.client("ec2")
     made = _reserve(cloud, "us-east-1a", 1, InstanceMatchCriteria="targeted")
     target = {"CapacityReservationTarget": {"CapacityReservationId": made}}
@@ -252,7 +252,7 @@ def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud)
     assert shown["State"] == "cancelled"
 
 
-def test_a_cancelled_reservation_is_paid_for_no_longer_though_ec2_lists_it(cloud: RunningCloud) -> None:
+def test_cancelled_reservation_is_no_longer_paid_although_ec2_lists_it(cloud: RunningCloud) -> None:
     ends = datetime(2099, 1, 1, tzinfo=UTC)
     made = _reserve(cloud, "us-east-1b", 3, EndDateType="limited", EndDate=ends)
     lives = AwsInstanceHistory(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
@@ -265,7 +265,7 @@ def test_a_cancelled_reservation_is_paid_for_no_longer_though_ec2_lists_it(cloud
     assert paid() == []
 
 
-def test_a_reservation_ends_at_its_end(cloud: RunningCloud) -> None:
+def test_reservation_expires_at_its_end_date(cloud: RunningCloud) -> None:
     ec2 = cloud.client("ec2")
     ends = datetime.now(UTC) + timedelta(seconds=2)
     made = _reserve(cloud, "us-east-1b", 1, EndDateType="limited", EndDate=ends)
@@ -289,7 +289,7 @@ ONLY = {"DeviceIndex": 1, "NetworkCardIndex": 1, "InterfaceType": "efa-only"}
         pytest.param("g6.8xlarge", [EFA], {"PlacementGroup": "nowhere"}, "'nowhere' is unknown", id="placement"),
     ],
 )
-def test_what_ec2_would_not_start_does_not_start_here(
+def test_launch_that_ec2_refuses_is_refused(
     cloud: RunningCloud, machine_type: str, interfaces: list[Any], group: dict[str, Any], message: str
 ) -> None:
     name = f"efa-{machine_type}-{len(interfaces)}-{len(group)}"
@@ -300,7 +300,7 @@ def test_what_ec2_would_not_start_does_not_start_here(
     assert cloud.group(name)["Instances"] == []
 
 
-def test_instances_of_a_placement_group_hold_it(cloud: RunningCloud) -> None:
+def test_placement_group_with_instances_cannot_be_deleted(cloud: RunningCloud) -> None:
     ec2 = cloud.client("ec2")
     ec2.create_placement_group(GroupName="near", Strategy="cluster")
     with pytest.raises(ClientError, match="Duplicate"):
@@ -317,7 +317,7 @@ def test_instances_of_a_placement_group_hold_it(cloud: RunningCloud) -> None:
         ec2.describe_placement_groups(GroupNames=["near"])
 
 
-def test_the_accounts_that_use_a_reservation_are_told(cloud: RunningCloud) -> None:
+def test_accounts_that_use_a_reservation_are_reported(cloud: RunningCloud) -> None:
     made = _reserve(cloud, "us-east-1a", 5)
     lives = AwsInstanceHistory(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
     own = cloud.client("sts").get_caller_identity()["Account"]

@@ -1,6 +1,6 @@
-"""The lives of instances in the embedded AWS, against what the real one answered.
+"""The history of instances in the embedded AWS, compared with recorded responses of the real one.
 
-Sources of each sentence: docs/cloud-answers.md. Identifiers, tokens and times are replaced before the comparison.
+Sources of each message: docs/cloud-answers.md. Identifiers, tokens and times are replaced before the comparison.
 """
 
 import json
@@ -71,7 +71,7 @@ def told(cloud: Clockwork, group: str) -> list[tuple[str, str, str]]:
 
 
 def only(cloud: Clockwork, group: str, state: str) -> str:
-    """The one member of a group, in this state."""
+    """The id of the only member of a group, which is in this state."""
     ((found, lifecycle),) = cloud.members(group)
     assert lifecycle == state
     return found
@@ -86,7 +86,7 @@ def ended(number: int, cause: str, status: str = "Successful") -> tuple[str, str
     return status, f"Terminating EC2 instance: i-{number}", cause
 
 
-def test_a_hook_that_is_abandoned_cancels_the_launch_and_ends_the_instance(cloud: Clockwork) -> None:
+def test_abandoned_hook_cancels_the_launch_and_terminates_the_instance(cloud: Clockwork) -> None:
     cloud.group("g", hooks=(READY,))
     assert told(cloud, "g") == [], "the group answers after a while"
     cloud.run(11)
@@ -118,7 +118,7 @@ def test_a_hook_that_is_abandoned_cancels_the_launch_and_ends_the_instance(cloud
 
 
 @pytest.mark.parametrize("result", ["CONTINUE", "ABANDON"])
-def test_a_heartbeat_that_is_over_has_the_hooks_default_result(cloud: Clockwork, result: str) -> None:
+def test_heartbeat_timeout_has_the_default_result_of_the_hook(cloud: Clockwork, result: str) -> None:
     cloud.group("g", hooks=(hook("LAUNCHING", result),))
     cloud.run(1780)
     first = only(cloud, "g", "Pending:Wait")
@@ -134,7 +134,7 @@ def test_a_heartbeat_that_is_over_has_the_hooks_default_result(cloud: Clockwork,
     assert cloud.instance(first)["State"]["Name"] == "terminated"
 
 
-def test_what_powers_itself_off_while_it_boots_never_was_in_service(cloud: Clockwork) -> None:
+def test_launch_of_an_instance_that_powers_off_during_boot_is_cancelled(cloud: Clockwork) -> None:
     cloud.group("g", hooks=(READY, DRAIN))
     cloud.run(20)
     first = only(cloud, "g", "Pending:Wait")
@@ -163,7 +163,7 @@ def test_what_powers_itself_off_while_it_boots_never_was_in_service(cloud: Clock
     ],
 )
 @pytest.mark.parametrize("seconds", [11, 20], ids=["Pending", "Pending:Wait"])
-def test_a_launch_that_is_cut_short_is_cancelled_with_the_reason(
+def test_interrupted_launch_is_cancelled_with_the_reason(
     cloud: Clockwork, how: str, reason: str, seconds: int
 ) -> None:
     cloud.group("g", hooks=(READY,), spot=True)
@@ -179,7 +179,7 @@ def test_a_launch_that_is_cut_short_is_cancelled_with_the_reason(
 
 
 @pytest.mark.parametrize("how", ["person", "account", "unstated", "spot", "itself"])
-def test_a_member_that_ends_is_replaced_whoever_ended_it(cloud: Clockwork, how: str) -> None:
+def test_terminated_member_is_replaced_for_every_cause(cloud: Clockwork, how: str) -> None:
     cloud.group("g", spot=True)
     cloud.run(30)
     first = only(cloud, "g", "InService")
@@ -197,7 +197,7 @@ def test_a_member_that_ends_is_replaced_whoever_ended_it(cloud: Clockwork, how: 
     ]
 
 
-def test_what_a_person_stops_is_ended_by_its_group(cloud: Clockwork) -> None:
+def test_stopped_instance_is_terminated_by_its_group(cloud: Clockwork) -> None:
     cloud.group("g")
     cloud.run(30)
     first = only(cloud, "g", "InService")
@@ -207,7 +207,7 @@ def test_what_a_person_stops_is_ended_by_its_group(cloud: Clockwork) -> None:
     assert cloud.instance(first)["State"]["Name"] == "terminated"
 
 
-def test_what_is_set_unhealthy_is_drained_and_replaced(cloud: Clockwork) -> None:
+def test_unhealthy_instance_is_drained_and_replaced(cloud: Clockwork) -> None:
     cloud.group("g", hooks=(DRAIN,))
     cloud.run(30)
     first = only(cloud, "g", "InService")
@@ -223,7 +223,7 @@ def test_what_is_set_unhealthy_is_drained_and_replaced(cloud: Clockwork) -> None
 
 
 @pytest.mark.parametrize("lost", ["Pending", "Pending:Wait", "InService", "Terminating:Wait"])
-def test_spot_is_lost_with_its_notice_at_each_phase(cloud: Clockwork, lost: str) -> None:
+def test_spot_is_preempted_after_its_notice_in_each_phase(cloud: Clockwork, lost: str) -> None:
     cloud.group("g", spot=True, hooks=(DRAIN,) if lost in ("InService", "Terminating:Wait") else (READY,))
     cloud.run(11 if lost == "Pending" else 30)
     if lost == "Terminating:Wait":
@@ -272,7 +272,7 @@ def test_each_activity_of_a_step_names_the_whole_step(cloud: Clockwork) -> None:
     assert told(cloud, "g") == [*both, ended(1, shrunk(2, 0, 1)), ended(2, shrunk(2, 0, 2))]
 
 
-def test_what_is_ended_through_its_group_names_the_request(cloud: Clockwork) -> None:
+def test_termination_through_the_group_names_the_request(cloud: Clockwork) -> None:
     cloud.group("g")
     cloud.run(30)
     first = only(cloud, "g", "InService")
@@ -285,7 +285,7 @@ def test_what_is_ended_through_its_group_names_the_request(cloud: Clockwork) -> 
 
 
 def _described(cloud: Clockwork, how: str) -> dict[str, Any]:
-    """An instance that ended this way."""
+    """The description of an instance that ended this way."""
     cloud.group("g")
     cloud.run(30)
     first = only(cloud, "g", "InService")
@@ -303,7 +303,7 @@ def _described(cloud: Clockwork, how: str) -> dict[str, Any]:
         pytest.param("server", "Server.InternalError: Internal error on launch", "Server.InternalError", id="AWS"),
     ],
 )
-def test_a_terminated_instance_is_described_as_ec2_does(
+def test_terminated_instance_has_the_description_of_ec2(
     cloud: Clockwork, how: str, reason: str | None, transition: str
 ) -> None:
     found = _described(cloud, how)
@@ -316,7 +316,7 @@ def test_a_terminated_instance_is_described_as_ec2_does(
     assert found["Placement"]["AvailabilityZone"] == "us-east-1a"
 
 
-def test_an_ended_instance_may_have_no_tags_any_more(cloud: Clockwork) -> None:
+def test_terminated_instance_may_lose_its_tags(cloud: Clockwork) -> None:
     cloud.group("g")
     cloud.run(30)
     first = only(cloud, "g", "InService")
@@ -325,7 +325,7 @@ def test_an_ended_instance_may_have_no_tags_any_more(cloud: Clockwork) -> None:
     assert cloud.instance(first).get("Tags", []) == []
 
 
-def test_the_reason_of_a_stop_stays_when_the_instance_is_started_again(cloud: Clockwork) -> None:
+def test_reason_of_a_stop_stays_after_the_next_start(cloud: Clockwork) -> None:
     ec2 = cloud.client("ec2")
     made = ec2.run_instances(
         ImageId="ami-0d1a0000000000001", InstanceType="g6.xlarge", SubnetId=cloud.subnets["a"], MinCount=1, MaxCount=1
@@ -349,7 +349,7 @@ def test_the_reason_of_a_stop_stays_when_the_instance_is_started_again(cloud: Cl
     assert found["StateTransitionReason"] == stopped["StateTransitionReason"]
 
 
-def test_an_activity_ends_at_a_whole_second_which_may_be_before_its_start(cloud: Clockwork) -> None:
+def test_activity_ends_at_a_whole_second_which_may_be_before_its_start(cloud: Clockwork) -> None:
     cloud.ask("capacity", refuse="no-spot")
     cloud.group("g", spot=True)
     cloud.run(11)
@@ -362,7 +362,7 @@ def test_an_activity_ends_at_a_whole_second_which_may_be_before_its_start(cloud:
 
 
 def refused(cloud: Clockwork, *, mixed: bool, spot: bool, zones: str = "a") -> list[tuple[str, str]]:
-    """Status and message of the activities of a group that gets nothing, at its first step."""
+    """Status and message of the activities of a group whose launches are refused, at its first step."""
     cloud.group("g", mixed=mixed, spot=spot, zones=zones)
     cloud.run(11)
     found = cloud.activities("g")
@@ -430,14 +430,14 @@ UNFULFILLABLE = (
     ],
 )
 @pytest.mark.parametrize("mixed", [True, False], ids=["with a mixed policy", "without"])
-def test_quota_and_lack_of_capacity_are_refused_in_ec2s_words(
+def test_quota_and_capacity_errors_have_the_messages_of_ec2(
     cloud: Clockwork, limit: dict[str, Any], spot: bool, with_mix: str, alone: str, mixed: bool
 ) -> None:
     cloud.ask("capacity", **limit)
     assert refused(cloud, mixed=mixed, spot=spot) == _failed(with_mix if mixed else alone)
 
 
-def test_a_type_that_no_zone_has_is_refused_without_naming_another_zone(cloud: Clockwork) -> None:
+def test_type_without_capacity_in_any_zone_is_refused_without_naming_another_zone(cloud: Clockwork) -> None:
     for letter in "abc":
         cloud.ask("capacity", kind="on-demand", zone=f"us-east-1{letter}", type="g6.xlarge", count=0)
     found = refused(cloud, mixed=False, spot=False, zones="ab")
@@ -474,14 +474,14 @@ CHOSEN = [
 
 @pytest.mark.parametrize(("name", "with_mix", "alone"), CHOSEN, ids=[name for name, *_ in CHOSEN])
 @pytest.mark.parametrize("mixed", [True, False], ids=["with a mixed policy", "without"])
-def test_a_refusal_that_people_choose_has_ec2s_words(
+def test_injected_refusal_has_the_message_of_ec2(
     cloud: Clockwork, name: str, with_mix: str, alone: str, mixed: bool
 ) -> None:
     cloud.ask("capacity", refuse=name, zone="us-east-1a", kind="spot")
     assert refused(cloud, mixed=mixed, spot=True) == _failed(SPOT_MIX + with_mix if mixed else alone)
 
 
-def test_a_full_reservation_is_refused(cloud: Clockwork) -> None:
+def test_full_reservation_is_refused(cloud: Clockwork) -> None:
     ec2 = cloud.client("ec2")
     made = ec2.create_capacity_reservation(
         InstanceType="g6.xlarge",
@@ -506,7 +506,7 @@ def test_a_full_reservation_is_refused(cloud: Clockwork) -> None:
     ec2.cancel_capacity_reservation(CapacityReservationId=made)
 
 
-def test_a_dry_zone_is_tried_again_for_as_long_as_the_group_wants_more(cloud: Clockwork) -> None:
+def test_launch_in_a_zone_without_capacity_is_retried_until_it_succeeds(cloud: Clockwork) -> None:
     cloud.ask("capacity", refuse="no-spot")
     cloud.group("g", spot=True, mixed=True)
     cloud.run(300)
@@ -529,7 +529,7 @@ def _suspended(cloud: Clockwork) -> dict[str, str]:
     return {one["ProcessName"]: one["SuspensionReason"] for one in found["SuspendedProcesses"]}
 
 
-def test_processes_that_a_user_suspended_say_so_with_their_time(cloud: Clockwork) -> None:
+def test_processes_suspended_by_a_user_show_the_time(cloud: Clockwork) -> None:
     cloud.group("g", size=0)
     cloud.scaling.suspend_processes(AutoScalingGroupName="g", ScalingProcesses=["AZRebalance"])
     before = _suspended(cloud)
@@ -541,7 +541,7 @@ def test_processes_that_a_user_suspended_say_so_with_their_time(cloud: Clockwork
     assert _suspended(cloud) == before
 
 
-def test_launches_that_fail_for_a_day_are_suspended_until_somebody_resumes_them(cloud: Clockwork) -> None:
+def test_launches_that_fail_for_a_day_are_suspended_until_resumed(cloud: Clockwork) -> None:
     cloud.ask("capacity", refuse="no-spot")
     cloud.group("g", spot=True, mixed=True)
     cloud.run(23 * 3600, timedelta(seconds=30))
@@ -559,13 +559,13 @@ def test_launches_that_fail_for_a_day_are_suspended_until_somebody_resumes_them(
     only(cloud, "g", "InService")
 
 
-def test_launches_can_be_suspended_as_if_they_had_failed_for_a_day(cloud: Clockwork) -> None:
+def test_admin_api_suspends_launches_as_after_a_day_of_failures(cloud: Clockwork) -> None:
     cloud.group("g", size=0)
     cloud.ask("suspend", group="g")
     assert set(_suspended(cloud)) == {"Launch"}
 
 
-def test_a_lifecycle_action_that_is_over_is_refused_by_its_token_or_its_instance(cloud: Clockwork) -> None:
+def test_completed_lifecycle_action_is_refused_by_token_and_by_instance(cloud: Clockwork) -> None:
     cloud.group("g", hooks=(READY,))
     cloud.run(20)
     first = only(cloud, "g", "Pending:Wait")
@@ -588,7 +588,7 @@ def test_a_lifecycle_action_that_is_over_is_refused_by_its_token_or_its_instance
         ),
     ],
 )
-def test_a_protected_instance_is_neither_stopped_nor_ended(
+def test_protected_instance_is_neither_stopped_nor_terminated(
     cloud: Clockwork, attribute: str, call: str, words: str
 ) -> None:
     ec2 = cloud.client("ec2")
@@ -607,13 +607,14 @@ def test_a_protected_instance_is_neither_stopped_nor_ended(
 
 
 def _recorded_messages() -> set[str]:
-    """Status messages of scaling activities that were recorded, documented or handled by others."""
+    """Status messages of scaling activities from recordings, documentation and other projects."""
     found = json.loads((RECORDED / "sentences.json").read_text("utf-8"))
     return {_without_names(one["StatusMessage"]) for one in found if one["cloud"] == "aws" and one["StatusMessage"]}
 
 
 def _without_names(message: str) -> str:
-    """With machine types, zones and tokens replaced, and without what a mixed policy and Auto Scaling add to it."""
+    """The message with placeholders for machine types, zones and tokens, and without the prefix of a mixed policy
+    and the suffix of Auto Scaling."""
     message = re.sub(r"^Could not launch (Spot|On-Demand) Instances\. [\w.]+ - ", "", message)
     message = message.removesuffix(" Launching EC2 instance failed.")
     message = re.sub(r"[a-z]{2}-[a-z]+-\d[a-z](, [a-z]{2}-[a-z]+-\d[a-z])*", "ZONES", message)
@@ -621,20 +622,20 @@ def _without_names(message: str) -> str:
     return re.sub(r"\b[a-z]\w*\.\d*x?large\b", "TYPE", message)
 
 
-def test_launches_that_are_cut_short_have_recorded_sentences() -> None:
+def test_cancelled_launches_have_recorded_messages() -> None:
     key = "Client.InvalidKMSKey.InvalidState: The KMS key provided is in an incorrect state"
     abandoned = ["Lifecycle Action Completed with ABANDON Result", "Heartbeat Timeout"]
     assert {DIED.format(key), *(ABANDONED.format(why) for why in abandoned)} <= _recorded_messages()
 
 
 NEVER_RECORDED_HERE = {"fleet-limit", "spot-role", "permission", "unsupported"}
-"""Known from elsewhere, or assumed: docs/cloud-answers.md."""
+"""Known from other sources, or assumed: docs/cloud-answers.md."""
 
 
 @pytest.mark.parametrize("name", sorted(refusals.CHOSEN.keys() - NEVER_RECORDED_HERE))
-def test_a_refusal_is_one_that_was_recorded(name: str) -> None:
+def test_refusal_message_was_recorded(name: str) -> None:
     refusal = refusals.CHOSEN[name].for_launch(zone="us-east-1a", type="g6.xlarge", others="us-east-1b, us-east-1c")
     recorded = _recorded_messages()
     assert _without_names(refusal.message) in recorded
-    if name != "unsupported-zone":  # its longer words are of RunInstances
+    if name != "unsupported-zone":  # its longer message is of RunInstances
         assert _without_names(refusal.without_mix.message) in recorded

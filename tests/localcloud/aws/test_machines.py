@@ -1,4 +1,4 @@
-"""Machines of the embedded cloud: user data, units, image commands, metadata, and what they cannot touch."""
+"""Machines of the embedded cloud: user data, units, image commands, metadata, and isolation."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ def _put_object(cloud: RunningCloud) -> None:
 
 
 def _one(cloud: RunningCloud, name: str, script: str) -> tuple[Path, str]:
-    """Start one machine with this user data: its root and its address."""
+    """Start one machine with this user data. Returns its root and its address."""
     make_group(cloud, name, make_template(cloud, name, script), size=1, zones="c")
     wait_for("the machine", lambda: cloud.in_service(name))
     found = next(one for one in cloud.instances(name) if one["State"]["Name"] == "running")
@@ -47,7 +47,7 @@ def _one(cloud: RunningCloud, name: str, script: str) -> tuple[Path, str]:
 
 
 def _done(root: Path) -> str:
-    """The output of the user data, when it has ended."""
+    """The output of the user data, as soon as it has ended."""
     machine_log = root / "var/log/machine.log"
     wait_for("user data", lambda: machine_log.exists() and "user data ended" in machine_log.read_text("utf-8"))
     output = (root / "var/log/cloud-init-output.log").read_text("utf-8")
@@ -56,7 +56,7 @@ def _done(root: Path) -> str:
 
 
 def _fetch(url: str) -> bytes | None:
-    """The body of an answer; None where nobody listens yet."""
+    """The body of a response. None: nothing listens yet."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.read()
@@ -71,7 +71,7 @@ def test_user_data_fetches_an_object_and_starts_a_unit(cloud: RunningCloud) -> N
     root, address = _one(cloud, "web", _SERVER)
     _done(root)
     assert (root / "srv/state").read_text("utf-8") == "active\n"
-    # systemd calls a simple service active as soon as its process exists: the port opens later
+    # systemd reports a simple service as active as soon as its process exists; the port opens later
     assert wait_for("the web server", lambda: _fetch(f"http://{address}:8000/hello")) == b"hello from the bucket"
     callers = {
         row["principal"]
@@ -81,7 +81,7 @@ def test_user_data_fetches_an_object_and_starts_a_unit(cloud: RunningCloud) -> N
     assert f"node/{root.name}" in callers, "the machine called with the role of its instance"
 
 
-def test_a_machine_that_ends_leaves_no_process_and_no_port(cloud: RunningCloud) -> None:
+def test_terminated_machine_leaves_no_process_and_no_port(cloud: RunningCloud) -> None:
     _put_object(cloud)
     root, address = _one(cloud, "ends", _SERVER)
     _done(root)
@@ -109,7 +109,7 @@ systemctl start agent.service engine.service
 """
 
 
-def test_what_starts_before_a_unit_ends_after_it_when_the_machine_ends(cloud: RunningCloud) -> None:
+def test_units_stop_in_reverse_start_order_when_the_machine_ends(cloud: RunningCloud) -> None:
     root, _ = _one(cloud, "ordered", _ORDERED)
     _done(root)
     ended = root / "srv/ended"
@@ -117,7 +117,7 @@ def test_what_starts_before_a_unit_ends_after_it_when_the_machine_ends(cloud: Ru
     said: list[str] = []
 
     def both() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # before the first has ended, and when the machine is gone
+        with contextlib.suppress(FileNotFoundError):  # before the first end, and after the machine's
             said[:] = ended.read_text("utf-8").split()
         return len(said) == 2
 
@@ -126,7 +126,7 @@ def test_what_starts_before_a_unit_ends_after_it_when_the_machine_ends(cloud: Ru
 
 
 def _processes_of(root: Path) -> list[str]:
-    """Processes that carry the machine's root in their environment or command line."""
+    """Processes that have the machine's root in their environment or command line."""
     found: list[str] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -148,7 +148,7 @@ env > "$GPUFLEET_ROOT/env"
 """
 
 
-def test_a_machine_cannot_write_outside_its_root(cloud: RunningCloud, tmp_path: Path) -> None:
+def test_machine_cannot_write_outside_its_root(cloud: RunningCloud, tmp_path: Path) -> None:
     repository = ROOT
     outside = [tmp_path / "outside", repository / "outside-of-a-machine", Path.home() / "outside-of-a-machine"]
     root, _ = _one(cloud, "escape", _ESCAPES.format(targets=shlex.join(map(str, outside))))
@@ -162,7 +162,7 @@ def test_a_machine_cannot_write_outside_its_root(cloud: RunningCloud, tmp_path: 
     assert (root / "mine").read_text("utf-8") == "kept\n"
 
 
-def test_a_machine_knows_no_credential_of_who_started_the_cloud(cloud: RunningCloud) -> None:
+def test_machine_has_no_credentials_of_the_user_who_started_the_cloud(cloud: RunningCloud) -> None:
     root, _ = _one(cloud, "secrets", _ESCAPES.format(targets=""))
     _done(root)
     environment = (root / "env").read_text("utf-8")
@@ -186,7 +186,7 @@ aws s3api get-object --bucket machine-tests --key hello --range bytes=0-4 part >
 """
 
 
-def test_the_images_commands_know_disks_secrets_and_ranges(cloud: RunningCloud) -> None:
+def test_image_commands_support_disks_secrets_and_ranges(cloud: RunningCloud) -> None:
     _put_object(cloud)
     cloud.client("ssm").put_parameter(Name="/machine/secret", Value="hush", Type="SecureString", Overwrite=True)
     root, _ = _one(cloud, "disks", _DISKS)
@@ -201,7 +201,7 @@ def test_the_images_commands_know_disks_secrets_and_ranges(cloud: RunningCloud) 
     assert (root / "part").read_bytes() == b"hello"
 
 
-def test_a_machine_that_powers_itself_off_is_replaced(cloud: RunningCloud) -> None:
+def test_machine_that_powers_itself_off_is_replaced(cloud: RunningCloud) -> None:
     script = '#!/bin/sh\n[ -e "$GPUFLEET_ROOT/../done" ] || sleep 1\npoweroff\n'
     make_group(cloud, "poweroff", make_template(cloud, "poweroff", script), size=1, zones="c")
     wait_for("two lives", lambda: len(cloud.instances("poweroff")) >= 2)
@@ -215,7 +215,7 @@ def test_a_machine_that_powers_itself_off_is_replaced(cloud: RunningCloud) -> No
     )
 
 
-def test_metadata_needs_a_token_and_knows_the_instance(cloud: RunningCloud) -> None:
+def test_metadata_needs_a_token_and_describes_the_instance(cloud: RunningCloud) -> None:
     root, address = _one(cloud, "metadata", "#!/bin/sh\n")
     assert metadata(address, "meta-data/instance-id", token="wrong")[0] == 401
     assert metadata(address, "meta-data/instance-id") == (200, root.name)
@@ -228,7 +228,7 @@ def test_metadata_needs_a_token_and_knows_the_instance(cloud: RunningCloud) -> N
     assert metadata(address, "meta-data/iam/security-credentials/") == (200, "node")
 
 
-def test_botocore_takes_the_credentials_of_the_metadata_service(
+def test_botocore_reads_credentials_from_the_metadata_service(
     cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, address = _one(cloud, "role", "#!/bin/sh\n")

@@ -28,11 +28,11 @@ _FACTS = InstanceFacts(
 )
 
 
-def test_an_instance_without_notice_has_no_spot_paths() -> None:
+def test_instance_without_notice_has_no_spot_paths() -> None:
     assert not any(path.startswith(("meta-data/spot", "meta-data/events")) for path in tree(_FACTS))
 
 
-def test_a_notice_has_the_forms_that_ec2_writes() -> None:
+def test_notice_has_the_formats_of_ec2() -> None:
     found = tree(replace(_FACTS, interruption=_NOW, rebalance=_NOW))
     assert json.loads(found["meta-data/spot/instance-action"]) == {
         "action": "terminate",
@@ -55,5 +55,5 @@ def test_folders_are_listed(path: str, expected: str | None) -> None:
     assert listing(tree(_FACTS), path) == expected
 
 
-def test_an_instance_outside_groups_has_no_target_state() -> None:
+def test_instance_outside_groups_has_no_target_state() -> None:
     assert "meta-data/autoscaling/target-lifecycle-state" not in tree(replace(_FACTS, target_state=""))

@@ -1,4 +1,4 @@
-"""A real Prometheus finds the members of the embedded cloud's groups in the file that is written for it."""
+"""A real Prometheus discovers the members of groups through the targets file of the embedded cloud."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def prometheus(cloud: RunningCloud, tmp_path: Path) -> Iterator[str]:
 
 
 def _active(url: str) -> list[dict[str, Any]]:
-    """Series of the exporter that Prometheus knows now."""
+    """Series of the exporter that are active in Prometheus."""
     try:
         with urlopen(f"{url}/api/v1/query?query=DCGM_FI_PROF_GR_ENGINE_ACTIVE", timeout=60) as answer:
             return [found["metric"] for found in json.load(answer)["data"]["result"]]
@@ -59,7 +59,7 @@ def _active(url: str) -> list[dict[str, Any]]:
         return []
 
 
-def test_machines_are_found_and_forgotten(cloud: RunningCloud, prometheus: str) -> None:
+def test_machines_are_discovered_and_removed(cloud: RunningCloud, prometheus: str) -> None:
     template = make_template(cloud, "exporters", _EXPORTER)
     make_group(cloud, "exporters", template, size=2, spot=True, Tags=_TAGS)
     make_group(cloud, "strangers", template, size=1, spot=True, Tags=_TAGS)

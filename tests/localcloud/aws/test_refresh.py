@@ -1,4 +1,4 @@
-"""Instance refresh of the embedded cloud, by real boto3 on the real process."""
+"""Instance refresh of the embedded cloud, with a real boto3 client and the real process."""
 
 import pytest
 from botocore.exceptions import ClientError
@@ -13,7 +13,7 @@ def _status(cloud: RunningCloud, name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launch_first", [True, False], ids=["replacement first", "old one first"])
-def test_a_refresh_replaces_one_at_a_time(cloud: RunningCloud, launch_first: bool) -> None:
+def test_refresh_replaces_one_instance_at_a_time(cloud: RunningCloud, launch_first: bool) -> None:
     name = f"refresh-{launch_first}".lower()
     template = make_template(cloud, name)
     make_group(cloud, name, template, size=2)
@@ -40,14 +40,14 @@ def test_a_refresh_replaces_one_at_a_time(cloud: RunningCloud, launch_first: boo
     assert fewest == (2 if launch_first else 1)
 
 
-def test_without_a_refresh_there_is_none_to_cancel(cloud: RunningCloud) -> None:
+def test_cancel_without_a_refresh_is_refused(cloud: RunningCloud) -> None:
     make_group(cloud, "calm", make_template(cloud, "calm"), size=0)
     with pytest.raises(ClientError, match="ActiveInstanceRefreshNotFound"):
         cloud.client("autoscaling").cancel_instance_refresh(AutoScalingGroupName="calm")
 
 
 @pytest.mark.slow
-def test_a_refresh_that_keeps_nothing_in_service_takes_all_at_once(cloud: RunningCloud) -> None:
+def test_refresh_without_a_healthy_minimum_replaces_all_at_once(cloud: RunningCloud) -> None:
     make_group(cloud, "careless", make_template(cloud, "careless"), size=3)
     wait_for("three in service", lambda: len(cloud.in_service("careless")) == 3)
     preferences = {"MinHealthyPercentage": 0, "MaxHealthyPercentage": 100, "InstanceWarmup": 0}

@@ -1,4 +1,4 @@
-"""The embedded cloud computes a signature again as every client of AWS has made it."""
+"""The embedded cloud verifies signatures as AWS clients create them."""
 
 import io
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), m
 
 
 def environ(method: str, url: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
-    """As the server gives it (WSGI)."""
+    """A request as the server receives it (WSGI)."""
     parts = urlsplit(url)
     found: dict[str, Any] = {
         "REQUEST_METHOD": method,
@@ -58,7 +58,7 @@ def by_us(service: str, url: str, body: bytes) -> dict[str, str]:
     query=st.dictionaries(WORDS.filter(bool), WORDS, max_size=3),
     body=st.binary(max_size=40),
 )
-def test_a_good_signature_is_taken_and_any_change_is_not(
+def test_valid_signature_is_accepted_and_any_change_is_refused(
     signer: Any, service: str, path: list[str], query: dict[str, str], body: bytes
 ) -> None:
     words = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in query.items())
@@ -95,5 +95,5 @@ def test_a_good_signature_is_taken_and_any_change_is_not(
         ),
     ],
 )
-def test_what_is_no_signature_of_version_4(authorization: str) -> None:
+def test_invalid_authorization_header_gives_no_signature(authorization: str) -> None:
     assert Signature.read(authorization) is None

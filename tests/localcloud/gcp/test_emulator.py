@@ -1,4 +1,4 @@
-"""The embedded Compute Engine without machines: filters, discovery document, operations by a clock, metadata."""
+"""The embedded Compute Engine without machines: filters, discovery document, timed operations, metadata."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -45,12 +45,12 @@ ROW: dict[str, Any] = {
         ("-(status=RUNNING)", False),
     ],
 )
-def test_a_filter_says_which_rows_pass(text: str, passes: bool) -> None:
+def test_filter_selects_rows(text: str, passes: bool) -> None:
     assert matches(text, ROW) is passes
 
 
 @pytest.mark.parametrize("text", ["name", "(name=x", "=", "AND"])
-def test_a_filter_that_cannot_be_read_is_refused(text: str) -> None:
+def test_invalid_filter_is_refused(text: str) -> None:
     with pytest.raises(ApiError, match="Invalid list filter expression"):
         matches(text, ROW)
 
@@ -67,13 +67,13 @@ def test_a_filter_that_cannot_be_read_is_refused(text: str) -> None:
         ("GET", "projects/p/global/images/family/f", "images.getFromFamily"),
     ],
 )
-def test_a_path_is_a_method_of_googles_document(method: str, path: str, found: str) -> None:
+def test_path_is_mapped_to_a_method_of_the_discovery_document(method: str, path: str, found: str) -> None:
     match = discovery.compute().match(method, path)
     assert match is not None
     assert match.route.method_id == found
 
 
-def test_what_google_calls_output_only_is_ignored() -> None:
+def test_output_only_fields_are_ignored() -> None:
     match = discovery.compute().match("POST", "projects/p/global/networks")
     assert match is not None
     body = {"name": "net", "id": "5", "selfLink": "x", "autoCreateSubnetworks": False}
@@ -91,11 +91,11 @@ def test_what_google_calls_output_only_is_ignored() -> None:
     ],
     ids=["merges maps", "null in a map", "replaces lists", "null removes", "new map"],
 )
-def test_a_patch_merges_maps_and_removes_by_null(change: dict[str, Any], after: dict[str, Any]) -> None:
+def test_patch_merges_maps_and_removes_nulls(change: dict[str, Any], after: dict[str, Any]) -> None:
     assert patched({"a": {"x": 1}, "b": [1]}, change) == after
 
 
-def test_null_is_kept_in_a_patch_and_left_out_elsewhere() -> None:
+def test_null_is_kept_in_a_patch_and_dropped_elsewhere() -> None:
     document = discovery.compute()
     body = {"description": None, "priority": 5}
     for method, path, cleaned in (
@@ -108,7 +108,7 @@ def test_null_is_kept_in_a_patch_and_left_out_elsewhere() -> None:
 
 
 class Clock:
-    """Now, as the test says."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 11, 21, tzinfo=UTC)
@@ -117,7 +117,7 @@ class Clock:
         return self.now
 
 
-def test_an_operation_goes_from_pending_to_done_with_time() -> None:
+def test_operation_proceeds_from_pending_to_done_with_time() -> None:
     clock = Clock()
     ready = [False]
     operations = Operations(store=Store(base_url="http://127.0.0.1"), now=clock)
@@ -135,7 +135,7 @@ def test_an_operation_goes_from_pending_to_done_with_time() -> None:
     assert found["progress"] == 100
 
 
-def test_a_failed_operation_says_code_words_and_status() -> None:
+def test_failed_operation_has_code_message_and_status() -> None:
     clock = Clock()
     operations = Operations(store=Store(base_url="http://127.0.0.1"), now=clock)
     failure = OperationFailure(
@@ -149,7 +149,7 @@ def test_a_failed_operation_says_code_words_and_status() -> None:
     assert (found["httpErrorStatusCode"], found["httpErrorMessage"]) == (403, "FORBIDDEN")
 
 
-def test_a_resource_is_in_use_by_who_names_it_whole() -> None:
+def test_resource_is_in_use_only_by_references_to_its_full_name() -> None:
     store = Store(base_url="http://127.0.0.1")
     now = datetime(2026, 11, 21, tzinfo=UTC)
     short = store.add(Key("global", "instanceTemplates", "chat"), {}, now)
@@ -170,7 +170,7 @@ def test_a_resource_is_in_use_by_who_names_it_whole() -> None:
         ("/instance/", "attributes/\nmachine-type\nnetwork-interfaces/\n"),
     ],
 )
-def test_metadata_is_found_by_dashed_words(path: str, text: str) -> None:
+def test_metadata_paths_use_dashes(path: str, text: str) -> None:
     tree = {
         "instance": {
             "machineType": "projects/1/machineTypes/g2",
@@ -182,5 +182,5 @@ def test_metadata_is_found_by_dashed_words(path: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/instance/none", "/instance/machineType", "/instance/network-interfaces/4"])
-def test_what_is_not_in_the_metadata_is_not_found(path: str) -> None:
+def test_missing_metadata_is_none(path: str) -> None:
     assert look_up({"instance": {"machineType": "x", "networkInterfaces": []}}, path) is None

@@ -1,4 +1,4 @@
-"""Flex-start on the embedded Compute Engine, by a clock: what is refused, whose quota it takes, and how it ends."""
+"""Flex-start on the embedded Compute Engine with a test clock: validation, quota and end of instances."""
 
 from datetime import timedelta
 from typing import Any
@@ -53,7 +53,7 @@ def properties(**scheduling: Any) -> dict[str, Any]:
 
 
 def started(state: GoogleState, size: int, **scheduling: Any) -> ManagedGroup:
-    """A group of flex-start instances, as the components declare it, whose members run."""
+    """A group of running flex-start instances, as the components declare it."""
     key = Key(f"zones/{ZONE}", "instanceGroupManagers", "flex")
     template = Key("global", "instanceTemplates", "flex")
     state.store.add(template, {"properties": properties(**scheduling)}, state.now())
@@ -74,7 +74,7 @@ def statuses(state: GoogleState) -> list[str]:
     return sorted(machine.status for machine in state.machines.values())
 
 
-def test_it_is_fit_as_the_components_declare_it(state: GoogleState) -> None:
+def test_template_of_the_components_is_valid(state: GoogleState) -> None:
     check_properties(state, properties(), "resource.properties")
 
 
@@ -91,7 +91,9 @@ def test_it_is_fit_as_the_components_declare_it(state: GoogleState) -> None:
         pytest.param({}, "SPECIFIC_RESERVATION", "Must be NO_RESERVATION", id="a reservation"),
     ],
 )
-def test_what_google_refuses_is_refused(state: GoogleState, scheduling: Any, affinity: str, words: str) -> None:
+def test_scheduling_that_google_refuses_is_refused(
+    state: GoogleState, scheduling: Any, affinity: str, words: str
+) -> None:
     wish = properties(**scheduling) | {"reservationAffinity": {"consumeReservationType": affinity}}
     with pytest.raises(ApiError, match=words):
         check_properties(state, wish, "resource.properties")
@@ -104,13 +106,13 @@ def test_what_google_refuses_is_refused(state: GoogleState, scheduling: Any, aff
         pytest.param(SPOT | {"preemptionNoticeDuration": {"seconds": "60"}}, "Must be 0 or 120", id="of a minute"),
     ],
 )
-def test_a_notice_that_google_does_not_offer_is_refused(state: GoogleState, scheduling: Any, words: str) -> None:
+def test_unsupported_notice_duration_is_refused(state: GoogleState, scheduling: Any, words: str) -> None:
     with pytest.raises(ApiError, match=words):
         check_properties(state, properties(**scheduling), "resource.properties")
 
 
 @pytest.mark.parametrize(("asked_for", "lives_s"), [(None, 30), ({"seconds": "0"}, 30), ({"seconds": "120"}, 150)])
-def test_a_preempted_instance_lives_through_its_notice(
+def test_preempted_instance_runs_until_its_notice_ends(
     state: GoogleState, clock: Clock, asked_for: Any, lives_s: int
 ) -> None:
     started(state, 1, **SPOT, preemptionNoticeDuration=asked_for)
@@ -124,7 +126,7 @@ def test_a_preempted_instance_lives_through_its_notice(
     assert statuses(state) != ["RUNNING"]
 
 
-def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(state: GoogleState, clock: Clock) -> None:
+def test_instance_ends_at_its_time_and_reduces_the_size_of_its_group(state: GoogleState, clock: Clock) -> None:
     began = clock.now
     started(state, 2)
     assert statuses(state) == ["RUNNING", "RUNNING"]
@@ -146,7 +148,7 @@ def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(state: Google
     ] * 2
 
 
-def test_one_that_is_asked_for_again_runs_for_its_whole_time(state: GoogleState, clock: Clock) -> None:
+def test_instance_requested_again_runs_for_its_whole_time(state: GoogleState, clock: Clock) -> None:
     group = started(state, 1)
     clock.now += timedelta(days=1)
     for _ in range(3):
@@ -158,12 +160,12 @@ def test_one_that_is_asked_for_again_runs_for_its_whole_time(state: GoogleState,
     assert (machine.status, machine.ends_at) == ("RUNNING", clock.now + timedelta(days=1))
 
 
-def test_it_takes_of_the_preemptible_quota_and_not_of_spots_room(state: GoogleState, clock: Clock) -> None:
+def test_flex_start_uses_the_preemptible_quota_and_not_the_spot_capacity(state: GoogleState, clock: Clock) -> None:
     state.capacity.limits[ZONE, "a2-highgpu-1g", Kind.SPOT] = 0
     state.capacity.quotas[Kind.SPOT] = 1
     state.capacity.quotas[Kind.ON_DEMAND] = 0
     group = started(state, 2)
     assert statuses(state) == ["RUNNING"]
-    clock.now += timedelta(seconds=8)  # what a refusal takes
+    clock.now += timedelta(seconds=8)  # duration of a refusal
     one_round(state)
     assert "Quota 'PREEMPTIBLE_NVIDIA_A100_GPUS' exceeded" in group.errors[0]["error"]["message"]

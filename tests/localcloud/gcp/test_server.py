@@ -1,4 +1,4 @@
-"""How the embedded Google Cloud reads requests: bodies in chunks, HEAD, and requests that it refuses."""
+"""How the embedded Google Cloud reads requests: chunked bodies, HEAD, and refused requests."""
 
 import http.client
 import json
@@ -31,7 +31,7 @@ def asking() -> Iterator[http.client.HTTPConnection]:
     endpoint.stop()
 
 
-def test_bodies_in_chunks_are_read_whole_one_after_another(asking: http.client.HTTPConnection) -> None:
+def test_consecutive_chunked_bodies_are_read_completely(asking: http.client.HTTPConnection) -> None:
     for pieces in ([b"one", b"two"], [b"x" * 70_000], []):
         asking.request("POST", "/upload?name=a&name2=", iter(pieces), dict(local_token.BEARER), encode_chunked=True)
         answer = asking.getresponse()
@@ -40,14 +40,14 @@ def test_bodies_in_chunks_are_read_whole_one_after_another(asking: http.client.H
         assert found == {"method": "POST", "query": {"name": "a", "name2": ""}, "body": b"".join(pieces).decode()}
 
 
-def test_a_head_gets_the_head_of_the_answer_to_a_get(asking: http.client.HTTPConnection) -> None:
+def test_head_returns_the_headers_of_a_get(asking: http.client.HTTPConnection) -> None:
     asking.request("HEAD", "/", headers=dict(local_token.BEARER))
     answer = asking.getresponse()
     assert (answer.status, answer.read()) == (200, b"")
     assert int(answer.getheader("Content-Length") or 0) > 0
 
 
-def test_a_request_without_the_token_is_refused_and_its_body_is_not_the_next_request(
+def test_body_of_a_request_without_the_token_is_not_read_as_the_next_request(
     asking: http.client.HTTPConnection,
 ) -> None:
     asking.request("POST", "/compute/v1/x", b"GET / HTTP/1.1\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What the local provider refuses before anything is made, with the message that a user sees."""
+"""Inputs that the local provider refuses in a preview, with the message that a user sees."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("token", "inputs", "path", "reason"), REFUSALS)
-def test_refused_with_path_and_reason(
+def test_invalid_input_is_refused_with_path_and_reason(
     schema: Schema, token: str, inputs: dict[str, Any], path: str, reason: str
 ) -> None:
     failures = check(AWS.resources[token], schema, inputs)
@@ -172,16 +172,16 @@ FIT = [
 
 
 @pytest.mark.parametrize(("token", "inputs"), FIT)
-def test_fit_inputs_are_let_through(schema: Schema, token: str, inputs: dict[str, Any]) -> None:
+def test_valid_inputs_pass(schema: Schema, token: str, inputs: dict[str, Any]) -> None:
     assert check(AWS.resources[token], schema, inputs) == []
 
 
-def test_all_failures_are_told_at_once(schema: Schema) -> None:
+def test_all_failures_are_reported_at_once(schema: Schema) -> None:
     failures = check(AWS.resources[GROUP], schema, {"minSize": "0", "maxSise": 1})
     assert {f.path for f in failures} == {"minSize", "maxSise", "maxSize"}
 
 
-def test_no_text_is_repeated_in_a_message_about_types(schema: Schema) -> None:
-    """It could be a secret."""
+def test_message_about_a_type_does_not_repeat_the_value(schema: Schema) -> None:
+    """The value could be a secret."""
     failures = check(AWS.resources[GROUP], schema, GROUP_BASE | {"maxSize": "hunter2"})
     assert all("hunter2" not in f.reason for f in failures)

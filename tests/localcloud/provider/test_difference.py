@@ -1,4 +1,4 @@
-"""How the local provider compares: program with program, and program with cloud."""
+"""How the local provider compares two programs, and a program with the cloud."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def asset(digest: str, path: str) -> dict[str, str]:
         pytest.param({"s": asset("1", "/x")}, {"s": asset("2", "/x")}, [("s", "UPDATE")], id="other-bytes"),
     ],
 )
-def test_each_differing_place_is_named(old: dict[str, Any], new: dict[str, Any], expected: list[Any]) -> None:
+def test_each_difference_is_named(old: dict[str, Any], new: dict[str, Any], expected: list[Any]) -> None:
     assert list(differences(old, new)) == expected
     assert bool(changed_keys(old, new)) == bool(expected)
 
 
 @given(PROPERTIES, PROPERTIES)
-def test_places_lie_in_changed_keys_and_equal_inputs_have_none(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_differences_are_in_changed_keys_and_equal_inputs_have_none(old: dict[str, Any], new: dict[str, Any]) -> None:
     places = {path.split(".")[0].split("[")[0] for path, _ in differences(old, new)}
     assert places == changed_keys(old, new)
     assert list(differences(old, old)) == []
 
 
 @given(VALUES)
-def test_what_is_as_given_is_left_as_it_is(value: Any) -> None:
+def test_value_equal_to_the_input_is_unchanged(value: Any) -> None:
     assert as_given(value, value) == value
 
 
@@ -70,5 +70,5 @@ def test_what_is_as_given_is_left_as_it_is(value: Any) -> None:
         pytest.param(2, 5, 5, id="number"),
     ],
 )
-def test_live_values_take_the_form_that_the_program_used(said: Any, live: Any, expected: Any) -> None:
+def test_live_values_are_converted_to_the_form_of_the_program(said: Any, live: Any, expected: Any) -> None:
     assert as_given(said, live) == expected

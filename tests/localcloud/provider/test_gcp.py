@@ -1,4 +1,4 @@
-"""Google Cloud's types in the local provider: what they refuse before anything is made, and whose words they use."""
+"""Google Cloud's types in the local provider: what a preview refuses, and where the allowed values come from."""
 
 from __future__ import annotations
 
@@ -220,14 +220,16 @@ def _without_none(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("token", "change", "path", "reason"), REFUSALS)
-def test_refused_in_preview(schema: Schema, token: str, change: dict[str, Any], path: str, reason: str) -> None:
+def test_invalid_input_is_refused_in_preview(
+    schema: Schema, token: str, change: dict[str, Any], path: str, reason: str
+) -> None:
     failures = check(PACKAGE.resources[token], schema, changed(token, change))
     assert [f.path for f in failures] == [path]
     assert reason in failures[0].reason
 
 
 @pytest.mark.parametrize("token", sorted(FIT))
-def test_what_is_fit_passes(schema: Schema, token: str) -> None:
+def test_valid_inputs_pass(schema: Schema, token: str) -> None:
     assert check(PACKAGE.resources[token], schema, FIT[token]) == []
 
 
@@ -242,11 +244,12 @@ def test_what_is_fit_passes(schema: Schema, token: str) -> None:
         pytest.param(ON_BUCKET, {"member": UNKNOWN}, id="member"),
     ],
 )  # fmt: skip
-def test_what_a_preview_cannot_know_is_not_refused(schema: Schema, token: str, change: dict[str, Any]) -> None:
+def test_unknown_values_are_not_refused_in_preview(schema: Schema, token: str, change: dict[str, Any]) -> None:
     assert check(PACKAGE.resources[token], schema, changed(token, change)) == []
 
 
-# -- against the installed package, and against Google's own description ----------------------------------------
+# -- compared with the installed package and with Google's discovery document
+# ----------------------------------------
 
 
 @pytest.mark.parametrize("token", TYPES)
@@ -261,7 +264,7 @@ def test_modelled_inputs_exist_and_required_ones_are_modelled(schema: Schema, to
 
 
 @pytest.mark.parametrize("token", TYPES)
-def test_enumerations_name_places_that_exist(schema: Schema, token: str) -> None:
+def test_enumerations_name_existing_properties(schema: Schema, token: str) -> None:
     for path in PACKAGE.resources[token].enums:
         assert _exists(schema, schema.resources[token].inputs, path), path
 
@@ -295,7 +298,7 @@ def _exists(schema: Schema, properties: Any, path: str) -> bool:
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )  # fmt: skip
-def test_enumerations_are_those_of_googles_discovery_document(token: str, path: str, place: tuple[str, ...]) -> None:
+def test_enumerations_match_googles_discovery_document(token: str, path: str, place: tuple[str, ...]) -> None:
     resource = PACKAGE.resources[token]
     assert isinstance(resource, RestResource)
     shape: RestShape = resource.shape
@@ -310,7 +313,7 @@ def test_enumerations_are_those_of_googles_discovery_document(token: str, path: 
 LEFT_OUT: dict[str, set[str]] = {}
 
 
-# -- where it may speak to ---------------------------------------------------------------------------------------
+# -- allowed endpoints ------------------------------------------------------------------------------------------
 
 LOCAL = dict.fromkeys(
     ("GPUFLEET_COMPUTE_ENDPOINT", "STORAGE_EMULATOR_HOST", "GPUFLEET_SECRETMANAGER_ENDPOINT"),
@@ -334,9 +337,7 @@ PROJECT = {"project": "p", "region": "us-central1"}
         pytest.param(PROJECT, LOCAL | {VARIABLE: ""}, f"{VARIABLE} is not set.*local env", id="no-token"),
     ],
 )  # fmt: skip
-def test_settings_that_do_not_fit_are_refused(
-    arguments: dict[str, Any], environment: dict[str, str], message: str
-) -> None:
+def test_invalid_settings_are_refused(arguments: dict[str, Any], environment: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message) as refused:
         read_settings(arguments, environment)
     if "loopback" in message or "ENDPOINT is not set" in message:
@@ -357,7 +358,7 @@ def test_links_are_compared_without_host_and_version(link: str, short: str) -> N
 
 
 class Paged(Session):
-    """A bucket of more objects than a page holds; deleting it takes an empty one."""
+    """A bucket with more objects than one page. It can be deleted only when it is empty."""
 
     def __init__(self, objects: int, page: int) -> None:
         super().__init__(Settings(endpoint="http://127.0.0.1", token="t", region="us-central1", project="p"))
@@ -383,7 +384,7 @@ class Paged(Session):
         return httpx.Response(200, json={})
 
 
-def test_a_bucket_is_emptied_whole_before_it_is_deleted() -> None:
+def test_bucket_is_emptied_completely_before_its_deletion() -> None:
     session = Paged(objects=7, page=3)
     cloud = Cloud(session=session, region="us-central1", limit_s=1)
     PACKAGE.resources[BUCKET].delete(cloud, "models", {"forceDestroy": True})

@@ -1,4 +1,4 @@
-"""The plugin's folder as the engine's host starts it."""
+"""The plugin's folder, started as the engine starts it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from localcloud.provider.install import plugin_dir, plugin_version
 from pulumi.runtime.proto import provider_pb2_grpc
 
 
-def test_plugin_starts_from_a_folder_with_spaces_says_its_port_and_ends_when_told(tmp_path: Path) -> None:
+def test_plugin_in_a_folder_with_spaces_starts_prints_its_port_and_ends_on_request(tmp_path: Path) -> None:
     folder = plugin_dir(tmp_path / "a folder's name", sys.executable)
     with subprocess.Popen(
         [str(folder / "pulumi-resource-aws"), "127.0.0.1:1"],

@@ -1,4 +1,4 @@
-"""Each modelled type against what the installed Pulumi package says about it."""
+"""Each modelled type compared with the schema of the installed Pulumi package."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def test_every_required_input_is_modelled(schema: Schema, token: str) -> None:
 
 
 @pytest.mark.parametrize("token", TYPES)
-def test_an_input_is_updated_or_replaces_but_not_both(token: str) -> None:
+def test_input_is_updated_or_replaces_but_not_both(token: str) -> None:
     resource = AWS.resources[token]
     assert resource.force_new & resource.mutable == set()
 
 
 @pytest.mark.parametrize("token", TYPES)
-def test_enumerations_name_places_that_exist(schema: Schema, token: str) -> None:
+def test_enumerations_name_existing_inputs(schema: Schema, token: str) -> None:
     for path in AWS.resources[token].enums:
         assert _exists(schema, schema.resources[token].inputs, path), path
 
 
 @pytest.mark.parametrize("token", TYPES)
-def test_the_name_that_is_made_up_is_an_input(schema: Schema, token: str) -> None:
+def test_generated_name_is_an_input(schema: Schema, token: str) -> None:
     naming = AWS.resources[token].naming
     if naming is not None:
         names = {naming.property} | ({naming.prefix_property} if naming.prefix_property else set[str]())
@@ -54,18 +54,18 @@ def test_volatile_outputs_exist(schema: Schema, token: str) -> None:
     assert AWS.resources[token].volatile <= schema.resources[token].outputs
 
 
-def test_a_schema_survives_its_file(schema: Schema, tmp_path: Path) -> None:
+def test_saved_schema_is_loaded_unchanged(schema: Schema, tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
     schema.save(path)
     assert Schema.load(path) == schema
 
 
-def test_arguments_are_the_resources_own_where_a_nested_type_has_their_name() -> None:
+def test_inputs_are_of_the_resource_and_not_of_a_nested_type_with_its_name() -> None:
     token = "aws:s3/bucketVersioning:BucketVersioning"
     assert read_wheel([token]).resources[token].inputs["versioningConfiguration"].required
 
 
-def test_a_type_that_the_package_does_not_have() -> None:
+def test_type_missing_in_the_package_is_an_error() -> None:
     with pytest.raises(LookupError, match="not in the installed pulumi_aws"):
         read_wheel(["aws:ec2/launchTemplate:Missing"])
 

@@ -1,4 +1,4 @@
-"""The provider's protocol, spoken by a real gRPC client, over a resource type that lives in memory."""
+"""The provider protocol, used by a real gRPC client, with a resource type in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ URN = "urn:pulumi:test::unit::aws:test/box:Box::box"
 
 
 class Box(Resource):
-    """A thing with a size that others may change, and a version that counts updates."""
+    """A resource with a size that others may change, and a version that counts updates."""
 
     token = BOX
     naming = Naming(prefix_property="namePrefix", limit=20)
@@ -92,7 +92,7 @@ def box() -> Box:
 
 @pytest.fixture
 def engine(box: Box) -> Iterator[provider_pb2_grpc.ResourceProviderStub]:
-    """A client as the engine is one, with the provider configured."""
+    """A client like the engine, with the provider configured."""
 
     def ask(cloud: Cloud, arguments: Properties) -> Properties:
         return {"region": cloud.region, "asked": arguments["what"]}
@@ -150,7 +150,7 @@ def test_version_is_that_of_the_installed_package(engine: Any) -> None:
     assert engine.GetPluginInfo(empty_pb2.Empty()).version == "7.51.1"
 
 
-def test_a_name_is_made_up_and_kept(engine: Any) -> None:
+def test_name_is_generated_and_kept(engine: Any) -> None:
     first = from_struct(check(engine, {"size": 1}).inputs)
     assert first["name"].startswith("box-")
     assert len(first["name"]) == len("box-") + 7
@@ -159,19 +159,19 @@ def test_a_name_is_made_up_and_kept(engine: Any) -> None:
     assert from_struct(check(engine, {"size": 2}, other_seed).inputs)["name"] == "box-0000000"
 
 
-def test_a_name_that_the_program_took_back_is_not_kept(engine: Any) -> None:
+def test_name_removed_from_the_program_is_not_kept(engine: Any) -> None:
     olds = {"name": "mine", "__defaults": []}
     assert from_struct(check(engine, {}, olds).inputs)["name"] != "mine"
 
 
 @pytest.mark.parametrize("given", [{"name": "mine"}, {"namePrefix": "my-"}])
-def test_a_name_of_the_program_is_left_alone(engine: Any, given: Properties) -> None:
+def test_name_set_by_the_program_is_unchanged(engine: Any, given: Properties) -> None:
     inputs = from_struct(check(engine, given).inputs)
     assert inputs.get("name") == given.get("name")
     assert inputs["__defaults"] == []
 
 
-def test_the_stacks_naming_rules_hold(engine: Any) -> None:
+def test_naming_rules_of_the_stack_apply(engine: Any) -> None:
     options = pb.CheckRequest.AutonamingOptions
     proposed = options(proposed_name="proposed", mode=options.PROPOSE)
     assert from_struct(check(engine, {}, autonaming=proposed).inputs)["name"] == "proposed"
@@ -179,41 +179,41 @@ def test_the_stacks_naming_rules_hold(engine: Any) -> None:
     assert [f.property for f in refused.failures] == ["name"]
 
 
-def test_default_tags_lie_under_the_resources_own(engine: Any) -> None:
+def test_tags_of_the_resource_override_default_tags(engine: Any) -> None:
     assert from_struct(check(engine, {"tags": {"a": "b"}}).inputs)["tags"] == {"env": "test", "a": "b"}
     assert from_struct(check(engine, {"tags": {"env": "mine"}}).inputs)["tags"] == {"env": "mine"}
 
 
-def test_an_unknown_type_is_refused(engine: Any) -> None:
+def test_unknown_type_is_refused(engine: Any) -> None:
     answer = engine.Check(pb.CheckRequest(urn=URN, type="aws:eks/cluster:Cluster", name="x"))
     assert "no model of aws:eks/cluster:Cluster" in answer.failures[0].reason
 
 
-def test_a_preview_makes_nothing_and_knows_only_what_was_said(engine: Any, box: Box) -> None:
+def test_preview_creates_nothing_and_knows_only_the_inputs(engine: Any, box: Box) -> None:
     outputs = from_struct(create(engine, {"name": "a", "size": 1}, preview=True).properties)
     assert box.boxes == {}
     assert outputs["size"] == 1
     assert outputs["version"] == outputs["arn"] == UNKNOWN
 
 
-def test_outputs_carry_the_mark_and_the_region(engine: Any) -> None:
+def test_outputs_contain_the_mark_and_the_region(engine: Any) -> None:
     outputs = from_struct(create(engine, {"name": "a", "tags": {"t": "1"}}).properties)
     assert outputs[MARK] is True
     assert outputs["region"] == "us-east-1"
     assert outputs["tagsAll"] == {"t": "1"}
 
 
-def test_an_update_writes_only_what_the_program_changed(engine: Any, box: Box) -> None:
+def test_update_writes_only_what_the_program_changed(engine: Any, box: Box) -> None:
     inputs = {"name": "a", "size": 2, "limit": 5}
     made = create(engine, inputs)
-    box.boxes[made.id]["size"] = 9  # somebody else
+    box.boxes[made.id]["size"] = 9  # a change by another user
     outputs = update(engine, made.id, inputs, inputs | {"limit": 6}, from_struct(made.properties)).properties
     assert box.changes[0].keys == {"limit"}
     assert from_struct(outputs)["size"] == 9
     assert from_struct(outputs)["version"] == 2
 
 
-def test_a_preview_of_an_update_does_not_know_what_will_change(engine: Any, box: Box) -> None:
+def test_preview_of_an_update_marks_changing_outputs_as_unknown(engine: Any, box: Box) -> None:
     inputs = {"name": "a", "size": 2}
     made = create(engine, inputs)
     state = from_struct(made.properties)
@@ -223,7 +223,7 @@ def test_a_preview_of_an_update_does_not_know_what_will_change(engine: Any, box:
     assert outputs["size"] == 3
 
 
-def test_a_refresh_tells_what_others_changed_in_the_programs_form(engine: Any, box: Box) -> None:
+def test_refresh_reports_external_changes_of_declared_inputs(engine: Any, box: Box) -> None:
     inputs = {"name": "a", "size": 2}
     made = create(engine, inputs)
     box.boxes[made.id] |= {"size": 9, "limit": 4}
@@ -234,13 +234,13 @@ def test_a_refresh_tells_what_others_changed_in_the_programs_form(engine: Any, b
     assert from_struct(answer.properties)["limit"] == 4
 
 
-def test_a_refresh_tells_that_a_thing_is_gone(engine: Any, box: Box) -> None:
+def test_refresh_reports_a_missing_resource(engine: Any, box: Box) -> None:
     made = create(engine, {"name": "a"})
     box.boxes.clear()
     assert read(engine, made.id, {"name": "a"}, from_struct(made.properties)).id == ""
 
 
-def test_a_thing_that_exists_can_be_taken_in(engine: Any, box: Box) -> None:
+def test_existing_resource_can_be_imported(engine: Any, box: Box) -> None:
     box.boxes["box-7"] = {"name": "old", "size": 3, "version": 8}
     inputs = from_struct(read(engine, "box-7", {}, {}).inputs)
     assert {k: v for k, v in inputs.items() if k != "__defaults"} == {"name": "old", "size": 3}
@@ -256,18 +256,20 @@ def test_a_thing_that_exists_can_be_taken_in(engine: Any, box: Box) -> None:
         pytest.param({}, {"region": "eu-west-1"}, pb.DiffResponse.DIFF_SOME, ["region"], id="region"),
     ],
 )
-def test_diff(engine: Any, old: Properties, new: Properties, changes: int, replaces: list[str]) -> None:
+def test_diff_of_inputs(engine: Any, old: Properties, new: Properties, changes: int, replaces: list[str]) -> None:
     answer = diff(engine, old, new, {MARK: True})
     assert (answer.changes, list(answer.replaces)) == (changes, replaces)
 
 
 @pytest.mark.parametrize(("new_name", "first_deleted"), [("a", True), ("b", False)])
-def test_a_kept_name_must_be_free_before_it_is_taken_again(engine: Any, new_name: str, first_deleted: bool) -> None:
+def test_resource_is_deleted_first_when_its_replacement_has_the_same_name(
+    engine: Any, new_name: str, first_deleted: bool
+) -> None:
     answer = diff(engine, {"name": "a", "colour": "x"}, {"name": new_name, "colour": "y"}, {MARK: True})
     assert answer.deleteBeforeReplace is first_deleted
 
 
-def test_what_exists_but_is_not_well_stays_in_the_state(engine: Any, box: Box) -> None:
+def test_resource_that_fails_to_initialize_stays_in_the_state(engine: Any, box: Box) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         create(engine, {"name": "a", "sick": True})
     metadata: dict[str, bytes] = dict(caught.value.trailing_metadata())  # type: ignore[attr-defined]
@@ -280,7 +282,7 @@ def test_what_exists_but_is_not_well_stays_in_the_state(engine: Any, box: Box) -
 
 
 @pytest.mark.parametrize("rpc", ["diff", "read", "update", "delete"])
-def test_a_thing_of_a_real_account_is_left_alone(engine: Any, box: Box, rpc: str) -> None:
+def test_resource_of_a_real_account_is_not_changed(engine: Any, box: Box, rpc: str) -> None:
     box.boxes["box-0"] = {"name": "a", "version": 1}
     foreign = {"name": "a", "version": 1}
     calls = {
@@ -297,7 +299,7 @@ def test_a_thing_of_a_real_account_is_left_alone(engine: Any, box: Box, rpc: str
     assert box.changes == []
 
 
-def test_delete_ends_it_and_may_be_repeated(engine: Any, box: Box) -> None:
+def test_delete_can_be_repeated(engine: Any, box: Box) -> None:
     made = create(engine, {"name": "a"})
     request = pb.DeleteRequest(urn=URN, type=BOX, id=made.id, properties=made.properties)
     engine.Delete(request)
@@ -305,20 +307,20 @@ def test_delete_ends_it_and_may_be_repeated(engine: Any, box: Box) -> None:
     assert box.boxes == {}
 
 
-def test_functions_answer_and_unknown_ones_are_refused(engine: Any) -> None:
+def test_functions_respond_and_unknown_ones_are_refused(engine: Any) -> None:
     answer = engine.Invoke(pb.InvokeRequest(tok="aws:test/ask:ask", args=to_struct({"what": "x"})))
     assert from_struct(getattr(answer, "return")) == {"region": "us-east-1", "asked": "x"}
     with pytest.raises(grpc.RpcError, match="no function aws:test/other:other"):
         engine.Invoke(pb.InvokeRequest(tok="aws:test/other:other"))
 
 
-def test_secrets_are_opened_for_the_cloud(engine: Any, box: Box) -> None:
+def test_secrets_are_decrypted_for_the_cloud(engine: Any, box: Box) -> None:
     secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "red"}
     create(engine, {"name": "a", "colour": secret})
     assert box.boxes["box-0"]["colour"] == "red"
 
 
-def test_a_made_up_name_is_made_up_anew_so_the_replacement_comes_first(engine: Any) -> None:
+def test_replacement_with_a_generated_name_is_created_first(engine: Any) -> None:
     named = {"name": "a-0123456", "__defaults": ["name"]}
     answer = diff(engine, {**named, "colour": "x"}, {**named, "colour": "y"}, {MARK: True})
     assert list(answer.replaces) == ["colour"]

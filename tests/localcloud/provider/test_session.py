@@ -1,4 +1,4 @@
-"""Where the local provider may speak to: nowhere but the loopback interface."""
+"""The local provider connects only to the loopback interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCAL = {"AWS_ENDPOINT_URL": "http://127.16.0.2:4566", "AWS_REGION": "us-east-1"
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:5000", "http://127.16.0.2:4566", "http://[::1]:80", "http://localhost:1"]
 )
-def test_loopback_is_let_through(url: str) -> None:
+def test_loopback_endpoint_is_accepted(url: str) -> None:
     assert require_loopback(url, "test") == url
 
 
@@ -36,7 +36,7 @@ def test_loopback_is_let_through(url: str) -> None:
         "",
     ],
 )
-def test_anything_else_is_refused(url: str) -> None:
+def test_other_endpoints_are_refused(url: str) -> None:
     with pytest.raises(NotLocalError, match="gpufleet local up"):
         require_loopback(url, "test")
 
@@ -56,14 +56,12 @@ def test_anything_else_is_refused(url: str) -> None:
         pytest.param({}, LOCAL | {VARIABLE: ""}, f"{VARIABLE} is not set.*local env", id="no-token"),
     ],
 )  # fmt: skip
-def test_settings_that_do_not_fit_are_refused(
-    arguments: dict[str, Any], environment: dict[str, str], message: str
-) -> None:
+def test_invalid_settings_are_refused(arguments: dict[str, Any], environment: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_settings(arguments, environment)
 
 
-def test_settings_are_read_as_the_engine_writes_them() -> None:
+def test_settings_are_read_in_the_format_of_the_engine() -> None:
     arguments = {
         "region": "us-west-2",
         "defaultTags": '{"tags": {"team": "ml"}}',
@@ -83,7 +81,7 @@ def test_settings_are_read_as_the_engine_writes_them() -> None:
 
 
 class _Recorder(BaseHTTPRequestHandler):
-    """Answers everything with an empty document and remembers who asked."""
+    """Responds to every request with an empty document and records the requests."""
 
     seen: ClassVar[list[str]] = []
 
@@ -94,10 +92,10 @@ class _Recorder(BaseHTTPRequestHandler):
         self.wfile.write(b"<DescribeRegionsResponse/>")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
-def test_neither_credentials_nor_proxies_of_the_shell_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_and_proxies_of_the_shell_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     server = HTTPServer(("127.0.0.1", 0), _Recorder)
     thread = threading.Thread(target=server.handle_request)
     thread.start()
@@ -120,19 +118,19 @@ def _cloud(limit_s: float) -> Cloud:
     return Cloud(session=AwsSession(read_settings({}, LOCAL)), region="us-east-1", limit_s=limit_s)
 
 
-def test_a_wait_gives_up_and_says_what_for() -> None:
+def test_wait_fails_after_its_limit_and_names_what_it_waited_for() -> None:
     with pytest.raises(NotReadyError, match="waited 0 s for the moon"):
         _cloud(0).wait("the moon", lambda: False)
 
 
-def test_a_wait_ends_when_the_run_is_stopped() -> None:
+def test_wait_ends_when_the_run_is_stopped() -> None:
     cloud = _cloud(60)
     cloud.session.cancelled.set()
     with pytest.raises(CancelledError, match="stopped while waiting for the moon"):
         cloud.wait("the moon", lambda: False)
 
 
-def test_a_wait_asks_again() -> None:
+def test_wait_polls_repeatedly() -> None:
     answers = iter([False, True])
     _cloud(60).wait("an answer", lambda: next(answers))
     assert list(answers) == []
