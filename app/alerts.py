@@ -146,7 +146,7 @@ def _weeks(end: datetime, begun: datetime | None) -> list[Interval]:
 def _anomalies(
     document: FleetDocument, query: CostQuery, compared: Sequence[Interval], now: datetime
 ) -> list[tuple[str, str]]:
-    """Compare the first hour with the later ones of `compared`, for the fleet and for each pool.
+    """Compare the first hour of `compared` with its other hours, for the fleet and for each pool.
 
     The keys allow one message per day for each kind of change.
     """

@@ -52,10 +52,10 @@ def install(places: Places) -> None:
 
 
 def start(places: Places, say: Announce, *, as_it_is: bool) -> None:
-    """Mount the volume, prepare the ledger, write the configuration and start the services. Waits for the fleet
-    document.
+    """Mount the volume, prepare the ledger, write the configuration and start the services.
 
-    `as_it_is`: start the current release, and ignore which release was chosen before. Raises AppError.
+    Waits for the volume and the fleet document. `as_it_is`: start the current release, and ignore which release was
+    chosen before. Raises AppError.
     """
     settings = control_host.read_settings(places)
     try:

@@ -28,7 +28,7 @@ def _midnight(now: datetime) -> datetime:
 def compute_sums(document: FleetDocument, engine: Engine, spans: Iterable[Span], now: datetime) -> list[CostSum]:
     """Sums of the spans that end now, as `gpufleet report cost` shows them.
 
-    Usage without a price is counted. Raises AppError.
+    Each sum counts its charges without a price. Raises AppError.
     """
     windows = {
         span: Window(since=_midnight(now) if span is Span.TODAY else now - _HOUR, until=now, now=now, timezone="UTC")

@@ -47,7 +47,7 @@ class GrowthRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What sets a pool's size, and what keeps it from growing."""
+    """The causes of a pool's size, and the obstacles to its growth."""
 
     environment: str
     pool: Pool

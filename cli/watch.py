@@ -114,7 +114,7 @@ def why(
         return
     for row in rows:
         _print(row, resource)
-    for growth in growths:  # at the end of a long output, because the user asked for it
+    for growth in growths:  # at the end of a long output, where the user sees it first
         for line in growth.lines():
             STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
 

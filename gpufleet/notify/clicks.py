@@ -149,7 +149,7 @@ def _surface(work: Future[None]) -> None:
 
 
 def _refuse(desk: FleetButtons, press: Click, now: datetime) -> None:
-    """Answer a user who may not keep, once per user and message."""
+    """Answer an unauthorized user, once per user and message."""
     text = "may not keep instances of this fleet: add the id to notify.keep_users in its settings"
     with writing(desk.engine) as connection:
         key = f"{press.message_key}/no/{press.user}"[-200:]

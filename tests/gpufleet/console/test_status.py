@@ -84,7 +84,7 @@ def test_screen_answers_the_questions_of_an_on_call_engineer(words: str) -> None
 
 
 class Agents:
-    """Agents of which some answer."""
+    """Agents, some of which answer."""
 
     def __init__(self, phases: Mapping[str, Phase]) -> None:
         self._phases = phases
