@@ -241,7 +241,7 @@ def test_browser_asks_for_the_token_and_shows_the_slack_page(guarded: RunningClo
     assert TOKEN not in said
 
 
-# -- machines ----------------------------------------------------------------------------------------------------
+# Machines.
 
 
 @pytest.fixture(scope="module")

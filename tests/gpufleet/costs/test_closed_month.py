@@ -236,7 +236,7 @@ def test_transferred_ledger_keeps_its_closed_periods(tmp_path: Path, ledger: Eng
     assert written(settings(tmp_path, ledger_url=f"sqlite:///{tmp_path}/new/ledger.db")) == before
 
 
-def test_closing_stores_the_inputs_of_the_computation(tmp_path: Path, ledger: Engine) -> None:
+def test_closing_again_keeps_the_declarations_of_the_first_computation(tmp_path: Path, ledger: Engine) -> None:
     close(settings(tmp_path))
     close(settings(tmp_path, shared=[]))
     with ledger.connect() as connection:

@@ -189,7 +189,7 @@ def test_json_columns_hold_objects_without_nulls() -> None:
                 assert all(isinstance(value, str) for value in json.loads(row[name]).values())
 
 
-def test_charge_without_a_price_has_no_row() -> None:
+def test_charge_without_a_price_is_an_error() -> None:
     facts = LedgerFacts(runs=[run("i-x", CapacityType.SPOT, 0, 100, machine_type="g5.xlarge")])
     with pytest.raises(UnpricedError, match=r"g5\.xlarge, spot.*no price"):
         list(rows(reports(facts), "1"))

@@ -129,7 +129,7 @@ def test_differences_of_shared_costs_have_causes(
     }
 
 
-def test_load_balancer_that_the_fleet_does_not_declare_is_distinguished(fleet: Path, tmp_path: Path) -> None:
+def test_load_balancer_that_the_fleet_does_not_declare_is_not_compared(fleet: Path, tmp_path: Path) -> None:
     rows = bill(*shared_rows(), other("lb", 0, "USE1-LoadBalancerUsage", "3"))
     found = trueup(fleet, as_csv(tmp_path / "bill.csv", rows), *WINDOW)
     assert found["differences"] == []

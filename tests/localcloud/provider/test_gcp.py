@@ -248,8 +248,7 @@ def test_unknown_values_are_not_refused_in_preview(schema: Schema, token: str, c
     assert check(PACKAGE.resources[token], schema, changed(token, change)) == []
 
 
-# -- compared with the installed package and with Google's discovery document
-# ----------------------------------------
+# Comparison with the installed package and with Google's discovery document.
 
 
 @pytest.mark.parametrize("token", TYPES)
@@ -313,7 +312,7 @@ def test_enumerations_match_googles_discovery_document(token: str, path: str, pl
 LEFT_OUT: dict[str, set[str]] = {}
 
 
-# -- allowed endpoints ------------------------------------------------------------------------------------------
+# Allowed endpoints.
 
 LOCAL = dict.fromkeys(
     ("GPUFLEET_COMPUTE_ENDPOINT", "STORAGE_EMULATOR_HOST", "GPUFLEET_SECRETMANAGER_ENDPOINT"),
