@@ -22,7 +22,7 @@ class PartConsumer(Protocol):
 class ObjectCallback(Protocol):
     """Receives the size and version of a range's object, before the first byte of the range.
 
-    `size` is None and `version` is "" when the store does not report them. An exception here ends the read.
+    The size may be None and the version "" if the store does not report them. An exception here ends the read.
     """
 
     def __call__(self, size: int | None, version: str, /) -> None: ...

@@ -25,7 +25,7 @@ def sources(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Python as on an instance: without this project's packages."""
+    """Run Python as on an instance: without this project's packages."""
     return subprocess.run(
         [sys.executable, "-I", "-S", *arguments], capture_output=True, text=True, timeout=180, check=False, cwd="/"
     )
@@ -48,19 +48,19 @@ def test_each_packed_module_can_be_imported_and_the_tables_are_read(tmp_path: Pa
     assert (ran.stdout, ran.stderr) == ("True\n", "")
 
 
-def test_the_list_is_what_the_agent_imports() -> None:
+def test_the_list_matches_the_agents_imports() -> None:
     found, ahead = set[str](), ["hosts/__init__.py", "hosts/node/__init__.py", "hosts/node/__main__.py"]
     while ahead:
         if (name := ahead.pop()) not in found:
             found.add(name)
             ahead += imported(ROOT / name)
-    # the catalogue reads its tables by the name of their package
+    # the catalogue reads its tables by package name
     tables = {f"{DATA}{name}" for name in ("__init__.py", "gpus.csv", "machines.csv")}
     assert list(agent_archive.FILES) == sorted(found | tables)
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The files of this repository that a file imports, at its beginning or later."""
+    """Yield the files of this repository that a file imports, at module level or in functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -73,7 +73,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def files_of(parts: list[str]) -> Iterator[str]:
-    """A module's file and those of the packages around it."""
+    """Yield a module's file, and the `__init__.py` files of its packages."""
     for length in range(1, len(parts) + 1):
         place = "/".join(parts[:length])
         yield from (name for name in (f"{place}/__init__.py", f"{place}.py") if (ROOT / name).is_file())
@@ -93,12 +93,12 @@ def test_a_changed_source_gives_other_bytes(sources: Path) -> None:
     assert agent_archive.build(sources) != first
 
 
-def test_only_what_is_listed_travels(sources: Path) -> None:
+def test_only_listed_files_are_packed(sources: Path) -> None:
     (sources / "hosts/node/other.py").write_text("")
     names = zipfile.ZipFile(io.BytesIO(agent_archive.build(sources))).namelist()
     assert names == ["__main__.py", *agent_archive.FILES]
 
 
-def test_without_an_agent_there_is_nothing_to_pack(tmp_path: Path) -> None:
+def test_a_folder_without_an_agent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         agent_archive.build(tmp_path)

@@ -38,7 +38,7 @@ def value(unit: str, key: str) -> str:
     return line.partition("=")[2]
 
 
-def test_the_unit_gives_the_engine_time_to_drain_and_signals_its_main_process_alone() -> None:
+def test_the_unit_gives_the_engine_time_to_drain_and_signals_only_its_main_process() -> None:
     unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
     assert value(unit, "KillMode") == "mixed"
     assert value(unit, "KillSignal") == "SIGTERM"
@@ -52,8 +52,8 @@ def test_the_unit_gives_the_engine_time_to_drain_and_signals_its_main_process_al
     assert "--env=VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75" in words
 
 
-def test_routers_hear_of_a_stop_before_the_engine_does(tmp_path: Path) -> None:
-    """Whoever stops the unit: systemd runs ExecStop first, and signals the engine when it has ended."""
+def test_routers_are_notified_of_a_stop_before_the_engine(tmp_path: Path) -> None:
+    """For any reason of the stop: systemd runs ExecStop first, and signals the engine after it ends."""
     file = tmp_path / "engine stopping"
     unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), stopping_file=PurePosixPath(file))
     assert f'ExecStartPre=rm -f "{file}"' in unit.splitlines()
@@ -64,7 +64,7 @@ def test_routers_hear_of_a_stop_before_the_engine_does(tmp_path: Path) -> None:
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "", "the agent wrote the file"
 
 
-def test_the_key_reaches_the_container_by_a_file_and_the_settings_cannot_give_another() -> None:
+def test_the_key_reaches_the_container_by_file_and_settings_cannot_replace_it() -> None:
     words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
     assert words.index("--env-file=/run/gpu-fleet/engine.env") < words.index(SERVE.image)
     assert "KEY" not in " ".join(words)
@@ -74,8 +74,8 @@ def test_the_key_reaches_the_container_by_a_file_and_the_settings_cannot_give_an
     assert "hunter2" not in str(refused.value)
 
 
-def test_the_container_is_not_root_and_writes_memory_and_its_scratch_folder_alone() -> None:
-    """Code that runs in the engine by a trick is then in a box, though the box is in the machine's network."""
+def test_the_container_is_not_root_and_writes_only_memory_and_its_scratch_folder() -> None:
+    """Code that exploits the engine runs in a sandbox, although the container uses the machine's network."""
     unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
     words = exec_start(unit)
     options = words[: words.index(SERVE.image)]
@@ -89,7 +89,7 @@ def test_the_container_is_not_root_and_writes_memory_and_its_scratch_folder_alon
     assert "ExecStartPre=install -d -o 2000 -g 0 -m 0700 /mnt/nvme/models/.vllm" in unit
 
 
-def test_what_an_engine_writes_lies_in_its_scratch_folder_whatever_the_settings_say() -> None:
+def test_engine_files_are_in_the_scratch_folder_for_any_settings() -> None:
     words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
     variables = dict(one.removeprefix("--env=").split("=", 1) for one in words if one.startswith("--env="))
     for name in ("HOME", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
@@ -99,16 +99,16 @@ def test_what_an_engine_writes_lies_in_its_scratch_folder_whatever_the_settings_
     assert variables["USER"] == "vllm", "PyTorch asks for a name, and an image may not know the number"
 
 
-def test_the_container_gets_the_devices_that_the_machine_has_beside_its_gpus() -> None:
+def test_the_container_gets_the_machines_additional_devices() -> None:
     words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), devices=("/dev/infiniband",)))
     assert words.index("--device=/dev/infiniband") < words.index(SERVE.image)
     assert not any("--device" in w for w in exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))))
 
 
-def test_words_reach_the_engine_as_they_were_written() -> None:
+def test_arguments_reach_the_engine_unchanged() -> None:
     words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")))
     assert words[-1] == '{"method": "ngram", "num_speculative_tokens": 3}'
-    # %% and $$ are what systemd turns into one
+    # systemd reads %% and $$ as a single character
     assert "--env=VLLM_LOGGING_LEVEL=100%%" in words
     assert "--env=PRICE=$$HOME" in words
 
@@ -126,7 +126,7 @@ def test_the_gpu_exporter_has_the_one_capability_that_profiling_fields_need_and_
         word for word in options if word.startswith(("--volume", "--mount", "--privileged", "--pid", "--ipc"))
     ]
     assert words[words.index("-a") + 1] == "10.0.1.7:9400"
-    # DCGM's profiling fields: without one of these among what is read the capability would go, too
+    # DCGM's profiling fields need the capability: if none of them is read, remove the capability, too
     assert any("_PROF_" in name for name in metrics.series_names(metrics.Source.DCGM))
 
 
@@ -141,7 +141,7 @@ def test_a_node_exporter_listens_on_the_private_address_and_changes_nothing() ->
         "--memory=128m",
     } <= set(words[:image])
     assert {"--path.rootfs=/host", "--web.listen-address=10.0.1.7:9100"} <= set(words[image:])
-    # $$ is what systemd turns into one
+    # systemd reads $$ as a single $
     assert words[-1].endswith("=^/(dev|proc|run|sys|var/lib/docker/.+)($$|/)")
 
 
@@ -159,7 +159,7 @@ def test_a_node_exporter_listens_on_the_private_address_and_changes_nothing() ->
     ],
 )
 def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None:
-    # programs may be missing here
+    # the programs may be missing on this machine
     (tmp_path / name).write_text(re.sub(r"=(-?)(?:docker|ip6?tables) ", r"=\1/bin/echo ", text))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)],
@@ -196,7 +196,7 @@ def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None
         pytest.param(("--load-format", "npcache"), "'npcache' is not safe", id="pickles, in a word of its own"),
     ],
 )
-def test_arguments_that_settings_may_not_give(args: tuple[str, ...], says: str) -> None:
+def test_arguments_that_settings_must_not_contain(args: tuple[str, ...], says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
         engine.check_arguments(args)
 
@@ -210,7 +210,7 @@ def test_arguments_that_settings_may_not_give(args: tuple[str, ...], says: str) 
         pytest.param(("--max-num-seqs=64",), id="with equals"),
     ],
 )
-def test_arguments_that_are_taken(args: tuple[str, ...]) -> None:
+def test_arguments_that_are_accepted(args: tuple[str, ...]) -> None:
     engine.check_arguments(args)
 
 
@@ -236,7 +236,7 @@ def test_every_typed_option_is_a_flag_that_settings_may_give() -> None:
     engine.check_arguments(EVERYTHING.arguments())
 
 
-def test_options_say_only_what_differs() -> None:
+def test_options_contain_only_differences_from_defaults() -> None:
     assert VllmOptions().arguments() == ()
     options = VllmOptions(
         max_model_len=8192,
@@ -256,7 +256,7 @@ def test_options_say_only_what_differs() -> None:
     )
 
 
-def test_the_simulated_engine_reads_what_the_unit_says() -> None:
+def test_the_simulated_engine_accepts_the_units_arguments() -> None:
     arguments = engine.serve_arguments(SERVE)
     settings = simulated.parse(list(arguments))
     assert settings.served_names == ("chat",)
@@ -264,7 +264,7 @@ def test_the_simulated_engine_reads_what_the_unit_says() -> None:
     assert settings.max_model_len == 8192
 
 
-def test_every_kind_of_engine_is_wired_everywhere() -> None:
+def test_every_kind_of_engine_is_supported_everywhere() -> None:
     known = set(EngineKind)
     assert set(engine.INTERFACES) == known
     assert set(driver.BUILT_WITH) == known
@@ -282,7 +282,7 @@ def test_every_kind_of_engine_is_wired_everywhere() -> None:
         pytest.param(("--data-parallel-size", "2", "--api-server-count=2"), False, id="the same in one word"),
     ],
 )
-def test_several_copies_have_one_page_with_the_process_on_it(given: tuple[str, ...], added: bool) -> None:
+def test_several_copies_share_one_page_with_process_metrics(given: tuple[str, ...], added: bool) -> None:
     arguments = engine.serve_arguments(replace(SERVE, args=given))
     assert (arguments[-2:] == ("--api-server-count", "1")) is added
 

@@ -11,7 +11,7 @@ PREFIXES = {
 
 
 @pytest.mark.parametrize("metric", metrics.ALL.values(), ids=str)
-def test_names_tell_source_and_kind(metric: Metric) -> None:
+def test_names_show_source_and_kind(metric: Metric) -> None:
     assert metric.name.startswith(PREFIXES[metric.source])
     assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", metric.name)
     if metric.source is not Source.DCGM:
@@ -21,11 +21,11 @@ def test_names_tell_source_and_kind(metric: Metric) -> None:
 
 
 @pytest.mark.parametrize("sentinel", metrics.DCGM_BLANKS)
-def test_a_sentinel_is_no_measurement_also_after_a_trip_through_a_double(sentinel: int) -> None:
+def test_a_sentinel_stays_blank_after_conversion_to_a_double(sentinel: int) -> None:
     assert metrics.is_blank(sentinel)
     assert metrics.is_blank(float(sentinel))
 
 
 @pytest.mark.parametrize("value", [0, 1.0, 100, 183_359, 9.9e11], ids=str)
-def test_a_measurement_is_no_sentinel(value: float) -> None:
+def test_a_measurement_is_not_a_sentinel(value: float) -> None:
     assert not metrics.is_blank(value)

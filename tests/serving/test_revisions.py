@@ -1,4 +1,4 @@
-"""A revision's way through a pool, with agents that tests let fail."""
+"""Rollouts of a revision in a pool, with agents that can fail."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ def instance(name: str) -> Instance:
 
 @dataclass(slots=True)
 class Pool:
-    """Instances whose agents take `takes_s` to change."""
+    """Instances whose agents need `takes_s` seconds to change."""
 
     digests: dict[str, str]
     takes_s: float = 10
     fails: frozenset[str] = frozenset()
-    """These go back."""
+    """These instances roll back."""
     preempted: frozenset[str] = frozenset()
-    """These get a notice while they change."""
+    """These instances are preempted while they change."""
     phases: dict[str, str] = field(default_factory=dict[str, str])
     now: float = 0
     busy: dict[str, float] = field(default_factory=dict[str, float])
@@ -81,7 +81,7 @@ class Pool:
         )
 
 
-def test_one_after_the_other_and_those_that_serve_it_are_left_alone() -> None:
+def test_instances_change_one_at_a_time_and_up_to_date_ones_are_skipped() -> None:
     pool = Pool({"a": OLD, "b": NEW, "c": OLD})
     assert pool.walk().run(NEW) == 2
     assert pool.asked == ["a", "c"]
@@ -89,7 +89,7 @@ def test_one_after_the_other_and_those_that_serve_it_are_left_alone() -> None:
     assert pool.walk().run(NEW) == 0
 
 
-def test_a_failure_stops_it_at_the_first_instance() -> None:
+def test_a_failure_stops_the_rollout_at_the_first_instance() -> None:
     pool = Pool({"a": OLD, "b": OLD, "c": OLD}, fails=frozenset({"a"}))
     with pytest.raises(RolloutError, match=r"chat a: went back: the engine ended.*rollback"):
         pool.walk().run(NEW)
@@ -97,31 +97,31 @@ def test_a_failure_stops_it_at_the_first_instance() -> None:
     assert pool.digests == {"a": OLD, "b": OLD, "c": OLD}
 
 
-def test_the_floor_is_kept_and_the_remedy_said() -> None:
+def test_the_floor_is_kept_and_the_error_gives_the_fix() -> None:
     pool = Pool({"a": OLD, "b": OLD})
     with pytest.raises(RolloutError, match="gpufleet target chat 3"):
         pool.walk(floor=2).run(NEW)
     assert pool.asked == []
 
 
-def test_one_that_is_preempted_meanwhile_does_not_stop_it() -> None:
+def test_a_preempted_instance_does_not_stop_the_rollout() -> None:
     pool = Pool({"a": OLD, "b": OLD, "c": OLD}, preempted=frozenset({"a"}))
     assert pool.walk().run(NEW) == 3
     assert pool.digests["b"] == pool.digests["c"] == NEW
 
 
-def test_one_that_never_ends_is_given_up() -> None:
+def test_an_instance_that_never_finishes_times_out() -> None:
     pool = Pool({"a": OLD, "b": OLD}, takes_s=10_000)
     with pytest.raises(RolloutError, match="did not serve 111111111111 within"):
         pool.walk().run(NEW)
 
 
 class _KilledError(Exception):
-    """The walker's process ended."""
+    """The process of the rollout ended."""
 
 
 @pytest.mark.parametrize("after", range(1, 14))
-def test_a_walk_that_was_killed_goes_on_with_the_next_one(after: int) -> None:
+def test_the_next_rollout_continues_a_killed_one(after: int) -> None:
     pool = Pool({"a": OLD, "b": OLD, "c": OLD})
     walk, slept = pool.walk(), 0
 
@@ -136,13 +136,13 @@ def test_a_walk_that_was_killed_goes_on_with_the_next_one(after: int) -> None:
     with pytest.raises(_KilledError):
         walk.run(NEW)
     asked = len(pool.asked)
-    # the one that still changes is waited for: two at once would fail in the pool
+    # the rollout waits for the instance that still changes: the pool fails if two change at once
     assert pool.walk().run(NEW) == 3 - asked
     assert set(pool.digests.values()) == {NEW}
     assert pool.asked == ["a", "b", "c"]
 
 
-def test_one_that_changes_for_somebody_else_and_never_ends_is_named() -> None:
+def test_a_stuck_change_of_another_rollout_is_named() -> None:
     pool = Pool({"a": OLD, "b": OLD, "c": OLD}, busy={"b": 10_000})
     with pytest.raises(RolloutError, match="b changes its revision already"):
         pool.walk().run(NEW)
@@ -150,7 +150,7 @@ def test_one_that_changes_for_somebody_else_and_never_ends_is_named() -> None:
 
 
 @pytest.mark.parametrize(("phase", "says"), [("cache", "b is cache"), ("silent", r"b \(no answer\)")])
-def test_one_that_boots_is_waited_for_and_named(phase: str, says: str) -> None:
+def test_a_booting_instance_is_waited_for_and_named(phase: str, says: str) -> None:
     pool = Pool({"a": NEW, "b": OLD}, phases={"b": phase})
     with pytest.raises(RolloutError, match=says):
         pool.walk().run(NEW)

@@ -38,7 +38,7 @@ SETTINGS = InstanceSettings(
 def boot(
     script: str, folder: Path, aws: str, *, python3: str = "exit 0", agent: str = "inactive", version: str = "3.11.0"
 ) -> subprocess.CompletedProcess[str]:
-    """Runs user data in a folder, with commands that stand for the image's."""
+    """Run user data in a folder, with substitutes for the image's commands."""
     commands = folder / "commands"
     commands.mkdir()
     bodies = {
@@ -61,7 +61,7 @@ def boot(
 
 
 def _python3(version: str, runs: str) -> str:
-    """The image's Python: it tells that version, and counts what else it is asked to run."""
+    """Return the image's Python: it has this version, and counts other calls."""
     said = f"import sys; sys.version_info = {tuple(map(int, version.split('.')))}; exec(sys.argv[1])"
     return (
         f'[ "$1" = -c ] && exec {sys.executable} -c {shlex.quote(said)} "$2"\n'
@@ -70,7 +70,7 @@ def _python3(version: str, runs: str) -> str:
     )
 
 
-def test_the_settings_file_is_the_contract() -> None:
+def test_the_settings_file_matches_the_contract() -> None:
     assert to_json(SETTINGS) == {
         "version": 1,
         "environment": "local",
@@ -95,13 +95,13 @@ def test_the_settings_file_is_the_contract() -> None:
     }
 
 
-def test_a_node_exporter_is_told_only_to_machines_that_are_to_have_one() -> None:
+def test_node_exporter_settings_are_written_only_when_enabled() -> None:
     image = "mirror/node-exporter@sha256:00"
     told = to_json(replace(SETTINGS, node_exporter_image=image))
     assert told == {**to_json(SETTINGS), "node_exporter_image": image}
 
 
-def test_a_boot_writes_the_settings_and_runs_the_agent_it_was_told(tmp_path: Path) -> None:
+def test_a_boot_writes_the_settings_and_runs_the_expected_agent(tmp_path: Path) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, 'echo "aws $1 $2 $4" >>"$CALLS"; printf %s "$AGENT" >"$5"')
     assert ran.returncode == 0, ran.stderr
     root = tmp_path / "root"
@@ -122,17 +122,17 @@ def test_a_boot_writes_the_settings_and_runs_the_agent_it_was_told(tmp_path: Pat
         pytest.param(":", id="nothing written"),
     ],
 )
-def test_an_agent_that_is_not_the_expected_one_never_runs(tmp_path: Path, aws: str) -> None:
+def test_an_agent_with_another_digest_never_runs(tmp_path: Path, aws: str) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, aws)
     assert ran.returncode == 1
     assert "gave up fetching the node agent; this machine powers off in 900 s" in ran.stderr
-    # a machine without its agent costs nothing for longer than people need to look at it
+    # an instance without an agent costs money only as long as operators need to inspect it
     assert (tmp_path / "calls").read_text().splitlines() == ["poweroff"]
     waits = (tmp_path / "calls.waits").read_text().splitlines()
     assert waits == [f"sleep {seconds}" for seconds in (0, 1, 2, 4, 8, 16, 32, 64, 900)]
 
 
-def test_a_machine_whose_agent_cannot_install_itself_ends_too(tmp_path: Path) -> None:
+def test_a_machine_whose_agent_cannot_install_itself_powers_off(tmp_path: Path) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, 'printf %s "$AGENT" >"$5"', python3="exit 1")
     assert ran.returncode == 1
     assert "the node agent could not install itself" in ran.stderr
@@ -140,7 +140,7 @@ def test_a_machine_whose_agent_cannot_install_itself_ends_too(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("version", ["3.8.10", "3.10.12"])
-def test_a_python_too_old_for_the_agent_is_named_and_nothing_is_fetched(tmp_path: Path, version: str) -> None:
+def test_a_python_version_that_is_too_old_is_reported_and_nothing_is_fetched(tmp_path: Path, version: str) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, 'echo fetched >>"$CALLS"', version=version)
     assert ran.returncode == 1
     assert (
@@ -149,7 +149,7 @@ def test_a_python_too_old_for_the_agent_is_named_and_nothing_is_fetched(tmp_path
     assert (tmp_path / "calls").read_text().splitlines() == ["poweroff"]
 
 
-def test_a_machine_whose_agent_runs_is_left_on_when_its_user_data_runs_again_without_a_bucket(tmp_path: Path) -> None:
+def test_a_machine_with_a_running_agent_stays_on_when_user_data_fails_later(tmp_path: Path) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, "exit 1", agent="active")
     assert ran.returncode == 1
     assert not (tmp_path / "calls").exists()
@@ -158,7 +158,7 @@ def test_a_machine_whose_agent_runs_is_left_on_when_its_user_data_runs_again_wit
 @pytest.mark.parametrize(
     "text", ["$(touch pwned)", "`id`", "GPUFLEET_SETTINGS", "it's", 'say "hi"', "100 %", "{x}", "ü"]
 )
-def test_no_setting_becomes_a_command(tmp_path: Path, text: str) -> None:
+def test_settings_cannot_inject_commands(tmp_path: Path, text: str) -> None:
     settings = replace(SETTINGS, served_name=text, engine=replace(SETTINGS.engine, args=(text,)))
     ran = boot(render(settings, SHA256), tmp_path, 'printf %s "$AGENT" >"$5"')
     assert ran.returncode == 0, ran.stderr
@@ -167,19 +167,19 @@ def test_no_setting_becomes_a_command(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("cloud", list(Cloud))
-def test_it_is_bash_on_both_clouds(cloud: Cloud) -> None:
+def test_user_data_is_valid_bash_on_both_clouds(cloud: Cloud) -> None:
     script = render(replace(SETTINGS, cloud=cloud), SHA256)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False, timeout=180).returncode == 0
 
 
-def test_what_the_cloud_would_refuse_is_refused_here() -> None:
+def test_user_data_above_the_clouds_limit_is_refused() -> None:
     settings = replace(SETTINGS, engine=replace(SETTINGS.engine, args=("x" * 16384,)))
     with pytest.raises(UserDataError, match="user data of pool chat has .* shorten engine args or env"):
         render(settings, SHA256)
 
 
-def test_the_token_of_a_boot_on_google_is_no_argument_of_a_process(tmp_path: Path) -> None:
-    # curl that notes what everybody could read of it, and what it is told by its pipe
+def test_the_google_boot_token_is_never_a_process_argument(tmp_path: Path) -> None:
+    # this curl records its arguments, which every user can read, and its standard input
     body = (
         'echo "$*" >>"$SEEN.arguments"\n'
         'case "$*" in *service-accounts*) echo \'{"access_token":"ya29.secret"}\' ;; *) cat >"$SEEN.pipe" ;; esac'

@@ -1,4 +1,4 @@
-"""Real vLLM 0.32 on the CPU: installed from its lock where it is missing, skipped only where that is impossible."""
+"""Real vLLM 0.32 on the CPU: installed from its lock file if missing; skipped only if installation fails."""
 
 import json
 import os
@@ -17,7 +17,7 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def vllm() -> Path:
-    """The folder of vLLM's environment."""
+    """Return the folder of vLLM's environment."""
     try:
         return vllm_environment.install(lambda _line: None)
     except (vllm_environment.VllmError, OSError) as error:
@@ -26,7 +26,7 @@ def vllm() -> Path:
 
 @pytest.fixture(scope="session")
 def ask(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """Let jobs be done with vLLM's own Python (see inside.py)."""
+    """Return a function that runs jobs with vLLM's own Python (see inside.py)."""
     log = tmp_path_factory.mktemp("vllm") / "inside.log"
 
     def run(jobs: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Runs with vLLM's own Python, not with the tests': reads jobs as JSON from standard input, writes answers as JSON.
+"""Runs with vLLM's own Python, not with the tests' Python: reads jobs as JSON from standard input, writes JSON.
 
-`arguments`: each list is parsed by vLLM's own parser. `blocks`: each model folder is given to a real engine in a
-process of its own, forked after the import, which takes longer than all the rest; the engine says how many blocks
-its cache has.
+`arguments`: vLLM's own parser parses each list. `blocks`: a real engine loads each model folder and reports the
+number of blocks of its cache. Each engine runs in its own process, forked after the import, because the import
+takes longer than everything else.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def parse(lists: list[list[str]]) -> list[str | None]:
-    """Of each list: None, or vLLM's words against it."""
+    """Return None or vLLM's error for each list."""
     import argparse
 
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -35,7 +35,7 @@ def parse(lists: list[list[str]]) -> list[str | None]:
 
 
 def blocks(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each job (`model`, `options`): what the engine says of its cache, or its error."""
+    """Return the engine's cache data, or its error, for each job (`model`, `options`)."""
     from vllm import LLM
 
     def one(job: dict[str, Any]) -> dict[str, Any]:
@@ -54,13 +54,13 @@ def blocks(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def forked(work: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a child: an engine leaves too much behind for the next one."""
+    """Run a job in a child process and return its result: an engine leaves state that affects the next one."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             answer = work(job)
-        except BaseException as error:  # noqa: BLE001 - a child must not go on as its parent
+        except BaseException as error:  # noqa: BLE001 - a child must not continue as its parent
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         with os.fdopen(writing, "w") as pipe:
@@ -74,9 +74,9 @@ def forked(work: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do the jobs."""
+    """Run the jobs."""
     jobs = json.load(sys.stdin)
-    # libraries print to standard output, which belongs to the answer
+    # libraries print to standard output, which is reserved for the result
     answer, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
     found = {

@@ -1,4 +1,4 @@
-"""Every argument list that we would hand to vLLM, judged by vLLM 0.32's own parser."""
+"""vLLM 0.32's own parser checks every argument list that gpu-fleet gives to vLLM."""
 
 from collections.abc import Iterator
 from datetime import date
@@ -26,7 +26,7 @@ STACKS = ROOT / "stacks" / "config"
 
 
 def words(args: tuple[str, ...]) -> list[str]:
-    """What the agent would give to `vllm`, without the word `serve`, which another parser reads."""
+    """Return the arguments that the agent gives to `vllm`, without `serve`, which another parser reads."""
     serve = Serve(
         kind=EngineKind.VLLM,
         image="vllm@sha256:0",
@@ -40,7 +40,7 @@ def words(args: tuple[str, ...]) -> list[str]:
 
 
 def of_stacks() -> Iterator[tuple[str, list[str]]]:
-    """The pools of every environment."""
+    """Yield the arguments of all pools of all environments."""
     for file in sorted(STACKS.glob("Pulumi.*.yaml")):
         config: dict[str, Any] = yaml.safe_load(file.read_text())["config"]
         for pool in reading.parse(config, file.name, date(2026, 11, 21)).pools:
@@ -48,7 +48,7 @@ def of_stacks() -> Iterator[tuple[str, list[str]]]:
 
 
 def of_sizing() -> Iterator[tuple[str, list[str]]]:
-    """What sizing says for public models on every GPU that can be rented."""
+    """Yield the arguments that sizing returns for public models on every GPU that can be rented."""
     gpus = sorted({machine.gpu for machine in catalogue.machines() if machine.gpu_share == 1})
     for name, config in CONFIGS.items():
         model = families.read(config)
@@ -67,7 +67,7 @@ def of_sizing() -> Iterator[tuple[str, list[str]]]:
                 yield f"{name} on {gpu}", words(found.options.arguments())
 
 
-def test_vllm_understands_every_argument_that_we_give_it(ask: Ask) -> None:
+def test_vllm_accepts_every_argument_that_gpu_fleet_gives(ask: Ask) -> None:
     lists = dict([*of_stacks(), *of_sizing(), ("every option", words(EVERYTHING.arguments()))])
     wrong = {"unknown flag": [*words(()), "--no-such-flag"], "bad value": [*words(()), "--max-num-seqs", "many"]}
     answers = dict(
@@ -79,7 +79,7 @@ def test_vllm_understands_every_argument_that_we_give_it(ask: Ask) -> None:
 
 def test_vllm_has_every_flag_that_settings_may_give(ask: Ask) -> None:
     flags = [*sorted(FLAGS), "--no-such-flag"]
-    # of a flag that it has not, the parser ends; one without its value is an ArgumentError
+    # the parser exits on an unknown flag; a known flag without its value is an ArgumentError
     answers = ask({"arguments": [[*words(()), flag] for flag in flags]})["arguments"]
     unknown = [
         flag for flag, said in zip(flags, answers, strict=True) if said is not None and said.startswith("SystemExit")

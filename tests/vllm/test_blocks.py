@@ -1,4 +1,4 @@
-"""Predicted blocks of the KV cache are those that a real engine reports, exactly."""
+"""Predicted KV cache blocks equal the blocks that a real engine reports, exactly."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ CONTEXT, BATCHED, BLOCK, MEMORY = 1024, 1024, 32, 8 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def reported(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What engines say, all started from one process."""
+    """Return the reports of all engines, started from one process."""
     folder = tmp_path_factory.mktemp("configs")
     for number, config in enumerate(CONFIGS.values()):
         (folder / str(number)).mkdir()
@@ -33,7 +33,7 @@ def reported(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_predicted_blocks_are_reported_blocks(reported: dict[str, dict[str, Any]], kind: str) -> None:
+def test_predicted_blocks_equal_reported_blocks(reported: dict[str, dict[str, Any]], kind: str) -> None:
     shape = CacheShape(block=BLOCK, max_model_len=CONTEXT, batched_tokens=BATCHED, concurrent_batches=1)
     plan = layout(families.read(CONFIGS[kind]), shape)
     assert plan is not None

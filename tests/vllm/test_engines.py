@@ -1,4 +1,4 @@
-"""The engine as watchdogs, reports and the router know it. Real vLLM and the simulated one answer the same checks."""
+"""The engine's interface for watchdogs, reports and the router. Real and simulated vLLM pass the same checks."""
 
 import time
 from collections.abc import Iterator
@@ -45,14 +45,14 @@ def quiet(server: Server) -> bool:
         pytest.param(f"Bearer {KEY}", 200, id="the key"),
     ],
 )
-def test_who_computes_needs_the_key(server: Server, authorization: str | None, status: int) -> None:
+def test_inference_endpoints_require_the_key(server: Server, authorization: str | None, status: int) -> None:
     answer = server.complete("hello", authorization)
     assert answer.status_code == status
     if status == 401:
         assert answer.json() == {"error": "Unauthorized"}
 
 
-def test_without_the_key_health_and_numbers_are_open_and_nothing_below_v1_is(server: Server) -> None:
+def test_without_the_key_only_health_and_metrics_are_open(server: Server) -> None:
     def status(page: str) -> int:
         return httpx.get(f"{server.url}{page}", timeout=30).status_code
 
@@ -66,10 +66,10 @@ def test_without_the_key_health_and_numbers_are_open_and_nothing_below_v1_is(ser
 
 
 NOT_SIMULATED = {("simulated", metrics.PREFILL_TIME), ("simulated", metrics.DECODE_TIME)}
-"""Reports weigh tokens instead where an engine does not serve them (`gpufleet.costs.figures.Method`)."""
+"""Metrics that the simulated engine lacks. Reports then weight by tokens (`gpufleet.costs.figures.Method`)."""
 
 
-def test_every_name_that_we_read_is_served_with_its_type(server: Server) -> None:
+def test_every_metric_that_we_read_is_served_with_its_type(server: Server) -> None:
     text, page = server.text(), server.page()
     for metric in metrics.ALL.values():
         if metric.source is not Source.ENGINE or (server.kind, metric) in NOT_SIMULATED:
@@ -82,7 +82,7 @@ def test_every_name_that_we_read_is_served_with_its_type(server: Server) -> None
         assert all("engine" in s.labels for s in samples if metric is not metrics.ADMISSION_REJECTIONS), metric.name
 
 
-def test_idle_stays_idle(server: Server) -> None:
+def test_an_idle_engine_stays_idle(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
     counters = [m for m in metrics.ALL.values() if m.source is Source.ENGINE and m.kind is MetricKind.COUNTER]
     before = {metric.name: server.value(metric) for metric in counters}
@@ -93,7 +93,7 @@ def test_idle_stays_idle(server: Server) -> None:
     assert {metric.name: server.value(metric) for metric in counters} == before
 
 
-def test_busy_is_seen_busy_and_every_token_is_counted_once(server: Server) -> None:
+def test_a_busy_engine_is_detected_and_every_token_is_counted_once(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
     totals = (metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS)
     before = [server.value(metric) for metric in totals]
@@ -114,9 +114,9 @@ def test_busy_is_seen_busy_and_every_token_is_counted_once(server: Server) -> No
     assert server.value(metrics.KV_CACHE_USAGE) == 0
 
 
-def test_the_prefix_cache_is_counted_in_tokens_and_input_tokens_hold_them(server: Server) -> None:
+def test_the_prefix_cache_is_counted_in_tokens_and_included_in_input_tokens(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
-    # other words than any other test's, in more than one block of 32 tokens
+    # text that no other test uses, in more than one block of 32 tokens
     prompt = " ".join(f"word {number} of a long system prompt" for number in range(30))
     first = server.complete(prompt).json()["usage"]["prompt_tokens"]
     names = (metrics.PREFIX_CACHE_HITS, metrics.PROMPT_TOKENS_CACHED, metrics.PROMPT_TOKENS)
@@ -128,7 +128,7 @@ def test_the_prefix_cache_is_counted_in_tokens_and_input_tokens_hold_them(server
     assert hits % 32 == 0
 
 
-def test_clients_that_leave_free_their_seats(server: Server) -> None:
+def test_disconnected_clients_free_their_slots(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
     streams = Streams(server.url, count=SEATS, tokens=1900).start()
     until("first words", streams.all_began)
@@ -144,19 +144,19 @@ def test_clients_that_leave_free_their_seats(server: Server) -> None:
         pytest.param({"prompt": {}}, 400, id="no prompt"),
     ],
 )
-def test_bad_requests_get_errors_in_openais_shape(server: Server, change: dict[str, object], status: int) -> None:
+def test_bad_requests_get_errors_in_openais_format(server: Server, change: dict[str, object], status: int) -> None:
     answer = server.complete(**{"prompt": "hello", **change})  # pyright: ignore[reportArgumentType]
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
 
 
-def test_more_than_the_queue_holds_is_refused_with_503(server: Server) -> None:
+def test_requests_above_the_queue_limit_get_503(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
     before = server.value(metrics.ADMISSION_REJECTIONS)
     streams = Streams(server.url, count=40, tokens=800).start()
     streams.join()
     refused = [e for e in streams.errors if getattr(getattr(e, "response", None), "status_code", 0) == 503]
-    # many that come at once may pass the door together, and be refused where their answer has begun
+    # simultaneous requests may pass the queue check together; some are refused after their response has started
     late = [e for events in streams.events.values() for e in events if "error" in e]
     assert len(refused) == len(streams.errors)
     told = len(refused) + len(late)

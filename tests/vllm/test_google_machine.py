@@ -1,4 +1,4 @@
-"""Real vLLM on a machine of the embedded Google Cloud: from Cloud Storage to first token, to its preemption."""
+"""Real vLLM on a machine of the embedded Google Cloud: from Cloud Storage to the first token, to its preemption."""
 
 import base64
 import hashlib
@@ -29,14 +29,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 BOOT_LIMIT_S = 700
 NOTICE_S = 110
 NAME = "chat-spot-us-central1-a-g2-standard-8-".ljust(63, "0")
-"""As long as Google lets a name be: vLLM's sockets lie in the machine's folder, which bears it."""
+"""The maximum length of a name on Google Cloud: vLLM's sockets are in the machine's folder, which has this name."""
 SECRETS = f"/v1/projects/{PROJECT}/secrets"
 INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """The ground's bucket as publishing needs it."""
+    """The bucket of the test environment, with the operations that publishing needs."""
 
     ground: OnGoogle
 
@@ -53,7 +53,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A spot instance that serves, and what it serves."""
+    """A spot instance that serves, and its model's digest."""
 
     ground: OnGoogle
     address: str
@@ -74,13 +74,13 @@ def settings(ground: OnGoogle) -> InstanceSettings:
             args=("--max-model-len", "2048", "--max-num-seqs", "32"),
         ),
         drain_deadline=timedelta(seconds=60),
-        # long, for a machine that shares two cores with everything else: a quarter of it is for the kill
+        # long, because the machine shares two cores with other processes: a quarter of it is for the kill
         drain_margin=timedelta(seconds=30),
     )
 
 
 def start(ground: OnGoogle, script: str) -> str:
-    """A spot instance with a local disk, which knows its notice as the templates tell it; its address."""
+    """Start a spot instance with a local disk, and a preemption notice as in the templates; return its address."""
     image = "projects/debian-cloud/global/images/debian-12"
     body = {
         "name": NAME,
@@ -149,8 +149,8 @@ def _booted(ground: OnGoogle, folder: Path) -> Machine:
     return Machine(ground=ground, address=address, digest=manifest.digest)
 
 
-def test_from_cloud_storage_to_the_first_token_and_to_the_end(machine: Machine) -> None:
-    """One test: a boot of real vLLM costs too much for one each."""
+def test_a_machine_boots_from_cloud_storage_serves_and_drains(machine: Machine) -> None:
+    """One test for everything: separate boots of real vLLM cost too much."""
     found = status(machine.address)
     assert [step["step"] for step in found["boot"]] == ["disks", "cache", "engine", "warm-up"]
     assert all(step["error"] is None for step in found["boot"])

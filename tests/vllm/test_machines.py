@@ -1,4 +1,4 @@
-"""Real vLLM on machines of the embedded cloud: from bucket to first token, through the router, to the end of both."""
+"""Real vLLM on machines of the embedded cloud: from the bucket to the first token, through the router, to the end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,14 +39,14 @@ def settings(name: str) -> InstanceSettings:
             args=("--max-model-len", str(CONTEXTS[name]), "--max-num-seqs", "32"),
         ),
         drain_deadline=timedelta(seconds=60),
-        # long, for machines that share two cores with everything else: a quarter of it is for the kill
+        # long, because the machines share two cores with other processes: a quarter of it is for the kill
         drain_margin=timedelta(seconds=30),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Two machines, each with a model of its own, behind one router."""
+    """Two machines with different models, behind one router."""
 
     cloud: EmbeddedCloud
     router: Router
@@ -88,8 +88,8 @@ def machines(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
             yield Machines(cloud, router, instances)
 
 
-def test_the_whole_story_of_two_machines(machines: Machines) -> None:
-    """One test: a boot of real vLLM costs too much for one each."""
+def test_two_machines_boot_serve_and_end(machines: Machines) -> None:
+    """One test for everything: separate boots of real vLLM cost too much."""
     _booted_from_the_bucket(machines)
     _each_model_is_served_by_its_own_instance(machines)
     _a_preemption_loses_no_stream(machines)
@@ -131,10 +131,10 @@ def _a_preemption_loses_no_stream(machines: Machines) -> None:
 
 
 def _a_request_longer_than_the_notice_is_cut_in_time(machines: Machines) -> None:
-    """vLLM asked to stop goes on for its own timeout, or hangs with its clients: the agent kills it in time."""
+    """After a stop request, vLLM runs until its own timeout or hangs with its clients: the agent kills it in time."""
     tokens = CONTEXTS["code"] - 100
     streams = Streams(machines.router.url, count=30, tokens=tokens, model="code", timeout_s=200).start()
-    # more than the cache holds at once: some wait, and all together are far longer than the notice
+    # more than the cache holds at once: some wait, and in total they take far longer than the notice
     wait_for("first words", lambda: streams.events)
     machines.cloud.control("preempt", {"instance": machines.instances["code"]["InstanceId"], "notice_s": 75})
     wait_until(machines.address("code"), "drained", 76)

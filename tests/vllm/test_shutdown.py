@@ -1,4 +1,4 @@
-"""The end of an engine as its unit brings it about: SIGTERM to the main process, SIGKILL when its time is over."""
+"""The stop of an engine as its unit does it: SIGTERM to the main process, SIGKILL after the timeout."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ Start = Callable[[int], Server]
 
 @pytest.fixture(params=["simulated", "vllm"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
-    """Starts an engine with that --shutdown-timeout."""
+    """Start an engine with a given --shutdown-timeout."""
     if request.param == "vllm":
         request.getfixturevalue("vllm")
     tiny_model.make(tmp_path / "tiny")
@@ -46,13 +46,13 @@ def started_at(server: Server) -> float:
     return found
 
 
-def test_a_drain_loses_none_of_20_streams_and_counters_begin_again(start: Start) -> None:
+def test_a_drain_completes_20_streams_and_counters_restart(start: Start) -> None:
     first = start(90)
     streams = Streams(first.url, count=20, tokens=1500).start()
     until("first words", streams.all_began)
     os.kill(first.process.pid, signal.SIGTERM)
     time.sleep(0.3)
-    # an engine that drains says 200 all the same: who asks its health does not learn that it drains
+    # a draining engine still answers 200, so its health page does not show the drain
     assert httpx.get(f"{first.url}/health", timeout=30).status_code == 200
     assert first.complete("a late one").status_code == 500
     usages = streams.usages()
@@ -67,7 +67,7 @@ def test_a_drain_loses_none_of_20_streams_and_counters_begin_again(start: Start)
 
 
 def _survive_what_does_not_end(server: Server) -> None:
-    """Work that is longer than the timeout: vLLM kills its core and hangs with its clients. SIGKILL ends it."""
+    """Requests longer than the timeout: vLLM kills its core and hangs with its clients. SIGKILL ends it."""
     streams = Streams(server.url, count=24, tokens=1900, timeout_s=60).start()
     until("first words", streams.all_began)
     os.kill(server.process.pid, signal.SIGTERM)
@@ -76,6 +76,6 @@ def _survive_what_does_not_end(server: Server) -> None:
         os.killpg(server.process.pid, signal.SIGKILL)
         assert server.wait(20) == -signal.SIGKILL
     streams.join()
-    # nobody waits for ever, and nobody was told that half an answer is a whole one
+    # no client waits forever, and no partial response counts as complete
     assert len(streams.usages()) + len(streams.errors) <= 24
     assert all(usage["completion_tokens"] == 1900 for usage in streams.usages())

@@ -1,4 +1,4 @@
-"""A disk that is full before, while and after a model comes: a real small disk, in a namespace of its own."""
+"""A disk that is full before, during and after a download: a real small disk, in its own mount namespace."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ from serving.cache import publish
 from serving.cache.store import FolderStore
 
 DISK_MIB = 80
-"""16 MiB beside the 64 that stay free; the model has 2.5 MB."""
+"""16 MiB in addition to the 64 MiB that stay free; the model has 2.5 MB."""
 
 MOUNT = 'mount -t tmpfs -o size="$1"m tmpfs "$2" && shift 2 && exec "$@"'
 SCRIPT = """
@@ -81,7 +81,7 @@ print("then", verify(cache, "chat", digest), progress.kept > 0)
 
 
 def has_namespaces() -> bool:
-    """Whether this user may mount a disk that nobody else sees."""
+    """Whether this user may mount a disk in a namespace of its own."""
     if shutil.which("unshare") is None:
         return False
     return subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode == 0
@@ -122,5 +122,5 @@ def test_a_disk_that_fills_up_leaves_nothing_half_there(
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith(says[0]) and lines[1] == says[1], done.stdout
-    # with room again it goes on, from what was right already
+    # with free space, the sync continues from the verified bytes
     assert lines[2] == f"then [] {kept}"

@@ -30,14 +30,14 @@ def describe(folder: Path) -> manifests.Manifest:
     return manifests.describe(folder, name="chat", revision="r")
 
 
-def test_a_manifest_reads_back_and_its_name_is_its_bytes(model: Path) -> None:
+def test_a_manifest_round_trips_and_its_digest_matches_its_bytes(model: Path) -> None:
     manifest = describe(model)
     assert manifests.parse(manifest.render(), manifest.digest) == manifest
     assert describe(model).digest == manifest.digest
     assert manifest.size == sum(path.stat().st_size for path in model.iterdir())
 
 
-def test_the_same_model_made_twice_is_the_same_revision(model: Path, tmp_path: Path) -> None:
+def test_equal_models_have_the_same_revision(model: Path, tmp_path: Path) -> None:
     tiny_model.make(tmp_path / "again", SMALL)
     assert describe(tmp_path / "again").digest == describe(model).digest
     tiny_model.make(tmp_path / "other", replace(SMALL, seed=1))
@@ -107,7 +107,7 @@ def test_folders_that_become_no_model(model: Path, harm: Callable[[Path], None],
         describe(model)
 
 
-def test_hidden_files_and_pictures_stay_behind(model: Path) -> None:
+def test_hidden_files_and_pictures_are_left_out(model: Path) -> None:
     before = describe(model).digest
     (model / ".git").mkdir()
     (model / ".git" / "config").write_text("x")
@@ -145,7 +145,7 @@ def test_paths_that_a_manifest_may_not_name(path: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["config.json", "a/b/model-1.safetensors", "tokenizer.model", "chat_template.jinja"])
-def test_paths_that_it_may(path: str) -> None:
+def test_paths_that_a_manifest_may_name(path: str) -> None:
     assert manifests.check_path(path) == path
 
 
@@ -185,7 +185,7 @@ def test_manifests_that_are_refused(model: Path, change: Callable[[dict[str, Any
         manifests.parse(changed(model, change))
 
 
-def test_a_manifest_under_another_name_is_refused(model: Path) -> None:
+def test_a_manifest_with_another_digest_is_refused(model: Path) -> None:
     with pytest.raises(ManifestError, match="changed"):
         manifests.parse(describe(model).render() + b" ", describe(model).digest)
 
@@ -210,7 +210,7 @@ def test_garbage_headers_are_refused_and_never_a_crash(body: bytes, size: int) -
     shapes=st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=6),
     dtype=st.sampled_from(["F32", "BF16", "F8_E4M3", "I64"]),
 )
-def test_true_headers_are_believed(shapes: list[list[int]], dtype: str) -> None:
+def test_valid_headers_are_accepted(shapes: list[list[int]], dtype: str) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for number, shape in enumerate(shapes):

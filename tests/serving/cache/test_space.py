@@ -1,4 +1,4 @@
-"""Room for models: what goes, what stays, and what is said before a byte is fetched."""
+"""Disk space for models: eviction order, protected revisions, and errors before the download."""
 
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ SPARE = 64 * 1024 * 1024
 
 
 class SmallDisk(Cache):
-    """A cache on a disk of that many bytes, beside what stays free always."""
+    """A cache on a disk of `size` bytes, in addition to the space that always stays free."""
 
     def __init__(self, root: Path, size: int) -> None:
         super().__init__(root)
@@ -32,7 +32,7 @@ class SmallDisk(Cache):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Manifest]]:
-    """Three revisions of one size."""
+    """Create three revisions of the same size."""
     folder = tmp_path_factory.mktemp("bucket")
     made: list[Manifest] = []
     for seed in range(3):
@@ -49,18 +49,22 @@ def bring(folder: Path, cache: Cache, manifest: Manifest, minutes: int) -> Progr
     return progress
 
 
-def test_the_least_recently_wanted_goes_first(models: tuple[Path, list[Manifest]], tmp_path: Path) -> None:
+def test_the_least_recently_used_revision_is_evicted_first(
+    models: tuple[Path, list[Manifest]], tmp_path: Path
+) -> None:
     folder, (first, second, third) = models
     cache = SmallDisk(tmp_path, int(first.size * 2.5))
     bring(folder, cache, first, 0)
     bring(folder, cache, second, 1)
-    # wanted again: now the second one is the older
+    # used again: now the second revision is the least recently used
     assert bring(folder, cache, first, 2).fetched == 0
     bring(folder, cache, third, 3)
     assert [entry.digest for entry in cache.entries()] == [first.digest, third.digest]
 
 
-def test_what_is_served_stays_even_when_it_is_the_oldest(models: tuple[Path, list[Manifest]], tmp_path: Path) -> None:
+def test_a_served_revision_is_kept_even_when_it_is_the_oldest(
+    models: tuple[Path, list[Manifest]], tmp_path: Path
+) -> None:
     folder, (first, second, third) = models
     cache = SmallDisk(tmp_path, int(first.size * 2.5))
     bring(folder, cache, first, 0)
@@ -85,7 +89,7 @@ def test_too_small_a_disk_is_said_before_a_byte_is_fetched_and_nothing_is_evicte
 
 
 @pytest.mark.parametrize("somebody_brings_it", [False, True], ids=["its sync died", "its sync goes on"])
-def test_what_a_dead_sync_left_of_another_revision_goes_first(
+def test_leftovers_of_a_killed_sync_are_removed_first(
     models: tuple[Path, list[Manifest]], tmp_path: Path, somebody_brings_it: bool
 ) -> None:
     folder, (first, second, third) = models

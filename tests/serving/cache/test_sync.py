@@ -35,7 +35,7 @@ def sync_of(store: FolderStore, root: Path) -> Sync:
 
 
 class LyingStore(FolderStore):
-    """Flips a bit in each of the first `lies` reads of weights, whichever thread makes them."""
+    """Flips a bit in each of the first `lies` reads of weights, in any thread."""
 
     def __init__(self, root: Path, lies: int) -> None:
         super().__init__(root)
@@ -45,7 +45,7 @@ class LyingStore(FolderStore):
         return _LyingReader(self)
 
     def lies_once_more(self) -> bool:
-        """Asked once a read; advancing a range's iterator is one step of the interpreter."""
+        """Count one read; advancing an iterator is atomic in the interpreter."""
         return next(self._lies, None) is not None
 
 
@@ -71,7 +71,7 @@ class _LyingReader(FolderReader):
         super().read_range(key, start, length, version, damaged, told)
 
 
-def test_a_revision_arrives_whole_and_a_second_time_nothing_is_read(
+def test_a_revision_is_complete_and_a_second_sync_reads_nothing(
     bucket: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
     folder, manifest = bucket
@@ -90,9 +90,7 @@ def test_a_revision_arrives_whole_and_a_second_time_nothing_is_read(
     assert (again.fetched, again.kept) == (0, manifest.size)
 
 
-def test_what_was_staged_before_a_crash_is_kept_where_it_is_right(
-    bucket: tuple[Path, Manifest], tmp_path: Path
-) -> None:
+def test_correct_chunks_staged_before_a_crash_are_kept(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
     folder, manifest = bucket
     sync = sync_of(FolderStore(folder), tmp_path)
     staged = sync.cache.staging_of(manifest.digest)
@@ -149,7 +147,7 @@ def swapped(shards: list[Path]) -> None:
 
 
 def swapped_inside(shards: list[Path]) -> None:
-    """Two halves of one file: the size says nothing."""
+    """Swap the halves of one file: the size stays correct."""
     body = shards[0].read_bytes()
     shards[0].write_bytes(body[len(body) // 2 :] + body[: len(body) // 2])
 
@@ -161,7 +159,7 @@ def bit_flipped(shards: list[Path]) -> None:
 
 
 def pickled(shards: list[Path]) -> None:
-    """A pickle under a safe name, of the right size."""
+    """Write a pickle with a safe name and the correct size."""
     body = pickle.dumps({"weights": [1]})
     shards[0].write_bytes(body.ljust(shards[0].stat().st_size, b"\0"))
 
@@ -180,7 +178,7 @@ def test_a_bucket_whose_bytes_are_not_the_manifests_is_refused_and_named(
         sync.bring(manifest.digest, NOW)
     assert sync.cache.find("chat", manifest.digest) is None
     assert sync.cache.entries() == []
-    # mended in the bucket, it comes
+    # after a repair of the bucket, the download succeeds
     for shard, right in zip(shards, _weights(folder, manifest), strict=True):
         shutil.copy(right, shard)
     sync.bring(manifest.digest, NOW)
@@ -212,7 +210,7 @@ def test_a_link_in_place_of_a_file_is_told_by_verify(bucket: tuple[Path, Manifes
 
 
 @pytest.mark.parametrize("harm", ["cut", "removed", "manifest changed", "manifest removed"])
-def test_a_harmed_entry_does_not_exist_and_is_mended(
+def test_a_damaged_entry_is_not_found_and_is_repaired(
     bucket: tuple[Path, Manifest], tmp_path: Path, harm: str
 ) -> None:
     folder, manifest = bucket
@@ -233,7 +231,7 @@ def test_a_harmed_entry_does_not_exist_and_is_mended(
     assert verify(sync.cache, "chat", manifest.digest) == []
 
 
-def test_a_leased_revision_stays(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
+def test_a_leased_revision_is_not_evicted(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
     folder, manifest = bucket
     sync = sync_of(FolderStore(folder), tmp_path)
     sync.bring(manifest.digest, NOW)
@@ -246,7 +244,9 @@ def test_a_leased_revision_stays(bucket: tuple[Path, Manifest], tmp_path: Path) 
     assert sync.cache.entries() == []
 
 
-def test_the_second_of_two_waits_for_the_lock_and_says_so(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
+def test_the_second_of_two_syncs_waits_for_the_lock_and_reports_it(
+    bucket: tuple[Path, Manifest], tmp_path: Path
+) -> None:
     folder, manifest = bucket
     sync = sync_of(FolderStore(folder), tmp_path)
     sync.lock_limit_s = 0

@@ -1,4 +1,4 @@
-"""The activator between two sockets of a test's own."""
+"""The activator between two sockets of the test."""
 
 import socket
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LIMIT_S = 30
 
 @pytest.fixture
 def inner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    monkeypatch.chdir(tmp_path)  # a socket's path may be short only
+    monkeypatch.chdir(tmp_path)  # the system limits the length of a socket's path
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(INNER_SOCKET)
         listening.listen()
@@ -36,7 +36,7 @@ def client(inner: socket.socket, tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def passed_on(inner: socket.socket, until: bytes) -> socket.socket:
-    """The connection that the activator makes, read as far as `until`."""
+    """Accept the activator's connection, and read it up to `until`."""
     asked, _ = inner.accept()
     asked.settimeout(LIMIT_S)
     seen = b""
@@ -45,7 +45,7 @@ def passed_on(inner: socket.socket, until: bytes) -> socket.socket:
     return asked
 
 
-def test_an_answer_comes_back_whole(client: socket.socket, inner: socket.socket) -> None:
+def test_a_response_is_returned_completely(client: socket.socket, inner: socket.socket) -> None:
     client.sendall(HEAD + b"body")
     with passed_on(inner, b"body") as asked:
         asked.sendall(b"HTTP/1.1 200 OK\r\n\r\nfirst ")
@@ -56,7 +56,7 @@ def test_an_answer_comes_back_whole(client: socket.socket, inner: socket.socket)
     assert answer == b"HTTP/1.1 200 OK\r\n\r\nfirst last"
 
 
-def test_when_the_client_leaves_nothing_works_on_for_it(client: socket.socket, inner: socket.socket) -> None:
+def test_a_held_request_is_cancelled_when_its_client_disconnects(client: socket.socket, inner: socket.socket) -> None:
     client.sendall(HEAD + b"body")
     with passed_on(inner, b"body") as asked:
         client.close()

@@ -1,4 +1,4 @@
-"""Batch work beside people who wait: in a pool of its own it cannot reach them, in a shared pool it yields."""
+"""Batch and online requests: separate pools do not affect each other; in a shared pool, batch requests yield."""
 
 import re
 import statistics
@@ -17,13 +17,13 @@ _LINE = re.compile(r"^request t=\S+ id=(batch|online) status=200 .* queue=(\d+) 
 
 
 def _most_queued(router: Router, pool: str) -> int:
-    """The most that ever waited at once for the pool (the backend's own line) or for one of its replicas."""
+    """Return the maximum number of requests that waited at once for the pool or for one of its replicas."""
     lines = [line.split(",") for line in router.controller.haproxy.admin.ask("show stat -1 6 -1").splitlines()]
     return max(int(most or 0) for name, _, _, most, *_ in lines if name == f"pool_{pool}")
 
 
 @pytest.mark.slow
-def test_a_batch_pool_that_is_full_to_its_brim_is_not_felt_by_the_online_pool(router: Router) -> None:
+def test_a_full_batch_pool_does_not_affect_the_online_pool(router: Router) -> None:
     router.fleet.written = document(
         {"name": "online", "model": "models/chat"}, {"name": "nightly", "model": "models/chat"}
     )
@@ -52,8 +52,8 @@ def test_a_batch_pool_that_is_full_to_its_brim_is_not_felt_by_the_online_pool(ro
 
 
 @pytest.mark.slow
-def test_batch_yields_to_people_in_a_pool_that_both_use(router: Router) -> None:
-    """Eight batch clients never stop; one person asks beside them. In turn, the person would wait as long as they."""
+def test_batch_requests_yield_to_online_requests_in_a_shared_pool(router: Router) -> None:
+    """Eight batch clients and one person send requests without pause. First-come order would delay the person."""
     router.fleet.written = document({"name": "chat", "model": "models/chat"})
     router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(most_per_replica=1)})
     router.fleet.clients = (ApiKey(sha256=digest("sk-nightly"), name="nightly", user_class="batch"),)
@@ -84,7 +84,7 @@ def test_batch_yields_to_people_in_a_pool_that_both_use(router: Router) -> None:
 
 
 def _waits(router: Router, online: int) -> dict[str, list[int]]:
-    """Milliseconds in HAProxy's queue, from the log, once all requests of `online` are in it."""
+    """Return queue times in ms from HAProxy's log, when it has all requests of `online`."""
 
     def read() -> dict[str, list[int]]:
         found: dict[str, list[int]] = {"online": [], "batch": []}

@@ -1,4 +1,4 @@
-"""A canary and the arms of an experiment: who is in, while shares move, replicas go and a second router answers."""
+"""A canary and experiment arms: selected users, while shares change, replicas end and a second router answers."""
 
 import threading
 from collections import defaultdict
@@ -22,7 +22,7 @@ def _rules(percent: float, pool: PoolPolicy | None = None) -> RouterPolicy:
 
 
 class Crowd:
-    """Users who never stop asking; remembers which pool each of them got, in order."""
+    """Users who send requests without pause; it records the pools of each user, in order."""
 
     def __init__(self, router: Router, users: int, clients: int) -> None:
         self.pools = defaultdict[str, list[str]](list)
@@ -44,11 +44,11 @@ class Crowd:
             thread.join(60)
 
     def rounds(self) -> int:
-        """How often every user was answered."""
+        """Return the minimum number of responses that every user has."""
         return min(map(len, self.pools.copy().values())) if len(self.pools) == self._users else 0
 
     def inside(self) -> set[str]:
-        """Who got the canary at last."""
+        """Return the users whose last response came from the canary."""
         return {user for user, pools in self.pools.copy().items() if pools[-1] == "chat-canary"}
 
     def _ask(self, users: list[str]) -> None:
@@ -65,7 +65,7 @@ class Crowd:
                         self.failed.append(str(answer.status_code))
 
 
-def test_a_canary_moves_under_load_and_nobody_who_is_in_leaves(router: Router) -> None:
+def test_a_growing_canary_keeps_its_users_under_load(router: Router) -> None:
     router.fleet.written = document(CHAT, CANARY)
     router.fleet.rules = _rules(0)
     for name, pool in (("i-1", "chat"), ("i-2", "chat"), ("i-3", "chat-canary"), ("i-4", "chat-canary")):
@@ -107,7 +107,7 @@ def test_a_retry_never_changes_the_version(router: Router) -> None:
     assert stable.does.requests == 0
 
 
-def test_two_routers_put_every_user_into_the_same_pool(tmp_path: Path) -> None:
+def test_two_routers_select_the_same_pool_for_every_user(tmp_path: Path) -> None:
     fleet = FakeFleet()
     fleet.written = document(CHAT, CANARY, *ARMS)
     arms = (Arm(pool="arm", percent=50), Arm(pool="leg", percent=50))

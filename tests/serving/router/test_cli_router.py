@@ -1,4 +1,4 @@
-"""`gpufleet router` as people type it: what is printed, what is written, what is refused."""
+"""`gpufleet router` on the command line: its output, the files that it writes, and its errors."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ POOLS = ({"name": "chat", "model": "models/chat"}, {"name": "chat-next", "model"
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
-    """The path of a fleet document."""
+    """Return the path of a fleet document."""
     path = tmp_path / "fleet.json"
     path.write_text(render(document(*POOLS)))
     return path
@@ -43,7 +43,7 @@ def policy(fleet: Path) -> RouterPolicy:
     return parse_policy((fleet.parent / "router.json").read_bytes(), "router.json")
 
 
-def test_a_canary_is_shown_planned_and_moved(fleet: Path) -> None:
+def test_a_canary_is_shown_planned_and_changed(fleet: Path) -> None:
     assert "chat: none" in call("canary", "chat", "--fleet", fleet).stdout
     assert refused("canary", "chat", "5", "--fleet", fleet).code is ErrorCode.WRONG_USE
     dry = call("canary", "chat", "5", "--pool", "chat-next", "--fleet", fleet)
@@ -65,7 +65,7 @@ def test_a_canary_is_shown_planned_and_moved(fleet: Path) -> None:
      (("5", "--salt", "a b"), "match pattern")],
     ids=["share", "pool", "salt"],
 )  # fmt: skip
-def test_a_canary_that_cannot_be_is_refused(fleet: Path, words: tuple[str, ...], said: str) -> None:
+def test_an_invalid_canary_is_refused(fleet: Path, words: tuple[str, ...], said: str) -> None:
     given = words if "--pool" in words else (*words, "--pool", "chat-next")
     error = refused("canary", "chat", *given, "--fleet", fleet, "--apply")
     assert error.code is ErrorCode.WRONG_USE
@@ -81,7 +81,7 @@ def test_the_configuration_is_printed(fleet: Path) -> None:
     assert done.stdout.startswith("# The router of test. ")
 
 
-def test_an_environment_of_several_lines_writes_none_of_them_into_the_configuration() -> None:
+def test_an_environment_name_with_line_breaks_adds_no_configuration_lines() -> None:
     topology = Topology(environment="a\nglobal\n    user root", pools=())
     first, second, *_ = configuration(topology, RouterPolicy(), (), RouterSettings()).splitlines()
     assert (first.split(".")[0], second) == ("# The router of a global user root", "global")
@@ -98,7 +98,7 @@ def test_times_are_written_in_the_largest_unit_that_is_exact(ms: int, text: str)
     assert written(timedelta(milliseconds=ms)) == text
 
 
-def test_a_policy_is_judged_before_it_is_used(fleet: Path, tmp_path: Path) -> None:
+def test_a_policy_is_checked_before_use(fleet: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     assert call("check", "--fleet", fleet, "--state", state).exit_code == Exit.DONE
     written = fleet.parent / "router.json"
@@ -110,12 +110,12 @@ def test_a_policy_is_judged_before_it_is_used(fleet: Path, tmp_path: Path) -> No
     assert "too many words" in str(refused("check", "--fleet", fleet, "--state", state))
 
 
-def test_a_status_of_nobody_says_so(tmp_path: Path) -> None:
+def test_a_missing_status_is_reported(tmp_path: Path) -> None:
     assert "is `gpufleet router run` running?" in str(refused("status", "--state", tmp_path))
 
 
 @pytest.mark.parametrize("problems", [[], ["fleet document: gone"]], ids=["well", "not-well"])
-def test_a_status_is_shown_and_problems_are_found(tmp_path: Path, problems: list[str]) -> None:
+def test_a_status_is_shown_with_its_problems(tmp_path: Path, problems: list[str]) -> None:
     server = {"instance": "i-1", "address": "10.0.0.1", "status": "UP", "agent": "L7OK", "sessions": 2, "requests": 9}
     known = {
         "environment": "test", "bind": "127.0.0.1:8080", "at": "2026-11-21T12:00:00+00:00", "problems": problems,

@@ -1,4 +1,4 @@
-"""More of OpenAI's client library, and what strange clients try. Real HAProxy, mock replicas."""
+"""More of OpenAI's client library, and hostile clients. Real HAProxy, mock replicas."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters":
 
 
 @pytest.mark.slow
-def test_many_streams_of_the_asynchronous_client_arrive_whole(steady: Router) -> None:
+def test_many_streams_of_the_asynchronous_client_are_complete(steady: Router) -> None:
     async def one(client: openai.AsyncOpenAI, events: int) -> str:
         stream = await client.chat.completions.create(
             model="chat",
@@ -37,7 +37,7 @@ def test_many_streams_of_the_asynchronous_client_arrive_whole(steady: Router) ->
     assert told == ["".join(f"{event} " for event in range(10 * n)) for n in range(1, 6)]
 
 
-def test_a_client_that_gives_up_frees_its_replica(steady: Router) -> None:
+def test_a_client_that_times_out_frees_its_replica(steady: Router) -> None:
     does = steady.replicas["i-1"].does
     does.hold = True
     try:
@@ -47,7 +47,7 @@ def test_a_client_that_gives_up_frees_its_replica(steady: Router) -> None:
         ):
             asked = [pool.submit(client.completions.create, model="chat", prompt="x") for _ in range(3)]
             assert {type(call.exception()) for call in asked} == {openai.APITimeoutError}
-        # `option abortonclose`: the engine hears of it, too
+        # `option abortonclose`: the engine's connection closes, too
         steady.until(lambda: _sessions(steady) == 0, "nobody waits any more")
     finally:
         does.hold = False
@@ -71,9 +71,7 @@ def test_a_client_that_gives_up_frees_its_replica(steady: Router) -> None:
         "odd-encoding", "pseudo-header", "connect",
     ],
 )  # fmt: skip
-def test_odd_requests_reach_an_engine_only_as_what_they_were_judged_to_be(
-    steady: Router, head: bytes, status: int
-) -> None:
+def test_an_engine_reads_unusual_requests_as_the_router_does(steady: Router, head: bytes, status: int) -> None:
     before = steady.replicas["i-1"].does.requests
     assert _raw(steady, head + b"Content-Length: 17\r\nConnection: close\r\n\r\n" + BODY).startswith(
         b"HTTP/1.1 %d " % status
@@ -81,7 +79,7 @@ def test_odd_requests_reach_an_engine_only_as_what_they_were_judged_to_be(
     assert steady.replicas["i-1"].does.requests == before + (status == 200)
 
 
-def test_nobody_changes_to_another_protocol_through_the_router(steady: Router) -> None:
+def test_protocol_upgrades_are_refused(steady: Router) -> None:
     head = (
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\nUpgrade: h2c\r\n"
         b"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nConnection: Upgrade, HTTP2-Settings\r\n\r\n"
@@ -91,7 +89,7 @@ def test_nobody_changes_to_another_protocol_through_the_router(steady: Router) -
     assert "upgrade" not in steady.replicas["i-1"].does.seen[-1]["headers"], "an engine never hears of h2c"
 
 
-def test_a_name_from_a_forwarded_header_is_not_passed_on(steady: Router) -> None:
+def test_a_name_from_a_forwarded_header_is_removed(steady: Router) -> None:
     forged = {"x-forwarded-for": "10.9.9.9, 127.0.0.1", "forwarded": "for=10.9.9.9", "x-gpufleet-pool": "other"}
     answer = steady.chat(headers=forged)
     assert answer.headers["x-gpufleet-pool"] == "chat"
@@ -101,7 +99,7 @@ def test_a_name_from_a_forwarded_header_is_not_passed_on(steady: Router) -> None
     assert seen["x-forwarded-for"].startswith("127.")
 
 
-def test_what_an_engine_says_of_pools_and_of_itself_counts_for_nothing(steady: Router) -> None:
+def test_forged_router_headers_of_an_engine_are_removed(steady: Router) -> None:
     forged = ("pool: other", "reason: override", "replica: i-9", "replica: i-8", "held-until: 9")
     steady.replicas["i-1"].does.says = "".join(f"X-GpuFleet-{line}\r\n" for line in forged)
     try:
@@ -110,7 +108,7 @@ def test_what_an_engine_says_of_pools_and_of_itself_counts_for_nothing(steady: R
         steady.replicas["i-1"].does.says = ""
 
 
-def test_a_held_request_hears_each_thing_once_and_so_does_its_engine(router: Router) -> None:
+def test_a_held_request_and_its_engine_get_each_header_once(router: Router) -> None:
     router.fleet.written = document({"name": "chat", "model": "models/chat"})
     router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
     with ThreadPoolExecutor(1) as pool:
@@ -126,13 +124,13 @@ def test_a_held_request_hears_each_thing_once_and_so_does_its_engine(router: Rou
 
 
 def _ours(answer: httpx.Response) -> list[tuple[str, str]]:
-    """The router's own headers, all of them."""
+    """Return all headers that the router itself sets."""
     mark = "x-gpufleet-"
     return sorted((n.removeprefix(mark), v) for n, v in answer.headers.multi_items() if n.startswith(mark))
 
 
 _REFUSED: Final = b"\0\0\4\3\0\0\0\0\1"
-"""How a frame begins that ends the first stream with an error."""
+"""Start of an HTTP/2 frame that ends the first stream with an error."""
 _H2: Final = ((":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/v1/completions"))
 
 
@@ -155,7 +153,7 @@ _H2: Final = ((":method", "POST"), (":scheme", "http"), (":authority", "x"), (":
         "encoding", "wrong-length", "upper-case",
     ],
 )  # fmt: skip
-def test_http_2_carries_no_header_that_http_1_would_read_otherwise(
+def test_http_2_headers_that_http_1_would_misread_are_refused(
     steady: Router, headers: tuple[tuple[str, str], ...], taken: bool
 ) -> None:
     before = steady.replicas["i-1"].does.requests
@@ -175,7 +173,7 @@ def _sessions(router: Router) -> int:
 
 
 def _raw(router: Router, request: bytes, *until: bytes) -> bytes:
-    """What comes back, to its end or to any of these."""
+    """Return the response, to its end or to one of the `until` texts."""
     address, _, port = router.url.removeprefix("http://").rpartition(":")
     found = b""
     with socket.create_connection((address, int(port)), timeout=30) as client:

@@ -1,4 +1,4 @@
-"""Which pool gets a request, and why; what clients are told when it cannot be served."""
+"""The pool of a request, the reason, and the errors that clients get."""
 
 import socket
 import threading
@@ -56,7 +56,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
-    """A slow cheap pool beside a fast one, both known to HAProxy."""
+    """Run a router with a slow cheap pool and a fast one, both measured."""
     with running(tmp_path_factory.mktemp("measured")) as made:
         _four_pools(made, RULES)
         made.replicas["i-chat"].does.delay_s = 2.0
@@ -84,7 +84,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
          "class-of-key", "key-without-class",
          "forged"],
 )  # fmt: skip
-def test_the_first_answer_wins_and_says_why(decided: Router, headers: dict[str, str], pool: str, reason: str) -> None:
+def test_the_first_matching_rule_wins_and_gives_its_reason(
+    decided: Router, headers: dict[str, str], pool: str, reason: str
+) -> None:
     if "latency" in reason:
         decided.until(lambda: _p95_is_looked_up(decided, "chat"), "HAProxy knows chat's p95")
     answer = decided.chat(headers=headers)
@@ -92,7 +94,7 @@ def test_the_first_answer_wins_and_says_why(decided: Router, headers: dict[str, 
 
 
 def _p95_is_looked_up(router: Router, pool: str) -> bool:
-    """Make the traffic that is measured, then look whether it was."""
+    """Send a request to the pool, then check whether HAProxy has the pool's p95."""
     router.chat(headers={"x-model-override": pool})
     lines = router.controller.haproxy.admin.ask("show map maps/p95-ms.map").splitlines()
     return any(line.split()[1] == pool for line in lines)
@@ -107,7 +109,7 @@ def test_embeddings_have_a_pool_of_their_own(decided: Router) -> None:
     ("objective", "pool"), [("1", "chat-large"), ("1500", "chat-large"), ("600000", "chat")],
     ids=["nobody-holds-it", "one-holds-it", "both-hold-it"],
 )  # fmt: skip
-def test_an_objective_gets_the_cheapest_that_holds_it_else_the_fastest(
+def test_an_objective_selects_the_cheapest_pool_that_meets_it_or_the_fastest(
     measured: Router, objective: str, pool: str
 ) -> None:
     answer = measured.chat(headers={"x-max-latency-ms": objective})
@@ -123,20 +125,20 @@ def test_an_override_is_for_trusted_networks(router: Router) -> None:
     assert router.chat(headers={"x-user-class": "premium"}).headers["x-gpufleet-reason"] == "default"
 
 
-def test_an_override_to_nowhere_names_the_pools(decided: Router) -> None:
+def test_an_override_to_an_unknown_pool_lists_the_pools(decided: Router) -> None:
     answer = decided.chat(headers={"x-model-override": "nowhere"})
     assert answer.status_code == 400
     assert "chat-large" in answer.json()["error"]["message"]
 
 
-def test_the_client_address_is_ours_to_say(decided: Router) -> None:
+def test_the_router_sets_the_client_address(decided: Router) -> None:
     decided.chat(headers={"x-forwarded-for": "6.6.6.6", "x-request-id": "abc-1"})
     seen = decided.replicas["i-chat"].does.seen[-1]["headers"]
     assert seen["x-forwarded-for"] == "127.0.0.1"
     assert seen["x-request-id"] == "abc-1"
 
 
-def test_pages_of_the_engine_are_not_for_clients(decided: Router) -> None:
+def test_clients_cannot_reach_internal_engine_endpoints(decided: Router) -> None:
     for path in (
         *("/metrics", "/sleep", "/v1/../metrics", "/", "/invocations", "/tokenize", "/v1", "/v1/", "/v1/x"),
         *(
@@ -159,7 +161,7 @@ def test_pages_of_the_engine_are_not_for_clients(decided: Router) -> None:
 
 
 @pytest.mark.parametrize("require_key", [False, True])
-def test_a_page_takes_posts_alone(router: Router, require_key: bool) -> None:
+def test_endpoints_accept_only_post(router: Router, require_key: bool) -> None:
     _four_pools(router, RouterPolicy(require_key=require_key))
     if require_key:
         router.until(lambda: _status(router, "POST", "/v1/completions", "") == 401, "keys are asked for")
@@ -170,7 +172,7 @@ def test_a_page_takes_posts_alone(router: Router, require_key: bool) -> None:
 
 
 @pytest.mark.parametrize("require_key", [False, True])
-def test_a_key_for_certain_models_gets_no_other(router: Router, require_key: bool) -> None:
+def test_a_model_restricted_key_gets_no_other_model(router: Router, require_key: bool) -> None:
     rules = RouterPolicy(require_key=require_key, embeddings_pool="embed", trusted_networks=("127.0.0.0/8",))
     _four_pools(router, rules)
     router.fleet.clients = (*KEYS, ApiKey(sha256=digest("sk-bound"), name="bound", models=("chat",)))
@@ -196,7 +198,7 @@ def test_a_key_for_certain_models_gets_no_other(router: Router, require_key: boo
     assert asked(key="sk-slow", model=other)[0] == 200
 
 
-def test_who_is_refused_stands_in_the_log(router: Router) -> None:
+def test_the_log_has_addresses_of_refused_clients(router: Router) -> None:
     _four_pools(router, RouterPolicy(require_key=True))
     log = router.controller.paths.access_log
     router.until(lambda: _status(router, "POST", "/v1/completions", "sk-wrong") == 401, "keys are asked for")
@@ -212,7 +214,7 @@ def test_who_is_refused_stands_in_the_log(router: Router) -> None:
     assert "sk-wrong" not in log.read_text()
 
 
-def test_a_page_that_the_policy_adds_is_served(router: Router) -> None:
+def test_an_endpoint_that_the_policy_adds_is_served(router: Router) -> None:
     _four_pools(router, RouterPolicy(more_pages=("/v1/pooling",)))
     router.until(lambda: _status(router, "POST", "/v1/pooling") == 200, "the policy is in force")
     assert _status(router, "POST", "/v1/pooling/x") == 404
@@ -221,13 +223,13 @@ def test_a_page_that_the_policy_adds_is_served(router: Router) -> None:
 @pytest.mark.parametrize(
     "page", ["/metrics", "/v1/../x", "/v1/", "/v1/a b", "/v1/load_lora_adapter", "v1/x", "/v1/x\n"]
 )
-def test_a_policy_adds_no_page_that_moves_an_engine(page: str) -> None:
+def test_a_policy_cannot_add_endpoints_that_change_an_engine(page: str) -> None:
     with pytest.raises(ValueError, match="more_pages"):
         RouterPolicy(more_pages=(page,))
 
 
 def _status(router: Router, method: str, path: str, key: str = "sk-slow") -> int:
-    """Of a request for model chat with exactly that path: a client library would tidy it up."""
+    """Return the status of a request with exactly this path: a client library would normalize it."""
     address, _, port = router.url.removeprefix("http://").rpartition(":")
     body = b'{"model": "chat"}'
     whose = f"Authorization: Bearer {key}\r\n" if key else ""
@@ -237,7 +239,7 @@ def _status(router: Router, method: str, path: str, key: str = "sk-slow") -> int
         return int(client.makefile("rb").readline().split()[1])
 
 
-def test_arms_take_their_shares_and_users_stay(router: Router) -> None:
+def test_arms_get_their_shares_and_users_keep_their_arm(router: Router) -> None:
     arms = (Arm(pool="chat", percent=50), Arm(pool="chat-large", percent=30), Arm(pool="chat-new", percent=20))
     _four_pools(router, RouterPolicy(models={"chat": ModelPolicy(arms=arms)}))
     router.until(lambda: router.chat().headers["x-gpufleet-reason"] == "arm", "arms are in force")
@@ -251,7 +253,7 @@ def _pool(router: Router, user: str) -> str:
     return router.chat(headers={"x-user-id": user}).headers["x-gpufleet-pool"]
 
 
-def test_a_key_has_its_limit_and_others_do_not_feel_it(router: Router) -> None:
+def test_the_limit_of_a_key_does_not_affect_other_keys(router: Router) -> None:
     _four_pools(router, RouterPolicy())
     slow = [router.chat(headers={"authorization": "Bearer sk-slow"}) for _ in range(8)]
     assert [answer.status_code for answer in slow] == [200] * 5 + [429] * 3
@@ -277,7 +279,7 @@ def test_a_required_key_is_required(router: Router) -> None:
     assert "sk-gold" not in log
 
 
-def test_a_full_queue_says_so_and_premium_goes_first(router: Router) -> None:
+def test_a_full_queue_is_reported_and_premium_is_served_first(router: Router) -> None:
     router.fleet.written = document(POOLS[0])
     router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(most_per_replica=1, queue=3)})
     replica = router.add("i-1")
@@ -306,7 +308,7 @@ def test_a_full_queue_says_so_and_premium_goes_first(router: Router) -> None:
     assert replica.does.most_running == 1
 
 
-def test_reserved_is_filled_first(router: Router) -> None:
+def test_reserved_capacity_is_used_first(router: Router) -> None:
     router.fleet.written = document(POOLS[0])
     rules = PoolPolicy(placement=Placement.RESERVED_FIRST, most_per_replica=2)
     router.fleet.rules = RouterPolicy(pools={"chat": rules})
@@ -352,7 +354,7 @@ def test_an_empty_pool_holds_requests_until_its_first_replica(router: Router) ->
     assert router.controller.activator.held() == {"chat": 0}
 
 
-def test_an_empty_pool_holds_so_many_for_so_long(router: Router) -> None:
+def test_an_empty_pool_holds_requests_up_to_its_limits(router: Router) -> None:
     router.fleet.written = document(POOLS[0])
     router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(hold=1, hold_seconds=6)})
     router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
@@ -366,7 +368,7 @@ def test_an_empty_pool_holds_so_many_for_so_long(router: Router) -> None:
     assert answer.json()["error"]["code"] == "no_replica_ready"
 
 
-def test_a_client_that_left_is_not_held(router: Router) -> None:
+def test_a_disconnected_client_is_not_held(router: Router) -> None:
     router.fleet.written = document(POOLS[0])
     router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
     address, _, port = router.url.removeprefix("http://").rpartition(":")

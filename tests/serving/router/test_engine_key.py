@@ -1,4 +1,4 @@
-"""The key that engines ask the router for: when it changes, is unknown, or is not a replica's."""
+"""The engine key of the router: when it changes, is unknown, or differs from a replica's key."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ CHAT = {"name": "chat", "model": "models/chat"}
 OLD, NEW = "a" * 64, "b" * 64
 
 
-def test_the_key_is_in_no_words_about_what_was_told() -> None:
+def test_the_key_is_not_in_the_repr_of_the_inputs() -> None:
     assert OLD not in repr(RouterInputs(engine_key=OLD))
 
 
 @pytest.mark.slow
-def test_another_key_is_used_without_a_cut(router: Router) -> None:
+def test_a_changed_key_is_used_without_interruption(router: Router) -> None:
     router.fleet.written, router.fleet.key = document(CHAT), OLD
     does = router.add("i-1").does
     does.key = OLD
@@ -40,7 +40,7 @@ def test_another_key_is_used_without_a_cut(router: Router) -> None:
 
 
 @pytest.mark.slow
-def test_a_replica_with_another_key_rests_and_its_refusal_is_not_the_clients(router: Router) -> None:
+def test_a_replica_with_another_key_is_excluded_and_clients_get_no_401(router: Router) -> None:
     router.fleet.written, router.fleet.key = document(CHAT), NEW
     router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(balance=Balance.LEAST)})
     router.add("i-new").does.key = NEW
@@ -58,7 +58,7 @@ def test_a_replica_with_another_key_rests_and_its_refusal_is_not_the_clients(rou
 
 
 @pytest.mark.slow
-def test_a_router_that_cannot_read_the_key_goes_on_with_the_last_one_and_says_so(tmp_path: Path) -> None:
+def test_a_router_that_cannot_read_the_key_uses_the_last_one_and_reports_it(tmp_path: Path) -> None:
     fleet = FakeFleet(written=document(CHAT), key=OLD)
     with running(tmp_path, fleet) as router:
         router.until(lambda: engine_key.kept(router.controller.paths.engine_key) == OLD, "it is kept")
@@ -73,7 +73,7 @@ def test_a_router_that_cannot_read_the_key_goes_on_with_the_last_one_and_says_so
         router.until(lambda: not said["engine key"], "it is well again")
 
 
-def test_a_key_is_kept_for_the_next_router_and_anything_else_is_none(tmp_path: Path) -> None:
+def test_only_a_valid_key_is_kept_for_the_next_router(tmp_path: Path) -> None:
     path = tmp_path / engine_key.FILE_NAME
     assert engine_key.kept(path) == ""
     for key in (OLD, "", NEW):
@@ -88,7 +88,7 @@ def test_a_key_is_kept_for_the_next_router_and_anything_else_is_none(tmp_path: P
     assert engine_key.kept(path) == ""
 
 
-def test_the_key_is_a_secret_of_its_own_and_a_silent_store_is_not_asked_at_every_look(
+def test_the_key_has_its_own_secret_and_a_silent_store_is_not_read_every_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key"})
@@ -116,7 +116,7 @@ def test_the_key_is_a_secret_of_its_own_and_a_silent_store_is_not_asked_at_every
     assert fleet.engine_key(told.model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key-2"})) == NEW
 
 
-def test_another_secret_that_a_document_names_reaches_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_secret_in_the_document_is_not_sent_to_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_fleet.secrets, "read", lambda *_: "xoxb-correct-horse-battery")
     told = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/slack-token"})
     with pytest.raises(OSError, match="slack-token: holds no engine key") as refused:
@@ -124,6 +124,6 @@ def test_another_secret_that_a_document_names_reaches_no_engine(monkeypatch: pyt
     assert "horse" not in str(refused.value)
 
 
-def test_a_document_of_before_names_no_engine_key_and_the_last_one_is_kept() -> None:
+def test_a_document_of_an_earlier_release_without_engine_key_is_refused() -> None:
     with pytest.raises(OSError, match="an earlier release wrote it; run `pulumi up`"):
         LiveFleet("file:///fleet.json").engine_key(document(CHAT).model_copy(update={"engine_key": None}))

@@ -1,4 +1,4 @@
-"""What breaks around a router: hung engines, refused configurations, ended certificates, a log that is rotated."""
+"""Faults around a router: hung engines, refused configurations, expired certificates, log rotation."""
 
 import ssl
 import time
@@ -42,20 +42,20 @@ def test_clients_of_a_machine_that_vanished_without_a_word_are_told_soon(tmp_pat
         router.ready()
         gone.does.hold = True
         waiting = None
-        while gone.does.running == 0:  # round robin: one of two
+        while gone.does.running == 0:  # round robin: one request of two
             waiting = pool.submit(router.chat)
             router.until(lambda waiting=waiting: waiting.done() or gone.does.running == 1, "somebody has it")
         gone.vanish()
         assert {router.chat().status_code for _ in range(20)} == {200}, "the other one takes them"
         router.until(lambda: (router.server("i-1") or "").startswith("DOWN"), "i-1 is DOWN")
         assert waiting is not None
-        with pytest.raises(httpx.RemoteProtocolError):  # cut: nobody would ever answer
+        with pytest.raises(httpx.RemoteProtocolError):  # the router ends it: no response would ever arrive
             waiting.result(60)
         cut = {"level": "info", "event": "replica", "resource": "pool_chat/i-1", "outcome": "cut"}
         router.until(lambda: cut in router.log.lines, "it is logged")
 
 
-def test_a_replica_that_has_just_come_begins_slowly(tmp_path: Path) -> None:
+def test_a_new_replica_starts_slowly(tmp_path: Path) -> None:
     with running(tmp_path, slow_start=timedelta(minutes=10)) as router:
         router.fleet.written = document(CHAT)
         router.add("i-1")
@@ -65,7 +65,7 @@ def test_a_replica_that_has_just_come_begins_slowly(tmp_path: Path) -> None:
         assert router.chat().status_code == 200
 
 
-def test_when_all_replicas_fail_half_of_them_go_on(router: Router) -> None:
+def test_when_all_replicas_fail_half_of_them_stay_in_use(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(balance=Balance.LEAST)})
     replicas = [router.add(f"i-{n}") for n in range(4)]
@@ -83,13 +83,13 @@ def test_when_all_replicas_fail_half_of_them_go_on(router: Router) -> None:
     assert router.chat().status_code == 500, "somebody still answers"
 
 
-def test_a_configuration_that_haproxy_refuses_changes_nothing_and_is_said(router: Router) -> None:
+def test_a_configuration_that_haproxy_refuses_changes_nothing_and_is_reported(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()
     before = router.controller.paths.config.read_text()
     maps = router.controller.haproxy.admin.ask("show map maps/models.map")
-    # more words than HAProxy takes in one line
+    # more arguments than HAProxy accepts in one line
     networks = tuple(f"10.0.{n}.0/24" for n in range(100))
     router.fleet.rules = RouterPolicy(trusted_networks=networks, models={"gpt": ModelPolicy(default="chat")})
     router.until(lambda: bool(router.controller.problems.get("config")), "it is refused")
@@ -125,7 +125,7 @@ def test_a_full_disk_and_a_bug_of_ours_do_not_end_the_endpoint(router: Router) -
     router.until(lambda: not router.controller.problems["pass"], "it is well again")
 
 
-def test_a_router_that_starts_without_its_document_goes_on_with_the_last_one(tmp_path: Path) -> None:
+def test_a_router_that_starts_without_its_document_uses_the_last_one(tmp_path: Path) -> None:
     fleet = FakeFleet(written=document(CHAT), rules=RouterPolicy(models={"gpt": ModelPolicy(default="chat")}))
     with running(tmp_path, fleet) as router:
         router.until(router.controller.paths.last_document.exists, "it is kept")
@@ -170,7 +170,7 @@ def test_a_router_that_starts_without_an_inventory_goes_on_with_the_last_replica
         pytest.param(30, "chat", '{"at": 1, "replicas": [{}]}', 0, id="words of another version"),
     ],
 )
-def test_which_replicas_of_the_last_router_are_believed(
+def test_which_replicas_of_the_last_router_are_used(
     tmp_path: Path, age_s: float, pool: str, text: str | None, found: int
 ) -> None:
     notes = dict[str, str]()
@@ -185,7 +185,7 @@ def test_which_replicas_of_the_last_router_are_believed(
     assert bool(notes.get("kept replicas")) == (text is not None)
 
 
-def test_metering_goes_on_when_the_log_is_renamed_under_haproxy(router: Router) -> None:
+def test_metering_continues_when_the_log_is_renamed_under_haproxy(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()
@@ -193,14 +193,14 @@ def test_metering_goes_on_when_the_log_is_renamed_under_haproxy(router: Router) 
     assert router.chat().status_code == 200
     router.until(lambda: meter.lines == 1, "one is counted")
     log.rename(log.with_name("access.log.1"))
-    log.touch()  # as logrotate's `create` does; HAProxy goes on writing into the renamed one
+    log.touch()  # as logrotate's `create` does; HAProxy keeps writing to the renamed file
     for _ in range(3):
         assert router.chat().status_code == 200
     router.until(lambda: meter.lines == 4, "four are counted")
     assert log.stat().st_size == 0
 
 
-def test_nobody_but_the_routers_own_user_reaches_its_sockets_and_files(router: Router) -> None:
+def test_only_the_routers_own_user_can_access_its_sockets_and_files(router: Router) -> None:
     state = router.controller.paths.state
     for name in ("admin.sock", "inner.sock", "activator.sock", "controller.sock"):
         mode = (state / name).stat().st_mode & 0o777
@@ -210,7 +210,7 @@ def test_nobody_but_the_routers_own_user_reaches_its_sockets_and_files(router: R
     assert router.client.get(f"{router.url}/router/metrics").status_code == 404
 
 
-def test_a_certificate_of_its_own(tmp_path: Path) -> None:
+def test_a_self_signed_certificate(tmp_path: Path) -> None:
     with running(tmp_path, certificate=SELF) as router:
         router.fleet.written = document(CHAT)
         router.add("i-1")
@@ -223,7 +223,7 @@ def test_a_certificate_of_its_own(tmp_path: Path) -> None:
             assert client.post(f"{url}/v1/chat/completions", json={"model": "chat"}).status_code == 200
 
 
-def test_a_certificate_that_has_ended_or_is_none_is_not_taken_into_use(tmp_path: Path) -> None:
+def test_an_expired_or_invalid_certificate_is_not_used(tmp_path: Path) -> None:
     own = Certificate(SELF, tmp_path)
     own.prepare(time.time())
     first, ends = (tmp_path / "router.pem").read_text(), own.ends

@@ -1,4 +1,4 @@
-"""Replicas come and go; clients do not notice. Real HAProxy, mock replicas."""
+"""Replicas start and end without effects on clients. Real HAProxy, mock replicas."""
 
 import threading
 import time
@@ -27,14 +27,14 @@ def test_waits_for_the_fleet_document(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready("i-1")
-    # a connection from before the reload gets one more answer of the old worker
+    # a connection from before the reload gets one more response from the old worker
     router.until(lambda: router.chat().status_code == 200, "the new worker answers")
     after = router.chat()
     assert after.headers["x-gpufleet-pool"] == "chat"
     assert after.headers["x-gpufleet-replica"] == "i-1"
 
 
-def test_a_booting_instance_gets_nothing_until_engine_and_agent_are_well(router: Router) -> None:
+def test_a_booting_instance_gets_no_requests_until_engine_and_agent_are_healthy(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(hold_seconds=1)})
     replica = router.add("i-1", serve=False)
@@ -49,7 +49,7 @@ def test_a_booting_instance_gets_nothing_until_engine_and_agent_are_well(router:
     assert router.chat().status_code == 200
 
 
-def test_an_agent_that_never_spoke_keeps_its_replica_out(router: Router) -> None:
+def test_a_replica_whose_agent_never_responded_gets_no_requests(router: Router) -> None:
     router.fleet.written = document(CHAT)
     replica = router.add("i-1", serve=False)
     replica.does.agent = ""
@@ -58,7 +58,7 @@ def test_an_agent_that_never_spoke_keeps_its_replica_out(router: Router) -> None
     assert (router.server("i-1") or "").startswith("DOWN")
 
 
-def test_an_engine_that_is_not_well_yet_is_out_from_the_first_moment(router: Router) -> None:
+def test_an_unhealthy_engine_never_gets_requests(router: Router) -> None:
     router.fleet.written = document(CHAT)
     replica = router.add("i-1", serve=False)
     replica.does.health = 503
@@ -67,7 +67,7 @@ def test_an_engine_that_is_not_well_yet_is_out_from_the_first_moment(router: Rou
     assert (router.server("i-1") or "").startswith("DOWN")
 
 
-def test_unknown_model_gets_the_list(router: Router) -> None:
+def test_an_unknown_model_gets_the_list_of_models(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()
@@ -116,7 +116,7 @@ def test_a_preempted_replica_drains_and_no_request_fails(router: Router) -> None
         router.until(lambda: leaving.does.running + staying.does.running >= 4, "streams run")
         leaving.does.agent = "drain"
         router.until(lambda: (router.server("i-1") or "").startswith("DRAIN"), "i-1 drains")
-        # a request that HAProxy assigned before may still be on its way to i-1, so only those asked from now on count
+        # requests that HAProxy assigned earlier may still be on their way to i-1: only later ones count
         drains.set()
         router.until(lambda: len(replicas_after_drain) >= 10, "requests are answered after the drain")
         router.until(lambda: router.sessions("i-1") == 0, "i-1 finished what it had")
@@ -137,7 +137,7 @@ def test_a_preempted_replica_drains_and_no_request_fails(router: Router) -> None
     [("cannot schedule new futures after shutdown", 503), ("CUDA error: an illegal memory access", 500)],
     ids=["an engine that is stopped", "an engine that failed"],
 )
-def test_a_request_that_a_stopped_engine_refused_may_be_tried_again(router: Router, error: str, status: int) -> None:
+def test_a_request_that_a_stopped_engine_refused_may_be_retried(router: Router, error: str, status: int) -> None:
     router.fleet.written = document(CHAT)
     replica = router.add("i-1")
     router.ready()
@@ -147,8 +147,8 @@ def test_a_request_that_a_stopped_engine_refused_may_be_tried_again(router: Rout
     assert ("retry-after" in answer.headers) is (status == 503)
 
 
-def test_connections_to_an_engine_are_used_again_and_all_but_one_end_soon(router: Router) -> None:
-    """To open one for each request costs half of all speed; an engine ends those that were idle for 75 s."""
+def test_connections_to_an_engine_are_reused_and_idle_ones_are_closed(router: Router) -> None:
+    """A new connection per request costs half the throughput. An engine closes connections that are idle for 75 s."""
     router.fleet.written = document(CHAT)
     replica = router.add("i-1")
     router.ready()
@@ -167,7 +167,7 @@ def test_state_survives_a_reload(router: Router) -> None:
     router.ready("i-1", "i-2")
     draining.does.agent = "drain"
     router.until(lambda: (router.server("i-1") or "").startswith("DRAIN"), "i-1 drains")
-    # the agent falls silent, so that only the saved state can tell the new worker
+    # the agent stops responding, so that only the saved state can inform the new worker
     draining.does.agent = ""
     reloads = router.controller.reloads
     router.fleet.written = document(CHAT, {"name": "batch", "model": "models/other"})
@@ -198,7 +198,7 @@ def test_a_silent_agent_counts_as_maint_until_it_speaks(router: Router) -> None:
     router.ready("i-1")
 
 
-def test_requests_that_come_before_the_first_look_wait_for_it(router: Router, tmp_path: Path) -> None:
+def test_requests_before_the_first_server_check_wait_for_it(router: Router, tmp_path: Path) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()
@@ -236,6 +236,6 @@ def test_haproxy_that_died_comes_back(router: Router) -> None:
     assert router.chat().status_code == 200
 
 
-def test_names_of_keys_and_models_in_the_log_are_no_strangers(router: Router) -> None:
+def test_other_users_cannot_read_the_logs(router: Router) -> None:
     paths = router.controller.paths
     assert [path.stat().st_mode & 0o777 for path in (paths.access_log, paths.log)] == [0o640, 0o640]

@@ -1,4 +1,4 @@
-"""The order in which servers come and go. Pure."""
+"""The order in which servers are added and removed. Pure."""
 
 from datetime import timedelta
 
@@ -41,7 +41,7 @@ def steps(changes: object) -> list[tuple[str, str]]:
     return [(change.step.value, change.server) for change in changes]  # type: ignore[attr-defined]
 
 
-def test_a_new_server_is_down_until_its_checks_say_otherwise() -> None:
+def test_a_new_server_is_down_until_its_checks_succeed() -> None:
     (change,), _ = plan([replica("i-1")], [], MembershipState(), rules=RULES, now=0)
     verbs = [" ".join(command.split()[:2]) for command in change.commands]
     assert verbs == ["add server", "set server", "enable agent", "set server", "enable health", "enable server"]
@@ -50,7 +50,7 @@ def test_a_new_server_is_down_until_its_checks_say_otherwise() -> None:
     assert "shutdown-sessions" not in change.commands[0]
 
 
-def test_leaving_takes_its_steps_in_order() -> None:
+def test_removal_steps_are_in_order() -> None:
     memory, seen = MembershipState(), []
     for now, status, sessions in ((0, "UP", 2), (1, "UP", 2), (2, "MAINT", 2), (3, "MAINT", 0)):
         shown = [server("i-1", status=status, sessions=sessions)]
@@ -64,20 +64,20 @@ def test_leaving_takes_its_steps_in_order() -> None:
     assert seen[3] == [("set server pool_chat/i-1 state maint", "del server pool_chat/i-1")]
 
 
-def test_one_that_serves_nobody_leaves_at_once() -> None:
+def test_a_server_without_requests_is_removed_at_once() -> None:
     _, memory = plan([], [server("i-1")], MembershipState(), rules=RULES, now=0)
     (change,), _ = plan([], [server("i-1")], memory, rules=RULES, now=1)
     assert change.commands[-2:] == ("set server pool_chat/i-1 state maint", "del server pool_chat/i-1")
 
 
-def test_requests_of_a_machine_long_gone_are_ended() -> None:
+def test_requests_of_a_machine_terminated_long_ago_are_ended() -> None:
     _, memory = plan([], [server("i-1", sessions=1)], MembershipState(), rules=RULES, now=0)
     _, memory = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=5)
     changes, _ = plan([], [server("i-1", status="MAINT", sessions=1)], memory, rules=RULES, now=601)
     assert steps(changes) == [("cut", "pool_chat/i-1")]
 
 
-def test_a_server_that_is_back_before_it_left_returns() -> None:
+def test_a_server_that_is_back_before_its_removal_returns() -> None:
     _, memory = plan([], [server("i-1", sessions=1)], MembershipState(), rules=RULES, now=0)
     _, memory = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=2)
     changes, memory = plan([replica("i-1")], [server("i-1", status="MAINT")], memory, rules=RULES, now=3)
@@ -95,7 +95,7 @@ def test_another_address_is_another_machine() -> None:
     ("status", "patience"),
     [("UP", True), ("UP 1/3", True), ("DRAIN", False), ("DOWN", False), ("MAINT", False), ("DOWN (agent)", False)],
 )
-def test_clouds_may_forget_for_a_moment_what_serves_and_nothing_else(status: str, patience: bool) -> None:
+def test_only_healthy_servers_are_kept_when_the_inventory_briefly_omits_them(status: str, patience: bool) -> None:
     shown = [server("i-1", status=status)]
     changes, memory = plan([], shown, MembershipState(), rules=RULES, now=0)
     assert bool(changes) is not patience
@@ -103,7 +103,7 @@ def test_clouds_may_forget_for_a_moment_what_serves_and_nothing_else(status: str
     assert changes, "half a second is enough: a change is to be in force within one"
 
 
-def test_a_machine_whose_agent_undid_its_leaving_leaves_again() -> None:
+def test_a_removal_that_the_agent_undid_is_repeated() -> None:
     gone = {"sessions": 1}
     _, memory = plan([], [server("i-1", **gone)], MembershipState(), rules=RULES, now=0)
     _, memory = plan([], [server("i-1", **gone)], memory, rules=RULES, now=1)
@@ -142,7 +142,7 @@ def test_a_silent_agent(status: str, agent: str, seconds: float, silenced: bool)
     ],
     ids=["gone", "not-yet", "serves-nobody", "refuses", "hung-engine", "dead-agent", "dead-engine"],
 )
-def test_requests_on_a_machine_that_answers_nothing_are_ended(
+def test_requests_on_an_unreachable_machine_are_ended(
     agent: str, check: str, seconds: float, sessions: int, cut: bool
 ) -> None:
     shown = [server("i-1", status="DOWN", agent_status=agent, check_status=check, sessions=sessions)]
@@ -162,8 +162,8 @@ names = st.sets(st.sampled_from([f"i-{n}" for n in range(6)]))
 
 
 @given(st.lists(st.tuples(names, st.integers(0, 3)), min_size=1, max_size=12), names)
-def test_servers_always_end_as_wanted(history: list[tuple[set[str], int]], last: set[str]) -> None:
-    """Whatever the inventory said before; and none is deleted with requests on it."""
+def test_servers_always_converge_to_the_wanted_set(history: list[tuple[set[str], int]], last: set[str]) -> None:
+    """For any earlier inventories; and no server is deleted with requests on it."""
     memory, there, now = MembershipState(), {}, 0.0
     rules = MembershipRules(settings=RouterSettings(), policy=RouterPolicy(), absent=timedelta(seconds=1))
     for wanted, sessions in [*history, *[(last, 0)] * 6]:
@@ -190,7 +190,7 @@ def test_server_numbers_do_not_depend_on_order() -> None:
     assert min(numbers) > 1
 
 
-def test_broken_text_of_the_socket_is_an_error() -> None:
+def test_an_invalid_answer_of_the_socket_is_an_error() -> None:
     with pytest.raises(OSError, match="not understood"):
         parse_stat("Unknown command")
 
@@ -198,7 +198,7 @@ def test_broken_text_of_the_socket_is_an_error() -> None:
 BREAKER = BreakerRules(errors=5, share=0.5, window_s=10, rest_s=10, floor=0.5)
 
 
-def test_a_failing_replica_rests_longer_each_time() -> None:
+def test_a_failing_replica_is_excluded_longer_each_time() -> None:
     memory = BreakerMemory()
     good = server("i-2")
     _, memory = judge([server("i-1"), good], memory, BREAKER, 0)
@@ -223,7 +223,7 @@ def test_when_errors_count(total: int, errors: int, rests: bool) -> None:
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8))
-def test_a_poisonous_client_never_takes_more_than_half_of_a_pool(errors: list[int]) -> None:
+def test_a_client_that_crashes_handlers_never_excludes_more_than_half_of_a_pool(errors: list[int]) -> None:
     start = [server(f"i-{n}") for n in range(len(errors))]
     _, memory = judge(start, BreakerMemory(), BREAKER, 0)
     bad = [server(f"i-{n}", total=count, errors=count) for n, count in enumerate(errors)]
@@ -231,6 +231,6 @@ def test_a_poisonous_client_never_takes_more_than_half_of_a_pool(errors: list[in
     assert len(memory.resting) <= len(errors) / 2
 
 
-def test_a_new_controller_wakes_what_the_last_one_rested() -> None:
+def test_a_new_controller_includes_replicas_that_the_last_one_excluded() -> None:
     changes, _ = judge([server("i-1", weight=0), server("i-2")], BreakerMemory(), BREAKER, 0)
     assert [(c.path, c.percent) for c in changes] == [("pool_chat/i-1", 100)]

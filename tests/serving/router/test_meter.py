@@ -37,7 +37,7 @@ def append(path: Path, *lines: str) -> None:
         file.writelines(lines)
 
 
-def test_use_is_counted_by_key_and_model(log: Path) -> None:
+def test_usage_is_counted_by_key_and_model(log: Path) -> None:
     append(log, line(key="gold"), line(key="gold", tokens=None), line(status=503), "Server pool_chat/i-1 is UP.\n")
     counted = meter(log)
     assert counted.read() == 3
@@ -59,7 +59,7 @@ def test_nothing_is_counted_twice(log: Path) -> None:
     assert second.all_ms["chat"].counts == meter(log).all_ms["chat"].counts
 
 
-def test_half_a_line_waits_for_its_end(log: Path) -> None:
+def test_a_partial_line_is_counted_when_it_is_complete(log: Path) -> None:
     append(log, line(), line()[:40])
     counted = meter(log)
     assert counted.read() == 1
@@ -96,7 +96,7 @@ def test_a_renamed_log_is_followed_while_the_file_in_its_place_is_empty(log: Pat
     "text", ["", "{", "[]", '{"version": 1}', '{"inode": 1, "offset": 0, "lines": 5, "use": [["k"]]}'],
     ids=["empty", "torn", "list", "nothing-in-it", "short-row"],
 )  # fmt: skip
-def test_lost_counters_begin_at_nothing_and_the_router_goes_on(log: Path, text: str) -> None:
+def test_lost_counters_restart_at_zero_and_the_router_continues(log: Path, text: str) -> None:
     append(log, line(), line())
     (log.parent / "meter.json").write_text(text)
     counted = meter(log)
@@ -108,7 +108,7 @@ def test_lost_counters_begin_at_nothing_and_the_router_goes_on(log: Path, text: 
     assert meter(log).lost == ""
 
 
-def test_a_log_cut_to_nothing_is_read_from_its_begin(log: Path) -> None:
+def test_a_truncated_log_is_read_from_its_start(log: Path) -> None:
     append(log, line(), line())
     counted = meter(log)
     counted.read()
@@ -116,7 +116,7 @@ def test_a_log_cut_to_nothing_is_read_from_its_begin(log: Path) -> None:
     assert counted.read() == 1
 
 
-def test_read_parts_of_a_large_log_are_given_back(log: Path) -> None:
+def test_disk_space_of_read_parts_of_a_large_log_is_freed(log: Path) -> None:
     append(log, *[line()] * 2000)
     counted = Meter(log, log.parent / "meter.json", free_above=100_000)
     assert counted.read() == 2000
@@ -126,7 +126,7 @@ def test_read_parts_of_a_large_log_are_given_back(log: Path) -> None:
     assert meter(log).read() == 1
 
 
-def test_percentiles_forget(log: Path) -> None:
+def test_percentiles_use_only_recent_samples(log: Path) -> None:
     append(log, *[line(t=1000, ms=100)] * 90, *[line(t=1000, ms=900)] * 10, line(t=1200, ms=50))
     counted = meter(log)
     counted.read()
@@ -146,7 +146,7 @@ def test_other_lines_are_not_counted(log: Path, text: str) -> None:
     assert sum(use.requests for use in counted.use.values()) == 2
 
 
-def test_what_is_not_known_is_not_zero(log: Path) -> None:
+def test_unknown_values_do_not_count_as_zero(log: Path) -> None:
     unknown = line().replace("queue=10", "queue=-1").replace("first=40", "first=-1").replace("why=default", "why=-")
     append(log, unknown, line())
     counted = meter(log)
@@ -157,7 +157,7 @@ def test_what_is_not_known_is_not_zero(log: Path) -> None:
     assert counted.by_reason == {("chat", "none"): 1, ("chat", "default"): 1}
 
 
-def test_a_request_that_was_refused_before_a_pool_was_chosen_has_no_reason_for_one(log: Path) -> None:
+def test_a_request_refused_before_the_pool_decision_has_no_reason(log: Path) -> None:
     append(log, line(status=404).replace("pool=chat model=chat", "pool=- model=-"))
     counted = meter(log)
     counted.read()
@@ -178,7 +178,7 @@ def test_the_page_has_cumulative_histograms(log: Path) -> None:
     assert value(page, "gpufleet_held_requests", pool="chat") == 2
 
 
-def test_the_saved_counters_are_whole(log: Path) -> None:
+def test_saved_counters_are_complete(log: Path) -> None:
     append(log, line())
     meter(log).read()
     saved = json.loads((log.parent / "meter.json").read_text())

@@ -1,4 +1,4 @@
-"""Running a router: bad input, several controllers, metering, a real client library, TLS."""
+"""Running a router: invalid input, several controllers, metering, a real client library, TLS."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ def test_a_client_library_chats_streams_and_understands_errors(steady: Router) -
         with pytest.raises(openai.APITimeoutError):
             client.with_options(timeout=0.2).chat.completions.create(model="chat", messages=[])
         steady.replicas["i-1"].does.delay_s = 0.0
-    # the tests to come count what reaches the replica
+    # later tests count what reaches the replica
     steady.until(lambda: steady.sessions("i-1") == 0, "the request that was given up has ended")
 
 
@@ -88,7 +88,7 @@ def test_a_client_library_understands_every_refusal(router: Router) -> None:
 
 
 def _refusal(client: openai.OpenAI, asked: dict[str, Any]) -> openai.APIStatusError:
-    """Asks until it is refused: a limit takes a second request, and more where ten seconds pass between two."""
+    """Send requests until one is refused: a limit takes two requests, or more when a 10-second window ends."""
     for _ in range(20):
         try:
             client.chat.completions.create(**asked)
@@ -97,7 +97,7 @@ def _refusal(client: openai.OpenAI, asked: dict[str, Any]) -> openai.APIStatusEr
     pytest.fail(f"never refused: {asked}")
 
 
-def test_a_body_of_300_mb_is_refused_at_once_without_the_model_and_passed_on_with_it(steady: Router) -> None:
+def test_a_body_of_300_mb_is_refused_without_the_model_header_and_forwarded_with_it(steady: Router) -> None:
     piece = b" " * 1_000_000
     head = {"content-length": "300000000"}
 
@@ -107,7 +107,7 @@ def test_a_body_of_300_mb_is_refused_at_once_without_the_model_and_passed_on_wit
 
     with httpx.Client(timeout=120) as client:
         page = f"{steady.url}/v1/chat/completions"
-        # cut while it was still sending: refused, too
+        # refused while it is still sending: also correct
         with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
             assert client.post(page, content=body(), headers=head).status_code == 413
         assert client.post(page, content=body(), headers={**head, "x-model": "chat"}).status_code == 200
@@ -134,7 +134,7 @@ def test_use_is_metered_by_key(router: Router) -> None:
     assert "haproxy_backend_active_servers" in router.client.get(page.replace("/router", "")).text
 
 
-def test_neither_prompt_nor_key_is_written_anywhere(router: Router) -> None:
+def test_prompts_and_keys_are_never_written_to_files(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.fleet.key = "5ec7e7" * 10 + "5ec7"
     router.add("i-1")
@@ -147,7 +147,7 @@ def test_neither_prompt_nor_key_is_written_anywhere(router: Router) -> None:
     assert answer.status_code == 200
     router.until(lambda: router.controller.meter.lines > 0, "the log is read")
     for path in router.controller.paths.state.rglob("*"):
-        with contextlib.suppress(OSError):  # no file, or one that a pass has just replaced
+        with contextlib.suppress(OSError):  # not a file, or one that the controller has just replaced
             text = path.read_bytes()
             assert b"very-secret" not in text, path
             assert router.fleet.key.encode() not in text or path == router.controller.paths.engine_key
@@ -163,7 +163,9 @@ def test_neither_prompt_nor_key_is_written_anywhere(router: Router) -> None:
         pytest.param([("x-gpufleet-engine-key", "a"), ("Connection", "authorization")], id="a header to be dropped"),
     ],
 )
-def test_engines_hear_the_routers_key_and_never_the_clients(steady: Router, said: list[tuple[str, str]]) -> None:
+def test_engines_receive_the_routers_key_and_never_the_clients_key(
+    steady: Router, said: list[tuple[str, str]]
+) -> None:
     body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
     answer = steady.client.post(f"{steady.url}/v1/chat/completions", json=body, headers=said)
     assert answer.status_code == 200
@@ -195,7 +197,7 @@ def test_a_policy_that_haproxy_or_the_fleet_refuses_changes_nothing(router: Rout
     ],
     ids=["space", "after-a-comma", "second-of-two", "first-of-two", "long"],
 )
-def test_a_request_id_that_would_write_fields_of_the_log_is_replaced(steady: Router, ids: list[str]) -> None:
+def test_a_request_id_that_would_add_log_fields_is_replaced(steady: Router, ids: list[str]) -> None:
     head = [("content-type", "application/json"), *(("x-request-id", text) for text in ids)]
     answer = steady.client.post(f"{steady.url}/v1/chat/completions", content=b'{"model": "chat"}', headers=head)
     assert answer.status_code == 200
@@ -311,7 +313,7 @@ def test_haproxy_dies_with_its_controller(tmp_path: Path) -> None:
     assert not Path(f"/proc/{worker}").exists()
 
 
-def test_tls_with_a_certificate_that_is_renewed_without_a_cut(tmp_path: Path) -> None:
+def test_a_tls_certificate_is_renewed_without_interruption(tmp_path: Path) -> None:
     certificate = tmp_path / "given.pem"
     _make_certificate(certificate, "first")
     with running(tmp_path, certificate=str(certificate)) as router:
@@ -360,7 +362,7 @@ def _served_name(host: str, port: int) -> str:
     ],
     ids=["no-hash", "unknown-word", "twice", "name"],
 )
-def test_bad_keys_are_said_without_showing_them(text: str, wrong: str) -> None:
+def test_errors_about_keys_do_not_show_them(text: str, wrong: str) -> None:
     with pytest.raises(KeysError, match=wrong) as error:
         parse_keys(text)
     assert "0000" not in str(error.value)
@@ -372,14 +374,14 @@ def test_keys_are_read() -> None:
 
 
 @pytest.mark.parametrize("models", ["", ",chat", "chat,", "chat,,x", "a b", "../x", "chat\u00e9"])
-def test_models_of_a_key_are_names(models: str) -> None:
+def test_models_of_a_key_must_be_valid_names(models: str) -> None:
     with pytest.raises(KeysError, match="line 1"):
         parse_keys(f"{digest('sk')} team-a models={models}\n")
     (key,) = parse_keys(f"{digest('sk')} team-a per-10s=5 models=chat,org/legal-7b\n")
     assert key.models == ("chat", "org/legal-7b")
 
 
-def test_the_policy_in_the_documentation_is_one() -> None:
+def test_the_policy_in_the_documentation_is_valid() -> None:
     page = (ROOT / "docs" / "router.md").read_text()
     text = page.partition("```json\n")[2].partition("```")[0]
     policy = parse_policy(text, "docs/router.md")

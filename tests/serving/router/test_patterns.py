@@ -1,4 +1,4 @@
-"""What the router reads of a body by pattern is what a JSON reader finds, or nothing. Python reads patterns alike."""
+"""A pattern finds what a JSON reader finds in a body, or nothing. Python's `re` reads the patterns like HAProxy."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def _taken(pattern: str, text: str) -> tuple[str, ...]:
 
 
 def _body(fields: list[tuple[str, Any]], indent: int | None = None) -> str:
-    """JSON of these fields in this order; two of one name are both in it."""
+    """Return JSON with these fields in this order; repeated names are kept."""
     return "{" + ", ".join(f"{json.dumps(k)}: {json.dumps(v, indent=indent)}" for k, v in fields) + "}"
 
 
@@ -58,7 +58,7 @@ def _raw(value: object) -> str:
 
 
 @given(BODIES, st.sampled_from([None, 2]))
-def test_a_pattern_finds_what_the_first_field_says_or_nothing(parts: Any, indent: int | None) -> None:
+def test_a_pattern_finds_the_first_field_or_nothing(parts: Any, indent: int | None) -> None:
     before, order, messages, after = parts
     named = [(name, messages if name == "messages" else value or "start") for name, value in order]
     fields = [*before, *named, *after]
@@ -76,7 +76,7 @@ def test_a_pattern_finds_what_the_first_field_says_or_nothing(parts: Any, indent
 
 
 @given(st.text(alphabet='{}[]":,\\ model"chat\n', max_size=60), st.text(alphabet='{}[]":,\\ aé\n', max_size=20))
-def test_text_that_is_no_json_is_no_trouble(head: str, tail: str) -> None:
+def test_text_that_is_not_json_gives_no_match(head: str, tail: str) -> None:
     text = head + '"model": "chat"' + tail
     for pattern in (MODEL_EARLY, MODEL_LATE, START, QUESTION, TOKENS):
         _taken(pattern, text)
@@ -108,7 +108,7 @@ SYSTEM = '"messages":[{"role":"system","content":"be \\\\ kind"},{"role":"user",
         "escape", "list", "cut-in-model", "cut-in-text", "parts", "empty",
     ],
 )  # fmt: skip
-def test_usual_forms_are_found_and_others_are_left_to_the_json_reader(
+def test_patterns_match_usual_forms_and_leave_others_to_the_json_reader(
     body: str, early: str, late: str, start: tuple[str, str], question: str
 ) -> None:
     assert _taken(MODEL_EARLY, body) == (early,)
@@ -134,13 +134,13 @@ def test_usual_forms_are_found_and_others_are_left_to_the_json_reader(
         "a-bare-number",
     ],
 )  # fmt: skip
-def test_tokens_are_read_from_the_usage_alone(answer: str, counts: tuple[str, str]) -> None:
+def test_tokens_are_read_only_from_the_usage(answer: str, counts: tuple[str, str]) -> None:
     assert _taken(TOKENS, answer) == counts
 
 
 @pytest.mark.parametrize("required", [False, True], ids=["keys-optional", "keys-required"])
-def test_a_request_whose_headers_decide_something_never_takes_the_short_way(required: bool) -> None:
-    """Every header that a later rule reads or removes is known to the short way."""
+def test_a_request_with_relevant_headers_never_takes_the_shortcut(required: bool) -> None:
+    """The shortcut knows every header that a later rule reads or removes."""
     topology = Topology(environment="test", pools=(PoolEntry(name="chat", served_name="chat"),))
     policy = RouterPolicy(require_key=required, models={"chat": ModelPolicy(by_cost=("chat", "large"))})
     text = frontend(topology, policy, RouterSettings())

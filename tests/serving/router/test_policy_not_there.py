@@ -1,4 +1,4 @@
-"""A router of its own may list nothing but its policy: a bucket refuses what is not there as what may not be read."""
+"""A router may list only its policy: a bucket answers alike for a missing object and a forbidden one."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Erro
 
 @contextmanager
 def refusing(listed: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
-    """A bucket that gives nobody an object, and lists some prefixes. Its URL, and what lists were asked for."""
+    """Run a bucket that refuses all objects and lists some prefixes. Yields its URL and the requested lists."""
     asked: list[str] = []
 
     class Bucket(BaseHTTPRequestHandler):
@@ -68,16 +68,16 @@ def fleet_of(scheme: str, url: str, monkeypatch: pytest.MonkeyPatch) -> LiveFlee
     return LiveFleet(f"{scheme}://models/fleet/fleet.json")
 
 
-def test_a_policy_that_is_not_there_is_the_default(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_policy_means_the_default(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with refusing({KEY: ["fleet/router.json.old"]}) as (url, asked):
         assert fleet_of(scheme, url, monkeypatch).policy() == RouterPolicy()
     assert asked == [KEY]
 
 
 @pytest.mark.parametrize("listed", [{KEY: [KEY]}, {}], ids=["is there", "may not be listed"])
-def test_a_policy_that_may_not_be_read_is_an_error_and_never_the_default(
+def test_a_forbidden_policy_is_an_error_and_never_the_default(
     scheme: str, listed: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default nobody needs a key: a right that is lost must not open the router."""
+    """By default no key is required: lost permission must not open the router to all clients."""
     with refusing(listed) as (url, _), pytest.raises(OSError, match="(?i)denied|refused"):
         fleet_of(scheme, url, monkeypatch).policy()

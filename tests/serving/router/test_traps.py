@@ -1,4 +1,4 @@
-"""The traps that a plain HAProxy configuration walks into, each kept shut. Real HAProxy, mock replicas."""
+"""Known problems of plain HAProxy configurations, each avoided. Real HAProxy, mock replicas."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ LONG = "You answer for the shop of Example Inc. " * 10
 
 
 def _stream(router: Router, n: int, gap_s: float) -> Generator[tuple[float, dict[str, Any]]]:
-    """Events with the time at which each arrived."""
+    """Yield events with their arrival times."""
     body = {"model": "chat", "stream": True, "n": n, "gap_s": gap_s}
     url = f"{router.url}/v1/chat/completions"
     with httpx.Client(timeout=60) as client, client.stream("POST", url, json=body) as answer:
@@ -31,7 +31,7 @@ def _stream(router: Router, n: int, gap_s: float) -> Generator[tuple[float, dict
                 yield time.monotonic(), json.loads(line[6:])
 
 
-def test_streamed_chunks_are_not_held_back(router: Router) -> None:
+def test_streamed_chunks_are_not_delayed(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()
@@ -40,7 +40,7 @@ def test_streamed_chunks_are_not_held_back(router: Router) -> None:
         assert any(arrived - event["sent"] < 0.1 for arrived, event in events)
 
 
-def test_a_replica_that_only_fails_is_rested_and_its_errors_are_not_hidden(router: Router) -> None:
+def test_a_failing_replica_is_excluded_and_its_errors_reach_clients(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(balance=Balance.LEAST)})
     bad, good = router.add("i-1"), router.add("i-2")
@@ -105,7 +105,7 @@ def test_a_machine_that_left_the_inventory_ends_its_streams(router: Router) -> N
     router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
 
 
-def test_an_agent_that_answers_cannot_bring_a_leaving_machine_back(router: Router) -> None:
+def test_a_responding_agent_cannot_restore_a_machine_that_is_being_removed(router: Router) -> None:
     router.fleet.written = document(CHAT)
     leaving = router.add("i-1")
     router.ready()
@@ -130,7 +130,7 @@ def test_an_agent_that_answers_cannot_bring_a_leaving_machine_back(router: Route
     router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
 
 
-def test_an_agent_says_both_words_or_its_replica_stays_out(router: Router) -> None:
+def test_an_agent_must_send_up_and_ready_for_its_replica_to_return(router: Router) -> None:
     router.fleet.written = document(CHAT)
     replica = router.add("i-1")
     router.ready()
@@ -144,28 +144,28 @@ def test_an_agent_says_both_words_or_its_replica_stays_out(router: Router) -> No
         router.ready()
 
 
-def test_an_idle_client_gets_its_next_answer_from_the_worker_that_a_reload_left_behind(router: Router) -> None:
+def test_an_idle_connection_gets_one_more_response_from_the_old_worker(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()
     host, _, port = router.url.removeprefix("http://").rpartition(":")
     idle = HTTPConnection(host, int(port), timeout=30)
     idle.connect()
-    idle.auto_open = 0  # it must not mend what was cut
+    idle.auto_open = 0  # it must not reopen a closed connection
     try:
         assert _chat_over(idle) == (200, None)
         reloads = router.controller.reloads
         router.fleet.written = document(CHAT, {"name": "more", "model": "models/more"})
         router.until(lambda: router.controller.reloads > reloads, "a reload")
-        # the old worker takes no connection any more: it is ending
+        # the old worker accepts no more connections: it is ending
         router.until(lambda: all(_models(router) == ["chat", "more"] for _ in range(20)), "the new one takes over")
-        # without `option idle-close-on-response` it has closed this connection by now
+        # without `option idle-close-on-response` the old worker would have closed this connection by now
         assert _chat_over(idle) == (200, "close")
     finally:
         idle.close()
 
 
-def test_a_moved_canary_survives_a_reload(router: Router) -> None:
+def test_a_changed_canary_survives_a_reload(router: Router) -> None:
     router.fleet.written = document(CHAT, CANARY)
     router.fleet.rules = _canary(0)
     router.add("i-1")
@@ -182,7 +182,7 @@ def test_a_moved_canary_survives_a_reload(router: Router) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["{n}", "user-{n}", "key_{n:08d}"], ids=["numbers", "names", "keys"])
-def test_canary_users_are_spread_evenly_and_stay(router: Router, form: str) -> None:
+def test_canary_users_are_distributed_evenly_and_remain(router: Router, form: str) -> None:
     router.fleet.written = document(CHAT, CANARY)
     router.fleet.rules = _canary(10)
     router.add("i-1")
@@ -205,7 +205,7 @@ def test_canary_users_are_spread_evenly_and_stay(router: Router, form: str) -> N
     assert _in_canary(router, users) != tenth, "another salt draws others"
 
 
-def test_prompts_stick_to_a_replica_within_a_bound(router: Router) -> None:
+def test_prompts_stay_on_a_replica_within_the_load_limit(router: Router) -> None:
     router.fleet.written = document(CHAT)
     replicas = [router.add(f"i-{n}") for n in range(3)]
     router.ready()
@@ -227,7 +227,7 @@ def test_prompts_stick_to_a_replica_within_a_bound(router: Router) -> None:
     assert most >= 20, "most of it stays where its cache is (with 150 % half of it leaves)"
 
 
-def test_short_prompts_are_spread(router: Router) -> None:
+def test_short_prompts_are_distributed(router: Router) -> None:
     router.fleet.written = document(CHAT)
     for n in range(3):
         router.add(f"i-{n}")
@@ -266,7 +266,7 @@ def test_short_prompts_are_spread(router: Router) -> None:
         "deep", "deep-with-header", "deep-model-last",
     ],
 )  # fmt: skip
-def test_the_model_is_found_or_the_remedy_is_said(
+def test_the_model_is_found_or_the_error_gives_the_fix(
     steady: Router, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     answer = steady.client.post(f"{steady.url}/v1/chat/completions", content=body, headers=headers)
@@ -275,7 +275,7 @@ def test_the_model_is_found_or_the_remedy_is_said(
         assert "x-model" in answer.json()["error"]["message"]
 
 
-def test_a_chunked_upload_is_read_too(steady: Router) -> None:
+def test_a_chunked_upload_is_read(steady: Router) -> None:
     parts = [b'{"messages": [], ', b'"model": "ch', b'at"}']
     assert steady.client.post(f"{steady.url}/v1/chat/completions", content=iter(parts)).status_code == 200
     large = (b'{"m": "', b"x" * 300_000, b'", "model": "chat"}')
@@ -285,7 +285,7 @@ def test_a_chunked_upload_is_read_too(steady: Router) -> None:
 
 
 def _chat_over(connection: HTTPConnection) -> tuple[int, str | None]:
-    """Status, and what is said about the connection."""
+    """Return the status and the `connection` header."""
     connection.request("POST", "/v1/chat/completions", b'{"model": "chat"}')
     answer = connection.getresponse()
     answer.read()
@@ -293,7 +293,7 @@ def _chat_over(connection: HTTPConnection) -> tuple[int, str | None]:
 
 
 def _models(router: Router) -> list[str]:
-    """Over a connection of its own."""
+    """Return the listed models, over a new connection."""
     return [model["id"] for model in httpx.get(f"{router.url}/v1/models", timeout=60).json()["data"]]
 
 

@@ -1,4 +1,4 @@
-"""Which machines for which traffic: rooflines beside measurements, exact money, unknown things named."""
+"""The choice of machines: rooflines and measurements, exact costs, missing data."""
 
 import json
 import struct
@@ -25,7 +25,7 @@ from serving.sizing.speed import SizedReplica, Speed, SpeedOrigin, Traffic, from
 from tests.fixtures.public_models import CONFIGS
 
 LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"
-# bytes and parameters as the model cards and safetensors indices of these repositories state them
+# bytes and parameters, from the model cards and safetensors indices of these repositories
 WEIGHTS = {
     LLAMA_8B: (16_060_522_496, 8_030_261_248, 0),
     LLAMA_70B: (141_107_412_992, 70_553_706_496, 0),
@@ -64,18 +64,18 @@ def test_the_roofline_is_fitted_to_the_measured_rows() -> None:
     assert sum(len(rows) for rows in ratios.values()) >= 400
     for gpus, rows in ratios.items():
         assert median(rows) == pytest.approx(1, rel=0.05), gpus
-        # an estimate that is off by more than twice, up or down, is rare
+        # an estimate is rarely wrong by more than a factor of two
         assert sum(0.5 < ratio < 2 for ratio in rows) / len(rows) > 0.85, gpus
 
 
-def test_measured_figures_win_where_they_are_and_hold_the_objective() -> None:
+def test_measurements_take_precedence_and_meet_the_objective() -> None:
     model, _ = model_of(LLAMA_70B)
     gpu = catalogue.gpu("H100-80GB")
     traffic = Traffic(input_tokens=1024, output_tokens=1024)
     best = from_measurements(model, gpu, 2, traffic, weights_fp8=True)
     assert best is not None
     assert best.kind is SpeedOrigin.MEASURED
-    # 64 at once, first token 415 ms, 28.8 ms per token: 1,098 output tokens per second and GPU
+    # concurrency 64, first token 415 ms, 28.8 ms per token: 1,098 output tokens per second and GPU
     assert best.requests_per_s * 1024 / 2 == pytest.approx(1098, rel=0.01)
     slower = from_measurements(model, gpu, 2, replace(traffic, itl_s=0.02), weights_fp8=True)
     assert slower is not None
@@ -92,12 +92,12 @@ def test_measured_figures_win_where_they_are_and_hold_the_objective() -> None:
         pytest.param("H100-80GB", 2, Traffic(input_tokens=3000, output_tokens=100), id="other requests"),
     ],
 )
-def test_what_nobody_measured_is_not_called_measured(gpu: str, gpus: int, traffic: Traffic) -> None:
+def test_unmeasured_speeds_are_not_labelled_measured(gpu: str, gpus: int, traffic: Traffic) -> None:
     model, _ = model_of(LLAMA_70B)
     assert not was_measured(model, catalogue.gpu(gpu), gpus, traffic, weights_fp8=True)
 
 
-def test_an_objective_that_measurements_deny_is_not_granted_by_a_roofline() -> None:
+def test_a_roofline_does_not_override_measurements_that_miss_the_objective() -> None:
     model, heavy = model_of(LLAMA_70B)
     machine = catalogue.machine(Cloud.AWS, "p5.48xlarge")
     demand = SizingDemand(
@@ -113,7 +113,7 @@ def test_an_objective_that_measurements_deny_is_not_granted_by_a_roofline() -> N
         pytest.param("p4d.24xlarge", "no FP8", id="A100 in FP8"),
     ],
 )
-def test_a_machine_that_cannot_says_why(name: str, says: str) -> None:
+def test_an_unsuitable_machine_gives_the_reason(name: str, says: str) -> None:
     model, heavy = model_of(LLAMA_8B)
     demand = SizingDemand(
         traffic=Traffic(input_tokens=1000, output_tokens=200), requests_per_s=1, weights_fp8=name.startswith("p4")
@@ -121,14 +121,14 @@ def test_a_machine_that_cannot_says_why(name: str, says: str) -> None:
     assert says in str(ability(model, heavy, catalogue.machine(Cloud.AWS, name), demand))
 
 
-def test_more_load_means_slower_tokens_and_more_of_them() -> None:
+def test_more_load_gives_slower_tokens_and_higher_throughput() -> None:
     model, heavy = model_of(LLAMA_8B)
     replica = SizedReplica(model=model, weights=heavy, gpu=catalogue.gpu("L4"), gpus=1)
     traffic = Traffic(input_tokens=500, output_tokens=200)
     rows = [replica.at(batch, traffic) for batch in (1, 4, 16)]
     assert [row.requests_per_s for row in rows] == sorted(row.requests_per_s for row in rows)
     assert [row.itl_s for row in rows] == sorted(row.itl_s for row in rows)
-    # one stream of 16 GB at 65 % of 300 GB/s
+    # one stream reads 16 GB at 65 % of 300 GB/s
     assert rows[0].itl_s == pytest.approx(16.06e9 / (300e9 * 0.65), rel=0.05)
 
 
@@ -140,7 +140,7 @@ def test_more_load_means_slower_tokens_and_more_of_them() -> None:
         pytest.param(LLAMA_8B, "g6.xlarge", 1, id="one GPU"),
     ],
 )
-def test_gpus_that_one_copy_does_not_need_serve_further_copies(name: str, machine_type: str, copies: int) -> None:
+def test_unneeded_gpus_serve_further_copies(name: str, machine_type: str, copies: int) -> None:
     model, heavy = model_of(name)
     machine = catalogue.machine(Cloud.AWS, machine_type)
     traffic = Traffic(input_tokens=1000, output_tokens=200)
@@ -171,7 +171,7 @@ def _offer(name: str, usd: str, rate: float) -> tuple[Offer, Able]:
     return offer, Able(fit=fits, speed=made)
 
 
-def test_money_is_exact_and_idle_rest_is_paid() -> None:
+def test_costs_are_exact_and_include_idle_time() -> None:
     demand = SizingDemand(traffic=Traffic(input_tokens=900, output_tokens=100), requests_per_s=2.5)
     (option,) = rank([_offer("g6.xlarge", "0.8048", 1.0)], demand)
     assert (option.count, option.usd_per_hour) == (3, Decimal("2.4144"))
@@ -199,7 +199,7 @@ def test_the_mix_is_the_cheapest_of_all_mixes(rates: list[int], prices: list[int
 
 
 def _headers_only(folder: Path, config: dict[str, Any], size: int) -> Path:
-    """A model whose weights are holes: only their header is ever read."""
+    """Create a model whose weights are holes in the file: only their header is ever read."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     header = json.dumps(
@@ -222,12 +222,12 @@ def test_the_command_names_prices_speeds_and_what_is_unknown(tmp_path: Path) -> 
     assert {row["cloud"] for row in found["options"]} == {"aws"}
     assert all(row["price_source"] and row["speed_source"] and row["itl_s"] <= 0.06 for row in found["options"])
     assert float(found["mix"]["usd_per_hour"]) <= float(found["options"][0]["usd_per_hour"])
-    # AWS's spot prices move by the hour: none is packaged, none is made up
+    # AWS's spot prices change hourly: the package contains none, and invents none
     assert "spot" not in {row["capacity_type"] for row in found["options"]}
     assert any("g6e.xlarge spot" in row["on"] and "no price" in row["why"] for row in found["not_chosen"])
 
 
-def test_nothing_that_will_do_is_found_and_said(tmp_path: Path) -> None:
+def test_the_command_reports_when_no_machine_suffices(tmp_path: Path) -> None:
     folder = _headers_only(tmp_path / "8b", CONFIGS[LLAMA_8B], WEIGHTS[LLAMA_8B][0])
     words = ["choose", str(folder), "--rps", "1", "--input", "1000", "--output", "200", "--itl", "0.0001"]
     done = CliRunner().invoke(build("choose"), words)

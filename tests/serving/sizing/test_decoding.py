@@ -1,4 +1,4 @@
-"""Which models vLLM caches prefixes of, and how it can draft tokens ahead."""
+"""Which models vLLM caches prefixes for, and how it can draft tokens."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,9 @@ DRAFTING_V3 = {**DEEPSEEK_V3, "num_nextn_predict_layers": 1}
         pytest.param(BERT, False, None, 0, id="an encoder"),
     ],
 )
-def test_what_vllm_can_do_with_a_model(config: Any, prefixes: bool, method: Drafter | None, tokens: int) -> None:
+def test_which_decoding_features_vllm_supports_for_a_model(
+    config: Any, prefixes: bool, method: Drafter | None, tokens: int
+) -> None:
     model = families.read(config)
     assert prefix_caching(model).on is prefixes
     found = speculation(model)
@@ -45,7 +47,7 @@ def _sized(config: Any, **wish: bool) -> Fit:
     return fit(families.read(config), weights(15), gpu, FitRequest(context=512, **wish))
 
 
-def test_drafting_is_told_to_vllm_only_when_it_is_asked_for() -> None:
+def test_speculation_arguments_are_given_only_on_request() -> None:
     assert "--speculative-config" not in _sized(LLAMA_8B).options.arguments()
     arguments = _sized(LLAMA_8B, speculate=True).options.arguments()
     assert json.loads(arguments[arguments.index("--speculative-config") + 1])["method"] == "ngram"
@@ -54,7 +56,7 @@ def test_drafting_is_told_to_vllm_only_when_it_is_asked_for() -> None:
     assert any("no speculative decoding" in note for note in states.notes)
 
 
-def test_draft_layers_keep_keys_and_values_of_their_own() -> None:
+def test_draft_layers_cache_their_own_keys_and_values() -> None:
     plain, drafts = _sized(DRAFTING_V3), _sized(DRAFTING_V3, speculate=True)
     assert plain.kv_layout == layout(families.read(DEEPSEEK_V3), CacheShape(max_model_len=512))
     one_more = families.read({**DEEPSEEK_V3, "num_hidden_layers": 62})
@@ -65,6 +67,6 @@ def test_draft_layers_keep_keys_and_values_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "1", 10**9], ids=str)
-def test_a_count_of_draft_layers_that_is_none_is_refused(count: object) -> None:
+def test_an_invalid_number_of_draft_layers_is_refused(count: object) -> None:
     with pytest.raises(SizingError, match="num_nextn_predict_layers"):
         families.read({**DEEPSEEK_V3, "num_nextn_predict_layers": count})

@@ -1,4 +1,4 @@
-"""Sizing against vLLM's own logs and against published configurations of every kind of attention."""
+"""Sizing compared with vLLM's own logs, and with published configurations of every attention type."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ def test_bytes_per_token(config: dict[str, Any], tp: int, bytes_per_token: int) 
     assert plan.bytes_per_block / plan.block == bytes_per_token
 
 
-def test_latent_in_fp8_keeps_656_bytes_per_layer() -> None:
+def test_latent_attention_in_fp8_caches_656_bytes_per_layer() -> None:
     plan = layout(families.read(DEEPSEEK_V3), CacheShape(max_model_len=1024, kv_bytes=1))
     assert plan is not None
     assert plan.bytes_per_block / plan.block == 61 * 656
@@ -132,24 +132,24 @@ def test_latent_in_fp8_keeps_656_bytes_per_layer() -> None:
 @pytest.mark.parametrize(
     ("config", "full_gib", "window_gib"),
     [
-        # one request of 128 K tokens; figures of the formulas with what is in flight counted once
+        # one request of 128 K tokens; values of the formulas, with in-flight tokens counted once
         pytest.param(GPT_OSS_120B, 4.5, 0.29, id="gpt-oss-120b, every other layer slides"),
         pytest.param(GEMMA3_27B, 10.0, 3.7, id="Gemma-3-27B, five of six layers slide"),
     ],
 )
-def test_sliding_layers_keep_their_window_only(config: dict[str, Any], full_gib: float, window_gib: float) -> None:
+def test_sliding_layers_cache_only_their_window(config: dict[str, Any], full_gib: float, window_gib: float) -> None:
     shape = CacheShape(max_model_len=131_072, concurrent_batches=1)
     model = families.read(config)
     plan = layout(model, shape)
     assert plan is not None
     one_request = plan.blocks_per_request * plan.bytes_per_block / GIB
     naive = len(model.layers) * plan.bytes_per_block / plan.groups[0].layers * (131_072 / 16) / GIB
-    # padding of the last group may add a layer's share
+    # padding of the last group may add the share of one layer
     assert one_request == pytest.approx(full_gib + window_gib, rel=0.06)
     assert one_request < naive / 1.8
 
 
-def test_a_model_of_windows_alone_holds_more_requests_than_its_context_says() -> None:
+def test_a_model_with_only_sliding_windows_fits_more_requests() -> None:
     slides = tokens_of(MISTRAL_7B_V01, 4, 32_768, concurrent_batches=1, batched_tokens=2048)
     full = tokens_of({**MISTRAL_7B_V01, "sliding_window": None}, 4, 32_768)
     assert slides > 4 * full
@@ -172,7 +172,7 @@ def test_a_state_does_not_grow_with_the_context() -> None:
     assert sizes == [64 * (80 * 64 * 128 * 4 + (5120 + 256) * 3 * 2)] * 2
 
 
-def test_an_encoder_keeps_nothing() -> None:
+def test_an_encoder_has_no_cache() -> None:
     model = families.read(BERT)
     assert layout(model, CacheShape(max_model_len=512)) is None
     assert fit(model, weights(0.2), catalogue.gpu("T4"), FitRequest(context=512)).fits
@@ -214,7 +214,7 @@ def test_what_is_not_known_is_refused(config: dict[str, Any], says: str) -> None
         families.read(config)
 
 
-def test_weights_are_exact_and_split_by_their_kind() -> None:
+def test_weights_are_exact_and_split_by_type() -> None:
     tensors = [
         Tensor(name="model.embed_tokens.weight", dtype="BF16", shape=(1000, 64), size=128_000),
         Tensor(name="model.layers.0.self_attn.q_proj.weight", dtype="BF16", shape=(64, 64), size=8192),
@@ -227,7 +227,7 @@ def test_weights_are_exact_and_split_by_their_kind() -> None:
     assert found.total == sum(tensor.size for tensor in tensors)
     assert found.parameters == found.total // 2
     assert found.per_gpu(tp=1, pp=1, kv_heads=2) == found.total
-    # four GPUs, two key heads: keys and values are halved only
+    # four GPUs, two key heads: keys and values are only halved
     assert found.per_gpu(tp=4, pp=1, kv_heads=2) == (128_000 + 8192) // 4 + 4096 // 2 + 128 + 1024
 
 
@@ -239,7 +239,7 @@ def test_weights_are_exact_and_split_by_their_kind() -> None:
         "multi_modal_projector.linear_1.weight",
     ],
 )
-def test_what_sees_is_counted_whole_on_every_gpu(name: str) -> None:
+def test_encoders_of_images_are_counted_fully_on_every_gpu(name: str) -> None:
     text = [
         Tensor(name="language_model.model.embed_tokens.weight", dtype="BF16", shape=(1000, 64), size=128_000),
         Tensor(name="language_model.model.layers.0.self_attn.k_proj.weight", dtype="BF16", shape=(16, 64), size=2048),
@@ -288,7 +288,7 @@ def test_what_fits(config: dict[str, Any], gib: float, gpu: str, wish: FitReques
     assert answer.reason
 
 
-def test_the_fewest_gpus_that_do() -> None:
+def test_the_fewest_gpus_that_suffice() -> None:
     model, heavy = families.read(LLAMA_70B), weights(131.4)
     answer = smallest_fit(model, heavy, catalogue.gpu("H100-80GB"), 8, FitRequest(context=8192, concurrency=4))
     assert (answer.split.tp, answer.fits) == (4, True)
@@ -298,7 +298,7 @@ def test_the_fewest_gpus_that_do() -> None:
     assert "too little" in alone.reason
 
 
-def test_heads_must_divide() -> None:
+def test_attention_heads_must_divide_evenly() -> None:
     answer = fit(
         families.read(QWEN25_7B),
         weights(15),
@@ -310,7 +310,7 @@ def test_heads_must_divide() -> None:
     assert "28 attention heads" in answer.reason
 
 
-def test_a_t4_computes_in_fp16_and_says_so() -> None:
+def test_a_t4_computes_in_fp16_with_a_note() -> None:
     model = families.read({**LLAMA_8B, "num_hidden_layers": 8})
     answer = fit(model, weights(4), catalogue.gpu("T4"), FitRequest(context=2048))
     assert answer.fits
@@ -318,7 +318,7 @@ def test_a_t4_computes_in_fp16_and_says_so() -> None:
     assert "no BF16" in answer.notes[0]
 
 
-def test_a_context_beyond_the_models_is_refused() -> None:
+def test_a_context_above_the_models_maximum_is_refused() -> None:
     model: ModelShape = families.read(GPT2)
     with pytest.raises(SizingError, match="longer than the model's 1024"):
         fit(model, weights(0.5), catalogue.gpu("L4"), FitRequest(context=4096))
@@ -327,7 +327,7 @@ def test_a_context_beyond_the_models_is_refused() -> None:
 @pytest.mark.parametrize(
     ("gpu", "fp8", "fp16_tflops"),
     [
-        # tables that are wrong elsewhere: INT8 or sparse figures taken for dense FP8 or 16-bit ones
+        # values that are often wrong: INT8 or sparse figures instead of dense FP8 or 16-bit ones
         pytest.param("A100-80GB", None, 312, id="A100 has no FP8; 624 is INT8"),
         pytest.param("L4", 242.5, 121, id="L4: 121 is not its FP8, 485 is sparse"),
         pytest.param("H100-80GB", 1979, 989.5, id="H100: 1,979 is no 16-bit figure, 3,958 is sparse"),
@@ -336,13 +336,13 @@ def test_a_context_beyond_the_models_is_refused() -> None:
         pytest.param("T4", None, 65, id="T4"),
     ],
 )
-def test_wrong_tables_are_not_ours(gpu: str, fp8: float | None, fp16_tflops: float) -> None:
+def test_gpu_speeds_do_not_repeat_common_errors(gpu: str, fp8: float | None, fp16_tflops: float) -> None:
     found = catalogue.gpu(gpu)
     assert (found.fp8_dense_tflops, found.fp16_dense_tflops) == (fp8, fp16_tflops)
     assert found.fp8 is (fp8 is not None)
 
 
-def test_mi300x_is_not_sold_here() -> None:
+def test_an_unknown_gpu_is_refused() -> None:
     with pytest.raises(catalogue.UnknownMachineError):
         catalogue.gpu("MI300X")
 
@@ -371,7 +371,9 @@ def group(kind: str, bits: int) -> dict[str, Any]:
         pytest.param(of_library("awq", bits=4), "T4", None, id="AWQ, T4"),
     ],
 )
-def test_formats_inside_libraries_are_looked_for(config: dict[str, Any], gpu: str, refused: str | None) -> None:
+def test_number_formats_of_quantization_libraries_are_read(
+    config: dict[str, Any], gpu: str, refused: str | None
+) -> None:
     said = refusal(families.read(config), catalogue.gpu(gpu), FitRequest(context=1))
     assert said is None if refused is None else refused in str(said)
 

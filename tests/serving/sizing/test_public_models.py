@@ -1,4 +1,4 @@
-"""Sizing of public configurations: bytes per token by their formulas, and known facts of what fits where."""
+"""Sizing of public configurations: bytes per token by formula, and known facts about required GPUs."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ from tests.fixtures.public_models import CONFIGS
 
 KIB = 1024
 BYTES_PER_TOKEN = {
-    # layers × (keys + values) × key heads × head size × 2 bytes, by hand
+    # layers × (keys + values) × key heads × head size × 2 bytes, calculated by hand
     "meta-llama/Llama-2-7b-hf": 512 * KIB,
     "meta-llama/Llama-2-70b-hf": 320 * KIB,
     "meta-llama/Llama-3.1-8B-Instruct": 128 * KIB,
@@ -60,20 +60,20 @@ BYTES_PER_TOKEN = {
     "tiiuae/falcon-40b": 120 * KIB,
     "databricks/dbrx-instruct": 160 * KIB,
     "LGAI-EXAONE/EXAONE-4.0-32B": 256 * KIB,
-    # 28 layers that attend twice each
+    # 28 layers with two attention layers each
     "meituan-longcat/LongCat-Flash-Chat": 56 * 576 * 2,
     "bigcode/starcoder2-15b": 80 * KIB,
     "openai-community/gpt2": 36 * KIB,
     "ibm-granite/granite-3.1-8b-instruct": 160 * KIB,
     "allenai/OLMo-2-1124-7B": 512 * KIB,
     "HuggingFaceTB/SmolLM2-1.7B-Instruct": 192 * KIB,
-    # what does not grow with the tokens
+    # memory that does not grow with the tokens
     "BAAI/bge-large-en-v1.5": 0,
     "state-spaces/mamba2-2.7b": 0,
 }
 
 
-def test_every_configuration_has_its_figure() -> None:
+def test_every_configuration_has_an_expected_value() -> None:
     assert BYTES_PER_TOKEN.keys() == CONFIGS.keys()
     assert len(CONFIGS) >= 30
 
@@ -95,8 +95,8 @@ def test_bytes_per_token_of_public_models(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "gib", "tp", "logged"),
     [
-        # what vLLM logged as available memory and as tokens: its issues 10517 and 21348, issue 1739 of LMCache,
-        # notes on one A100 40 GB and on a desktop GPU. The memory is rounded to 0.01 GiB in the log
+        # available memory and tokens in logs of vLLM: its issues 10517 and 21348, issue 1739 of LMCache, notes on one
+        # A100 40 GB and on a desktop GPU. The log rounds the memory to 0.01 GiB
         pytest.param("meta-llama/Llama-3.1-8B-Instruct", 3.81, 1, 31_232, id="Llama-3.1-8B, RTX 3090"),
         pytest.param("meta-llama/Llama-3.1-8B-Instruct", 2.89, 1, 23_648, id="Llama-3.1-8B, longer context"),
         pytest.param("meta-llama/Llama-3.1-8B-Instruct", 19.92, 1, 163_168, id="Llama-3.1-8B, A100 40 GB"),
@@ -112,7 +112,7 @@ def test_tokens_are_those_that_vllm_logged(name: str, gib: float, tp: int, logge
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_a_request_needs_never_shrinks_with_its_length_and_halves_over_two_gpus_at_best(name: str) -> None:
+def test_request_memory_grows_with_length_and_two_gpus_at_most_halve_it(name: str) -> None:
     model = families.read(CONFIGS[name])
     if model.keeps_nothing:
         return
@@ -132,8 +132,8 @@ def test_what_a_request_needs_never_shrinks_with_its_length_and_halves_over_two_
 @pytest.mark.parametrize(
     ("name", "gib", "gpu", "gpus"),
     [
-        # size of the safetensors files as published, and the fewest GPUs of a machine that serve 8,192 tokens (or the
-        # model's longest); what model cards and vLLM's recipes say is beside it
+        # published size of the safetensors files, and the fewest GPUs of a machine that serves 8,192 tokens
+        # (or the model's maximum); the ids give statements of model cards and vLLM's recipes
         pytest.param("meta-llama/Llama-3.1-8B-Instruct", 14.96, "L4", 1, id="8B on one L4"),
         pytest.param("meta-llama/Llama-3.1-8B-Instruct", 14.96, "T4", 2, id="8B on two T4"),
         pytest.param("Qwen/Qwen2.5-0.5B-Instruct", 0.92, "T4", 1, id="0.5B on one T4"),
@@ -172,24 +172,24 @@ def test_the_fewest_gpus_that_serve_a_public_model(name: str, gib: float, gpu: s
         assert "too little" in answer.reason or "no FP8" in answer.reason
 
 
-def test_a_library_that_wrote_a_default_beside_the_switch_changes_nothing() -> None:
+def test_a_default_next_to_the_multi_query_switch_has_no_effect() -> None:
     falcon = CONFIGS["tiiuae/falcon-7b"]
     assert families.read({**falcon, "num_kv_heads": 71}) == families.read(falcon)
 
 
-def test_local_layers_written_out_as_a_word() -> None:
+def test_a_text_pattern_of_local_layers_is_read() -> None:
     layers = families.read(CONFIGS["LGAI-EXAONE/EXAONE-4.0-32B"]).layers
     windows = [layer.window for layer in layers if isinstance(layer, Attention)]
     assert windows == [4096, 4096, 4096, None] * 16
 
 
-def test_five_of_six_layers_of_gemma_3_slide_though_its_config_does_not_say_so() -> None:
+def test_five_of_six_layers_of_gemma_3_use_sliding_windows_by_default() -> None:
     windows = [getattr(layer, "window", 0) for layer in families.read(CONFIGS["google/gemma-3-4b-it"]).layers]
     assert windows == ([1024] * 5 + [None]) * 5 + [1024] * 4
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_not_estimated_of_a_model_that_sees_is_said(name: str) -> None:
+def test_a_note_lists_parts_of_multimodal_models_that_are_not_estimated(name: str) -> None:
     sees = "vision_config" in CONFIGS[name]
     model = families.read(CONFIGS[name])
     assert model.multimodal is sees
@@ -211,7 +211,7 @@ _PATTERNS = (
 
 @settings(max_examples=50)
 @given(data=st.data(), name=st.sampled_from(sorted(CONFIGS)))
-def test_a_config_with_nonsense_in_it_is_read_or_refused_with_words(data: st.DataObject, name: str) -> None:
+def test_a_config_with_random_values_is_read_or_refused_with_a_message(data: st.DataObject, name: str) -> None:
     config = dict(CONFIGS[name])
     changed = st.sampled_from(sorted({*config, *_PATTERNS, "text_config"}))
     config |= data.draw(st.dictionaries(changed, _JUNK, min_size=1, max_size=3))
@@ -219,8 +219,8 @@ def test_a_config_with_nonsense_in_it_is_read_or_refused_with_words(data: st.Dat
         families.read(config)
 
 
-def test_heads_that_do_not_divide_are_staged() -> None:
-    """28 heads on 8 GPUs: four share each layer, in two stages."""
+def test_uneven_heads_use_pipeline_stages() -> None:
+    """28 heads on 8 GPUs: four GPUs share each layer, in two pipeline stages."""
     model = families.read(CONFIGS["Qwen/Qwen2.5-7B-Instruct"])
     size = 60 * GIB
     heavy = Weights(split=size, copied=0, key_value=0, ends=0, quantizable=size, parameters=size // 2)
