@@ -1,1 +1,1 @@
-"""What the Makefile calls. `setup` runs before there is an environment: standard library only."""
+"""Commands of the Makefile. `setup` runs before the environment exists, so it uses the standard library only."""

@@ -1,8 +1,9 @@
-"""Compares the packages of uv.lock with a database of known vulnerabilities, without asking anybody.
+"""Compares the packages of uv.lock with a local database of known vulnerabilities.
 
-The database is a zip of OSV records, as https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip has them
-(advisories of GitHub and PyPA). `python -m scripts.audit [--database ZIP] [--required]`: 1 where a package has a
-known vulnerability; without a database it says so and ends with 0, or with 2 where one is required (CI).
+The database is a zip of OSV records in the format of https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
+(advisories of GitHub and PyPA). `python -m scripts.audit [--database ZIP] [--required]` exits with 1 if a package has
+a known vulnerability. Without a database it prints a message and exits with 0, or with 2 if a database is required
+(CI).
 """
 
 import argparse
@@ -16,17 +17,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-# comes with pytest
+# installed with pytest
 from packaging.version import InvalidVersion, Version
 
 DATABASE: Final = Path(".local/advisories/pypi.zip")
 LOCK: Final = Path("uv.lock")
 ACCEPTED: Final[Mapping[str, str]] = {}
-"""Identifier of a vulnerability that does not concern us, and why."""
+"""Identifiers of vulnerabilities that do not concern this project, with the reason."""
 
 
 def locked(text: str) -> dict[str, set[str]]:
-    """Package to its versions, of a uv.lock; what comes from no registry is our own."""
+    """Return the versions of each package in a uv.lock. Packages that come from no registry are our own and are
+    omitted.
+    """
     found: dict[str, set[str]] = {}
     for package in tomllib.loads(text)["package"]:
         if "registry" in package.get("source", {}):
@@ -35,12 +38,12 @@ def locked(text: str) -> dict[str, set[str]]:
 
 
 def normalized(name: str) -> str:
-    """As PyPI compares names."""
+    """Return a name as PyPI compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def records(database: Path) -> Iterator[dict[str, Any]]:
-    """Every record. Raises OSError and ValueError: it is no such database."""
+    """Yield every record. Raises OSError or ValueError if the file is not such a database."""
     try:
         with zipfile.ZipFile(database) as archive:
             for name in archive.namelist():
@@ -51,7 +54,7 @@ def records(database: Path) -> Iterator[dict[str, Any]]:
 
 
 def findings(packages: Mapping[str, set[str]], known: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each vulnerability of a package: name, version, identifiers, what fixes it, what it is."""
+    """Return a line for each vulnerability of a package: name, version, identifiers, fixed version, summary."""
     found: list[str] = []
     for record in known:
         names = {str(record["id"]), *record.get("aliases", ())}
@@ -71,7 +74,7 @@ def findings(packages: Mapping[str, set[str]], known: Iterable[Mapping[str, Any]
 
 
 def is_affected(version: str, affected: Mapping[str, Any]) -> bool:
-    """Whether a version is listed, or lies in a range."""
+    """Return whether a version is listed or within a range."""
     if version in affected.get("versions", ()):
         return True
     return any(
@@ -100,7 +103,9 @@ def _in_range(version: Version, events: Iterable[Mapping[str, str]]) -> bool:
 
 
 def _order(text: str) -> Version:
-    """ "0" is before every version; what is no version is after all, so that it ends nothing."""
+    """Convert a version for comparison. "0" sorts before every version. An invalid version sorts last, so that it
+    ends no range.
+    """
     try:
         return Version("0.dev0" if text == "0" else text)
     except InvalidVersion:
@@ -118,7 +123,7 @@ def _summary(record: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Compare uv.lock with a database of known vulnerabilities.")
     parser.add_argument("--database", type=Path, default=DATABASE)
     parser.add_argument("--lock", type=Path, default=LOCK)

@@ -1,4 +1,6 @@
-"""Whether a plan moves machines: what `make up` looks at before it lets watchdogs go on beside the update."""
+"""Detects whether a plan replaces machines. `make up` uses it to decide whether watchdogs may run during the
+update.
+"""
 
 import json
 from typing import Final
@@ -15,18 +17,20 @@ MOVES: Final = {
     "gcp:compute/reservation:Reservation": "reservation",
     "gcp:compute/instance:Instance": "control host or router",
 }
-"""Types whose end takes machines along. Google's instance templates are not: each change makes a new one."""
+"""Types whose deletion terminates machines. Google's instance templates are excluded, because each change creates a
+new one.
+"""
 _ENDS: Final = frozenset({"delete", "replace", "delete-replaced", "create-replacement"})
 
 
 class PlanError(ValueError):
-    """The text is no plan of an update."""
+    """The text is not the plan of an update."""
 
 
 def ended(plan: str) -> tuple[str, ...]:
-    """What the JSON of `pulumi preview` deletes or replaces of groups and machines, one line each.
+    """Return the groups and machines that a plan (JSON of `pulumi preview`) deletes or replaces, one line each.
 
-    Raises PlanError for what is no preview: an unread plan is not a small one.
+    Raises PlanError for text that is not a preview, because a plan that cannot be read may be large.
     """
     try:
         digest = as_map(json.loads(plan))

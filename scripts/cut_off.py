@@ -1,7 +1,7 @@
-"""What `make up` and `make destroy` do first of all: refuse a stack whose last update was killed in the middle.
+"""First step of `make up` and `make destroy`: refuses a stack whose last update was killed.
 
-Pulumi says no more than a warning then, and makes the same a second time. The first ones run on and cost, in no state
-and in no fleet document.
+Pulumi only prints a warning in that case and creates the resources again. The first ones continue to run and cost
+money, in no state and in no fleet document.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from gpufleet.prices.plan.preview import as_list, as_map
 from scripts.big_update import MOVES
 
 COSTLY: Final = MOVES.keys() - {"aws:ec2/launchTemplate:LaunchTemplate"}
-"""Pulumi's types of what costs by the hour."""
+"""Pulumi types of resources that cost money per hour."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 nothing was cut off; 1 something may be there that the stack does not know."""
+    """Return the exit status. 0: no update was interrupted. 1: resources may exist that the stack does not know."""
     parser = argparse.ArgumentParser(prog="python -m scripts.cut_off", description="Was the last update killed?")
     parser.add_argument("stack")
     stack = parser.parse_args(arguments).stack
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text=True,
         check=False,
     )
-    left = begun(found.stdout) if found.returncode == 0 else ()  # no such stack yet: nothing was begun
+    left = begun(found.stdout) if found.returncode == 0 else ()  # a new stack: no update was started
     if not left:
         return 0
     lines = "".join(f"  {urn}\n" for urn in left)
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def begun(exported: str) -> tuple[str, ...]:
-    """URNs of what costs and whose creation did not end, of what `pulumi stack export` prints."""
+    """Return URNs of resources that cost money and whose creation did not finish, from the output of `pulumi stack
+    export`.
+    """
     deployment = as_map(as_map(json.loads(exported)).get("deployment"))
     pending = map(as_map, as_list(deployment.get("pending_operations")))
     made = [as_map(one["resource"]) for one in pending if one.get("type") == "creating"]

@@ -1,8 +1,9 @@
-"""`make dist`: the wheel and the control host's bundle in `dist/`, each with its bill of materials (CycloneDX 1.5).
+"""`make dist`: creates the wheel and the control host's bundle in `dist/`, each with its bill of materials (CycloneDX
+1.5).
 
-The bundle's bill lists what lies in it, the wheel's what uv.lock installs with it. Both name each file's SHA-256 as
-uv.lock has it, and each licence as `scripts.licences` finds it. The same commit gives the same bytes: times are those
-of the commit, or SOURCE_DATE_EPOCH.
+The bundle's bill lists its contents. The wheel's bill lists the packages that uv.lock installs with it. Both name the
+SHA-256 of each file from uv.lock, and each licence that `scripts.licences` finds. The same commit gives the same
+bytes: times are those of the commit, or SOURCE_DATE_EPOCH.
 """
 
 import argparse
@@ -40,19 +41,19 @@ SUFFIX: Final = ".cdx.json"
 
 
 class DistError(Exception):
-    """Something could not be made; says what and why."""
+    """A file could not be created. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One package in a bundle: the tags of the wheel that it was installed from."""
+    """One package in a bundle, with the tags of the wheel from which it was installed."""
 
     version: str
     tags: frozenset[str]
 
 
 def build_wheel(out: Path, uv: str, epoch: int) -> Path:
-    """By the build backend of uv.lock, in this environment. Raises DistError."""
+    """Build the wheel with the build backend of uv.lock, in this environment. Raises DistError."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-wheel-") as folder:
         command = [uv, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--quiet"]
         _run([*command, "--out-dir", folder], {EPOCH: str(epoch)})
@@ -61,7 +62,7 @@ def build_wheel(out: Path, uv: str, epoch: int) -> Path:
 
 
 def packed_in(archive: Path) -> Mapping[str, Packed]:
-    """The packages of a bundle, by name. Raises OSError, TarError."""
+    """Return the packages of a bundle by name. Raises OSError, TarError."""
     versions: dict[str, str] = {}
     tags: dict[str, frozenset[str]] = {}
     with tarfile.open(archive) as tar:
@@ -80,7 +81,9 @@ def packed_in(archive: Path) -> Mapping[str, Packed]:
 
 
 def bill(exported: Mapping[str, Any], artefact: Path, packed: Mapping[str, Packed] | None, epoch: int) -> str:
-    """The bill of materials of one file, as JSON. `packed` None: all that uv exported. Raises DistError."""
+    """Return the bill of materials of one file as JSON. Without `packed`, it lists all packages that uv exported.
+    Raises DistError.
+    """
     allowed = read_list()
     components = [
         _component(one, packed, allowed) for one in exported["components"] if packed is None or _is_in(packed, one)
@@ -121,7 +124,7 @@ def _is_in(packed: Mapping[str, Packed], one: Mapping[str, Any]) -> bool:
 
 
 def _component(one: Mapping[str, Any], packed: Mapping[str, Packed] | None, allowed: Allowed) -> Mapping[str, Any]:
-    """With its licence; of its files only the one that it was installed from, where that is known."""
+    """Return a component with its licence. If its wheel is known, the component lists only this file."""
     name = normalized(one["name"])
     files = one.get("externalReferences", [])
     mine = [file for file in files if packed and _tags(file["url"]) == packed[name].tags]
@@ -170,7 +173,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -
 
 
 def make(out: Path, machine: str, python: str) -> list[Path]:
-    """Every file of `dist/`. Raises DistError, AppError, OSError."""
+    """Create every file of `dist/` and return the paths. Raises DistError, AppError, OSError."""
     out.mkdir(parents=True, exist_ok=True)
     uv, epoch = str(find_folders(os.environ).tools / "uv"), _epoch()
     wheel = build_wheel(out, uv, epoch)
@@ -186,7 +189,7 @@ def make(out: Path, machine: str, python: str) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 all was made, 1 something could not be."""
+    """Return the exit code. 0: all files were created. 1: a file could not be created."""
     parser = argparse.ArgumentParser(description="Build the wheel and the bundle, each with its bill of materials.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--machine", default="x86_64", choices=sorted(bundles.PLATFORMS), help="of the control host")

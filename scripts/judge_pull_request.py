@@ -1,8 +1,9 @@
-"""`python -m scripts.judge_pull_request --plans DIR --checkout DIR --out FILE`: a base branch judges a pull request.
+"""`python -m scripts.judge_pull_request --plans DIR --checkout DIR --out FILE`: checks a pull request with the code
+of the base branch.
 
-Run from a checkout of the base branch. The plans and the checkout of the pull request are data: they are parsed, and
-nothing of them is imported or executed. Every environment that the base branch or the pull request knows needs a
-plan, so a pull request cannot skip the rules by making none.
+It runs from a checkout of the base branch. The plans and the checkout of the pull request are data: they are parsed,
+but nothing in them is imported or executed. Every environment of the base branch or the pull request needs a plan, so
+a pull request cannot bypass the rules by omitting one.
 """
 
 import argparse
@@ -29,32 +30,32 @@ LARGEST_SETTINGS: Final = 1024 * 1024
 MOST_STACKS: Final = 50
 LIMIT_S: Final = 300
 LARGEST_PART: Final = 8_000
-"""Characters of one command's output in the report."""
+"""Maximum number of characters of one command's output in the report."""
 LARGEST_REPORT: Final = 55_000
-"""Characters; a comment on GitHub may have 65,536."""
+"""Maximum number of characters. A comment on GitHub may have 65,536."""
 
 Judge = Callable[[Path, Path], tuple[int, str]]
-"""Judges a plan with its settings file: exit code of the command and what it printed."""
+"""Checks a plan with its settings file. Returns the exit code of the command and its output."""
 
 
 class DataError(Exception):
-    """A file of the pull request cannot be used; names it and says why."""
+    """A file of the pull request cannot be used. The message contains its name and the reason."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found about one environment."""
+    """The result for one environment."""
 
     stack: str
     problems: list[str] = field(default_factory=list[str])
     exceptions: list[str] = field(default_factory=list[str])
-    """Lines that begin with `+` or `-`: exceptions of the settings that differ from the base branch's."""
+    """Lines that start with `+` or `-`: differences of the exceptions in the settings from the base branch."""
     rules: str = ""
     cost: str = ""
 
 
 def judge(plans: Path, checkout: Path, base: Path, check: Judge, cost: Judge) -> tuple[Verdict, ...]:
-    """A verdict on each environment. Raises DataError where the folders themselves are not usable."""
+    """Return a verdict on each environment. Raises DataError if the folders themselves are not usable."""
     theirs, ours = _settings_folder(checkout), base.joinpath(*SETTINGS)
     known, proposed, planned = _stacks(ours), _stacks(theirs), _names(plans, "", ".json")
     stacks = sorted({*known, *proposed, *planned})
@@ -69,7 +70,8 @@ def _verdict(stack: str, plans: Path, theirs: Path, ours: Path, folder: Path, ch
     if not NAME.fullmatch(stack):
         verdict.problems.append(f"{stack!r} is not a valid name of an environment: write it as aws-dev or gcp-prod")
         return verdict
-    # copies with names of ours: what is judged is what was read, and no option or link of theirs
+    # Use copies with safe names: the check runs on the content that was read, and names from the pull request cannot
+    # act as options or links
     plan, settings = folder / f"{stack}.json", folder / f"Pulumi.{stack}.yaml"
     try:
         plan.write_bytes(_read(plans / plan.name, LARGEST_PLAN, "make it with `python -m scripts.plan_stacks`"))
@@ -142,7 +144,9 @@ def _difference(base: frozenset[str], proposed: frozenset[str]) -> list[str]:
 
 
 def _mismatches(stack: str, plan: Path, config: Mapping[str, Any]) -> list[str]:
-    """Whether the plan is of this environment and of these settings; the engine writes both into it."""
+    """Return mismatches of the plan with this environment and these settings. The engine writes both into the
+    plan.
+    """
     try:
         digest: Any = json.loads(plan.read_bytes())
         steps: list[Any] = digest["steps"]
@@ -159,7 +163,7 @@ def _mismatches(stack: str, plan: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """The same value for what YAML holds and for the text that the engine made of it; it writes 15.0 as 15."""
+    """Convert a value from YAML and its text from the engine to the same value. The engine writes 15.0 as 15."""
     if isinstance(value, str):
         try:
             return json.loads(value)
@@ -169,12 +173,12 @@ def _plain(value: Any) -> Any:
 
 
 def policies_check(plan: Path, settings: Path) -> tuple[int, str]:
-    """`gpufleet policies check` of this checkout."""
+    """Run `gpufleet policies check` of this checkout."""
     return _gpufleet("policies", "check", str(plan), "--settings", str(settings))
 
 
 def plan_cost(plan: Path, settings: Path) -> tuple[int, str]:
-    """`gpufleet plan-cost` of this checkout."""
+    """Run `gpufleet plan-cost` of this checkout."""
     return _gpufleet("plan-cost", str(plan), "--markdown")
 
 
@@ -196,7 +200,7 @@ def _gpufleet(*arguments: str) -> tuple[int, str]:
 
 
 def report(verdicts: Sequence[Verdict]) -> str:
-    """Plain text for people: printable, and short enough for a comment."""
+    """Return the report as plain text: printable characters only, and short enough for a comment."""
     passed = not any(verdict.problems for verdict in verdicts)
     parts = [
         f"{'PASSED' if passed else 'REFUSED'} by the policy pack of the base branch",
@@ -219,7 +223,7 @@ def _cut(text: str, most: int = LARGEST_REPORT) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 every plan passes, 1 one is refused or missing."""
+    """Return the exit code. 0: every plan passes. 1: a plan is refused or missing."""
     parser = argparse.ArgumentParser(description="Judge the plans of a pull request by the rules of this checkout.")
     parser.add_argument("--plans", type=Path, required=True, help="folder of STACK.json, made by the pull request")
     parser.add_argument("--checkout", type=Path, required=True, help="checkout of the pull request; read as data")
@@ -231,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DataError, FileError) as error:
         text, code = f"REFUSED: {error}\n", 1
     given.out.write_text(text, "utf-8")
-    # the report is not printed: CI would obey lines of it that look like its commands
+    # do not print the report: CI would execute lines of it that look like workflow commands
     print(f"{'refused' if code else 'passed'}; the report is {given.out}")
     return code
 

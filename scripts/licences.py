@@ -1,7 +1,8 @@
-"""`python -m scripts.licences`: compares the licence of every locked package with the list of those that are allowed.
+"""`python -m scripts.licences`: compares the licence of every locked package with the list of allowed licences.
 
-Licences come from the metadata of what is installed: `License-Expression` (PEP 639), a `License` that is an SPDX
-expression, or classifiers. `scripts/licences.toml` has the list, the exceptions and what metadata do not say.
+Licences come from the metadata of installed packages: `License-Expression` (PEP 639), a `License` that is an SPDX
+expression, or classifiers. `scripts/licences.toml` has the list, the exceptions, and licences that are missing in the
+metadata.
 """
 
 import sys
@@ -29,26 +30,28 @@ CLASSIFIERS: Final = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
-"""Two of them do not name a version. Any of that name is permissive, so the most common one stands for all."""
+"""SPDX names of classifiers. Two classifiers have no version; all versions of these licences are permissive, so the
+most common one is used.
+"""
 
 
 class ListError(ValueError):
-    """The list of licences cannot be used; says why."""
+    """The list of licences is invalid. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The list."""
+    """The list of allowed licences."""
 
     licences: frozenset[str]
     exceptions: Mapping[str, str]
-    """Package to the licence that it may have beyond the list."""
+    """Maps a package to an additional licence that is allowed for it."""
     declared: Mapping[str, str]
-    """Package to its licence where metadata do not say it."""
+    """Maps a package to its licence, if the metadata do not contain it."""
 
 
 def read_list(path: Path = LIST) -> Allowed:
-    """Raises ListError, OSError."""
+    """Read the list. Raises ListError, OSError."""
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
         exceptions: dict[str, str] = {}
@@ -62,7 +65,7 @@ def read_list(path: Path = LIST) -> Allowed:
 
 
 def locked(lock: str) -> Mapping[str, str]:
-    """Name to versions of every package of uv.lock but this project."""
+    """Return the versions of every package in uv.lock except this project, by name."""
     found: dict[str, str] = {}
     for one in tomllib.loads(lock)["package"]:
         if (name := str(one["name"])) != OURS:
@@ -72,12 +75,12 @@ def locked(lock: str) -> Mapping[str, str]:
 
 @cache
 def installed() -> Mapping[str, str]:
-    """Name to the licence that metadata say, "" where they say none, of every package of this environment."""
+    """Return the licence in the metadata of every package of this environment, by name. "" if there is none."""
     return {normalized(found.name): stated(cast(Message, found.metadata)) for found in distributions()}
 
 
 def stated(metadata: Message) -> str:
-    """An SPDX expression, or "" where there is none."""
+    """Return an SPDX expression from metadata, or "" if there is none."""
     for field in ("License-Expression", "License"):
         text = str(metadata.get(field) or "").strip()
         if text and "\n" not in text and (found := spdx(text)):
@@ -87,7 +90,7 @@ def stated(metadata: Message) -> str:
 
 
 def spdx(text: str) -> str:
-    """The expression as SPDX writes it, "" for any other text."""
+    """Return the expression in SPDX notation, or "" for any other text."""
     try:
         parsed = _LICENSING.parse(text, validate=True, strict=True)
     except ExpressionError:
@@ -96,7 +99,7 @@ def spdx(text: str) -> str:
 
 
 def is_allowed(expression: str, licences: frozenset[str]) -> bool:
-    """Whether what may be chosen of an expression is on the list: one side of OR, both of AND."""
+    """Return whether the list allows an expression: one side of OR, both sides of AND."""
     return _holds(_LICENSING.parse(expression, validate=True, strict=True), licences)
 
 
@@ -109,7 +112,7 @@ def _holds(node: Any, licences: frozenset[str]) -> bool:
 
 
 def findings(packages: Mapping[str, str], found: Mapping[str, str], allowed: Allowed) -> list[str]:
-    """A line for each package whose licence is unknown or not allowed: name, version, licence, remedy."""
+    """Return a line for each package whose licence is unknown or not allowed: name, version, licence, remedy."""
     lines: list[str] = []
     for name, version in sorted(packages.items()):
         licence = licence_of(name, found, allowed)
@@ -127,12 +130,12 @@ def findings(packages: Mapping[str, str], found: Mapping[str, str], allowed: All
 
 
 def licence_of(name: str, found: Mapping[str, str], allowed: Allowed) -> str:
-    """The SPDX expression of one package, "" where it is unknown."""
+    """Return the SPDX expression of one package, or "" if it is unknown."""
     return found.get(name) or allowed.declared.get(name, "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 all are allowed, 1 one is not, 2 the list cannot be read."""
+    """Return the exit code. 0: all licences are allowed. 1: one is not. 2: the list cannot be read."""
     del arguments
     try:
         packages = locked((ROOT / "uv.lock").read_text("utf-8"))

@@ -1,7 +1,7 @@
-"""What `make destroy`, and `make up` with a big update, do first: pause a stack's watchdogs, or refuse.
+"""First step of `make destroy`, and of `make up` with a large update: pauses a stack's watchdogs, or refuses.
 
-Pulumi runs no program on destroy, so nothing in the stack itself could look: this step can, and a bare
-`pulumi destroy` goes round it.
+Pulumi runs no program on destroy, so the stack itself cannot check this. A direct `pulumi destroy` bypasses this
+step.
 """
 
 import argparse
@@ -17,15 +17,17 @@ from app.fleets import load_one
 from scripts.big_update import PlanError, ended
 
 SPAN: Final = "2h"
-"""Ends by itself: a destroy that was given up leaves no fleet unwatched for ever."""
+"""Duration of the pause. It expires, so an abandoned destroy does not leave a fleet without watchdogs."""
 
 
 LOCAL: Final = "-local"
-"""Stacks of the embedded cloud, whose watchdogs run on this machine or nowhere."""
+"""Suffix of stacks of the embedded cloud. Their watchdogs run on this machine only."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 paused, or there is no fleet to pause; 1 not paused, so nothing may be destroyed."""
+    """Return the exit status. 0: paused, or there is no fleet to pause. 1: not paused, so the stack must not be
+    destroyed.
+    """
     parser = argparse.ArgumentParser(prog="python -m scripts.pause_first", description="Pause a stack's watchdogs.")
     parser.add_argument("stack")
     parser.add_argument("--reason", required=True)
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _big(stack: str) -> int | None:
-    """None: the plan ends machines, so the fleet is to stand still. Else the exit status."""
+    """Return None if the plan terminates machines, so the fleet must be paused. Otherwise return the exit status."""
     plan = subprocess.run(
         ["pulumi", "preview", "--json", "--stack", stack, "--non-interactive"],
         capture_output=True,
@@ -78,7 +80,7 @@ def _big(stack: str) -> int | None:
 
 
 def watched(fleet_url: str) -> bool:
-    """Whether the fleet has a ledger: the first pass of a watchdog makes it."""
+    """Return whether the fleet has a ledger. The first pass of a watchdog creates it."""
     path = make_url(load_one(fleet_url).ledger_url).database
     return path is None or Path(path).exists()
 

@@ -1,8 +1,8 @@
-"""`python -m scripts.plan_stacks --out FOLDER`: the plan of each real environment, made without any cloud account.
+"""`python -m scripts.plan_stacks --out FOLDER`: creates the plan of each real environment without a cloud account.
 
-A new stack in a state of its own, planned by the engine with the local providers: a preview of such a stack asks no
-cloud. So a plan shows all that the environment will consist of, and not what differs from what runs today. CI hands
-these files to `scripts.judge_pull_request` of the base branch.
+The engine plans a new stack with its own state and the local providers; such a preview needs no cloud. So a plan
+contains everything in the environment, not the difference to the running one. CI passes these files to
+`scripts.judge_pull_request` of the base branch.
 """
 
 import argparse
@@ -32,17 +32,17 @@ stackConfigDir: config
 """
 GOOGLE: Final = ("GPUFLEET_COMPUTE_ENDPOINT", "GPUFLEET_SECRETMANAGER_ENDPOINT", "STORAGE_EMULATOR_HOST")
 TOKEN: Final = "GPUFLEET_EMULATOR_TOKEN"
-"""The local providers ask for these, also where they have nothing to ask."""
+"""The local providers require these variables, even if they send no request."""
 NOWHERE: Final = "http://127.0.0.1:9"
-"""Nothing listens there, so a program that asks a cloud fails at once."""
+"""No process listens at this address, so a program that calls a cloud fails immediately."""
 
 
 class PlanError(Exception):
-    """A plan could not be made; says which and why."""
+    """A plan could not be created. The message contains its name and the reason."""
 
 
 def stacks_in(folder: Path) -> tuple[str, ...]:
-    """The environments whose settings lie in a folder, without the embedded ones."""
+    """Return the environments with settings in a folder, without the embedded ones."""
     names = (path.name.removeprefix(PREFIX).removesuffix(".yaml") for path in folder.glob(f"{PREFIX}*.yaml"))
     return tuple(sorted(name for name in names if not name.endswith(LOCAL)))
 
@@ -57,7 +57,7 @@ def plan(stacks: Sequence[str], settings: Path, out: Path) -> None:
         project = Path(name)
         (project / "state").mkdir()
         (project / "Pulumi.yaml").write_text(PROJECT, "utf-8")
-        shutil.copytree(settings, project / "config")  # the engine writes into the settings of a new stack
+        shutil.copytree(settings, project / "config")  # the engine changes the settings of a new stack
         (project / "stacks").symlink_to(ROOT / "stacks")
         (project / ".venv").symlink_to(Path(sys.prefix))
         engine = _Engine(pulumi, project)
@@ -95,7 +95,7 @@ class _Engine:
         }
 
     def run(self, *arguments: str) -> str:
-        """What the command prints to stdout. Raises PlanError."""
+        """Run a command and return its stdout. Raises PlanError."""
         doing = f"pulumi {' '.join(arguments[:3])}"
         try:
             done = subprocess.run(
@@ -116,7 +116,7 @@ class _Engine:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 all plans were made, 1 one was not."""
+    """Return the exit code. 0: all plans were created. 1: one was not."""
     parser = argparse.ArgumentParser(description="Plan each real environment without a cloud account.")
     parser.add_argument("--out", type=Path, required=True, help="folder for STACK.json")
     parser.add_argument("--settings", type=Path, default=ROOT / "stacks" / "config", help="folder of settings files")

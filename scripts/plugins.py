@@ -1,7 +1,8 @@
-"""`python -m scripts.plugins STACK`: whether Pulumi's provider for a stack is installed, before `make up` runs it.
+"""`python -m scripts.plugins STACK`: checks that Pulumi's provider for a stack is installed, before `make up` runs
+it.
 
-Pulumi fetches a missing provider by itself and compares it with nothing, so the Makefile switches that off for stacks
-of a real cloud. A person installs it once, with the SHA-256 of its release; Pulumi compares it then.
+Pulumi downloads a missing provider without verification, so the Makefile disables that for stacks of a real cloud. An
+operator installs the provider once with the SHA-256 of its release; Pulumi then verifies it.
 """
 
 import argparse
@@ -18,7 +19,7 @@ RELEASES: Final = "https://github.com/pulumi/pulumi-{name}/releases/tag/v{versio
 
 
 def missing(stack: str, environment: Mapping[str, str]) -> str:
-    """What to do to have the provider of a stack; "" where it is there or the stack is embedded."""
+    """Return the instructions to install the provider of a stack. "" if it is installed or the stack is embedded."""
     name = stack.rsplit("/", 1)[-1].partition("-")[0]
     if stack.endswith(LOCAL) or name not in NAMES:
         return ""
@@ -35,7 +36,7 @@ def missing(stack: str, environment: Mapping[str, str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 it is there, 1 it is not."""
+    """Return the exit code. 0: installed. 1: missing."""
     parser = argparse.ArgumentParser(description="Is the provider of this stack installed?")
     parser.add_argument("stack")
     if what := missing(parser.parse_args(arguments).stack, os.environ):

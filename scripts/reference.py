@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference from the code: `python -m scripts.reference`; a test checks them."""
+"""Generates the pages of docs/reference from the code: `python -m scripts.reference`. A test checks them."""
 
 import argparse
 import html
@@ -39,7 +39,7 @@ NOTE: Final = "<!-- Written by `python -m scripts.reference`; change the code, n
 
 
 def pages() -> dict[str, str]:
-    """Every generated page: file name and text."""
+    """Return the text of every generated page, by file name."""
     return {
         "metrics.md": _page("Metrics", _metrics()),
         "commands.md": _page("Commands", _commands()),
@@ -60,7 +60,7 @@ def _cell(text: str) -> str:
 
 
 _BARS: Final = re.compile(r"`([^`]*\|[^`]*)`")
-"""Code with a bar: within backticks no form of it is read as one both by GitHub and by the site."""
+"""Matches code that contains a bar: no notation within backticks works on both GitHub and the site."""
 
 
 def _in_html(code: re.Match[str]) -> str:
@@ -85,7 +85,7 @@ def _commands() -> Iterator[str]:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    # typer brings a click of its own, so types are told by what they have
+    # typer bundles its own click, so detect types by their attributes
     if hasattr(command, "commands"):
         for sub in sorted(command.commands):
             yield from _command(f"{name} {sub}", command.commands[sub])
@@ -134,7 +134,7 @@ def _reasons() -> Iterator[str]:
 
 
 READING: Final = ("Describe", "Get", "List", "get", "list")
-"""Calls that change nothing begin so."""
+"""Prefixes of calls that change nothing."""
 
 
 def _permissions() -> Iterator[str]:
@@ -230,7 +230,7 @@ def _settings() -> Iterator[str]:
 
 
 def _within(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Objects that are written out where they are used: title and definition."""
+    """Yield the nested objects of a schema: title and definition."""
     for each in schema.values() if is_map(schema) else schema if is_list(schema) else ():
         if is_map(each) and "properties" in each and each.get("title") in _TITLES:
             yield each["title"], each
@@ -270,7 +270,9 @@ def _form(form: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages. Exit code: 0 written, or all current; 1 a page is not current (`--check`); 2 wrong use."""
+    """Write the pages. Return the exit code. 0: written, or all current. 1: a page is not current (`--check`). 2:
+    wrong usage.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m scripts.reference", description="Write the pages of docs/reference from the code."
     )
@@ -289,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def stale() -> list[str]:
-    """Names of the pages that differ from what the code says, or lack."""
+    """Return the names of the pages that are missing or differ from the generated text."""
     return [
         name
         for name, text in pages().items()

@@ -1,7 +1,7 @@
-"""Seeds one known defect at a time into a copy of the tree and runs the tests that must find it.
+"""Seeds one known defect at a time into a copy of the tree and runs the tests that must detect it.
 
-The list is `tests/seeded_defects.toml`. It shows that a change of the code or of the tests has not made the tests
-blind: it runs before and after. The working tree is never touched.
+`tests/seeded_defects.toml` has the list. It shows that a change of the code or of the tests has not weakened the
+tests; run it before and after the change. The working tree is never modified.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parent.parent
 LIST: Final = ROOT / "tests" / "seeded_defects.toml"
 LIMIT_S: Final = 600
-"""Seconds for the tests of one defect."""
+"""Time limit in seconds for the tests of one defect."""
 _PYTEST: Final = (
     "-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "--hypothesis-seed=0",
     "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:rerunfailures",
 )  # fmt: skip
 _FAILED: Final = 1
-"""What pytest exits with when tests ran and some failed."""
+"""pytest's exit code if tests ran and some failed."""
 
 
 class Verdict(StrEnum):
-    """What became of a defect."""
+    """Result of a defect."""
 
     FOUND = "found"
     SURVIVED = "survived"
     UNCLEAR = "unclear"
-    """The tests could not run: a defect must leave code that can be imported."""
+    """The tests could not run. Code with a defect must still be importable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,32 +50,32 @@ class Defect:
     old: str
     new: str
     tests: tuple[str, ...]
-    """Files or node ids; at least one of these tests must fail."""
+    """Files or node ids. At least one of these tests must fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One defect tried."""
+    """The result of one tested defect."""
 
     defect: Defect
     verdict: Verdict
     seconds: float
     said: str
-    """The last line of pytest."""
+    """The last line of pytest's output."""
 
 
 class SeedError(Exception):
-    """The list and the tree do not fit together. Says which entry, and why."""
+    """The list does not match the tree. The message contains the entry and the reason."""
 
 
 def defects(path: Path = LIST) -> tuple[Defect, ...]:
-    """The list. Raises KeyError and TypeError for an entry that lacks a field or has one too many."""
+    """Return the list. Raises KeyError and TypeError for an entry with a missing or an unknown field."""
     found: list[dict[str, Any]] = tomllib.loads(path.read_text("utf-8"))["defect"]
     return tuple(Defect(tests=tuple(entry.pop("tests")), **entry) for entry in found)
 
 
 def seeded(defect: Defect, tree: Path) -> str:
-    """The text of the file with the defect. Raises SeedError when the old text is not there exactly once."""
+    """Return the text of the file with the defect. Raises SeedError if the old text does not occur exactly once."""
     text = (tree / defect.file).read_text("utf-8")
     if (times := text.count(defect.old)) != 1:
         raise SeedError(
@@ -85,7 +85,7 @@ def seeded(defect: Defect, tree: Path) -> str:
 
 
 def trials(chosen: Sequence[Defect], tree: Path) -> Iterator[Trial]:
-    """Try each defect in a copy of the tree. Raises SeedError, also when a test fails without any defect."""
+    """Test each defect in a copy of the tree. Raises SeedError, also if a test fails without a defect."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-defects-") as folder:
         copy = Path(folder) / "tree"
         _copy(tree, copy)
@@ -110,7 +110,7 @@ def _trial(defect: Defect, copy: Path) -> Trial:
 
 
 def _copy(tree: Path, copy: Path) -> None:
-    """What git knows of the tree, and new files that it does not ignore."""
+    """Copy tracked files, and new files that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=tree,
@@ -125,8 +125,8 @@ def _copy(tree: Path, copy: Path) -> None:
 
 
 def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
-    # bytecode of a defect must not outlive it: two changes within a second may have one size
-    # options and workers of a test run that this one is a part of are not its own
+    # Write no bytecode: a defect's bytecode could be reused, because two versions within a second may have the same
+    # size. Remove the options and workers of an enclosing test run
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**inherited, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, *_PYTEST, *tests]
@@ -141,7 +141,9 @@ def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 all were found; 1 list and tree do not fit; 2 wrong use; 3 a defect was not found."""
+    """Return the exit code. 0: all defects were detected. 1: the list does not match the tree. 2: wrong usage. 3: a
+    defect was not detected.
+    """
     parser = argparse.ArgumentParser(prog="python -m scripts.seeded_defects", description=__doc__)
     parser.add_argument("--only", metavar="ID", nargs="+", help="these defects alone")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -1,1 +1,1 @@
-"""Writes the lists of the policy pack from the program: `python -m scripts.policy_lists`; a test compares them."""
+"""Generates the lists of the policy pack from the program: `python -m scripts.policy_lists`. A test compares them."""

@@ -16,17 +16,19 @@ LISTS: Final[Mapping[str, Callable[[Program], Any]]] = {
     "google_iam.json": iam_google.of,
     "resource_types.json": resource_types.of,
 }
-"""File name to what it holds, made from the program's resources."""
+"""Maps a file name to the function that creates its content from the program's resources."""
 
 
 def texts() -> dict[str, str]:
-    """Every list: file name and text."""
+    """Return the text of every list, by file name."""
     program = run()
     return {name: json.dumps(make(program), indent=1, sort_keys=True) + "\n" for name, make in LISTS.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the lists. Exit code: 0 written, or all current; 1 a list is not current (`--check`); 2 wrong use."""
+    """Write the lists. Return the exit code. 0: written, or all current. 1: a list is not current (`--check`). 2:
+    wrong usage.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m scripts.policy_lists", description="Write the lists of the policy pack from the program."
     )

@@ -1,4 +1,4 @@
-"""What policies of AWS allow that the program writes, with placeholders for what differs between environments."""
+"""Collects what AWS policies of the program allow, with placeholders for values that differ between environments."""
 
 import json
 import re
@@ -17,9 +17,10 @@ _REGISTRY: Final = re.compile(r"\b([0-9]{12})\.dkr\.ecr\.")
 
 
 def of(program: Program) -> dict[str, Any]:
-    """`documents`: each kind of them to its entries, one action on one resource, by whom and under which conditions.
-    `denied`: what the bucket's policy takes away. `managed`: policies of AWS that are attached.
-    `unknown`: documents that hold what only the cloud gives."""
+    """Return the lists. `documents`: entries by kind of document; each is one action on one resource, with principals
+    and conditions. `denied`: denials of the bucket's policy. `managed`: attached policies of AWS. `unknown`:
+    documents with values that only the cloud knows.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     managed: set[str] = set()
     denied: dict[str, Mapping[str, Any]] = {}
@@ -49,8 +50,8 @@ def _entries(resource: Resource) -> Iterator[tuple[str, dict[str, Any]]]:
     for document in documents(resource) if resource.type.startswith("aws:") else ():
         for statement in statements(document):
             if statement["Effect"] != "Allow":
-                continue  # it takes away
-            # only what the pack understands may be in the list
+                continue  # a denial
+            # the list may contain only what the pack understands
             if strange := set(statement) - {"Sid", "Effect", "Principal", "Action", "Resource", "Condition"}:
                 raise ValueError(f"{resource.name}: a statement with {', '.join(sorted(strange))}")
             said: dict[str, Any] = {**where}
@@ -68,7 +69,7 @@ def _entries(resource: Resource) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _denied(resource: Resource) -> Iterator[dict[str, Any]]:
-    """What the policy of the bucket takes away."""
+    """Yield the denials of the bucket's policy."""
     for document in documents(resource) if resource.type == BUCKET_POLICY else ():
         for statement in statements(document):
             if statement["Effect"] == "Deny":
@@ -85,7 +86,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _needed(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Each once, without those that state more conditions than another that is else the same."""
+    """Remove duplicates, and entries that differ from another only by additional conditions."""
     once = {json.dumps(entry, sort_keys=True): entry for entry in entries}
     return [
         entry
@@ -109,7 +110,7 @@ def _conditions(entry: Mapping[str, Any]) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
-    """The names of one environment and the placeholders in their place, the longest first."""
+    """The names of one environment and their placeholders, the longest name first."""
 
     pairs: tuple[tuple[str, str], ...]
     environment: str
@@ -143,7 +144,7 @@ class _Names:
         return said
 
     def replaced(self, value: Any) -> Any:
-        """Texts of a value with placeholders; lists in order, each text once."""
+        """Return a value with placeholders in its texts. Lists are sorted and have no duplicates."""
         if is_map(value):
             return {self.text(key): self.replaced(item) for key, item in value.items()}
         if is_list(value):

@@ -1,4 +1,6 @@
-"""What roles the program gives on Google Cloud, with placeholders for what differs between environments."""
+"""Collects the roles that the program grants on Google Cloud, with placeholders for values that differ between
+environments.
+"""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +13,9 @@ from scripts.policy_lists.program import Program
 
 
 def of(program: Program) -> dict[str, Any]:
-    """`bindings`: what they are on to each role, member and condition. `custom_roles`: their ids to permissions."""
+    """Return the lists. `bindings`: role, member and condition by kind of resource. `custom_roles`: permissions by
+    role id.
+    """
     given: dict[str, dict[str, Mapping[str, str]]] = {}
     roles: dict[str, set[str]] = {}
     for config, made in program.plans:
@@ -29,7 +33,7 @@ def of(program: Program) -> dict[str, Any]:
 
 
 def _entry(resource: Resource, config: Mapping[str, Any]) -> Mapping[str, str]:
-    """The properties of a binding; of its condition the expression."""
+    """Return the properties of a binding. The condition is reduced to its expression."""
     said = {**resource.props}
     condition = said.pop("condition", None)
     if condition is not None:

@@ -1,4 +1,4 @@
-"""Settings that together use everything that the program can make: the shipped files and variants of them."""
+"""Settings that together cover everything that the program can create: the shipped files and variants of them."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from stacks.value_checks import ENDPOINTS
 ROOT: Final = Path(__file__).parents[2]
 _IMAGE: Final = "111122223333.dkr.ecr.us-east-1.amazonaws.com/node-exporter@sha256:" + "0" * 64
 _OF_OTHERS: Final = "444455556666.dkr.ecr.us-east-1.amazonaws.com/vllm-openai@sha256:" + "0" * 64
-"""In a registry of another account."""
+"""An image in a registry of another account."""
 _ORPHANS: Final = (
     {"name": "stopping", "action": "stop", "tags": {"team": "research"}, "name_like": "note*"},
     {"name": "listening", "evidence": "cloudwatch", "older_than": "7d"},
@@ -21,7 +21,7 @@ _ORPHANS: Final = (
 
 
 def settings() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Name of a stack and its configuration."""
+    """Yield the name and configuration of each stack."""
     shipped: dict[str, Mapping[str, Any]] = {}
     for path in sorted((ROOT / "stacks" / "config").glob("Pulumi.*.yaml")):
         shipped[path.stem.removeprefix("Pulumi.")] = read_config(path)

@@ -1,4 +1,6 @@
-"""Runs the Pulumi program for the whole matrix of settings, with the engine's answers played, and records it."""
+"""Runs the Pulumi program for the whole matrix of settings with mocked engine responses, and records its
+resources.
+"""
 
 import asyncio
 import inspect
@@ -22,21 +24,21 @@ from scripts.policy_lists.matrix import ROOT, settings
 
 STACK: Final = "pulumi:pulumi:Stack"
 SUFFIX: Final = "3f2a1b0"
-"""What Pulumi adds to a name that the program leaves to it."""
+"""Simulates the suffix that Pulumi appends to a name that the program does not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Everything that the program makes."""
+    """Everything that the program creates."""
 
     plans: Sequence[tuple[Mapping[str, Any], tuple[Resource, ...]]]
-    """The configuration of each stack of the matrix, and its resources with URNs as the engine gives them."""
+    """The configuration of each stack of the matrix, and its resources with URNs in the engine's format."""
     lines: frozenset[tuple[str, int]]
-    """File (relative to the repository) and line of each call that made a resource."""
+    """File (relative to the repository) and line of each call that created a resource."""
 
     @property
     def resources(self) -> Iterator[Resource]:
-        """The resources of all stacks."""
+        """Yield the resources of all stacks."""
         for _, made in self.plans:
             yield from made
 
@@ -45,7 +47,7 @@ class Program:
 def run() -> Program:
     """Run the program for each stack of the matrix, once. It takes seconds.
 
-    Raises pulumi.RunError where the matrix has settings with errors.
+    Raises pulumi.RunError if settings of the matrix contain errors.
     """
     lines: set[tuple[str, int]] = set()
     with _makers(lines):
@@ -54,7 +56,7 @@ def run() -> Program:
 
 
 def plan(stack: str, config: Mapping[str, Any]) -> tuple[Resource, ...]:
-    """The resources that the program declares for one stack's configuration. Raises pulumi.RunError."""
+    """Return the resources that the program declares for one stack's configuration. Raises pulumi.RunError."""
     _with_event_loop()
     monitor = _Monitor(_Answers(config))
     pulumi.runtime.set_mocks(monitor.mocks, project="gpu-fleet", stack=stack, preview=False, monitor=monitor)
@@ -64,7 +66,7 @@ def plan(stack: str, config: Mapping[str, Any]) -> tuple[Resource, ...]:
 
 
 _played: Final = cast(Callable[[Callable[[], None]], Callable[[], None]], vars(pulumi.runtime)["test"])
-"""Makes a function wait for all that it declares."""
+"""Wraps a function so that it waits for all resources that it declares."""
 
 
 def _program() -> None:
@@ -72,7 +74,7 @@ def _program() -> None:
 
 
 class _Answers(pulumi.runtime.Mocks):
-    """What a cloud would say of each resource, as far as the program asks. Names and ARNs have a cloud's form."""
+    """Simulates the outputs of each resource that the program uses. Names and ARNs have a cloud's format."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._account: str = config[KEY]["account"]
@@ -105,12 +107,14 @@ _ARNS: Final = {
     "aws:cloudwatch/eventRule:EventRule": ("events", "rule/"),
     "aws:iam/instanceProfile:InstanceProfile": ("iam", "instance-profile/"),
 }
-"""Service and kind in the ARNs of types that are named otherwise, as far as the program puts them into policies."""
+"""Service and kind in ARNs of types with a different name, for the types that the program uses in policies."""
 
 
 @dataclass
 class _Monitor(MockMonitor):
-    """Records resources as policies get them: URNs with the types of all parents, properties, dependencies."""
+    """Records resources in the form in which policies receive them: URNs with the types of all parents, properties,
+    dependencies.
+    """
 
     mocks: pulumi.runtime.Mocks
     made: list[Resource] = field(default_factory=list[Resource])
@@ -139,7 +143,7 @@ class _Monitor(MockMonitor):
 
 
 def _plain(value: Any) -> Any:
-    """Properties without the marks of secrets."""
+    """Return properties without secret markers."""
     if is_map(value):
         if rpc.is_rpc_secret(value):
             return _plain(value["value"])
@@ -148,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_event_loop() -> None:
-    """Resources make futures in the thread's loop."""
+    """Set an event loop for the thread, because resources create futures in it."""
     try:
         asyncio.get_event_loop_policy().get_event_loop()  # pyright: ignore[reportDeprecated]
     except RuntimeError:
@@ -157,7 +161,7 @@ def _with_event_loop() -> None:
 
 @contextmanager
 def _makers(lines: set[tuple[str, int]]) -> Generator[None]:
-    """Adds the line of every call of this repository's code that led to a resource."""
+    """Record the line of every call in this repository that created a resource."""
     root, made = f"{ROOT}/", pulumi.Resource.__init__
 
     def watched(self: pulumi.Resource, *args: Any, **named: Any) -> None:

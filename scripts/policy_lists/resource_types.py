@@ -1,4 +1,4 @@
-"""The types of resources that the program makes, and within which of its components."""
+"""Collects the resource types that the program creates, and the components that contain them."""
 
 import ast
 import importlib
@@ -14,19 +14,21 @@ from scripts.policy_lists.matrix import ROOT
 from scripts.policy_lists.program import STACK, Program
 
 PACKAGES: Final = ("components", "stacks")
-"""Where the program is."""
+"""Packages of the program."""
 OF_ENGINE: Final = (STACK, "pulumi:providers:aws", "pulumi:providers:gcp")
-"""What the engine adds to every plan: the stack, and the provider that the stack's configuration describes."""
+"""Resources that the engine adds to every plan: the stack, and the provider that the stack's configuration
+describes.
+"""
 
 
 class IncompleteError(Exception):
-    """The matrix of settings does not reach all of the program; names what it misses."""
+    """The matrix of settings does not cover the whole program. The message contains what is missing."""
 
 
 def of(program: Program) -> dict[str, list[str]]:
-    """Each type to the types of the components that make it, as a URN joins them; empty: the stack itself.
+    """Return for each type the types of its parent components, as a URN joins them. Empty: the parent is the stack.
 
-    Raises IncompleteError where code could make a resource that no stack of the matrix made.
+    Raises IncompleteError if code could create a resource that no stack of the matrix created.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for kind in OF_ENGINE:
@@ -42,7 +44,7 @@ def of(program: Program) -> dict[str, list[str]]:
 
 
 def _never_run(program: Program) -> Iterator[str]:
-    """Calls of a resource's class that no stack of the matrix reached: the same type may be made elsewhere."""
+    """Yield constructor calls that no stack of the matrix executed. Another call may have created the same type."""
     for path, node, made in _classes():
         if isinstance(node, ast.Call) and not any(
             (path, line) in program.lines for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -51,7 +53,7 @@ def _never_run(program: Program) -> Iterator[str]:
 
 
 def _never_made(types: set[str]) -> Iterator[str]:
-    """Types of providers that the code names in any way, a variable's value say, and that no stack had."""
+    """Yield provider types that the code refers to in any form, such as in a variable, and that no stack contains."""
     for path, node, made in _classes():
         kind = get_type_token(made)
         if kind is not None and kind not in types:
@@ -59,10 +61,10 @@ def _never_made(types: set[str]) -> Iterator[str]:
 
 
 def _classes() -> Iterator[tuple[str, ast.expr, type[pulumi.Resource]]]:
-    """Every place of the code that calls or names a class of resources: file, expression, class."""
+    """Yield every expression in the code that calls or names a resource class: file, expression, class."""
     for file in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         if file.name == "__main__.py":
-            continue  # it runs the program, and makes nothing itself
+            continue  # it runs the program and creates no resource itself
         module = importlib.import_module(_module(file))
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             named = node.func if isinstance(node, ast.Call) else node
@@ -77,7 +79,7 @@ def _module(file: Path) -> str:
 
 
 def _resolved(node: ast.AST, names: dict[str, Any]) -> Any:
-    """What a name, or an attribute of one, stands for in a module; None for anything else."""
+    """Return the object that a name, or an attribute of one, refers to in a module. None for other expressions."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.Attribute):

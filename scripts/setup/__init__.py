@@ -1,1 +1,1 @@
-"""`make setup`: everything that the demo and the tests need, said before it is installed."""
+"""`make setup`: installs everything that the demo and the tests need, and lists it first."""

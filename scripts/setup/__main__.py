@@ -1,4 +1,4 @@
-"""`python3 -m scripts.setup [--tests]`: install what is missing, and nothing twice."""
+"""`python3 -m scripts.setup [--tests]`: installs what is missing."""
 
 import fcntl
 import os
@@ -19,7 +19,9 @@ LOCK_LIMIT_S: Final = 1800
 
 
 def main() -> int:
-    """Exit code: 0 everything is there, 1 something cannot be had (and what to do was said)."""
+    """Return the exit code. 0: everything is installed. 1: a component is not available; the output contains the
+    remedy.
+    """
     try:
         python_env.check_python()
         began = time.monotonic()
@@ -70,7 +72,7 @@ def _set_up(folders: Folders, *, for_tests: bool) -> bool:
         step()
     python_env.link_uv(folders)
     if not fresh:
-        python_env.sync(folders)  # quick where nothing changed
+        python_env.sync(folders)  # fast if nothing changed
     return _complete_pulumi(folders) or bool(steps)
 
 
@@ -86,7 +88,7 @@ def _of_tests(folders: Folders) -> list[tuple[str, Callable[[], None]]]:
 
 
 def _optional(install: Callable[[Folders], None], folders: Folders) -> None:
-    """What one test needs: without it that test is skipped by name."""
+    """Install what a single test needs. Without it, that test is skipped by name."""
     try:
         install(folders)
     except SetupError as trouble:
@@ -99,7 +101,7 @@ def _complete_pulumi(folders: Folders) -> bool:
         raise SetupError(pulumi_cli.REMEDY)
     pulumi_cli.link(pulumi, folders)
     if pulumi.parent != (folders.pulumi_folder / "bin").resolve():
-        return False  # somebody else's, with its language host
+        return False  # it was not installed by setup, and has its own language host
     official = has_language_host(pulumi) and pulumi.with_name("pulumi-language-python-exec").exists()
     if official or language_host.is_current(folders):
         return False
@@ -121,7 +123,7 @@ def _check_network_and_disk(folders: Folders, *, needs_uv: bool, fresh: bool) ->
 
 @contextmanager
 def _only_one(folders: Folders) -> Generator[None]:
-    """One setup at a time per cache: two clones may share it."""
+    """Allow one setup at a time per cache, because two clones may share it."""
     folders.cache.mkdir(parents=True, exist_ok=True)
     path = folders.cache / ".setup.lock"
     with path.open("a+") as lock:

@@ -1,4 +1,6 @@
-"""actionlint, which checks the workflows of CI: built from its Go module, each module by its hash."""
+"""Installs actionlint, which checks the CI workflows. It is built from its Go module, and each module is verified by
+hash.
+"""
 
 import shutil
 from pathlib import Path
@@ -15,7 +17,7 @@ LIMIT_S: Final = 300
 
 
 def place(folders: Folders) -> Path:
-    """Where it lies."""
+    """Return the path of the binary."""
     return folders.cache / f"actionlint-{VERSION}" / "actionlint"
 
 

@@ -1,4 +1,4 @@
-"""Prometheus, Alertmanager and HAProxy from Debian, without their services."""
+"""Installs Prometheus, Alertmanager and HAProxy from Debian, without their services."""
 
 import os
 import re
@@ -17,7 +17,7 @@ SCRIPT: Final = Path(__file__).with_name("debian_packages.sh")
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Packages that must be installed, and why."""
+    """Packages that must be installed, with the reasons."""
 
     packages: tuple[str, ...]
     reasons: tuple[str, ...]
@@ -27,11 +27,11 @@ FOR_TESTS: Final = {
     "chromium": ("chromium", "slow proofs open the pages in it"),
     "pg_ctl": ("postgresql", "tests run the ledger on it, too"),
 }
-"""Program to package and purpose: what `make test-all` needs beyond what the product does."""
+"""Package and purpose by program: what `make test-all` needs in addition to the product's dependencies."""
 
 
 def find_missing(need_venv_module: bool, *, for_tests: bool = False) -> Missing:
-    """Which Debian packages are not there (or too old)."""
+    """Return the Debian packages that are missing or too old."""
     packages: list[str] = []
     reasons: list[str] = []
     for tool in TOOLS:
@@ -42,7 +42,7 @@ def find_missing(need_venv_module: bool, *, for_tests: bool = False) -> Missing:
         packages.append("python3-venv")
         reasons.append("python3-venv (the environment that uv lives in)")
     for program, (package, purpose) in FOR_TESTS.items() if for_tests else ():
-        # Debian keeps PostgreSQL's programs off PATH
+        # Debian does not add PostgreSQL's programs to PATH
         if shutil.which(program) is None and not any(Path("/usr/lib/postgresql").glob(f"*/bin/{program}")):
             packages.append(package)
             reasons.append(f"{package} ({purpose})")
@@ -50,7 +50,9 @@ def find_missing(need_venv_module: bool, *, for_tests: bool = False) -> Missing:
 
 
 def install(missing: Missing, folders: Folders) -> None:
-    """Install the packages as root or through passwordless sudo. Raises SetupError with the line to run otherwise."""
+    """Install the packages as root or through passwordless sudo. Otherwise raises SetupError with the command to
+    run.
+    """
     if not missing.packages:
         return
     if shutil.which("apt-get") is None:
@@ -85,6 +87,6 @@ def _versions() -> tuple[str, ...]:
 
 
 def describe(tool: Tool) -> str:
-    """Where a tool was found, in one line."""
+    """Return in one line where a tool was found."""
     found = find_tool(tool)
     return f"{tool.name} {'.'.join(map(str, found.version))} ({found.path})" if found else f"{tool.name}: missing"

@@ -1,6 +1,7 @@
-"""The FinOps Foundation's validator of FOCUS exports, in an environment of its own: its NumPy is older than ours.
+"""Installs the FinOps Foundation's validator of FOCUS exports in its own environment, because it needs an older
+NumPy.
 
-Release 2.0.2 is the newest whose code Python 3.11 can read; its metadata ask for 3.12 all the same.
+Release 2.0.2 is the newest whose code works with Python 3.11, although its metadata require 3.12.
 """
 
 import shutil
@@ -14,11 +15,11 @@ from scripts.setup.running import run
 
 VERSION: Final = "2.0.2"
 REQUIREMENTS: Final = Path(__file__).with_name("focus_validator.txt")
-"""Itself and what it needs, with the hash of each file: newer releases of pyarrow want another NumPy than it does."""
+"""The validator and its dependencies, with the hash of each file. Newer releases of pyarrow require another NumPy."""
 
 
 def environment_of(folders: Folders) -> Path:
-    """Its virtual environment, one for each Python that ran setup."""
+    """Return its virtual environment. There is one for each Python version that ran setup."""
     return folders.cache / f"focus-validator-{VERSION}-py{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -27,7 +28,7 @@ def is_there(folders: Folders) -> bool:
 
 
 def install(folders: Folders) -> None:
-    """From PyPI; whole or not at all. Raises SetupError."""
+    """Install it from PyPI. A failed installation leaves nothing behind. Raises SetupError."""
     half = Path(tempfile.mkdtemp(prefix=".focus-validator-", dir=folders.cache))
     log = folders.logs / "setup-focus-validator.log"
     pip = [str(half / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]

@@ -1,4 +1,4 @@
-"""Builds a Go command from a module whose whole graph is pinned: each module is compared with its hash in go.sum."""
+"""Builds a Go command from a module with a pinned module graph. Each module is compared with its hash in go.sum."""
 
 import os
 import shutil
@@ -11,15 +11,17 @@ from gpufleet.toolchain.folders import Folders
 from scripts.setup.running import run
 
 MODULES: Final = Path(__file__).with_name("modules")
-"""A folder for each command: go.mod and go.sum. `go get -tool COMMAND@vVERSION && go mod tidy` there changes them."""
+"""One folder per command with go.mod and go.sum. `go get -tool COMMAND@vVERSION && go mod tidy` updates them
+there.
+"""
 DOWNLOAD_LIMIT_S: Final = 600
 
 
 def environment_of(folders: Folders) -> dict[str, str]:
-    """The caller's environment (it may name a proxy), and nothing that weakens the comparison."""
+    """Return the caller's environment (it may set a proxy), without variables that weaken the verification."""
     environment = {name: value for name, value in os.environ.items() if name not in ("GOINSECURE", "GONOSUMCHECK")}
     environment |= {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local"}
-    if folders.cache.is_relative_to(folders.local):  # home cannot be written, so neither can Go's own caches
+    if folders.cache.is_relative_to(folders.local):  # the home directory is read-only, so Go's own caches are, too
         environment |= {"GOPATH": str(folders.cache / "go"), "GOCACHE": str(folders.cache / "go-build")}
     return environment
 
@@ -33,9 +35,9 @@ def build(
     limit_s: float,
     environment: Mapping[str, str],
 ) -> None:
-    """Download the modules of `module`, compare them and the cache with go.sum, run `go build` there.
+    """Download the modules of `module`, compare them and the cache with go.sum, and run `go build` there.
 
-    Raises SetupError, also where a module has another hash.
+    Raises SetupError, also if a module has another hash.
     """
     with tempfile.TemporaryDirectory(prefix="gpufleet-go-") as name:
         work = Path(name)

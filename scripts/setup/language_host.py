@@ -1,6 +1,6 @@
-"""Our Python language host beside a Pulumi CLI that came without one.
+"""Installs this project's Python language host next to a Pulumi CLI that has none.
 
-It gets an environment of its own in the cache, so that it serves every clone and outlives each of them.
+It has its own environment in the cache, so it serves every clone and does not depend on any of them.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ SOURCES: Final = (
     "gpufleet/domain/loopback.py",
     "gpufleet/http_server.py",
 )
-"""All that the host imports of this repository: it runs in an environment of its own."""
+"""All files of this repository that the host imports. It runs in its own environment."""
 LAUNCHER: Final = """\
 #!/bin/sh
 # gpu-fleet's Python language host for Pulumi; written by `make setup`
@@ -40,7 +40,7 @@ exec "$here/../{folder}/bin/python" -E -P -u -m localcloud.language_host "$@"
 
 
 def is_current(folders: Folders) -> bool:
-    """Whether the launcher is there and starts the host of this clone's code."""
+    """Return whether the launcher exists and starts the host with this clone's code."""
     launcher = folders.pulumi_folder / "bin" / LANGUAGE_HOST
     folder = _folder_name(folders)
     python = folders.pulumi_folder / folder / "bin" / "python"
@@ -50,7 +50,7 @@ def is_current(folders: Folders) -> bool:
 
 
 def install(folders: Folders) -> None:
-    """Make the environment, put the host's code into it, and the launcher beside `pulumi`."""
+    """Create the environment, copy the host's code into it, and write the launcher next to `pulumi`."""
     name = _folder_name(folders)
     final = folders.pulumi_folder / name
     log = folders.logs / "setup-language-host.log"
@@ -72,7 +72,7 @@ def install(folders: Folders) -> None:
             log=log,
             limit_s=300,
             environment=environment,
-            cwd=half,  # what the clone's pyproject.toml asks of a lock would count as a requirement without a hash
+            cwd=half,  # in the clone, constraints of pyproject.toml would count as requirements without a hash
         )
         packages = next((half / "lib").glob("python3.*")) / "site-packages"
         for source in SOURCES:
@@ -92,7 +92,7 @@ def _write_launcher(launcher: Path, text: str) -> None:
 
 
 def constraints(uv: str, folders: Folders, environment: dict[str, str]) -> str:
-    """The packages of uv.lock with their versions and hashes. Raises SetupError."""
+    """Return the packages of uv.lock with their versions and hashes. Raises SetupError."""
     done = subprocess.run(
         [uv, "export", "--frozen", "--quiet", "--no-emit-workspace", "--no-header", "--no-annotate"],
         cwd=folders.root,

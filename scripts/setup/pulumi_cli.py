@@ -1,4 +1,6 @@
-"""The Pulumi CLI: what is there already, else its release by the committed SHA-256, else built from its Go module."""
+"""Provides the Pulumi CLI: an existing one, otherwise its release verified by SHA-256, otherwise a build from its Go
+module.
+"""
 
 import hashlib
 import http.client
@@ -23,11 +25,11 @@ HASHES: Final = Path(__file__).with_name("pulumi_releases.txt")
 RELEASES: Final = f"https://{MODULE}/releases"
 PROBE_S: Final = 6.0
 DOWNLOAD_LIMIT_S: Final = 60.0
-"""Without a byte."""
+"""Seconds without received data."""
 LARGEST: Final = 1024 * 1024 * 1024
 BUILD_LIMIT_S: Final = 1500
 GIB_NEEDED: Final = 5
-"""Modules, build cache and the binary: 3 GB measured, and room for the link."""
+"""Modules, build cache and binary: 3 GB measured, plus space for the linker."""
 REMEDY: Final = (
     f"the Pulumi CLI {PULUMI_VERSION} is needed and cannot be had here. Do one of these, then run make again:\n"
     f"  - put `pulumi` {PULUMI_VERSION} on PATH (https://www.pulumi.com/docs/install/versions/); first compare its\n"
@@ -40,7 +42,7 @@ _PROCESSORS: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm6
 
 
 class Way(StrEnum):
-    """How the CLI will come."""
+    """How the CLI is installed."""
 
     RELEASE = "its release, compared with the SHA-256 in this repository"
     GO = f"a build from its Go module, since {RELEASES} cannot be reached (about 3 minutes on 2 cores, once)"
@@ -48,14 +50,14 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An archive of a release, and what it must hash to."""
+    """An archive of a release, with its expected hash."""
 
     url: str
     sha256: str
 
 
 def release_of(system: str, machine: str) -> Release | None:
-    """The archive for a system, None where its hash is not known."""
+    """Return the archive for a system, or None if its hash is not known."""
     name = f"pulumi-v{PULUMI_VERSION}-{_SYSTEMS.get(system)}-{_PROCESSORS.get(machine.lower())}.tar.gz"
     lines = (line.split() for line in HASHES.read_text("utf-8").splitlines() if not line.startswith("#"))
     known = {file: sha256 for sha256, file in lines}
@@ -63,7 +65,7 @@ def release_of(system: str, machine: str) -> Release | None:
 
 
 def choose_way() -> Way:
-    """Decide within seconds, before anything long is begun. Raises SetupError when there is no way."""
+    """Decide within seconds, before any long step starts. Raises SetupError if no method is available."""
     if release_of(sys.platform, platform.machine()) is None:
         why = f"{HASHES.name} has no SHA-256 for {sys.platform} on {platform.machine()}"
     elif answers(RELEASES, PROBE_S):
@@ -82,10 +84,10 @@ def choose_way() -> Way:
 
 
 def install(way: Way, folders: Folders) -> None:
-    """Bring the CLI into the cache; whole or not at all. Raises SetupError."""
+    """Install the CLI into the cache. A failed installation leaves nothing behind. Raises SetupError."""
     parent = folders.pulumi_folder.parent
     parent.mkdir(parents=True, exist_ok=True)
-    for stale in parent.glob(".half-*"):  # of a run that was killed; we hold the lock
+    for stale in parent.glob(".half-*"):  # left by a killed run; this process holds the lock
         shutil.rmtree(stale, ignore_errors=True)
     half = Path(tempfile.mkdtemp(prefix=".half-", dir=parent))
     try:
@@ -104,7 +106,7 @@ def install(way: Way, folders: Folders) -> None:
 
 
 def download(release: Release, into: Path) -> None:
-    """Put the programs of a release into `into/bin`; its hash is compared before. Raises SetupError."""
+    """Extract the programs of a release into `into/bin`, after verification of the hash. Raises SetupError."""
     archive = into / "release.tar.gz"
     try:
         found = _fetch(release.url, archive)
@@ -124,7 +126,7 @@ def download(release: Release, into: Path) -> None:
 
 
 def _fetch(url: str, target: Path) -> str:
-    """The SHA-256 of what came."""
+    """Download a file and return its SHA-256."""
     digest, size = hashlib.sha256(), 0
     with urllib.request.urlopen(url, timeout=DOWNLOAD_LIMIT_S) as answer, target.open("wb") as file:
         while piece := answer.read(1 << 20):
@@ -178,9 +180,10 @@ def _existing(folder: Path) -> Path:
 
 
 def link(pulumi: Path, folders: Folders) -> None:
-    """Put it beside `gpufleet`: whoever activated `.venv` has both. It finds its language host behind the link.
+    """Link the CLI next to `gpufleet`, so that an activated `.venv` provides both. The CLI finds its language host
+    through the link.
 
-    Says so when it is one that setup did not install, and so did not verify.
+    Prints a message if setup did not install, and so did not verify, the CLI.
     """
     beside = folders.python.with_name("pulumi")
     if not beside.is_symlink() or beside.readlink() != pulumi:

@@ -1,4 +1,4 @@
-"""uv in an environment of its own, and with it the clone's `.venv`."""
+"""Installs uv in its own environment, and with it the clone's `.venv`."""
 
 import importlib.util
 import os
@@ -14,17 +14,17 @@ from scripts.setup.running import SetupError, answers, output_of, run
 
 UV_VERSION: Final = "0.13.8"
 UV_REQUIREMENTS: Final = Path(__file__).with_name("uv.txt")
-"""That release, with the hash of each of its files: pip refuses any other."""
+"""The uv release with the hash of each of its files. pip refuses any other file."""
 PROBE_S: Final = 6.0
 LIMIT_S: Final = 900
 _OTHER_HASH: Final = re.compile(r"^\s+Got\s+[0-9a-f]{64}", re.MULTILINE)
-"""How pip ends what it says of a file with another hash."""
+"""Matches the end of pip's message about a file with another hash."""
 MIB_NEEDED: Final = 1500
 PYTHONS: Final = ((3, 11), (3, 12))
 
 
 def check_python() -> None:
-    """Raises SetupError when this Python cannot run gpu-fleet."""
+    """Raises SetupError if this Python cannot run gpu-fleet."""
     if sys.version_info[:2] not in PYTHONS:
         raise SetupError(
             f"this is Python {sys.version.split()[0]} ({sys.executable}), and gpu-fleet needs 3.11 or 3.12; "
@@ -33,7 +33,7 @@ def check_python() -> None:
 
 
 def lacks_venv_module() -> bool:
-    """Whether `python -m venv` would fail, as on a Debian without python3-venv."""
+    """Return whether `python -m venv` would fail, as on Debian without python3-venv."""
     return importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None
 
 
@@ -48,9 +48,11 @@ def uv_is_there(folders: Folders) -> bool:
 
 
 def install_uv(folders: Folders) -> None:
-    """uv from PyPI into `<cache>/uv`; whole or not at all. Raises SetupError, also for a file with another hash."""
+    """Install uv from PyPI into `<cache>/uv`. A failed installation leaves nothing behind. Raises SetupError, also
+    for a file with another hash.
+    """
     final = folders.cache / "uv"
-    # a virtual environment keeps working under another name for what we need of it: the uv binary and `python -m`
+    # a virtual environment can be renamed if only the uv binary and `python -m` are used
     half = Path(tempfile.mkdtemp(prefix=".uv-", dir=folders.cache))
     log = folders.logs / "setup-uv.log"
     try:
@@ -79,7 +81,7 @@ def install_uv(folders: Folders) -> None:
 
 
 def link_uv(folders: Folders) -> None:
-    """uv alone in a folder for PATH: its environment's own has a `python`, too."""
+    """Link uv into a separate folder for PATH, because the folder of its environment also contains `python`."""
     folders.tools.mkdir(parents=True, exist_ok=True)
     link = folders.tools / "uv"
     if not link.is_symlink() or link.readlink() != uv_of(folders):
@@ -88,12 +90,12 @@ def link_uv(folders: Folders) -> None:
 
 
 def is_whole(folders: Folders) -> bool:
-    """Whether `.venv` is an environment at all, and not what a killed setup left of one."""
+    """Return whether `.venv` is a complete environment. A killed setup may leave an incomplete one."""
     return folders.python.exists() and (folders.root / ".venv" / "pyvenv.cfg").is_file()
 
 
 def sync(folders: Folders) -> None:
-    """Bring `.venv` to what uv.lock says. Quick when it is there already."""
+    """Synchronise `.venv` with uv.lock. Fast if nothing changed."""
     environment = uv_environment(folders)
     environment["UV_PROJECT_ENVIRONMENT"] = str(folders.root / ".venv")
     if not is_whole(folders):
@@ -109,8 +111,9 @@ def sync(folders: Folders) -> None:
 
 
 def uv_environment(folders: Folders) -> dict[str, str]:
-    """The caller's environment (it may name a mirror or certificates), with uv's cache beside ours where home is
-    read-only."""
+    """Return the caller's environment (it may set a mirror or certificates). If the home directory is read-only, uv's
+    cache is next to ours.
+    """
     environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
     if folders.cache.is_relative_to(folders.local):
         environment["UV_CACHE_DIR"] = str(folders.cache / "uv-cache")
@@ -118,6 +121,6 @@ def uv_environment(folders: Folders) -> dict[str, str]:
 
 
 def index_answers() -> bool:
-    """Whether the package index can be reached at all."""
+    """Return whether the package index is reachable."""
     url = os.environ.get("UV_INDEX_URL") or os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple/"
     return answers(url, PROBE_S)

@@ -1,4 +1,4 @@
-"""How setup talks, runs commands with a limit, and fails."""
+"""Output, commands with a time limit, and errors of setup."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ HEARTBEAT_S: Final = 15.0
 
 
 class SetupError(Exception):
-    """Setup cannot go on. Says what is wrong and what to do about it."""
+    """Setup cannot continue. The message contains the error and the remedy."""
 
 
 def say(text: str) -> None:
-    """One line for the person at the terminal."""
+    """Print one line to the terminal."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -33,9 +33,10 @@ def run(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> None:
-    """Run a command with its output in `log`. Says from time to time that it still runs.
+    """Run a command with its output in `log`. Regularly reports that it is still running.
 
-    Ends the whole process group when the limit is over or setup is interrupted. Raises SetupError with the log's end.
+    Terminates the whole process group after the time limit or when setup is interrupted. Raises SetupError with the
+    end of the log.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
@@ -66,7 +67,7 @@ def _wait(process: subprocess.Popen[bytes], doing: str, limit_s: float, log: Pat
             passed = time.monotonic() - began
             if passed > limit_s:
                 raise SetupError(f"{doing} took longer than {limit_s:.0f} s and was ended") from None
-            # the last line tells a lock that somebody holds from work that goes on
+            # the last line shows whether the command waits for a lock or makes progress
             last = tail(log, 1).strip()[:100]
             say(f"      … still {doing} ({passed:.0f} s){f': {last}' if last else ''}")
 
@@ -84,7 +85,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, indented."""
+    """Return the last lines of a log, indented."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])
 
@@ -92,7 +93,9 @@ def tail(log: Path, lines: int = 15) -> str:
 def output_of(
     command: Sequence[str], limit_s: float = 20, environment: Mapping[str, str] | None = None
 ) -> str | None:
-    """What a command prints (stdout, then stderr where that is empty); None when it cannot be run, fails or hangs."""
+    """Return the output of a command: stdout, or stderr if that is empty. None if the command cannot be started,
+    fails or exceeds the limit.
+    """
     try:
         done = subprocess.run(
             list(command),
@@ -110,7 +113,7 @@ def output_of(
 
 
 def answers(url: str, limit_s: float) -> bool:
-    """Whether a web server answers at all, whatever it says; False after `limit_s`, also where name service hangs."""
+    """Return whether a web server responds with any status. False after `limit_s`, also if name resolution blocks."""
     found: list[bool] = []
 
     def look() -> None:
@@ -122,7 +125,7 @@ def answers(url: str, limit_s: float) -> bool:
         except OSError:
             found.append(False)
 
-    # resolving a name has no limit of its own, so it gets a thread that may be left behind
+    # name resolution has no timeout, so it runs in a thread that can be abandoned
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(limit_s)

@@ -1,4 +1,4 @@
-"""The command. Exit code: 0 nothing was found, 1 something was, 2 a list or a file cannot be read."""
+"""The command. Exit code: 0 no findings, 1 findings, 2 a list or a file cannot be read."""
 
 import argparse
 import json
@@ -23,11 +23,11 @@ EXCLUDED: Final = (
     "scripts/vocabulary/",
     "tests/scripts/test_vocabulary.py",
 )
-"""Recorded data, stubs of other libraries, and the lists of the words themselves."""
+"""Recorded data, stubs of other libraries, and the word lists themselves."""
 
 
 def tracked(root: Path = ROOT) -> list[str]:
-    """Every file of the tree that is checked."""
+    """Return every file of the tree that is checked."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root, check=True, capture_output=True, text=True,
@@ -41,13 +41,13 @@ def tracked(root: Path = ROOT) -> list[str]:
 
 
 def within(paths: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Those of the files that lie in one of the folders, or are named themselves."""
+    """Return the files that are in one of the folders or are named themselves."""
     chosen = [one.removeprefix("./").rstrip("/") for one in wanted]
     return [path for path in paths if any(path == one or path.startswith(f"{one}/") for one in chosen)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the whole tree, or files and folders of it."""
+    """Check the whole tree, or selected files and folders."""
     options = _options(arguments)
     try:
         lists = read_lists()

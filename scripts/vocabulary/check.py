@@ -10,7 +10,7 @@ from scripts.vocabulary.parts import IDENTIFIERS, Kind, Part, parts_of, words_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """A banned word at a place. `word`: the entry of `banned.toml`; `found`: the identifier or the match."""
+    """A banned word with its position. `word`: the entry of `banned.toml`; `found`: the identifier or the match."""
 
     path: str
     line: int
@@ -26,14 +26,14 @@ class Finding:
 
 @dataclass(slots=True)
 class Checked:
-    """What was found in a tree, and which exceptions were needed."""
+    """The findings of a tree, and the exceptions that were used."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
     used: set[Allowed] = field(default_factory=set[Allowed])
 
 
 def check_files(root: Path, paths: Iterable[str], lists: Lists) -> Checked:
-    """`paths`: relative to the root. Raises SyntaxError, OSError."""
+    """Check files. `paths` are relative to the root. Raises SyntaxError, OSError."""
     checked = Checked()
     for path in paths:
         for part in parts_of(path, (root / path).read_text("utf-8")):
@@ -56,7 +56,7 @@ def _matches(path: str, part: Part, lists: Lists) -> Iterator[Finding]:
 
 
 def unused(lists: Lists, used: set[Allowed]) -> list[str]:
-    """A line for each exception that was not needed."""
+    """Return a line for each exception that was not used."""
     return [
         f"allowed.toml: {one.files}: {one.word!r} is not found there any more: remove the entry"
         for one in lists.allowed
@@ -65,7 +65,9 @@ def unused(lists: Lists, used: set[Allowed]) -> list[str]:
 
 
 def by_package(findings: Sequence[Finding]) -> dict[str, int]:
-    """Findings by top-level package, the most first; of tests, `gpufleet` and `hosts` by their subpackages."""
+    """Return the number of findings by top-level package, the highest first. tests, `gpufleet` and `hosts` are split
+    into subpackages.
+    """
     counts: dict[str, int] = {}
     for finding in findings:
         package = package_of(finding.path)
@@ -74,6 +76,6 @@ def by_package(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def package_of(path: str) -> str:
-    """The package of a file as `by_package` names it."""
+    """Return the package of a file, as `by_package` names it."""
     folders = path.split("/")[:-1]
     return "/".join(folders[: 2 if folders[:1] in (["tests"], ["gpufleet"], ["hosts"]) else 1]) or "."

@@ -1,7 +1,7 @@
-"""Finds names with two meanings: classes and packages of one name, and modules that differ by a plural s.
+"""Finds names with two meanings: classes and packages with the same name, and modules that differ by a plural s.
 
-Each distribution is looked at for itself. The implementations of one thing for each cloud, such as
-`components/aws/bucket.py` and `components/gcp/bucket.py`, share their names on purpose and count once.
+Each distribution is checked separately. Implementations for each cloud, such as `components/aws/bucket.py` and
+`components/gcp/bucket.py`, share their names on purpose and count once.
 """
 
 import ast
@@ -15,12 +15,14 @@ from scripts.vocabulary.lists import AllowedName, Lists
 
 _NOT_THE_PRODUCT: Final = ("tests", "scripts", "benchmarks", "typings")
 _APART: Final = ("localcloud/src/localcloud/provider/", "localcloud/")
-"""Compared among themselves alone: another distribution, and in it the classes named as Pulumi's resource types."""
+"""Paths that are compared only among themselves: another distribution, and its classes that have names of Pulumi
+resource types.
+"""
 _CLOUDS: Final = {"aws": "*", "gcp": "*"}
 
 
 def duplicates(root: Path, paths: Iterable[str], lists: Lists) -> list[str]:
-    """A line for each name that is used twice in the product, and for each exception that is not needed."""
+    """Return a line for each name that the product defines twice, and for each unused exception."""
     found = _Names()
     for _, group in groupby(sorted(filter(_is_product, paths), key=_distribution), key=_distribution):
         found.add(root, list(group))
@@ -33,14 +35,14 @@ def duplicates(root: Path, paths: Iterable[str], lists: Lists) -> list[str]:
 
 @dataclass(slots=True)
 class _Names:
-    """Names that are defined more than once, each with its places."""
+    """Names that are defined more than once, with their locations."""
 
     classes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     packages: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     siblings: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def add(self, root: Path, paths: Sequence[str]) -> None:
-        """`paths`: of one distribution."""
+        """Add the names of files. `paths` belong to one distribution."""
         modules = {path.removesuffix("/__init__.py").removesuffix(".py"): path for path in paths}
         packages = [str(PurePosixPath(path).parent) for path in paths if path.endswith("/__init__.py")]
         _merge(self.classes, _repeated((name, path) for path in paths for name in _classes(root / path)))

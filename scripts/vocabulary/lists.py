@@ -16,7 +16,7 @@ _BANNED_KEYS: Final = {"word", "forms", "pattern", "use", "where"}
 
 
 class ListError(ValueError):
-    """A list cannot be used. The message names the entry and what is wrong."""
+    """A list is invalid. The message contains the entry and the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,16 @@ class Banned:
     word: str
     """The entry's name in messages and in `allowed.toml`."""
     pattern: re.Pattern[str]
-    """Matches text, and the words of an identifier joined with spaces."""
+    """Matches text. For identifiers, it matches their words joined with spaces."""
     use: str
     where: frozenset[Kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """An exception: `files` (a glob whose `*` also matches `/`) may use `word` (`*`: any), in `name` alone if set."""
+    """An exception: `files` (a glob whose `*` also matches `/`) may use `word` (`*`: any). If `name` is set, the
+    exception covers only this name.
+    """
 
     files: str
     word: str
@@ -41,7 +43,7 @@ class Allowed:
     reason: str
 
     def covers(self, path: str, word: str, found: str) -> bool:
-        """`found`: the identifier, or the line of text."""
+        """Return whether the exception applies. `found` is the identifier, or the line of text."""
         return self.word in (word, "*") and fnmatchcase(path, self.files) and self.name in found
 
 
@@ -55,7 +57,7 @@ class AllowedName:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What is banned, and what is allowed all the same."""
+    """Banned words and exceptions."""
 
     banned: Sequence[Banned]
     allowed: Sequence[Allowed] = ()
@@ -66,7 +68,7 @@ class Lists:
 
 
 def read_lists(banned: Path = BANNED, allowed: Path = ALLOWED) -> Lists:
-    """Raises ListError, OSError."""
+    """Read both lists. Raises ListError, OSError."""
     exceptions = _load(allowed)
     return Lists(
         banned=tuple(_banned(banned.name, entry) for entry in _load(banned).get("banned", [])),

@@ -1,4 +1,4 @@
-"""Splits a file into parts that are checked: identifiers, literals, docstrings, comments and text."""
+"""Splits a file into the parts that are checked: identifiers, literals, docstrings, comments and text."""
 
 import ast
 import io
@@ -15,7 +15,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 class Kind(StrEnum):
-    """Where a text stands."""
+    """Where a text occurs."""
 
     MODULE = "module"
     CLASS = "class"
@@ -43,7 +43,7 @@ GROUPS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A text at a line. Of identifiers: the name as it is written."""
+    """A text and its line. For identifiers, the text is the name as written."""
 
     line: int
     kind: Kind
@@ -51,12 +51,14 @@ class Part:
 
 
 def words_of(name: str) -> str:
-    """The words of an identifier in lower case, separated by spaces: `_HTTPServer2` is `http server 2`."""
+    """Return the words of an identifier in lower case, separated by spaces: `_HTTPServer2` becomes `http server
+    2`.
+    """
     return " ".join(word.lower() for word in _WORD.findall(name))
 
 
 def parts_of(path: str, text: str) -> Iterator[Part]:
-    """Raises SyntaxError for Python that cannot be parsed."""
+    """Yield the parts of a file. Raises SyntaxError for Python that cannot be parsed."""
     yield from _names(PurePosixPath(path))
     if path.endswith(".py"):
         yield from _python(text)
@@ -67,7 +69,7 @@ def parts_of(path: str, text: str) -> Iterator[Part]:
 
 
 def _names(path: PurePosixPath) -> Iterator[Part]:
-    """A file's name; of a package its folder, once for the `__init__.py`."""
+    """Yield a file's name. For `__init__.py`, yield the name of the package folder."""
     yield Part(1, Kind.MODULE, path.parent.name if path.stem == "__init__" else path.stem)
 
 
@@ -86,7 +88,7 @@ def _python(text: str) -> Iterator[Part]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[ast.expr]:
-    """Strings that stand alone in a body: docstrings, also those of attributes."""
+    """Yield strings that are statements: docstrings, also those of attributes."""
     if isinstance(node, DOCUMENTED):
         yield from (
             one.value for one in node.body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
