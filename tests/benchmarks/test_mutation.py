@@ -1,4 +1,6 @@
-"""The mutation bench counts what mutmut says, draws the same twice, and calls nothing killed that lives."""
+"""Tests of the mutation benchmark: it counts mutmut's results, draws a repeatable sample, and does not count
+survivors as killed.
+"""
 
 import pytest
 

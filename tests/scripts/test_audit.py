@@ -1,4 +1,4 @@
-"""The audit of dependencies: a pin known to be bad fails, and a database that is not there is said."""
+"""Tests of the dependency audit: a vulnerable version fails, and a missing database is reported."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""Who plays in the demo, and the settings that put real vLLM into one of its pools."""
+"""Tests of the demo's components, and of the settings that use real vLLM in one of its pools."""
 
 from datetime import date
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_too_little_memory_is_said_before_anything_starts(tmp_path: Path) -> Non
 
 
 def test_the_end_of_a_cloud_is_none_of_what_it_ends(tmp_path: Path) -> None:
-    """A demo killed in it leaves it running, and the next demo ends all that is marked."""
+    """If the demo is killed, this process continues to run, and the next demo terminates all marked processes."""
     command = tmp_path / "gpufleet"
     command.write_text(f'#!/bin/sh\necho "$@" "${{{MARK}-no mark}}"\n')
     command.chmod(0o755)

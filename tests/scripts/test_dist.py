@@ -1,4 +1,4 @@
-"""`make dist`: bills of materials that are valid, exact and the same for the same files."""
+"""Tests of `make dist`: its bills of materials are valid, exact, and identical for identical files."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The base branch judges a pull request: what counts as a plan, and what the report says."""
+"""Tests of the check of a pull request by the base branch: valid plans, and the content of the report."""
 
 import json
 import os
@@ -14,7 +14,7 @@ EXCEPTION = {"rule": "r", "resource": "a", "owner": "o", "reason": "why", "until
 
 
 class Folders:
-    """A base branch that knows `aws-dev`, a pull request's checkout and its plans."""
+    """A base branch with the environment `aws-dev`, a pull request's checkout, and its plans."""
 
     def __init__(self, root: Path) -> None:
         self.base, self.checkout, self.plans = root / "base", root / "theirs", root / "plans"

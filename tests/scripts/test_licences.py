@@ -1,4 +1,4 @@
-"""The licence check: what metadata say, what the list allows, and that every locked package is covered."""
+"""Tests of the licence check: licences in metadata, allowed expressions, and coverage of every locked package."""
 
 from email.message import Message
 from pathlib import Path

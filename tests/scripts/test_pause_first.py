@@ -1,4 +1,4 @@
-"""`make destroy` pauses the fleet's watchdogs first, and stops when it cannot."""
+"""Tests that `make destroy` pauses the fleet's watchdogs first, and stops if that fails."""
 
 import json
 import os
@@ -25,7 +25,7 @@ class Answer:
 
 
 def paused(folder: Path, stack_output: str, stack: str = "aws-dev", *more: str) -> Answer:
-    """The script, with a `pulumi` that answers this and nothing else."""
+    """Run the script with a fake `pulumi` that returns only this output."""
     stand_in = folder / "bin" / "pulumi"
     stand_in.parent.mkdir()
     stand_in.write_text(f"#!/bin/sh\n{stack_output}\n")

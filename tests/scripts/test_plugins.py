@@ -1,4 +1,4 @@
-"""Pulumi's provider is installed by a person who names its SHA-256, never by Pulumi itself."""
+"""Tests that an operator installs Pulumi's provider with its SHA-256, and Pulumi never installs it automatically."""
 
 from pathlib import Path
 

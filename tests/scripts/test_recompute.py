@@ -1,4 +1,4 @@
-"""The demo's pocket calculator finds a report that does not add up."""
+"""Tests that the demo's independent recalculation detects a report with wrong totals."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `python -m scripts.reference` does when it is asked for something."""
+"""Tests of the command line of `python -m scripts.reference`."""
 
 from pathlib import Path
 

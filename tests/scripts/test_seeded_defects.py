@@ -1,4 +1,4 @@
-"""The list of seeded defects fits the tree; what its runner does with a defect."""
+"""Tests that the list of seeded defects matches the tree, and tests of its runner."""
 
 import subprocess
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_defect_fits_the_tree(defect: Defect) -> None:
 
 
 def small(tree: Path, new: str) -> Defect:
-    """A tree of one function and one test, and a defect of it."""
+    """Write a tree with one function and one test, and return a defect of it."""
     (tree / "one.py").write_text("def one() -> int:\n    return 1\n")
     (tree / "test_one.py").write_text("from one import one\n\n\ndef test_one() -> None:\n    assert one() > 0\n")
     return Defect(id="one", what="", file="one.py", old="return 1", new=new, tests=("test_one.py",))
@@ -33,7 +33,7 @@ def small(tree: Path, new: str) -> Defect:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """An empty checkout."""
+    """Return an empty checkout."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     return tmp_path
 

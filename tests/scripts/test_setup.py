@@ -1,4 +1,6 @@
-"""`make setup` where something is missing: said in seconds, with what to do, and nothing begun."""
+"""Tests of `make setup` with missing requirements: it reports them and the remedy within seconds, and starts
+nothing.
+"""
 
 import fcntl
 import shutil
@@ -18,7 +20,7 @@ NOBODY_ANSWERS = "http://127.0.0.1:9"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What setup reads of a clone, in a path with a blank."""
+    """Return the files of a clone that setup reads, in a path with a space."""
     folder = tmp_path / "a clone"
     for name in ("scripts", "gpufleet", "localcloud"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -39,7 +41,7 @@ def begin(clone: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def setup(clone: Path, **environment: str) -> tuple[int, str]:
-    """Exit code and what it said."""
+    """Return the exit code and the output."""
     with begin(clone, **environment) as process:
         said, _ = process.communicate(timeout=180)
     return process.returncode, said
@@ -105,7 +107,7 @@ def test_the_pinned_hashes_are_of_the_releases_that_are_used() -> None:
 
 
 def test_a_uv_with_another_hash_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever answers for the package index may answer with a file of his own."""
+    """A compromised package index could return another file."""
     wheel = tmp_path / "index" / f"uv-{python_env.UV_VERSION}-py3-none-any.whl"
     wheel.parent.mkdir()
     info = f"uv-{python_env.UV_VERSION}.dist-info"

@@ -1,4 +1,6 @@
-"""The language host runs in an environment of its own, so setup must copy all that it imports of this repository."""
+"""Tests that setup copies every file of this repository that the language host imports, because the host has its own
+environment.
+"""
 
 import ast
 import os
@@ -32,7 +34,9 @@ def imports(file: Path) -> Iterator[str]:
 
 
 def needed(name: str) -> set[Path]:
-    """The files of a module and of the packages that hold it; of what is none, those of its package."""
+    """Return the files of a module and of its parent packages. If the name is not a module, return the files of its
+    package.
+    """
     parts = name.split(".")
     top = ROOT / LOCALCLOUD if parts[0] == "localcloud" else ROOT
     packages = [top.joinpath(*parts[:length], "__init__.py") for length in range(1, len(parts) + 1)]

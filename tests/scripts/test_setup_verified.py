@@ -1,4 +1,4 @@
-"""What setup installs is compared with a hash of this repository before it is used."""
+"""Tests that setup compares every installation with a hash from this repository before use."""
 
 import hashlib
 import io
@@ -158,7 +158,7 @@ def test_a_go_build_takes_no_option_of_the_callers_that_weakens_it(monkeypatch: 
 
 
 def test_a_language_host_with_another_hash_is_not_installed(tmp_path: Path) -> None:
-    """Whoever answers for the package index may answer with a file of their own."""
+    """A compromised package index could return another file."""
     root = tmp_path / "clone"
     root.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -189,7 +189,7 @@ def test_every_locked_package_comes_from_pypi_with_a_hash() -> None:
 
 
 def test_the_build_backend_is_locked_too() -> None:
-    """Otherwise each build fetches the newest one that the index has."""
+    """Otherwise each build would download the newest version in the index."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     names = {re.split(r"[<>=\[ ]", one)[0] for one in project["dependency-groups"]["dev"]}
     assert {"hatchling", "editables"} <= names

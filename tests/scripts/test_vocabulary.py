@@ -1,4 +1,4 @@
-"""The vocabulary check: which parts of a file it reads, what it reports and what the lists may say."""
+"""Tests of the vocabulary check: the parts of a file that it reads, its findings, and valid lists."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def lists(folder: Path, allowed: str = "", banned: str = BANNED) -> Lists:
 
 
 def tree(folder: Path, **files: str) -> tuple[Path, list[str]]:
-    """Files of a small tree; `__` in a name is a slash, `init` an `__init__`."""
+    """Write the files of a small tree. `__` in a name becomes a slash, and `init` becomes `__init__`."""
     root = folder / "tree"
     paths = {name.replace("__", "/").replace("init", "__init__") + ".py": text for name, text in files.items()}
     for path, text in paths.items():

@@ -1,4 +1,4 @@
-"""Tests beside each other, interrupted."""
+"""Tests the interruption of parallel test workers."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from gpufleet.toolchain.folders import ROOT
 
 END_S = 13
-"""What the test's servers take to end: xdist kills its workers after 10 s."""
+"""Seconds that the test's servers need to stop. xdist kills its workers after 10 s."""
 CONFTEST = "from tests.conftest import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler\n"
 TEST = """
 import time

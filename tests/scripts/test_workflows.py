@@ -1,4 +1,4 @@
-"""The workflows of CI: what two checkers find, and what they do not look at."""
+"""Tests of the CI workflows: checks with two tools, and properties that the tools do not check."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ACTIONLINT = actionlint.place(find_folders(os.environ))
 
 
 def workflow(name: str) -> dict[str, Any]:
-    # YAML 1.1 reads the key `on` as true
+    # YAML 1.1 parses the key `on` as true
     raw = yaml.safe_load((FOLDER / name).read_text())
     return {("on" if key is True else key): value for key, value in raw.items()}
 
@@ -68,7 +68,7 @@ def test_only_the_job_that_runs_no_code_may_write() -> None:
 
 
 def test_the_judge_runs_whatever_the_plan_did_and_runs_code_of_the_base_branch_alone() -> None:
-    """A job that is skipped counts as passed for a required check."""
+    """A skipped job counts as passed for a required check."""
     judge = workflow("preview.yml")["jobs"]["judge"]
     assert judge["if"] == "${{ !cancelled() }}"
     checkouts = {step["with"]["path"]: step["with"] for step in judge["steps"] if "checkout" in step.get("uses", "")}
@@ -82,7 +82,7 @@ def test_preview_runs_for_every_pull_request_so_that_it_can_be_required() -> Non
 
 
 def comment_of(report: bytes, tmp_path: Path) -> str:
-    """What the step of the job `comment` writes."""
+    """Return the text that the step of the job `comment` writes."""
     steps = workflow("preview.yml")["jobs"]["comment"]["steps"]
     (script,) = [step["run"] for step in steps if step.get("name") == "Write the comment"]
     (tmp_path / "report").mkdir()
