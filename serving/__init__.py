@@ -1,1 +1,1 @@
-"""What is served, as pure or port-based code: engine, sizing, cache, metric names, router."""
+"""Model serving: engine, sizing, cache, metric names, router. The code is pure or uses ports."""

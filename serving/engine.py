@@ -28,9 +28,9 @@ KEY_FILE: Final = PurePosixPath("/run/gpu-fleet/engine.env")
 
 
 STOPPING_FILE: Final = PurePosixPath("/run/gpu-fleet/engine-stopping")
-"""On an instance: this file exists while the engine stops. The agent then reports to routers to send no requests."""
+"""On an instance: this file exists while the engine stops. The agent then notifies routers to send no new requests."""
 STOP_DELAY: Final = timedelta(seconds=3)
-"""Time from that report to SIGTERM. After SIGTERM, vLLM answers new requests with 500 but stays healthy."""
+"""Time from that notification to SIGTERM. After SIGTERM, vLLM answers new requests with 500 but stays healthy."""
 USER: Final = (2000, 0)
 """User and group of the engine's container: `vllm` of its image, which is built to run as this user (vllm#40275)."""
 EXPORTER_GROUP: Final = 2001
@@ -309,7 +309,7 @@ class VllmOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serve:
-    """One engine on one instance."""
+    """The settings of one engine on one instance."""
 
     kind: EngineKind
     image: str
@@ -528,7 +528,7 @@ def node_exporter_unit(image: str, *, host: str) -> str:
         "--web.disable-exporter-metrics",
         "--collector.disable-defaults",
         *(f"--collector.{name}" for name in _HOST_COLLECTORS),
-        # Debian's build leaves /mnt out by default, where the cache's disk is
+        # Debian's build excludes /mnt by default, where the cache's disk is mounted
         "--collector.filesystem.mount-points-exclude=^/(dev|proc|run|sys|var/lib/docker/.+)($|/)",
     ]
     return _exporter_unit("node exporter", "gpufleet-node-exporter", words)

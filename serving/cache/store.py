@@ -46,7 +46,7 @@ class Reader(Protocol):
     ) -> None:
         """Pass exactly `length` bytes from `start` to `take`, in pieces that are valid only during the call.
 
-        With `version`, read only that version. First calls `told` with the object's size and version.
+        With `version`, read only that version. First passes the object's size and version to the callback `told`.
         """
         ...
 

@@ -39,7 +39,7 @@ def digest(key: str) -> str:
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
-    """Read `SHA256 NAME [class=CLASS] [per-10s=N] [models=MODEL,…]` lines; `#` begins a comment. Raises KeysError."""
+    """Read `SHA256 NAME [class=CLASS] [per-10s=N] [models=MODEL,…]` lines; `#` starts a comment. Raises KeysError."""
     keys: list[ApiKey] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not (stripped := line.partition("#")[0].strip()):

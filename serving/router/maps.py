@@ -40,7 +40,7 @@ class Map(StrEnum):
     """SHA-256 of an API key to its name."""
     KEY_CLASSES = "key-classes"
     KEY_LIMITS = "key-limits"
-    """Name to requests per 10 s."""
+    """Name of a key to its limit of requests per 10 s."""
     KEY_MODELS = "key-models"
     """SHA-256 of a model-restricted key, and `SHA-256:model` of each of its models, to `1`."""
 

@@ -101,7 +101,7 @@ def _numbers(texts: Iterable[str]) -> list[int]:
 
 
 class Meter:
-    """Follows one log."""
+    """Reads one log from the last position, and counts its requests."""
 
     def __init__(self, log: Path, state: Path, free_above: int = FREE_ABOVE) -> None:
         self._log = log

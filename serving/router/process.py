@@ -19,8 +19,8 @@ _KEEP_MEMORY: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(64 * 1024 * 1024),
     "MALLOC_TOP_PAD_": str(4 * 1024 * 1024),
 }
-"""Settings of the C library's allocator. Buffers are large. Returning and requesting each again takes a system call
-for every second request, and a tenth of the throughput."""
+"""Settings of the C library's allocator. By default it returns large buffers to the system and requests them again,
+which costs a system call for every other request, and a tenth of the throughput."""
 _POOLED: Final = "-dMglobal"
 """Keeps unused buffers in HAProxy's own pools, up to the recent maximum. HAProxy's cache per thread holds only
 512 KiB; further buffers would go through the C library."""

@@ -45,7 +45,7 @@ class ServerStatus:
 
     @property
     def path(self) -> str:
-        """Its name in commands."""
+        """Name of the server in commands: `backend/name`."""
         return f"{self.backend}/{self.name}"
 
     @property

@@ -1,1 +1,1 @@
-"""From a model's configuration and headers to what it needs of a GPU. Formulas are vLLM 0.32's."""
+"""Calculates a model's GPU requirements from its configuration and headers, with the formulas of vLLM 0.32."""

@@ -228,5 +228,5 @@ def _options(
 
 
 def _sequences(at_once: float | None, wish: FitRequest) -> int:
-    """Return the sequence limit. Most requests are shorter than the maximum, so four times as many run at once."""
+    """Return the sequence limit. Most requests are shorter than the maximum, so four times as many may run."""
     return MOST_SEQUENCES if at_once is None else max(wish.concurrency, min(MOST_SEQUENCES, int(at_once * 4)), 1)

@@ -1,1 +1,1 @@
-"""Facts about serving speed; `SOURCE.md` says where they come from."""
+"""Measured serving speeds; `SOURCE.md` gives their sources."""
