@@ -28,7 +28,7 @@ KEY_FILE: Final = PurePosixPath("/run/gpu-fleet/engine.env")
 
 
 STOPPING_FILE: Final = PurePosixPath("/run/gpu-fleet/engine-stopping")
-"""On an instance: this file exists while the engine stops. The agent then notifies routers to send no new requests."""
+"""On an instance: this file exists while the engine stops. The agent then notifies routers to send no requests."""
 STOP_DELAY: Final = timedelta(seconds=3)
 """Time from that notification to SIGTERM. After SIGTERM, vLLM answers new requests with 500 but stays healthy."""
 USER: Final = (2000, 0)
